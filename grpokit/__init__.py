@@ -1,0 +1,60 @@
+"""grpokit: post-train image generators, and any other stochastic generator, with GRPO.
+
+The names below are the public interface. They are imported on first use, so `import grpokit` costs nothing and
+does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "errors": ["ConfigError", "DataError", "GrpokitError", "PluginError", "RewardError", "RunError", "UsageError"],
+    "hookspecs": ["hookimpl"],
+    "specs": ["AdvantageSpec", "ObjectiveSpec", "PolicySpec", "PresetSpec", "RewardSpec"],
+    "types": ["Prompt", "Rollout", "Sample", "Seeds", "StepReport", "Steps", "Trace"],
+    "policy": ["Policy", "adapter_off", "frozen_copy", "swapped"],
+    "registry": ["create"],
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+__all__ = ["__version__", *sorted(_MODULE_OF)]
+
+if TYPE_CHECKING:
+    from grpokit.errors import ConfigError as ConfigError
+    from grpokit.errors import DataError as DataError
+    from grpokit.errors import GrpokitError as GrpokitError
+    from grpokit.errors import PluginError as PluginError
+    from grpokit.errors import RewardError as RewardError
+    from grpokit.errors import RunError as RunError
+    from grpokit.errors import UsageError as UsageError
+    from grpokit.hookspecs import hookimpl as hookimpl
+    from grpokit.policy import Policy as Policy
+    from grpokit.policy import adapter_off as adapter_off
+    from grpokit.policy import frozen_copy as frozen_copy
+    from grpokit.policy import swapped as swapped
+    from grpokit.registry import create as create
+    from grpokit.specs import AdvantageSpec as AdvantageSpec
+    from grpokit.specs import ObjectiveSpec as ObjectiveSpec
+    from grpokit.specs import PolicySpec as PolicySpec
+    from grpokit.specs import PresetSpec as PresetSpec
+    from grpokit.specs import RewardSpec as RewardSpec
+    from grpokit.types import Prompt as Prompt
+    from grpokit.types import Rollout as Rollout
+    from grpokit.types import Sample as Sample
+    from grpokit.types import Seeds as Seeds
+    from grpokit.types import StepReport as StepReport
+    from grpokit.types import Steps as Steps
+    from grpokit.types import Trace as Trace
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'grpokit' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"grpokit.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,225 @@
+"""Finds plugins through the entry-point group `grpokit` and builds what they offer.
+
+A broken plugin never stops the others: its error is kept, shown by `grpokit plugins` and repeated where a name is
+not found. `GRPOKIT_STRICT=1` turns it into an error at once. Every plugin gets a pluggy manager of its own, so that
+one hook that raises concerns one plugin.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pluggy
+
+from grpokit import hookspecs
+from grpokit.errors import GrpokitError, PluginError, nearest
+from grpokit.specs import API, AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec, Spec
+
+_SPEC_HOOKS: dict[str, type[Spec]] = {
+    "grpokit_policies": PolicySpec,
+    "grpokit_rewards": RewardSpec,
+    "grpokit_presets": PresetSpec,
+    "grpokit_advantages": AdvantageSpec,
+    "grpokit_objectives": ObjectiveSpec,
+}
+_HOOKS = [name for name in vars(hookspecs) if name.startswith("grpokit_")]
+
+
+@dataclass(kw_only=True)
+class Plugin:
+    """One entry point of the group: what it brought, or why it could not.
+
+    Attributes:
+        name: the entry point's name; `name:reward` settles an ambiguous reward name.
+        package: the distribution that it came with, and its version.
+        specs: what its hooks yielded.
+        error: one line, empty when all is well.
+    """
+
+    name: str
+    package: str = ""
+    version: str = ""
+    specs: list[Spec] = field(default_factory=list)
+    error: str = ""
+    manager: pluggy.PluginManager | None = None
+
+
+@functools.cache
+def plugins() -> tuple[Plugin, ...]:
+    """All plugins of this environment, loaded once. `plugins.cache_clear()` looks again."""
+    entries = sorted(importlib.metadata.entry_points(group="grpokit"), key=lambda e: (e.name, e.value))
+    found = tuple(_load(entry) for entry in entries)
+    broken = [f"{p.name}: {p.error}" for p in found if p.error]
+    if broken and os.environ.get("GRPOKIT_STRICT", "") not in ("", "0"):
+        raise PluginError("GRPOKIT_STRICT is set and plugins are broken:\n  " + "\n  ".join(broken))
+    return found
+
+
+def _load(entry: importlib.metadata.EntryPoint) -> Plugin:
+    plugin = Plugin(name=entry.name)
+    if entry.dist is not None:
+        plugin.package, plugin.version = entry.dist.name, entry.dist.version
+    try:
+        module = entry.load()
+        _check_hook_names(module)
+        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        manager.register(module, entry.name)
+        manager.check_pending()
+        specs = [spec for hook, kind in _SPEC_HOOKS.items() for spec in _collect(manager, hook, kind)]
+    except Exception as error:  # the one place that isolates: whatever a plugin does wrong stays its own
+        plugin.error = str(error) if isinstance(error, GrpokitError) else _one_line(error)
+        return plugin
+    plugin.specs, plugin.manager = specs, manager
+    return plugin
+
+
+def _check_hook_names(module: object) -> None:
+    for name, value in vars(module).items():
+        marked = hasattr(value, f"{hookspecs.PROJECT}_impl")
+        if marked and name not in _HOOKS:
+            raise PluginError(f"unknown hook '{name}'{nearest(name, _HOOKS)}")
+        if name in _HOOKS and callable(value) and not marked:
+            raise PluginError(f"'{name}' lacks the decorator @hookimpl (from grpokit import hookimpl)")
+
+
+def _collect(manager: pluggy.PluginManager, hook: str, kind: type[Spec]) -> Iterator[Spec]:
+    for result in getattr(manager.hook, hook)():
+        for spec in result or ():
+            if not isinstance(spec, kind):
+                raise PluginError(f"{hook} yielded {spec!r}; expected {kind.__name__} records")
+            if spec.api > API:
+                raise PluginError(
+                    f"{kind.kind} '{spec.name}' is written for plugin API {spec.api}, this grpokit has {API}: "
+                    "pip install --upgrade grpokit"
+                )
+            yield spec
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if "torchvision::nms does not exist" in text:
+        text += (
+            " (this torchvision was built for another torch, usually a CUDA build beside a CPU torch: "
+            "install the build of torchvision that matches your torch)"
+        )
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def specs(kind: str) -> list[tuple[Plugin, Spec]]:
+    """All specs of a kind ("reward", "policy", "preset", ...) with the plugin that brought each."""
+    return [(plugin, spec) for plugin in plugins() for spec in plugin.specs if spec.kind == kind]
+
+
+def find(kind: str, name: str) -> tuple[Plugin, Spec]:
+    """The spec called `name`, or `plugin:name` where the short name is ambiguous.
+
+    Raises:
+        PluginError: no such name (with the nearest one and the broken plugins), or several.
+    """
+    known = specs(kind)
+    found = [(p, s) for p, s in known if name in (s.name, f"{p.name}:{s.name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        choices = " or ".join(f"'{p.name}:{s.name}'" for p, s in found)
+        raise PluginError(f"The {kind} name '{name}' is ambiguous: write {choices}.")
+    names = sorted({s.name for _, s in known})
+    message = f"There is no {kind} called '{name}'{nearest(name, names)}. Known: {', '.join(names) or 'none'}."
+    broken = [f"\n  {p.name} ({p.package}): {p.error}" for p in plugins() if p.error]
+    if broken:
+        message += " These plugins are broken and may have brought it:" + "".join(broken)
+    raise PluginError(message)
+
+
+def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any:
+    """Build the component `name` of a kind with its parameters.
+
+    Args:
+        kind: "reward", "policy", "advantage" or "objective".
+        name: a plugin's name for it, or "package.module:function" for one that no plugin brings.
+        params: keyword parameters. A class or a policy's or objective's factory is called with them; a plain
+            reward or advantage function keeps them as keywords of every later call.
+
+    Raises:
+        PluginError: unknown or ambiguous name, missing dependency, wrong parameters.
+    """
+    prefix, _, _ = name.rpartition(":")
+    if prefix and prefix not in {p.name for p in plugins()}:
+        target, install = _import(name, f"{kind} '{name}'", ""), ""
+    else:
+        plugin, spec = find(kind, name)
+        install = spec.install
+        target = _import(spec.factory, f"{kind} '{name}' of plugin '{plugin.name}'", install)
+    bind = kind in ("reward", "advantage") and not inspect.isclass(target)
+    _check_params(target, f"{kind} '{name}'", params or {}, bind=bind)
+    if bind:
+        return functools.partial(target, **params) if params else target
+    try:
+        return target(**(params or {}))
+    except ModuleNotFoundError as error:
+        raise _missing(error, f"{kind} '{name}'", install) from error
+
+
+def _import(path: str, what: str, install: str) -> Callable[..., Any]:
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise _missing(error, what, install) from error
+    except Exception as error:
+        raise PluginError(f"The {what} cannot be imported from '{module_name}': {_one_line(error)}") from error
+    target = getattr(module, attribute, None)
+    if not callable(target):
+        raise PluginError(
+            f"The {what} should be '{attribute}' in '{module_name}', which has no such function or class"
+            f"{nearest(attribute, vars(module))}."
+        )
+    return target  # type: ignore[no-any-return]
+
+
+def _missing(error: ModuleNotFoundError, what: str, install: str) -> PluginError:
+    remedy = f"Run: {install}" if install else "Check the spelling, or install the package that has it."
+    return PluginError(f"The {what} needs the Python module '{error.name}', which is not installed. {remedy}")
+
+
+def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, Any], *, bind: bool) -> None:
+    """Refuse parameters that the factory does not take, before calling it."""
+    signature = inspect.signature(target)
+    accepted = {
+        name: p
+        for name, p in signature.parameters.items()
+        if p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and not bind)
+    }
+    if bind:  # a plain function's first positionals are the samples (or rewards, weights, groups)
+        positional = [n for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        accepted |= {n: signature.parameters[n] for n in positional if signature.parameters[n].default is not inspect.Parameter.empty}
+    shown = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in accepted.items()) or "none"
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    unknown = [name for name in params if name not in accepted]
+    if unknown and not open_ended:
+        raise PluginError(
+            f"The {what} has no parameter '{unknown[0]}'{nearest(unknown[0], accepted)}. It accepts: {shown}."
+        )
+    missing = [n for n, p in accepted.items() if p.default is p.empty and n not in params]
+    if missing:
+        raise PluginError(f"The {what} needs the parameter '{missing[0]}'. It accepts: {shown}.")
+
+
+def notify(hook: str, **arguments: Any) -> list[str]:
+    """Call a run event on every plugin; returns one line per plugin that raised (the run goes on)."""
+    failed = []
+    for plugin in plugins():
+        if plugin.manager is not None:
+            try:
+                getattr(plugin.manager.hook, hook)(**arguments)
+            except Exception as error:  # a watcher's mistake must not end a run
+                failed.append(f"plugin '{plugin.name}' failed in {hook}: {_one_line(error)}")
+    return failed

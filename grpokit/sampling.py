@@ -1,0 +1,103 @@
+"""Random draws as pure functions of seeds, and categorical sampling from them.
+
+Nothing here touches a global random state. A draw is a hash of (run seed, stream, step, prompt, sample) and of the
+decision's index, so batch size, micro-batches and the number of processes cannot change it, and any rollout can be
+drawn again. The hash is the splitmix64 finaliser (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grpokit.types import Seeds
+
+STREAMS = {"train": 0, "evaluate": 1, "sample": 2, "data": 3, "minibatch": 4}
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_M1 = 0xBF58476D1CE4E5B9
+_M2 = 0x94D049BB133111EB
+
+
+def mix(*values: int) -> int:
+    """Hash integers to one in [0, 2**63), order-sensitively.
+
+    >>> mix(1, 2) == mix(1, 2), mix(1, 2) == mix(2, 1)
+    (True, False)
+    """
+    state = 0
+    for value in values:
+        state = _finalise((state ^ (value & _MASK)) + _GOLDEN)
+    return state >> 1
+
+
+def _finalise(z: int) -> int:
+    z &= _MASK
+    z = ((z ^ (z >> 30)) * _M1) & _MASK
+    z = ((z ^ (z >> 27)) * _M2) & _MASK
+    return z ^ (z >> 31)
+
+
+def permutation(n: int, *key: int) -> list[int]:
+    """A pseudo-random order of range(n) that depends on `key` alone."""
+    return sorted(range(n), key=lambda i: (mix(*key, i), i))
+
+
+def derive_seeds(
+    seed: int, *, stream: str, step: int, prompts: int, group_size: int, first_group: int | None = None
+) -> Seeds:
+    """Seeds for one rollout: pure functions of (seed, stream, step, prompt, sample).
+
+    Args:
+        seed: the run's seed.
+        stream: "train", "evaluate" or "sample": different draws for different uses.
+        step: the step's number.
+        prompts: P, how many prompts the rollout has.
+        group_size: G, samples per prompt.
+        first_group: global id of the first group; by default step * prompts.
+    """
+    s = STREAMS[stream]
+    start = step * prompts if first_group is None else first_group
+    return Seeds(
+        row=torch.tensor([mix(seed, s, step, p, i) for p in range(prompts) for i in range(group_size)]),
+        group=torch.tensor([mix(seed, s, step, p, -1) for p in range(prompts)]),
+        group_ids=torch.arange(start, start + prompts),
+    )
+
+
+def uniforms(seeds: Tensor, count: int, *, start: int = 0) -> Tensor:
+    """Uniform numbers in (0, 1), one per seed and index: seeds [B] -> [B, count], fp64.
+
+    Column k depends on the seed and on `start + k` only.
+    """
+    index = torch.arange(start + 1, start + count + 1, dtype=torch.int64, device=seeds.device)
+    z = seeds[:, None] + index[None] * _signed(_GOLDEN)  # int64 arithmetic wraps, as the hash wants
+    z = (z ^ _shift(z, 30)) * _signed(_M1)
+    z = (z ^ _shift(z, 27)) * _signed(_M2)
+    z = z ^ _shift(z, 31)
+    return (_shift(z, 12).double() + 0.5) * 2.0**-52
+
+
+def sample_categorical(logits: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Sample by inverse CDF: logits [B, V], draws [B] in (0, 1) -> tokens [B], log-probs [B] fp32.
+
+    One uniform per row, so a row's token depends on nothing but its logits and its draw. The running sum is fp64:
+    in fp32 tokens rarer than about 6e-8 would be distorted. A token of probability zero is never drawn.
+    """
+    logprobs = logits.float().log_softmax(-1)
+    cdf = logprobs.double().exp().cumsum(-1)
+    total = cdf[:, -1:]
+    at = torch.minimum(draws.to(cdf)[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    tokens = torch.searchsorted(cdf, at, right=True)
+    return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical right shift of int64."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)

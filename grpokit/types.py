@@ -1,0 +1,208 @@
+"""The nouns that pass between policies, rewards and the trainer.
+
+All are frozen, keyword-only dataclasses; tensors inside them are never changed in place. Letters in shapes:
+B rows (samples), P prompts, G samples per prompt (B = P * G), T decisions per row, R rewards. A micro-batch or a
+step slice has b <= B rows and t <= T decisions. The module needs torch for type checking only, so that a reward
+that works on text or pictures can import `Sample` without paying for torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from grpokit.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """What conditions the policy.
+
+    Attributes:
+        text: the instruction; text to be drawn in a picture stands in double quotes.
+        image: the source picture of an editing task.
+        target: what a perfect sample would be (a picture or a text), for rewards that compare.
+        meta: everything else that came with the row of data.
+    """
+
+    text: str
+    image: Image | None = None
+    target: Any = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What a reward sees: one output together with the prompt that it was drawn for.
+
+    Attributes:
+        prompt: the prompt.
+        output: a `str`, a `PIL.Image.Image`, or whatever the policy makes.
+        group: the global id of the group that the sample belongs to.
+        info: extra facts from the policy, such as why a text ended.
+    """
+
+    prompt: Prompt
+    output: Any
+    group: int
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """Everything random in a rollout follows from these (see `grpokit.sampling.derive_seeds`).
+
+    Attributes:
+        row: [B] int64, one per sample, in the order prompt 0's samples, prompt 1's samples, ...
+        group: [P] int64, one per prompt, for draws that a group shares (initial noise, an environment's start).
+        group_ids: [P] int64, the global ids to put into `Rollout.groups` and `Sample.group`.
+    """
+
+    row: Tensor
+    group: Tensor
+    group_ids: Tensor
+
+    def to(self, device: torch.device | str) -> Seeds:
+        """Return the same seeds on `device`."""
+        return Seeds(row=self.row.to(device), group=self.group.to(device), group_ids=self.group_ids.to(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """One parameter state's view of stored decisions.
+
+    Attributes:
+        logprobs: [b, t], in nats per action dimension (see `Rollout.action_dims`).
+        entropy: [b, t] of the distribution that each decision was drawn from, or None.
+        mean: [b, t, ...] of a Gaussian decision, or None.
+        std: [b, t, ...], broadcastable to `mean`, or None.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor | None = None
+    mean: Tensor | None = None
+    std: Tensor | None = None
+
+    def cut(self, rows: Tensor | slice = slice(None), steps: slice = slice(None)) -> Steps:
+        """Return the view of some rows and some decisions."""
+
+        def part(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[rows][:, steps]
+
+        return Steps(
+            logprobs=self.logprobs[rows][:, steps],
+            entropy=part(self.entropy),
+            mean=part(self.mean),
+            std=part(self.std),
+        )
+
+    def detach(self) -> Steps:
+        """Return the same numbers without gradient."""
+
+        def cut(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.detach()
+
+        return Steps(
+            logprobs=self.logprobs.detach(), entropy=cut(self.entropy), mean=cut(self.mean), std=cut(self.std)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """A policy's private record of a rollout: what `replay` needs to score the stored decisions again.
+
+    Attributes:
+        per_row: name -> [B, ...].
+        per_group: name -> [P, ...], in ascending order of the group's id.
+    """
+
+    per_row: Mapping[str, Tensor] = field(default_factory=dict)
+    per_group: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """B = P * G samples with the decisions that made them.
+
+    Attributes:
+        samples: B samples, for the rewards.
+        groups: [B] int64, each row's global group id.
+        old: the decisions as the sampling policy saw them, [B, T].
+        mask: [B, T] bool, True where the policy decided (not prompt, forced or padding).
+        max_steps: the most decisions a row can have; the constant of the fixed-length reduction.
+        action_dims: dimensions of one decision: 1 for a token, C*H*W for a latent step.
+        trace: the policy's private record.
+    """
+
+    samples: Sequence[Sample]
+    groups: Tensor
+    old: Steps
+    mask: Tensor
+    max_steps: int
+    action_dims: int = 1
+    trace: Trace = field(default_factory=Trace)
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.old.logprobs.shape)
+        if len(shape) != 2 or tuple(self.mask.shape) != shape or tuple(self.groups.shape) != shape[:1]:
+            raise UsageError(
+                "A rollout needs old.logprobs [B, T], mask [B, T] and groups [B]; got "
+                f"{shape}, {tuple(self.mask.shape)} and {tuple(self.groups.shape)}."
+            )
+        if len(self.samples) != shape[0]:
+            raise UsageError(f"A rollout of {shape[0]} rows needs as many samples, got {len(self.samples)}.")
+
+    @property
+    def rows(self) -> int:
+        """B, the number of samples."""
+        return len(self.samples)
+
+    @property
+    def group_index(self) -> Tensor:
+        """[B] int64: for each row, its group's position in the tensors of `trace.per_group`."""
+        index: Tensor = self.groups.unique(return_inverse=True)[1]
+        return index
+
+    def select(self, rows: Tensor) -> Rollout:
+        """Return the rollout of some rows (`rows`: int64 indices); everything in it is cut consistently."""
+        present = self.groups.unique()  # ascending, as per_group is
+        kept = self.groups[rows].unique()
+        positions = (present[None] == kept[:, None]).nonzero()[:, 1]
+        return replace(
+            self,
+            samples=[self.samples[i] for i in rows.tolist()],
+            groups=self.groups[rows],
+            old=self.old.cut(rows),
+            mask=self.mask[rows],
+            trace=Trace(
+                per_row={name: x[rows] for name, x in self.trace.per_row.items()},
+                per_group={name: x[positions] for name, x in self.trace.per_group.items()},
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """What one `Trainer.step()` did.
+
+    Attributes:
+        step: the step's number, from 1.
+        metrics: name -> value, as written to `metrics.jsonl`.
+        rollout: the samples that were drawn and trained on.
+        rewards: [B, R] as the rewards gave them; NaN where a reward could not score.
+        reward_names: R names, the columns of `rewards`.
+        advantages: [B] or [B, T].
+    """
+
+    step: int
+    metrics: Mapping[str, float]
+    rollout: Rollout
+    rewards: Tensor
+    reward_names: Sequence[str]
+    advantages: Tensor
