@@ -33,9 +33,7 @@ class Policy(Protocol):
     6. `mask` is True only where the policy decided.
     """
 
-    def rollout(
-        self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False
-    ) -> Rollout:
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` samples per prompt, without gradient.
 
         Args:

@@ -196,11 +196,10 @@ def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, An
     accepted = {
         name: p
         for name, p in signature.parameters.items()
-        if p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and not bind)
+        if p.kind is p.KEYWORD_ONLY
+        # a plain function's positionals without default are its data: samples, or rewards, weights and groups
+        or (p.kind is p.POSITIONAL_OR_KEYWORD and not (bind and p.default is p.empty))
     }
-    if bind:  # a plain function's first positionals are the samples (or rewards, weights, groups)
-        positional = [n for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        accepted |= {n: signature.parameters[n] for n in positional if signature.parameters[n].default is not inspect.Parameter.empty}
     shown = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in accepted.items()) or "none"
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     unknown = [name for name in params if name not in accepted]

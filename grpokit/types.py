@@ -108,9 +108,7 @@ class Steps:
         def cut(x: Tensor | None) -> Tensor | None:
             return None if x is None else x.detach()
 
-        return Steps(
-            logprobs=self.logprobs.detach(), entropy=cut(self.entropy), mean=cut(self.mean), std=cut(self.std)
-        )
+        return Steps(logprobs=self.logprobs.detach(), entropy=cut(self.entropy), mean=cut(self.mean), std=cut(self.std))
 
 
 @dataclass(frozen=True, kw_only=True)

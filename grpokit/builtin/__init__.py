@@ -1,0 +1,1 @@
+"""What grpokit itself brings, through the same hooks as any plugin."""

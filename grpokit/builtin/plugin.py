@@ -1,0 +1,57 @@
+"""The built-in plugin: text rewards, advantage functions and objectives.
+
+It uses nothing that a third party could not use, and is the shortest full example of a plugin module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from grpokit import AdvantageSpec, ObjectiveSpec, RewardSpec, hookimpl
+
+_TEXT = frozenset({"text"})
+
+
+@hookimpl
+def grpokit_rewards() -> Iterator[RewardSpec]:
+    """Rewards for text."""
+    for name, function, low, high, summary in (
+        ("exact-match", "exact_match", 0, 1, "1 where the text is the target"),
+        ("contains", "contains", 0, 1, "1 where the text contains the target"),
+        ("format", "text_format", 0, 1, "1 where the whole text matches a regular expression"),
+        ("numeric-answer", "numeric_answer", 0, 1, "1 where the number in the answer equals the target"),
+        ("length", "length", None, 0, "minus the distance of the text's length from a wanted range"),
+    ):
+        yield RewardSpec(
+            name=name,
+            factory=f"grpokit.builtin.text_rewards:{function}",
+            accepts=_TEXT,
+            range=(low, high),
+            summary=summary,
+        )
+
+
+@hookimpl
+def grpokit_advantages() -> Iterator[AdvantageSpec]:
+    """Advantage functions."""
+    for name, summary in (
+        ("group", "z-score inside the group (GRPO)"),
+        ("centred", "reward minus the group's mean (Dr. GRPO)"),
+        ("rloo", "reward minus the mean of the others (RLOO)"),
+        ("gdpo", "z-score per reward, then their weighted sum over the batch (GDPO)"),
+    ):
+        yield AdvantageSpec(name=name, factory=f"grpokit.advantages:{name}", summary=summary)
+
+
+@hookimpl
+def grpokit_objectives() -> Iterator[ObjectiveSpec]:
+    """Objectives."""
+    for name, summary in (
+        ("grpo", "clipped ratios, mean of sequence means"),
+        ("dapo", "clip-higher, mean over all tokens"),
+        ("dr_grpo", "clipped ratios, divided by a fixed length"),
+        ("gspo", "one clipped ratio per sequence"),
+        ("cispo", "capped, detached ratio as a weight"),
+        ("sapo", "a smooth gate in place of the clip"),
+    ):
+        yield ObjectiveSpec(name=name, factory=f"grpokit.objectives:{name}", summary=summary)

@@ -1,0 +1,313 @@
+"""Prompts from files, datasets and lists, and the order in which training meets them.
+
+Every source becomes a `Sequence[Prompt]`; pictures are opened when a prompt is asked for, but that their files exist
+is checked at once. The order is a pure function of (seed, step), so a resumed run meets the same prompts.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+from PIL import Image, UnidentifiedImageError
+
+from grpokit.errors import DataError, nearest
+from grpokit.sampling import STREAMS, mix, permutation
+from grpokit.types import Prompt
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+
+
+def prompt_indices(seed: int, step: int, *, per_step: int, total: int) -> list[int]:
+    """Which prompts step number `step` (from 0) trains on; every pass over the data has an order of its own.
+
+    >>> sorted(prompt_indices(1, 0, per_step=2, total=4) + prompt_indices(1, 1, per_step=2, total=4))
+    [0, 1, 2, 3]
+    """
+    places = (divmod(step * per_step + i, total) for i in range(per_step))
+    return [_order(total, seed, epoch)[place] for epoch, place in places]
+
+
+@functools.lru_cache(maxsize=4)
+def _order(total: int, seed: int, epoch: int) -> list[int]:
+    return permutation(total, seed, STREAMS["data"], epoch)
+
+
+def hold_out(prompts: Sequence[Prompt], fraction: float, seed: int) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
+    """Split into (training, held out): a pure function of the number of prompts, the fraction and the seed."""
+    if not 0 < fraction < 1:
+        raise DataError(f"The held-out fraction must lie between 0 and 1, got {fraction}.")
+    held = round(len(prompts) * fraction)
+    if held == 0 or held == len(prompts):
+        raise DataError(
+            f"Holding out {fraction} of {len(prompts)} prompts leaves {len(prompts) - held} for training and {held} "
+            "for evaluation; give more prompts, another fraction, or an evaluation file."
+        )
+    order = sorted(range(len(prompts)), key=lambda i: (mix(seed, STREAMS["evaluate"], i), i))
+    return _Subset(prompts, sorted(order[held:])), _Subset(prompts, sorted(order[:held]))
+
+
+def as_prompts(given: Iterable[str | Prompt]) -> Sequence[Prompt]:
+    """Texts or prompts in a list -> prompts. A sequence of prompts is passed through."""
+    if isinstance(given, str):
+        raise DataError(f"Expected a list of prompts, got the single text {given!r}.")
+    if isinstance(given, (_Lazy, _Subset)):
+        return given
+    prompts = []
+    for i, item in enumerate(given):
+        if not isinstance(item, (str, Prompt)):
+            raise DataError(f"Prompt {i} is a {type(item).__name__}; expected a text or a grpokit.Prompt.")
+        prompts.append(Prompt(text=item) if isinstance(item, str) else item)
+    return prompts
+
+
+def read_text(path: Path, *, targets: Path | None = None, images: Path | None = None) -> Sequence[Prompt]:
+    """Read one prompt per line; empty lines are skipped.
+
+    Args:
+        path: a UTF-8 text file.
+        targets: folder with one picture per prompt, named by the prompt's line number from 1: `1.png`, `0002.jpg`.
+        images: folder with the source pictures of an editing task, named likewise.
+
+    Raises:
+        DataError: a file is missing, not text or empty, or a line has no picture.
+    """
+    lines = _lines(path)
+    target_files = _numbered(targets) if targets else None
+    image_files = _numbered(images) if images else None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            rows.append(
+                _Row(
+                    text=line.strip(),
+                    target=_picture(target_files, targets, number, path),
+                    image=_picture(image_files, images, number, path),
+                )
+            )
+    if not rows:
+        raise DataError(f"{path} holds no prompt: expected one per line.")
+    return _Lazy(rows)
+
+
+def read_jsonl(path: Path) -> Sequence[Prompt]:
+    """Read one JSON object per line with `prompt`, optional `target` and `image`; other keys go to `meta`.
+
+    `image`, and a `target` that ends like a picture's file name, are paths relative to the file's folder; any other
+    target is a text.
+
+    Raises:
+        DataError: a file is missing, a line is no JSON object or lacks `prompt`, a picture is missing.
+    """
+    rows = []
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}, line {number}: not JSON ({error.msg} at column {error.colno}).") from error
+        if not isinstance(row, dict):
+            raise DataError(f'{path}, line {number}: expected an object like {{"prompt": ...}}, got {line[:40]!r}.')
+        rows.append(_from_mapping(row, path.parent, f"{path}, line {number}"))
+    if not rows:
+        raise DataError(f"{path} holds no prompt: expected one JSON object per line.")
+    return _Lazy(rows)
+
+
+def read_dataset(name: str, *, split: str = "train", columns: Mapping[str, str] | None = None) -> Sequence[Prompt]:
+    """Read a Hugging Face dataset by hub id, or from a folder (saved with `save_to_disk`, or of data files).
+
+    Args:
+        name: hub id or folder.
+        split: the split to read.
+        columns: which of its columns are `prompt`, `target` and `image`, where they are called otherwise.
+
+    Raises:
+        DataError: `datasets` is not installed, the dataset cannot be read, or it has no prompt column.
+    """
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise DataError(
+            "Reading a Hugging Face dataset needs `datasets`. Run: pip install 'grpokit[datasets]'"
+        ) from error
+    try:
+        if (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists():
+            table = datasets.load_from_disk(name)
+            if isinstance(table, datasets.DatasetDict):
+                if split not in table:
+                    raise DataError(f"Dataset {name} has no split '{split}'; it has: {', '.join(table)}.")
+                table = table[split]
+        else:
+            table = datasets.load_dataset(name, split=split)
+    except DataError:
+        raise
+    except Exception as error:  # datasets raises a dozen kinds: offline, unknown id, bad split, bad files
+        said = " ".join(str(error).split())
+        raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {type(error).__name__}: {said}") from error
+    names = {"prompt": "prompt", "target": "target", "image": "image", **(columns or {})}
+    unknown = set(names) - {"prompt", "target", "image"}
+    if unknown:
+        raise DataError(f"`columns` maps prompt, target and image, not '{unknown.pop()}'.")
+    for role, column in names.items():
+        if column not in table.column_names and (role == "prompt" or role in (columns or {})):
+            raise DataError(
+                f"Dataset {name} has no column '{column}' for the {role}{nearest(column, table.column_names)}; it has: "
+                f"{', '.join(table.column_names)}. Name the right one with `columns: {{{role}: ...}}`."
+            )
+    if len(table) == 0:
+        raise DataError(f"Dataset {name}, split '{split}' is empty.")
+    return _Table(table, names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    text: str
+    target: Any = None  # a Path is a picture to open
+    image: Path | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Sequence(Sequence[Prompt]):
+    """Slices become lists; a single index is what a subclass gives."""
+
+    def one(self, index: int) -> Prompt:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Prompt]: ...
+    def __getitem__(self, index: int | slice) -> Prompt | Sequence[Prompt]:
+        if isinstance(index, slice):
+            return [self.one(i) for i in range(*index.indices(len(self)))]
+        return self.one(range(len(self))[index])
+
+
+class _Lazy(_Sequence):
+    """Rows whose pictures are opened on access."""
+
+    def __init__(self, rows: Sequence[_Row]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def one(self, index: int) -> Prompt:
+        row = self.rows[index]
+        return Prompt(
+            text=row.text,
+            image=None if row.image is None else open_picture(row.image),
+            target=open_picture(row.target) if isinstance(row.target, Path) else row.target,
+            meta=row.meta,
+        )
+
+
+class _Table(_Sequence):
+    """A Hugging Face dataset."""
+
+    def __init__(self, table: Any, names: Mapping[str, str]) -> None:
+        self.table, self.names = table, names
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def one(self, index: int) -> Prompt:
+        row = dict(self.table[index])
+        text = row.pop(self.names["prompt"])
+        if not isinstance(text, str):
+            raise DataError(f"Row {index} of the dataset has the prompt {text!r}; expected a text.")
+        return Prompt(
+            text=text, target=row.pop(self.names["target"], None), image=row.pop(self.names["image"], None), meta=row
+        )
+
+
+class _Subset(_Sequence):
+    """Some prompts of another sequence."""
+
+    def __init__(self, prompts: Sequence[Prompt], indices: Sequence[int]) -> None:
+        self.prompts, self.indices = prompts, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def one(self, index: int) -> Prompt:
+        return self.prompts[self.indices[index]]
+
+
+def open_picture(path: Path) -> Image.Image:
+    """Open a picture fully.
+
+    Raises:
+        DataError: the file cannot be read as a picture.
+    """
+    try:
+        with Image.open(path) as picture:
+            picture.load()
+            return picture.copy()
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path} cannot be read as a picture: {error}.") from error
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError as error:
+        raise DataError(f"The file {path} does not exist (looked in {Path.cwd()}).") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as UTF-8 text: {error}.") from error
+
+
+def _numbered(folder: Path) -> dict[int, Path]:
+    """Line number -> picture, for the pictures in `folder` that are named by a number."""
+    if not folder.is_dir():
+        raise DataError(f"The folder {folder} does not exist (looked in {Path.cwd()}).")
+    files: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in PICTURES and path.stem.isdecimal():
+            other = files.setdefault(int(path.stem), path)
+            if other != path:
+                raise DataError(f"Both {other} and {path} are for line {int(path.stem)}; keep one.")
+    return files
+
+
+def _picture(files: dict[int, Path] | None, folder: Path | None, number: int, prompts: Path) -> Path | None:
+    if files is None:
+        return None
+    if number not in files:
+        hint = " Numbering starts at 1, but there is a file for 0." if 0 in files else ""
+        raise DataError(
+            f"{prompts}, line {number}, has no picture in {folder}: expected {number}.png (or .jpg, .jpeg, .webp). "
+            f"The folder has {len(files)} numbered pictures.{hint}"
+        )
+    return files[number]
+
+
+def _from_mapping(row: dict[str, Any], folder: Path, where: str) -> _Row:
+    row = dict(row)
+    if "prompt" not in row:
+        raise DataError(
+            f"{where}: there is no key 'prompt'{nearest('prompt', row)} (keys: {', '.join(row) or 'none'})."
+        )
+    text, target, image = row.pop("prompt"), row.pop("target", None), row.pop("image", None)
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"{where}: the prompt is {text!r}; expected a text.")
+    if image is not None:
+        image = _existing(folder, image, f"{where}: image")
+    if isinstance(target, str) and target.lower().endswith(PICTURES):
+        target = _existing(folder, target, f"{where}: target")
+    return _Row(text=text, target=target, image=image, meta=row)
+
+
+def _existing(folder: Path, name: Any, where: str) -> Path:
+    if not isinstance(name, str):
+        raise DataError(f"{where} is {name!r}; expected a file name.")
+    path = folder / name
+    if not path.is_file():
+        raise DataError(f"{where}: the file {path} does not exist.")
+    return path

@@ -1,0 +1,116 @@
+"""Scores a policy on held-out prompts: the same prompts and the same random draws every time it is asked.
+
+So the figures before and after training differ by the weights and by nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpokit.data import as_prompts
+from grpokit.errors import UsageError
+from grpokit.policy import Policy
+from grpokit.reward import Reward, RewardTerm, Scores, as_terms, score
+from grpokit.sampling import derive_seeds
+from grpokit.types import Prompt, Sample, Seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Samples on held-out prompts with their scores.
+
+    Attributes:
+        samples: B samples, a prompt's samples next to each other.
+        scores: the matrix [B, R] with its names.
+    """
+
+    samples: Sequence[Sample]
+    scores: Scores
+
+    def columns(self) -> dict[str, Tensor]:
+        """Name -> [B] for every reward, and "reward", their weighted sum."""
+        return {
+            **dict(zip(self.scores.names, self.scores.matrix.T, strict=True)),
+            "reward": self.scores.total,
+        }
+
+    def means(self) -> dict[str, float]:
+        """Name -> mean over the samples that could be scored."""
+        return {name: float(column.nanmean()) for name, column in self.columns().items()}
+
+    def half_widths(self) -> dict[str, float]:
+        """Name -> half the width of the mean's 95 % confidence interval (normal approximation)."""
+        return {
+            name: 1.96 * float(kept.std()) / math.sqrt(len(kept)) if len(kept) > 1 else math.nan
+            for name, kept in ((name, c[~c.isnan()]) for name, c in self.columns().items())
+        }
+
+
+def draw(
+    policy: Policy,
+    prompts: Iterable[str | Prompt],
+    *,
+    seed: int,
+    samples_per_prompt: int = 1,
+    batch_size: int = 64,
+    evaluate: bool = True,
+    stream: str = "evaluate",
+) -> list[Sample]:
+    """Draw samples without training, in batches of whole prompts; the batches do not change what is drawn.
+
+    Args:
+        policy: on whatever device it is.
+        prompts: P texts or prompts.
+        seed: all randomness.
+        samples_per_prompt: G.
+        batch_size: about how many samples at a time.
+        evaluate: with the policy's settings for evaluation (else those of training).
+        stream: "evaluate" or "sample".
+
+    Returns:
+        P * G samples, a prompt's samples next to each other.
+    """
+    prompts = as_prompts(prompts)
+    if samples_per_prompt < 1:
+        raise UsageError(f"samples_per_prompt must be at least 1, got {samples_per_prompt}.")
+    seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
+    device = next((p.device for m in policy.modules().values() for p in m.parameters()), torch.device("cpu"))
+    at_once = max(1, batch_size // samples_per_prompt)
+    samples: list[Sample] = []
+    for start in range(0, len(prompts), at_once):
+        part = slice(start, start + at_once)
+        rows = slice(start * samples_per_prompt, (start + at_once) * samples_per_prompt)
+        piece = Seeds(row=seeds.row[rows], group=seeds.group[part], group_ids=seeds.group_ids[part])
+        with torch.no_grad():
+            rollout = policy.rollout(prompts[part], samples_per_prompt, seeds=piece.to(device), evaluate=evaluate)
+        samples.extend(rollout.samples)
+    return samples
+
+
+def evaluate(
+    policy: Policy,
+    rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward],
+    prompts: Iterable[str | Prompt],
+    *,
+    seed: int = 42,
+    samples_per_prompt: int = 1,
+    batch_size: int = 64,
+) -> Evaluation:
+    """Draw samples on held-out prompts and score them.
+
+    Args:
+        policy: the policy, used with its own settings for evaluation.
+        rewards: as for `Trainer`.
+        prompts: held-out texts or prompts.
+        seed: all randomness; the same seed gives the same draws before and after training.
+        samples_per_prompt: samples for each prompt.
+        batch_size: about how many samples at a time.
+    """
+    terms = as_terms(rewards)
+    samples = draw(policy, prompts, seed=seed, samples_per_prompt=samples_per_prompt, batch_size=batch_size)
+    return Evaluation(samples=samples, scores=score(terms, samples))

@@ -1,0 +1,93 @@
+"""How a batch is cut into what memory holds, and how the pieces add up again.
+
+Rows are cut into micro-batches that keep groups together, decisions into the policy's step slices. A loss that sums
+over decisions needs nothing more. One that ties a row's decisions together is differentiated by the decisions first
+(`leaves`, `gradients`); those derivatives are then constants that slices can be weighed with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpokit.types import Rollout, Steps
+
+
+def micro_batches(groups: Tensor, size: int) -> list[Tensor]:
+    """Cut rows into pieces of at most `size`, keeping the rows of a group together where they fit.
+
+    Args:
+        groups: [B] group ids, in any order.
+        size: the most rows of a piece; a larger group is cut into pieces of its own.
+
+    Returns:
+        Row indices per piece.
+
+    >>> [p.tolist() for p in micro_batches(torch.tensor([0, 0, 0, 1, 1, 1]), 4)]
+    [[0, 1, 2], [3, 4, 5]]
+    """
+    pieces: list[list[int]] = [[]]
+    for group in groups.unique():
+        rows = (groups == group).nonzero()[:, 0].tolist()
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            if len(pieces[-1]) + len(part) > size:
+                pieces.append([])
+            pieces[-1].extend(part)
+    return [torch.tensor(piece, device=groups.device) for piece in pieces if piece]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Rows of a rollout with all that their loss needs."""
+
+    rollout: Rollout
+    old: Steps | None  # None: the new log-probs themselves, detached
+    advantages: Tensor  # [b] or [b, T]
+    reference: Steps | None
+    weights: Tensor  # [b, T], normalised over the optimizer step that the rows belong to
+
+    def select(self, rows: Tensor) -> Piece:
+        """Return the same for some of its rows (int64 indices)."""
+        return Piece(
+            rollout=self.rollout.select(rows),
+            old=self.old and self.old.cut(rows),
+            advantages=self.advantages[rows],
+            reference=self.reference and self.reference.cut(rows),
+            weights=self.weights[rows],
+        )
+
+
+def concatenate(views: Sequence[Steps]) -> Steps:
+    """Consecutive slices of decisions -> one view of all of them."""
+
+    def join(name: str) -> Tensor | None:
+        parts = [getattr(view, name) for view in views]
+        return None if parts[0] is None else torch.cat(parts, dim=1)
+
+    logprobs = join("logprobs")
+    assert logprobs is not None
+    return Steps(logprobs=logprobs, entropy=join("entropy"), mean=join("mean"), std=join("std"))
+
+
+_DIFFERENTIABLE = ("logprobs", "entropy", "mean", "std")
+
+
+def leaves(steps: Steps) -> Steps:
+    """The same numbers as leaves of a new graph."""
+    fresh = steps.detach()
+    for name in _DIFFERENTIABLE:
+        x = getattr(fresh, name)
+        if x is not None:
+            x.requires_grad_()
+    return fresh
+
+
+def gradients(value: Tensor, of: Steps) -> dict[str, Tensor]:
+    """The derivative of `value` by every leaf that it depends on, by name."""
+    names = [name for name in _DIFFERENTIABLE if getattr(of, name) is not None]
+    slopes = torch.autograd.grad(value, [getattr(of, name) for name in names], allow_unused=True)
+    return {name: slope for name, slope in zip(names, slopes, strict=True) if slope is not None}

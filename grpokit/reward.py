@@ -1,0 +1,155 @@
+"""Runs rewards: from samples to the matrix [B, R] that the advantage functions take.
+
+A reward is any callable `Sequence[Sample] -> Sequence[float]`. One call gets whole groups. NaN means "cannot score
+this sample" and is counted; infinity, a wrong length or a wrong type stop the run and name the reward and the row. An
+exception stops it too, unless the term says `on_error="skip"`: then all its rows count as unscored.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from grpokit.errors import RewardError, UsageError
+from grpokit.types import Sample
+
+Reward: TypeAlias = Callable[[Sequence[Sample]], Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardTerm:
+    """A reward with its name and its weight in the mix.
+
+    Attributes:
+        name: the column's name in metrics.
+        reward: the callable.
+        weight: what it is multiplied by in the weighted sum.
+        on_error: "stop", or "skip": an exception makes its rows unscored.
+    """
+
+    name: str
+    reward: Reward
+    weight: float = 1.0
+    on_error: Literal["stop", "skip"] = "stop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What all rewards said about B samples.
+
+    Attributes:
+        matrix: [B, R] fp64, NaN where a reward could not score.
+        weights: [R] fp64.
+        names: R names.
+        seconds: R wall-clock seconds.
+        failed: R booleans, True where a reward raised and was skipped.
+    """
+
+    matrix: Tensor
+    weights: Tensor
+    names: Sequence[str]
+    seconds: Sequence[float]
+    failed: Sequence[bool]
+
+    @property
+    def total(self) -> Tensor:
+        """[B] weighted sum of what each row got; NaN for a row that no reward scored."""
+        total = (self.matrix.nan_to_num(nan=0.0) * self.weights).sum(-1)
+        return torch.where(self.matrix.isnan().all(-1), torch.nan, total)
+
+
+def as_terms(rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward]) -> list[RewardTerm]:
+    """Rewards as a user gives them -> named terms; names are made unique by a number.
+
+    Raises:
+        UsageError: no reward, or something that cannot be called.
+    """
+    if isinstance(rewards, Mapping):
+        given: list[RewardTerm] = [RewardTerm(name=name, reward=reward) for name, reward in rewards.items()]
+    else:
+        given = [r if isinstance(r, RewardTerm) else RewardTerm(name=_name_of(r), reward=r) for r in rewards]
+    if not given:
+        raise UsageError("No reward was given: training needs at least one.")
+    terms: list[RewardTerm] = []
+    for term in given:
+        if not callable(term.reward):
+            raise UsageError(f"Reward '{term.name}' is {term.reward!r}; expected something to call with samples.")
+        if not math.isfinite(term.weight):
+            raise UsageError(f"Reward '{term.name}' has the weight {term.weight}; expected a finite number.")
+        taken = {t.name for t in terms}
+        names = [term.name, *(f"{term.name}-{i}" for i in range(2, len(given) + 2))]
+        name = next(n for n in names if n not in taken)
+        terms.append(RewardTerm(name=name, reward=term.reward, weight=term.weight, on_error=term.on_error))
+    return terms
+
+
+def _name_of(reward: Any) -> str:
+    reward = getattr(reward, "func", reward)  # functools.partial
+    return str(getattr(reward, "__name__", type(reward).__name__))
+
+
+def score(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
+    """Run every reward on all samples.
+
+    Raises:
+        RewardError: a reward raised (and its `on_error` is "stop"), or returned infinity, a wrong length or type.
+    """
+    columns, seconds, failed = [], [], []
+    for term in terms:
+        start = time.perf_counter()
+        try:
+            values = term.reward(samples)
+        except Exception as error:
+            if term.on_error == "stop":
+                said = " ".join(str(error).split())
+                raise RewardError(
+                    f"Reward '{term.name}' raised {type(error).__name__} on {len(samples)} samples: {said}. "
+                    "Mend it, or set `on_error: skip` to count its rows as unscored."
+                ) from error
+            columns.append([math.nan] * len(samples))
+            failed.append(True)
+        else:
+            columns.append(_checked(term.name, values, samples))
+            failed.append(False)
+        seconds.append(time.perf_counter() - start)
+    return Scores(
+        matrix=torch.tensor(columns, dtype=torch.float64).T.contiguous(),
+        weights=torch.tensor([t.weight for t in terms], dtype=torch.float64),
+        names=[t.name for t in terms],
+        seconds=seconds,
+        failed=failed,
+    )
+
+
+def _checked(name: str, values: Any, samples: Sequence[Sample]) -> list[float]:
+    if isinstance(values, Tensor) or type(values).__module__ == "numpy":
+        values = values.tolist()
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise RewardError(f"Reward '{name}' returned a {type(values).__name__}; expected one number per sample.")
+    if len(values) != len(samples):
+        raise RewardError(
+            f"Reward '{name}' returned {len(values)} scores for {len(samples)} samples; expected one per sample."
+        )
+    checked = []
+    for row, value in enumerate(values):
+        if isinstance(value, Tensor) or hasattr(value, "item"):
+            value = value.item()
+        if not isinstance(value, numbers.Real):
+            raise RewardError(
+                f"Reward '{name}' gave {value!r} ({type(value).__name__}) for row {row} "
+                f"(prompt {samples[row].prompt.text!r}); expected a number, or NaN for 'cannot score this sample'."
+            )
+        if math.isinf(value):
+            raise RewardError(
+                f"Reward '{name}' gave {value} for row {row} (prompt {samples[row].prompt.text!r}); "
+                "expected a finite number, or NaN for 'cannot score this sample'."
+            )
+        checked.append(float(value))
+    return checked
