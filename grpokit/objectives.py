@@ -280,7 +280,7 @@ def grpo(
 ) -> Objective:
     """GRPO (DeepSeekMath, arXiv:2402.03300, equation 3): clipped token ratios, mean of sequence means."""
 
-    def surrogate(ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:  # noqa: ARG001
+    def surrogate(ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
         return clipped(ratio, advantages, clip_range=clip_range, clip_range_high=clip_range_high, dual_clip=dual_clip)
 
     return Objective(
@@ -385,7 +385,7 @@ def sapo(
 ) -> Objective:
     """SAPO (Gao et al., 2025, arXiv:2511.20347): see `gated`."""
 
-    def surrogate(ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:  # noqa: ARG001
+    def surrogate(ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
         return gated(ratio, advantages, tau_pos=tau_pos, tau_neg=tau_neg)
 
     return Objective(

@@ -151,21 +151,37 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any
     Raises:
         PluginError: unknown or ambiguous name, missing dependency, wrong parameters.
     """
+    what = f"{kind} '{name}'"
     prefix, _, _ = name.rpartition(":")
     if prefix and prefix not in {p.name for p in plugins()}:
-        target, install = _import(name, f"{kind} '{name}'", ""), ""
+        target, install = _import(name, what, ""), ""
     else:
         plugin, spec = find(kind, name)
         install = spec.install
-        target = _import(spec.factory, f"{kind} '{name}' of plugin '{plugin.name}'", install)
-    bind = kind in ("reward", "advantage") and not inspect.isclass(target)
-    _check_params(target, f"{kind} '{name}'", params or {}, bind=bind)
-    if bind:
+        target = _import(spec.factory, f"{what} of plugin '{plugin.name}'", install)
+    if kind in ("reward", "advantage") and not inspect.isclass(target):
+        _check_params(target, what, params or {}, bind=True)
         return functools.partial(target, **params) if params else target
+    return _call(target, what, params or {}, install)
+
+
+def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
+    """Import "package.module:function" and call it with `params`; `what` names it in errors.
+
+    Raises:
+        PluginError: it cannot be imported, or does not take these parameters.
+    """
+    if ":" not in path:
+        raise PluginError(f"The {what} '{path}' must be of the form package.module:function.")
+    return _call(_import(path, f"{what} '{path}'", ""), f"{what} '{path}'", params, "")
+
+
+def _call(target: Callable[..., Any], what: str, params: Mapping[str, Any], install: str) -> Any:
+    _check_params(target, what, params, bind=False)
     try:
-        return target(**(params or {}))
+        return target(**params)
     except ModuleNotFoundError as error:
-        raise _missing(error, f"{kind} '{name}'", install) from error
+        raise _missing(error, what, install) from error
 
 
 def _import(path: str, what: str, install: str) -> Callable[..., Any]:

@@ -1,0 +1,5 @@
+"""`python -m grpokit` is the `grpokit` command."""
+
+from grpokit.cli import main
+
+main()

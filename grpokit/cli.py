@@ -1,0 +1,245 @@
+"""The command line. Thin: it reads arguments, calls the library and prints.
+
+Nothing heavy is imported before a command needs it. Bad input prints one message and exits with 2, a failed run with
+1, Ctrl-C with 130 after a checkpoint was saved.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grpokit.errors import GrpokitError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+app = typer.Typer(
+    help="Post-train image generators, and any other stochastic generator, with GRPO.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Source = Annotated[str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name or a config file.")]
+RunOrSource = Annotated[str, typer.Argument(metavar="RUN_OR_PRESET", help="A run folder, a preset or a config file.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config, as in trainer.steps=50.")
+]
+
+
+def main() -> None:
+    """Entry point of the `grpokit` command."""
+    sys.path.append(os.getcwd())  # so that a config can name `my_rewards:brightness` in a file beside it
+    try:
+        app()
+    except GrpokitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+@app.command()
+def train(
+    source: Source,
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run folder's last checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what the run folder holds.")] = False,
+) -> None:
+    """Train, and leave a run folder with metrics, samples, checkpoints and report.html."""
+    from grpokit import build, run
+    from grpokit.progress import watch
+
+    config, name = build.read_config(source, overrides or [])
+    with watch(_console()) as watcher:
+        result = run.train(config, name=name, resume=resume, overwrite=overwrite, watcher=watcher)
+    if result.interrupted:
+        words = " ".join(["grpokit train", source, *(overrides or []), "--resume"])
+        print(f"Stopped after step {result.steps}; the state is saved. Go on with:\n  {words}")
+        raise typer.Exit(130)
+    if result.before is not None and result.after is not None:
+        _print_scores({"before": result.before, "after": result.after})
+    print(f"report: {result.folder / 'report.html'}")
+
+
+@app.command()
+def sample(
+    source: RunOrSource,
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the samples.")] = Path("samples"),
+    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")] = None,
+    prompts: Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")] = None,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="Samples per prompt.")] = 1,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The most prompts to take.")] = 16,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write into a folder that holds files.")] = False,
+) -> None:
+    """Draw samples from a preset's start or from a run's last checkpoint."""
+    from grpokit import build, data, run
+    from grpokit.evaluation import draw
+
+    config, policy = _load_policy(source, overrides)
+    if prompt and prompts:
+        raise UsageError("Give either --prompt or --prompts, not both.")
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not overwrite)):
+        raise UsageError(f"{out} is in use. Choose another folder with --out, or add --overwrite.")
+    if prompt:
+        given: Any = prompt
+    elif prompts:
+        given = data.read_text(prompts)
+    else:
+        train_prompts, held_out = build.prompts(config)
+        given = train_prompts if held_out is None else held_out
+    samples = draw(policy, given[:limit], seed=config.seed, samples_per_prompt=count, stream="sample")
+    run.save_outputs(out, samples)
+    print(f"{len(samples)} samples in {out}")
+
+
+@app.command()
+def evaluate(
+    source: RunOrSource,
+    overrides: Overrides = None,
+    samples: Annotated[int | None, typer.Option("-n", "--samples", min=1, help="Samples per held-out prompt.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The most held-out prompts to take.")] = None,
+) -> None:
+    """Score held-out prompts: before training and, for a run, at its last checkpoint, with the same draws."""
+    from grpokit import build
+    from grpokit.evaluation import evaluate as score_policy
+
+    config, folder = _read(source, overrides)
+    terms = build.rewards(config)
+    _, held_out = build.prompts(config)
+    if held_out is None:
+        raise UsageError("The config names no held-out prompts: give data.eval_prompts or data.eval_fraction.")
+    policy = build.policy(config)
+    columns = {}
+    for label, place in (("before", None), ("after", folder)):
+        if label == "after":
+            if place is None:
+                continue
+            policy.load(place / "policy")
+        found = score_policy(
+            policy,
+            terms,
+            held_out[:limit],
+            seed=config.seed,
+            samples_per_prompt=samples or config.run.eval_samples,
+        )
+        widths = found.half_widths()
+        columns[label] = found.means() | {f"{name}/ci95": width for name, width in widths.items()}
+    _print_scores(columns)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]) -> None:
+    """Write a run's report.html anew."""
+    from grpokit import report as reports
+
+    print(f"report: {reports.write(folder)}")
+
+
+@app.command()
+def plugins() -> None:
+    """List policies, rewards and presets with the package that brings each, and what is broken."""
+    from rich.table import Table
+
+    from grpokit import registry
+
+    found = registry.plugins()
+    table = Table(box=None, pad_edge=False)
+    for title in ("kind", "name", "package", "version", "state", "what it does"):
+        table.add_column(title, no_wrap=True)
+    for kind in ("policy", "reward", "preset", "advantage", "objective"):
+        for plugin, spec in registry.specs(kind):
+            table.add_row(kind, spec.name, plugin.package, plugin.version, "ok", spec.summary)
+    for plugin in found:
+        if plugin.error:
+            table.add_row("plugin", plugin.name, plugin.package, plugin.version, "[red]broken[/red]", "see below")
+    console = _console()
+    console.print(table)
+    for plugin in found:
+        if plugin.error:
+            console.print(f"{plugin.name}: {plugin.error}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of a config, for editors."""
+    from grpokit import config
+
+    print(config.schema())
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import grpokit
+
+        print(grpokit.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
+    """The config of a run, preset or file, and the run's last checkpoint."""
+    from grpokit import build, checkpoint
+
+    if not Path(source).is_dir():
+        return build.read_config(source, overrides or [])[0], None
+    folder = Path(source)
+    if not (folder / "config.yaml").is_file():
+        raise UsageError(f"{folder} is no run folder: it has no config.yaml.")
+    config, _ = build.read_config(str(folder / "config.yaml"), overrides or [])
+    found = checkpoint.latest(folder / "checkpoints")
+    if found is None:
+        raise UsageError(f"The run {folder} has no checkpoint yet.")
+    return config, found
+
+
+def _load_policy(source: str, overrides: list[str] | None) -> tuple[Any, Any]:
+    from grpokit import build
+
+    config, place = _read(source, overrides)
+    policy = build.policy(config)
+    if place is not None:
+        policy.load(place / "policy")
+    return config, policy
+
+
+def _print_scores(columns: Mapping[str, Mapping[str, Any]]) -> None:
+    """A table of mean scores with their confidence half-widths."""
+    from rich.table import Table
+
+    def shown(row: Mapping[str, Any], name: str) -> str:
+        mean, width = row.get(name), row.get(f"{name}/ci95")
+        if mean is None or mean != mean:
+            return "not scored"
+        return f"{mean:.3f}" if width is None or width != width else f"{mean:.3f} ± {width:.3f}"
+
+    table = Table("held-out", *columns, box=None, pad_edge=False)
+    names = [n for n in next(iter(columns.values())) if n != "step" and not n.endswith("/ci95")]
+    for name in names:
+        table.add_row(name, *(shown(row, name) for row in columns.values()))
+    _console().print(table)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=160)
