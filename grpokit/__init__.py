@@ -18,6 +18,10 @@ _HOME = {
     "types": ["Prompt", "Rollout", "Sample", "Seeds", "StepReport", "Steps", "Trace"],
     "policy": ["Policy", "adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
+    "reward": ["RewardTerm"],
+    "objectives": ["Objective"],
+    "trainer": ["Trainer"],
+    "evaluation": ["evaluate"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = ["__version__", *sorted(_MODULE_OF)]
@@ -31,16 +35,20 @@ if TYPE_CHECKING:
     from grpokit.errors import RunError as RunError
     from grpokit.errors import UsageError as UsageError
     from grpokit.hookspecs import hookimpl as hookimpl
+    from grpokit.evaluation import evaluate as evaluate
+    from grpokit.objectives import Objective as Objective
     from grpokit.policy import Policy as Policy
     from grpokit.policy import adapter_off as adapter_off
     from grpokit.policy import frozen_copy as frozen_copy
     from grpokit.policy import swapped as swapped
     from grpokit.registry import create as create
+    from grpokit.reward import RewardTerm as RewardTerm
     from grpokit.specs import AdvantageSpec as AdvantageSpec
     from grpokit.specs import ObjectiveSpec as ObjectiveSpec
     from grpokit.specs import PolicySpec as PolicySpec
     from grpokit.specs import PresetSpec as PresetSpec
     from grpokit.specs import RewardSpec as RewardSpec
+    from grpokit.trainer import Trainer as Trainer
     from grpokit.types import Prompt as Prompt
     from grpokit.types import Rollout as Rollout
     from grpokit.types import Sample as Sample

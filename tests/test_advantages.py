@@ -1,0 +1,163 @@
+"""Advantages against the golden table, hand-computed cases, and properties."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpokit import UsageError
+from grpokit.advantages import centred, gdpo, group, rloo, zero_std_groups
+
+NAN = math.nan
+GOLDEN = json.loads((Path(__file__).parent / "golden/advantages.json").read_text())
+
+
+def table(rows: list[list[float | None]]) -> torch.Tensor:
+    return torch.tensor([[NAN if v is None else float(v) for v in row] for row in rows])
+
+
+def one(values: list[float], groups: list[int] | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A single reward of weight 1."""
+    return torch.tensor(values).double()[:, None], torch.ones(1), torch.tensor(groups or [0] * len(values))
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda c: c["id"])
+def test_golden(case: dict) -> None:
+    arguments = table(case["rewards"]), torch.tensor(case["weights"]).float(), torch.tensor(case["groups"])
+    scale = case["scale"]
+    got = gdpo(*arguments) if scale == "gdpo" else group(*arguments, scale=scale)
+    assert got.tolist() == pytest.approx(case["expect"], abs=1e-5)
+
+
+def test_missing_reward_takes_the_groups_mean() -> None:
+    # by hand: reward 1 has mean 2, reward 2 has mean 20, so the sums are 21, 12, 23, 32 with mean 22 and
+    # std sqrt((1 + 100 + 1 + 100) / 3) = 8.2057
+    got = group(table([[1, None], [2, 10], [3, 20], [None, 30]]), torch.ones(2), torch.zeros(4, dtype=torch.int64))
+    std = math.sqrt(202 / 3) + 1e-4
+    assert got.tolist() == pytest.approx([-1 / std, -10 / std, 1 / std, 10 / std], abs=1e-6)
+
+
+def test_biased_std() -> None:
+    # 1, 2, 3, 4: biased variance 1.25
+    got = group(*one([1, 2, 3, 4]), std="biased", eps=0.0)
+    assert got.tolist() == pytest.approx(
+        [-1.5 / math.sqrt(1.25), -0.5 / math.sqrt(1.25), 0.5 / math.sqrt(1.25), 1.5 / math.sqrt(1.25)]
+    )
+
+
+def test_centred() -> None:
+    assert centred(*one([1, 2, 6, 5, 7], [0, 0, 0, 9, 9])).tolist() == [-2, -1, 3, -1, 1]
+
+
+def test_rloo() -> None:
+    # each reward minus the mean of the others: 1 - 4, 2 - 3.5, 6 - 1.5
+    assert rloo(*one([1, 2, 6])).tolist() == pytest.approx([-3, -1.5, 4.5])
+
+
+def test_rloo_leaves_unscored_rows_out() -> None:
+    assert rloo(*one([1, NAN, 3])).tolist() == pytest.approx([-2, 0, 2])
+
+
+def test_gdpo_with_nan() -> None:
+    # reward 1 scores rows 0 and 2 (1, 3): z = -+1 / sqrt(2) there and 0 for the others; reward 2 is 0, 1, 2, 3 with
+    # std sqrt(5 / 3). The sums are then z-scored over the batch.
+    rewards = table([[1, 0], [None, 1], [3, 2], [None, 3]])
+    a, b = 1 / (math.sqrt(2) + 1e-4), math.sqrt(5 / 3) + 1e-4
+    sums = torch.tensor([-a - 1.5 / b, -0.5 / b, a + 0.5 / b, 1.5 / b], dtype=torch.float64)
+    expected = (sums - sums.mean()) / (sums.std() + 1e-4)
+    got = gdpo(rewards.double(), torch.ones(2), torch.zeros(4, dtype=torch.int64))
+    assert got.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
+
+
+def test_gdpo_does_not_let_the_largest_scale_rule() -> None:
+    rewards = torch.tensor([[0, 100.0], [1, 0], [0, 0], [1, 100]])
+    groups = torch.zeros(4, dtype=torch.int64)
+    plain, decoupled = (f(rewards, torch.ones(2), groups) for f in (group, gdpo))
+    assert plain[0] - plain[1] > 1.5  # the raw sum hardly sees the first reward
+    assert decoupled[0].item() == pytest.approx(decoupled[1].item(), abs=1e-3)
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e6 + 0.1, -7.7])
+@pytest.mark.parametrize("n", [2, 7, 8, 64])
+@pytest.mark.parametrize("function", [group, centred, rloo, gdpo])
+def test_constant_group_is_exactly_zero(function, value: float, n: int) -> None:
+    rewards = torch.cat([torch.full((n, 1), value), torch.arange(n).float()[:, None]])
+    groups = torch.arange(2).repeat_interleave(n)
+    assert function(rewards, torch.ones(1), groups)[:n].eq(0).all()
+    assert zero_std_groups(rewards, torch.ones(1), groups).tolist() == [True, False]
+
+
+def test_a_row_without_any_score_changes_nothing_for_others() -> None:
+    with_gap = group(*one([1, NAN, 2, 4]))
+    without = group(*one([1, 2, 4]))
+    assert with_gap[1] == 0
+    assert with_gap[[0, 2, 3]].tolist() == without.tolist()
+
+
+def test_clip() -> None:
+    assert group(*one([0, 0, 0, 0, 0, 0, 0, 9]), clip=2.0).max() == 2.0
+
+
+@pytest.mark.parametrize("function", [group, centred, rloo, gdpo])
+def test_a_group_of_one_is_an_error(function) -> None:
+    with pytest.raises(UsageError, match=r"Group 7 has a single sample.*group_size of 2 or more"):
+        function(*one([1, 2, 3], [0, 0, 7]))
+
+
+def test_infinity_is_an_error() -> None:
+    with pytest.raises(UsageError, match="Reward 0 of row 2 is infinite"):
+        group(*one([1, 2, math.inf]))
+
+
+@pytest.mark.parametrize("bad", [{"scale": "row"}, {"std": "sample"}])
+def test_unknown_options(bad: dict) -> None:
+    with pytest.raises(UsageError, match="must be"):
+        group(*one([1, 2]), **bad)
+
+
+def test_wrong_shapes() -> None:
+    with pytest.raises(UsageError, match=r"rewards \[B, R\]"):
+        group(torch.ones(4), torch.ones(1), torch.zeros(4))
+
+
+batches = st.integers(2, 4).flatmap(
+    lambda g: st.lists(st.lists(st.integers(-50, 50), min_size=g, max_size=g), min_size=1, max_size=4)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches, st.integers(-1000, 1000), st.sampled_from([group, centred, rloo, gdpo]))
+def test_shift_invariance(values, shift: int, function) -> None:
+    rewards = torch.tensor(values, dtype=torch.float64).reshape(-1, 1)
+    groups = torch.arange(len(values)).repeat_interleave(len(values[0]))
+    a = function(rewards, torch.ones(1), groups)
+    b = function(rewards + shift, torch.ones(1), groups)
+    assert torch.allclose(a, b, atol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches, st.sampled_from([0.001, 0.5, 3.0, 1e4]), st.sampled_from([group, gdpo]))
+def test_scale_invariance_without_eps(values, factor: float, function) -> None:
+    rewards = torch.tensor(values, dtype=torch.float64).reshape(-1, 1)
+    groups = torch.arange(len(values)).repeat_interleave(len(values[0]))
+    a = function(rewards, torch.ones(1), groups, eps=0.0)
+    b = function(rewards * factor, torch.ones(1), groups, eps=0.0)
+    assert torch.allclose(a, b, atol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches, st.randoms(use_true_random=False), st.sampled_from([group, centred, rloo, gdpo]))
+def test_permutation_equivariance(values, random, function) -> None:
+    rewards = torch.tensor(values, dtype=torch.float64).reshape(-1, 1)
+    groups = torch.arange(len(values)).repeat_interleave(len(values[0])) * 10 + 3
+    order = list(range(len(rewards)))
+    random.shuffle(order)
+    a = function(rewards, torch.ones(1), groups)
+    b = function(rewards[order], torch.ones(1), groups[order])
+    assert torch.allclose(a[order], b, atol=1e-9)

@@ -1,0 +1,213 @@
+"""Objectives against the golden table, hand-computed cases, and properties."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpokit import Steps, UsageError, objectives
+from grpokit.objectives import clipped, gaussian_logprobs, grpo, kl_divergence, log_ratio, reduction_weights
+
+GOLDEN = json.loads((Path(__file__).parent / "golden/losses.json").read_text())
+FIXTURE = GOLDEN["fixture"]
+NEW, OLD, REF, ADVANTAGES = (torch.tensor(FIXTURE[k]).double() for k in ("new", "old", "ref", "advantages"))
+MASK = torch.tensor(FIXTURE["mask"]).bool()
+
+
+def build(case: dict) -> objectives.Objective:
+    """A golden case's objective: TRL's names for options -> ours."""
+    options = {k: case[k] for k in ("ratio", "kl", "kl_coef", "tau_pos", "tau_neg") if k in case}
+    if case["loss"] == "cispo":
+        options["ratio_cap"] = case["epsilon_high"]
+    elif case["loss"] != "sapo":
+        options |= {"clip_range": FIXTURE["epsilon"], "clip_range_high": case.get("epsilon_high")}
+    return getattr(objectives, case["loss"])(**options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda c: c["id"])
+def test_golden(case: dict, dtype: torch.dtype) -> None:
+    objective = build(case)
+    new = NEW.to(dtype, copy=True).requires_grad_()
+    old = new.detach() if "old" in case else OLD.to(dtype)
+    found = objective(Steps(logprobs=new), Steps(logprobs=old), ADVANTAGES, MASK, Steps(logprobs=REF.to(dtype)))
+    weights = reduction_weights(MASK, objective.reduction, max_steps=FIXTURE["max_length"]).to(dtype)
+    loss = (found.value * weights).sum()
+    loss.backward()
+    assert loss.item() == pytest.approx(case["expect"], abs=1e-5)
+    if "grad" in case:
+        assert new.grad.flatten().tolist() == pytest.approx(torch.tensor(case["grad"]).flatten().tolist(), abs=1e-5)
+    if "kl_mean" in case:
+        assert found.stats["kl"][MASK].mean().item() == pytest.approx(case["kl_mean"], abs=1e-5)
+
+
+def test_golden_clip_fractions() -> None:
+    stats = grpo()(Steps(logprobs=NEW), Steps(logprobs=OLD), ADVANTAGES, MASK).stats
+    want = GOLDEN["meta"]["clip_fractions"]
+    low, high = (stats[name][MASK].double().mean().item() for name in ("clip_low", "clip_high"))
+    assert (low, high, low + high) == pytest.approx((want["low"], want["high"], want["total"]), abs=1e-6)
+
+
+def surrogate(ratio: float, advantage: float, **options: float) -> tuple[float, float]:
+    """Value and derivative by the log-prob of `clipped` at one decision."""
+    new = torch.tensor([[math.log(ratio)]], dtype=torch.float64, requires_grad=True)
+    value = clipped(new.exp(), torch.tensor([[advantage]], dtype=torch.float64), **options).value.sum()
+    value.backward()
+    return value.item(), new.grad.item()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "value", "slope"),
+    [
+        (1.1, 2.0, -2.2, -2.2),  # inside: -r A
+        (1.5, 2.0, -2.4, 0.0),  # A > 0, ratio above: clipped at 1.2
+        (0.5, 2.0, -1.0, -1.0),  # A > 0, ratio below: the smaller gain counts, with its gradient
+        (0.5, -2.0, 1.6, 0.0),  # A < 0, ratio below: clipped at 0.8
+        (1.5, -2.0, 3.0, 3.0),  # A < 0, ratio above: the larger loss counts (pessimism)
+    ],
+)
+def test_ppo_clip_by_hand(ratio: float, advantage: float, value: float, slope: float) -> None:
+    assert surrogate(ratio, advantage) == pytest.approx((value, slope))
+
+
+def test_dual_clip_by_hand() -> None:
+    # A = -2: without dual clip the loss at r = 5 is 10; with c = 3 it is 6, and flat there
+    assert surrogate(5.0, -2.0) == pytest.approx((10.0, 10.0))
+    assert surrogate(5.0, -2.0, dual_clip=3.0) == pytest.approx((6.0, 0.0))
+    assert surrogate(2.0, -2.0, dual_clip=3.0) == pytest.approx((4.0, 4.0))
+    assert surrogate(5.0, 2.0, dual_clip=3.0) == surrogate(5.0, 2.0)
+    with pytest.raises(UsageError, match="dual_clip must be greater than 1"):
+        surrogate(1.0, 1.0, dual_clip=0.5)
+
+
+def test_cispo_cap_keeps_a_gradient() -> None:
+    # r = e^2 = 7.39 is cut to 5, but the decision keeps the slope -5 A
+    new = torch.tensor([[-1.0]], dtype=torch.float64, requires_grad=True)
+    found = objectives.cispo(ratio_cap=5.0)(
+        Steps(logprobs=new), Steps(logprobs=new.detach() - 2), torch.tensor([0.5]).double(), torch.ones(1, 1).bool()
+    )
+    found.value.sum().backward()
+    assert (found.value.item(), new.grad.item()) == pytest.approx((5 * 0.5 * 1.0, -2.5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "slope"),
+    # d = ref - new = ln 2: k1 = -d, k2 = d^2 / 2, k3 = e^d - d - 1; slopes by new: 1, -d, 1 - e^d
+    [
+        ("k1", -math.log(2), 1.0),
+        ("k2", math.log(2) ** 2 / 2, -math.log(2)),
+        ("k3", 1 - math.log(2), -1.0),
+    ],
+)
+def test_kl_estimators_by_hand(kind: str, value: float, slope: float) -> None:
+    new = torch.tensor([[-2.0]], dtype=torch.float64, requires_grad=True)
+    kl = kl_divergence(Steps(logprobs=new), Steps(logprobs=new.detach() + math.log(2)), torch.ones(1, 1).bool(), kind)
+    kl.sum().backward()
+    assert (kl.item(), new.grad.item()) == pytest.approx((value, slope))
+
+
+def test_gaussian_kl_by_hand() -> None:
+    # one decision of two dimensions, equal std 0.5: ((0.1)^2 + (0.3)^2) / 2 / (2 * 0.25) = 0.1; per dimension
+    ones, std = torch.ones(1, 1), torch.full((1, 1, 1), 0.5)
+    new = Steps(logprobs=ones, mean=torch.tensor([[[0.1, 0.3]]]), std=std)
+    ref = Steps(logprobs=ones, mean=torch.zeros(1, 1, 2), std=std)
+    assert kl_divergence(new, ref, ones.bool(), "gaussian").item() == pytest.approx(0.1)
+    # unequal std, mean 0: log(1 / 0.5) + 0.25 / 2 - 0.5
+    wide = Steps(logprobs=ones, mean=torch.zeros(1, 1, 2), std=torch.ones(1, 1, 1))
+    assert kl_divergence(ref, wide, ones.bool(), "gaussian").item() == pytest.approx(math.log(2) + 0.125 - 0.5)
+    torch_says = torch.distributions.kl_divergence(
+        torch.distributions.Normal(0.0, 0.5), torch.distributions.Normal(0.0, 1.0)
+    )
+    assert kl_divergence(ref, wide, ones.bool(), "gaussian").item() == pytest.approx(torch_says.item())
+
+
+def test_gaussian_kl_needs_moments() -> None:
+    with pytest.raises(UsageError, match="use k3"):
+        kl_divergence(Steps(logprobs=NEW), Steps(logprobs=REF), MASK, "gaussian")
+
+
+def test_per_dimension_ratio_of_gaussian_steps() -> None:
+    # mean over 4 dimensions: shifting the mean by 0.1 at x - mean = 0.2, std 0.5 changes each dimension's log-density
+    # by (0.2^2 - 0.1^2) / (2 * 0.25) = 0.06, and so the step's, whatever its number of dimensions
+    x = torch.full((1, 1, 2, 2), 0.2)
+    std = torch.full((1, 1, 1, 1), 0.5)
+    old = gaussian_logprobs(x, torch.zeros(1, 1, 2, 2), std)
+    new = gaussian_logprobs(x, torch.full((1, 1, 2, 2), 0.1), std)
+    normal = torch.distributions.Normal(0.0, 0.5).log_prob(torch.tensor(0.2))
+    assert old.item() == pytest.approx(normal.item(), abs=1e-6)
+    ratio = log_ratio(new, old, torch.ones(1, 1).bool()).exp()
+    assert ratio.item() == pytest.approx(math.exp(0.06), abs=1e-6)
+
+
+def test_entropy_bonus_by_hand() -> None:
+    entropy = torch.full_like(NEW, 0.7).requires_grad_()
+    plain = grpo()(Steps(logprobs=NEW, entropy=entropy), Steps(logprobs=OLD), ADVANTAGES, MASK)
+    bonus = grpo(entropy_coef=0.1)(Steps(logprobs=NEW, entropy=entropy), Steps(logprobs=OLD), ADVANTAGES, MASK)
+    assert torch.allclose(plain.value - bonus.value, 0.07 * MASK.double())
+    bonus.value.sum().backward()
+    assert torch.equal(entropy.grad, -0.1 * MASK.double())
+    with pytest.raises(UsageError, match="gives no entropy"):
+        grpo(entropy_coef=0.1)(Steps(logprobs=NEW), Steps(logprobs=OLD), ADVANTAGES, MASK)
+
+
+def test_reductions_by_hand() -> None:
+    # rows of 4 and 2 decisions, 2 rows, at most 5
+    sums = {
+        "sequence_mean": [[1 / 8] * 4, [1 / 4, 1 / 4, 0, 0]],
+        "token_mean": [[1 / 6] * 4, [1 / 6, 1 / 6, 0, 0]],
+        "fixed_length": [[0.1] * 4, [0.1, 0.1, 0, 0]],
+    }
+    for name, expected in sums.items():
+        assert torch.allclose(reduction_weights(MASK, name, max_steps=5), torch.tensor(expected).double())
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"])
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_nan_under_the_mask_changes_nothing(name: str, poison: float) -> None:
+    objective = getattr(objectives, name)(kl_coef=0.1, entropy_coef=0.1)
+    results = []
+    for value in (0.0, poison):
+        views = []
+        for x in (NEW, OLD, REF):
+            y = torch.where(MASK, x, value).requires_grad_()
+            views.append(Steps(logprobs=y, entropy=torch.where(MASK, 0.5, value)))
+        found = objective(views[0], views[1].detach(), ADVANTAGES, MASK, views[2].detach())
+        found.value.sum().backward()
+        results.append((found.value, views[0].logprobs.grad, *found.stats.values()))
+    for clean, poisoned in zip(*results, strict=True):
+        assert torch.equal(clean, poisoned)
+
+
+def test_reference_is_required_only_with_kl() -> None:
+    assert not grpo().needs_reference
+    with pytest.raises(UsageError, match=r"kl_coef is 0\.1"):
+        grpo(kl_coef=0.1)(Steps(logprobs=NEW), Steps(logprobs=OLD), ADVANTAGES, MASK)
+
+
+logs = st.floats(-3, 0, width=32)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(logs, min_size=3, max_size=3), min_size=1, max_size=4), st.data())
+def test_on_policy_gradient_is_minus_advantage_over_n(values: list[list[float]], data: st.DataObject) -> None:
+    new = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    n = len(values)
+    a = torch.tensor(data.draw(st.lists(st.floats(-3, 3), min_size=n, max_size=n)), dtype=torch.float64)
+    mask = torch.ones(n, 3).bool()
+    found = objectives.dapo()(Steps(logprobs=new), Steps(logprobs=new.detach()), a, mask)
+    (found.value * reduction_weights(mask, "token_mean", max_steps=3)).sum().backward()
+    assert torch.allclose(new.grad, (-a / (3 * n))[:, None].expand(n, 3), atol=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(-2, 2), st.floats(-3, -0.01))
+def test_pessimism_for_negative_advantages(log_r: float, advantage: float) -> None:
+    value, _ = surrogate(math.exp(log_r), advantage)
+    assert value >= -math.exp(log_r) * advantage - 1e-12  # never better than unclipped
+    assert value >= -0.8 * advantage - 1e-12  # never below the clipped floor

@@ -1,0 +1,448 @@
+"""The engine on small real policies: exact gradients, the order of things, memory, guards."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
+
+from grpokit import Prompt, RewardError, RewardTerm, RunError, Trainer, UsageError, advantages, objectives
+from grpokit.pieces import micro_batches
+
+PROMPTS = [str(i) for i in range(12)]
+
+
+def make(policy=None, reward=digit_sum, prompts=PROMPTS, **options) -> Trainer:
+    defaults = {"prompts_per_step": 4, "group_size": 8, "micro_batch_size": 32, "learning_rate": 1e-2, "device": "cpu"}
+    return Trainer(policy or TinyTokens(), [reward], prompts, **(defaults | options))
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.parameters])
+
+
+def gradient(policy: TinyTokens, reward, **options) -> torch.Tensor:
+    """The gradient of the second of two updates on one rollout, before clipping: off-policy, so that clips act."""
+    trainer = make(policy, reward, updates_per_rollout=2, max_grad_norm=None, learning_rate=0.05, **options)
+    seen = []
+    real = trainer._update
+
+    def spy(index: int) -> float:
+        seen.append(torch.cat([p.grad.flatten() for p in trainer.parameters]).clone())
+        return real(index)
+
+    trainer._update = spy
+    trainer.step()
+    return torch.cat(seen)
+
+
+OBJECTIVES = {
+    "grpo": {"kl_coef": 0.1, "entropy_coef": 0.01},
+    "dapo": {"kl_coef": 0.1, "kl": "k2"},
+    "dr_grpo": {"kl_coef": 0.1, "dual_clip": 3.0},
+    "gspo": {"clip_range": 0.2, "clip_range_high": 0.3, "kl_coef": 0.1},
+    "cispo": {},
+    "sapo": {},
+}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_micro_batches_and_slices_add_up(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    objective = getattr(objectives, name)(**OBJECTIVES[name])
+    full = gradient(TinyTokens(dtype=dtype), digit_sum, objective=objective)
+    for size, slices in itertools.product([1, 2, 4, 8, 12], [1, 3]):
+        piecewise = gradient(
+            TinyTokens(dtype=dtype, slices=slices), digit_sum, objective=objective, micro_batch_size=size
+        )
+        # a new rollout with other weights would differ by far more; the first half is before any update
+        half = len(full) // 2
+        for part in (slice(0, half), slice(half, None)):
+            error = (piecewise[part] - full[part]).norm() / full[part].norm()
+            assert error < (tolerance if part.stop else 100 * tolerance), (size, slices)
+
+
+def test_masks_of_the_additivity_test_are_ragged() -> None:
+    lengths = make().step().rollout.mask.sum(-1)
+    assert lengths.min() <= 2
+    assert lengths.max() == 7
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_gaussian_steps_add_up_with_exact_kl(size: int) -> None:
+    objective = objectives.grpo(kl="gaussian", kl_coef=0.5, clip_range=1e-4)
+    full = gradient(TinyGaussian(dtype=torch.float64), nearness, objective=objective)
+    pieces = gradient(TinyGaussian(dtype=torch.float64), nearness, objective=objective, micro_batch_size=size)
+    half = len(full) // 2
+    assert (pieces[:half] - full[:half]).norm() / full[:half].norm() < 1e-12
+    assert (pieces[half:] - full[half:]).norm() / full[half:].norm() < 1e-10
+
+
+def test_gradient_equals_one_written_by_hand() -> None:
+    policy = TinyTokens(dtype=torch.float64)
+    trainer = make(policy, max_grad_norm=None, micro_batch_size=3)
+    rollout = trainer._rollout()
+    rewards = torch.tensor(digit_sum(rollout.samples), dtype=torch.float64)
+    loss = torch.zeros((), dtype=torch.float64)
+    for g in range(4):
+        rows = slice(8 * g, 8 * g + 8)
+        a = (rewards[rows] - rewards[rows].mean()) / (rewards[rows].std() + 1e-4)
+        new = policy.replay(rollout, slice(0, 7)).logprobs[rows]
+        m = rollout.mask[rows].double()
+        loss = loss - ((new - new.detach()).exp() * a[:, None] * m).sum(-1).div(m.sum(-1)).sum() / 32
+    loss.backward()
+    expected = torch.cat([p.grad.flatten() for p in trainer.parameters])
+    trainer.optimizer.zero_grad()
+    seen = []
+    real = trainer._update
+    trainer._update = lambda i: (seen.append(torch.cat([p.grad.flatten() for p in trainer.parameters])), real(i))[1]
+    report = trainer.step()
+    assert (seen[0] - expected).norm() / expected.norm() < 1e-12
+    assert report.metrics["loss"] == pytest.approx(loss.item(), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "policy", [TinyTokens(), TinyTokens(slices=3), TinyGaussian()], ids=["tokens", "slices", "sde"]
+)
+def test_ratio_is_one_before_the_first_update(policy: TinyTokens) -> None:
+    report = make(policy, nearness if isinstance(policy, TinyGaussian) else digit_sum).step()
+    assert report.metrics["sampling/sampling_logp_difference/max"] < 1e-4
+    assert report.metrics["ratio/max"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_sampler_that_disagrees_shows_in_the_gap() -> None:
+    class Hot(TinyTokens):
+        def replay(self, rollout, steps):
+            self.net[-1].weight.data *= 0.9  # scored at another temperature than sampled
+            return super().replay(rollout, steps)
+
+    assert make(Hot()).step().metrics["sampling/sampling_logp_difference/max"] > 0.05
+
+
+def test_it_learns() -> None:
+    trainer = make(steps=40, learning_rate=3e-2)
+    rewards = [report.metrics["reward"] for report in trainer]
+    assert len(rewards) == trainer.completed == 40
+    assert sum(rewards[-5:]) / 5 > 3 * sum(rewards[:3]) / 3
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_learns(name: str) -> None:
+    # two passes over a rollout: with one, ratios never leave 1
+    trainer = make(
+        steps=25,
+        learning_rate=2e-2,
+        updates_per_rollout=2,
+        minibatches=2,
+        objective=getattr(objectives, name)(
+            **{k: v for k, v in OBJECTIVES[name].items() if k not in ("kl_coef", "kl")}
+        ),
+        advantage=advantages.centred if name == "dr_grpo" else advantages.group,
+    )
+    rewards = [report.metrics["reward"] for report in trainer]
+    assert sum(rewards[-5:]) / 5 > 1.5 * sum(rewards[:3]) / 3
+
+
+def test_gaussian_policy_learns() -> None:
+    trainer = make(TinyGaussian(), nearness, steps=30, learning_rate=1e-2)
+    rewards = [report.metrics["reward"] for report in trainer]
+    assert sum(rewards[-5:]) / 5 > 0.5 * sum(rewards[:3]) / 3  # rewards are negative
+
+
+@pytest.mark.parametrize("size", [1, 5, 8, 32])
+def test_same_run_whatever_the_micro_batch(size: int) -> None:
+    reports = [make(TinyTokens(dtype=torch.float64), micro_batch_size=s) for s in (size, 32)]
+    for _ in range(3):
+        a, b = (trainer.step() for trainer in reports)
+        assert [s.output for s in a.rollout.samples] == [s.output for s in b.rollout.samples]
+        assert a.metrics["grad_norm"] == pytest.approx(b.metrics["grad_norm"], rel=1e-9)
+
+
+def test_same_seed_same_run_and_global_rng_untouched() -> None:
+    policy = TinyTokens()
+    before = torch.get_rng_state()
+    first = [r.metrics["reward"] for r in make(policy, steps=3)]
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(99)
+    assert first == [r.metrics["reward"] for r in make(steps=3)]
+    assert first != [r.metrics["reward"] for r in make(steps=3, seed=1)]
+
+
+def test_rewards_meet_their_own_samples_and_groups() -> None:
+    prompts = [Prompt(text=str(i), target=str(i)) for i in range(12)]
+    seen = []
+
+    def spy(samples):
+        seen.extend(samples)
+        return [float(s.prompt.target) for s in samples]
+
+    report = make(reward=spy, prompts=prompts, steps=3).step()
+    assert report.rewards[:, 0].tolist() == [float(s.prompt.text) for s in seen]
+    groups = report.rollout.groups.tolist()
+    assert groups == [s.group for s in report.rollout.samples]
+    assert [groups.count(g) for g in dict.fromkeys(groups)] == [8] * 4
+    for g in dict.fromkeys(groups):
+        assert len({s.prompt.text for s in report.rollout.samples if s.group == g}) == 1
+
+
+def test_groups_are_not_told_apart_by_text() -> None:
+    report = make(prompts=["1"], prompts_per_step=3).step()
+    assert len(report.rollout.groups.unique()) == 3
+
+
+def test_no_reference_is_built_without_kl() -> None:
+    policy = TinyTokens()
+    make(policy).step()
+    assert policy.frozen is None
+
+
+def test_reference_is_frozen_at_the_start() -> None:
+    policy = TinyTokens()
+    start = [p.detach().clone() for p in policy.net.parameters()]
+    trainer = make(policy, objective=objectives.grpo(kl_coef=0.1), steps=3)
+    reports = list(trainer)
+    assert reports[0].metrics["kl"] == pytest.approx(0.0, abs=1e-9)
+    assert reports[-1].metrics["kl"] > 1e-5
+    assert all(torch.equal(a, b) for a, b in zip(start, policy.frozen.parameters(), strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(start, policy.net.parameters(), strict=True))
+
+
+def test_kl_holds_the_policy_near_the_reference() -> None:
+    drift = []
+    for coefficient in (0.001, 5.0):
+        trainer = make(steps=15, objective=objectives.grpo(kl_coef=coefficient), learning_rate=3e-2)
+        drift.append([r.metrics["kl"] for r in trainer][-1])
+    assert drift[1] < 0.2 * drift[0]
+
+
+def test_lora_reference_is_the_base_with_the_adapter_off() -> None:
+    peft = pytest.importorskip("peft")
+    from grpokit import adapter_off
+
+    class Lora(TinyTokens):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = peft.get_peft_model(self.net, peft.LoraConfig(target_modules=["0", "2", "4"], r=4))
+
+        def reference(self):
+            return adapter_off(self.net)
+
+    torch.manual_seed(0)  # peft draws the adapter from the global state
+    policy = Lora()
+    base = {n: p.detach().clone() for n, p in policy.net.named_parameters() if not p.requires_grad}
+    trainer = make(policy, objective=objectives.grpo(kl_coef=0.05), steps=15, learning_rate=3e-2)
+    reports = list(trainer)
+    assert reports[0].metrics["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert reports[-1].metrics["kl"] > 1e-3
+    assert sum(r.metrics["reward"] for r in reports[-4:]) > 1.3 * sum(r.metrics["reward"] for r in reports[:4])
+    assert all(torch.equal(base[n], p) for n, p in policy.net.named_parameters() if not p.requires_grad)
+
+
+def test_minibatches_share_whole_groups_and_normalise_for_themselves() -> None:
+    trainer = make(minibatches=2, updates_per_rollout=2)
+    rollout = trainer._rollout()
+    for update in range(2):
+        parts = trainer._minibatch_rows(rollout, update)
+        assert [len(rows) for rows in parts] == [16, 16]
+        assert sorted(torch.cat(parts).tolist()) == list(range(32))
+        for rows in parts:
+            assert all(rollout.groups[rows].tolist().count(g) == 8 for g in rollout.groups[rows].tolist())
+    assert trainer.updates_per_step == 4
+
+
+def test_micro_batches_keep_groups_together() -> None:
+    groups = torch.arange(4).repeat(8)  # interleaved rows
+    for size, count in ((8, 4), (16, 2), (12, 4), (32, 1), (4, 8), (3, 12)):
+        pieces = micro_batches(groups, size)
+        assert len(pieces) == count
+        assert sorted(torch.cat(pieces).tolist()) == list(range(32))
+        assert all(len(p) <= size for p in pieces)
+        if size >= 8:
+            assert all(groups[p].tolist().count(g) == 8 for p in pieces for g in groups[p].tolist())
+
+
+class Live:
+    """Bytes that autograd holds for backward, now and at the most."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+
+    def hooks(self):
+        live = self
+
+        class Held:
+            def __init__(self, x: torch.Tensor) -> None:
+                self.x, self.size = x, x.numel() * x.element_size()
+                live.now += self.size
+                live.peak = max(live.peak, live.now)
+
+            def __del__(self) -> None:
+                live.now -= self.size
+
+        return torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.x)
+
+
+def test_activation_memory_does_not_grow_with_the_group() -> None:
+    peaks = {}
+    for group, size in ((8, 4), (64, 4), (8, 32), (64, 32)):
+        live = Live()
+        trainer = make(TinyTokens(width=64), group_size=group, micro_batch_size=size)
+        with live.hooks():
+            trainer.step()
+        gc.collect()
+        peaks[group, size] = live.peak
+    assert peaks[64, 4] == peaks[8, 4]
+    assert peaks[64, 32] == peaks[8, 32]
+    assert peaks[8, 32] > 4 * peaks[8, 4]  # the measure sees activations at all
+
+
+def test_warmup_and_cosine() -> None:
+    trainer = make(steps=10, learning_rate=1.0e-3, warmup_steps=2, schedule="cosine")
+    rates = [report.metrics["learning_rate"] for report in trainer]
+    assert rates[:2] == pytest.approx([0.5e-3, 1.0e-3])
+    assert rates[-1] == pytest.approx(1e-3 * (1 + math.cos(math.pi * 7 / 8)) / 2)
+
+
+def test_gradient_clipping() -> None:
+    free, held = make(max_grad_norm=None), make(max_grad_norm=1e-3)
+    a, b = free.step().metrics["grad_norm"], held.step().metrics["grad_norm"]
+    assert a == pytest.approx(b)
+    assert a > 1e-2
+
+
+def test_save_and_load_go_on_exactly(tmp_path: Path) -> None:
+    whole = make(steps=6, objective=objectives.grpo(kl_coef=0.1), updates_per_rollout=2)
+    for _ in range(3):
+        whole.step()
+    whole.save(tmp_path / "c")
+    rest = [r.metrics["reward"] for r in whole]
+    again = make(steps=6, objective=objectives.grpo(kl_coef=0.1), updates_per_rollout=2)
+    again.load(tmp_path / "c")
+    assert again.completed == 3
+    assert [r.metrics["reward"] for r in again] == rest
+    assert torch.equal(weights(again), weights(whole))
+
+
+def test_describe_resolves_the_arithmetic() -> None:
+    line = make(steps=50, micro_batch_size=4, minibatches=2, updates_per_rollout=3).describe()
+    assert "4 prompts x 8 samples = 32 rows a step" in line
+    assert "6 updates of 16 rows in 4 micro-batches of at most 4" in line
+    assert "50 steps = 300 updates on 1,600 samples" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"group_size": 1}, "group_size is 1"),
+        ({"minibatches": 3}, "minibatches=3 does not divide prompts_per_step=4"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"micro_batch_size": 0}, "micro_batch_size must be at least 1"),
+        ({"learning_rate": -1.0}, "learning_rate must be positive"),
+        ({"schedule": "linear"}, "'constant' or 'cosine'"),
+        ({"prompts": []}, "no prompt"),
+        ({"prompts": "one text"}, "list of prompts"),
+        ({"prompts": [3]}, "Prompt 0 is a int"),
+        ({"mixed_precision": "fp16"}, "needs a GPU"),
+        ({"mixed_precision": "int8"}, "mixed_precision must be"),
+        ({"device": "tpu"}, "device must be"),
+        ({"trackers": ["tensorboard"]}, "need a folder"),
+        ({"trackers": ["nosuch"], "folder": "x"}, "nosuch"),
+    ],
+)
+def test_bad_arguments_name_the_numbers(options: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make(**options)
+
+
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="world size is 2"):
+        make()
+
+
+def test_no_trainable_parameter_is_refused() -> None:
+    policy = TinyTokens()
+    policy.net.requires_grad_(False)
+    with pytest.raises(UsageError, match="no trainable parameter"):
+        make(policy)
+
+
+def test_non_finite_gradient_stops_before_the_weights_change() -> None:
+    class Broken(TinyTokens):
+        def replay(self, rollout, steps):
+            found = super().replay(rollout, steps)
+            return type(found)(logprobs=found.logprobs * math.nan)
+
+    trainer = make(Broken())
+    before = weights(trainer)
+    with pytest.raises(RunError, match="gradient's norm is nan in step 1"):
+        trainer.step()
+    assert torch.equal(before, weights(trainer))
+
+
+def test_bad_advantage_function_is_named() -> None:
+    with pytest.raises(RunError, match="finite number per row"):
+        make(advantage=lambda r, w, g: r[:, 0] * math.nan).step()
+
+
+def test_reward_errors_pass_through() -> None:
+    with pytest.raises(RewardError, match="Reward 'broken' raised ValueError"):
+        Trainer(
+            TinyTokens(),
+            [RewardTerm(name="broken", reward=lambda s: (_ for _ in ()).throw(ValueError("no")))],
+            PROMPTS,
+            device="cpu",
+        ).step()
+
+
+def test_unscored_rows_are_counted_and_do_nothing() -> None:
+    report = make(reward=lambda samples: [math.nan if i % 8 == 0 else i for i, _ in enumerate(samples)]).step()
+    assert report.metrics["unscored_rows"] == 4
+    assert report.advantages[::8].eq(0).all()
+
+
+def test_constant_rewards_teach_nothing() -> None:
+    trainer = make(reward=lambda samples: [0.1] * len(samples), weight_decay=0.0)
+    before = weights(trainer)
+    report = trainer.step()
+    assert report.metrics["frac_reward_zero_std"] == 1.0
+    assert report.metrics["grad_norm"] == 0.0
+    assert torch.equal(before, weights(trainer))
+
+
+def test_advantages_per_decision() -> None:
+    def by_position(rewards, w, groups):
+        return advantages.group(rewards, w, groups)[:, None] * torch.linspace(1, 0, 7, dtype=torch.float64)
+
+    a = gradient(TinyTokens(dtype=torch.float64), digit_sum, advantage=by_position)
+    b = gradient(TinyTokens(dtype=torch.float64, slices=7), digit_sum, advantage=by_position, micro_batch_size=3)
+    assert (a - b).norm() / a.norm() < 1e-10
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_bf16_uses_the_training_forwards_own_log_probs(updates: int) -> None:
+    report = make(mixed_precision="bf16", updates_per_rollout=updates, learning_rate=1e-5).step()
+    assert report.metrics["ratio/max"] == pytest.approx(1.0, abs=1e-6 if updates == 1 else 0.02)
+    assert 0 <= report.metrics["sampling/sampling_logp_difference/max"] < 0.1
+
+
+def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    make(trackers=["tensorboard"], folder=tmp_path).step()
+    assert list(tmp_path.rglob("events.out.tfevents*"))
+
+
+@pytest.mark.gpu
+def test_activation_memory_on_cuda() -> None:
+    peaks = []
+    for group in (8, 64):
+        policy = TinyTokens(width=1024)
+        trainer = make(policy, group_size=group, micro_batch_size=4, device="cuda")
+        trainer.step()
+        peaks.append(trainer.step().metrics["memory/peak_mb"])
+    assert peaks[1] < 1.05 * peaks[0] + 1

@@ -1,0 +1,171 @@
+"""Small real policies for tests of the engine: tokens with ragged ends, and Gaussian steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_model, save_model
+from torch import Tensor, nn
+
+from grpokit import Policy, Prompt, Rollout, Sample, Seeds, Steps, Trace, frozen_copy, swapped
+from grpokit.objectives import gaussian_logprobs
+from grpokit.sampling import sample_categorical, uniforms
+
+
+class TinyTokens(Policy):
+    """A Markov chain over tokens with a small net; token 0 ends a row, so that masks are ragged.
+
+    Its prompt is a number in `Prompt.text`; the net sees (prompt number, position, previous token).
+    """
+
+    def __init__(
+        self,
+        vocab: int = 6,
+        length: int = 7,
+        *,
+        width: int = 16,
+        slices: int = 1,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+        entropy: bool = True,
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.vocab, self.length, self.slices, self.entropy = vocab, length, slices, entropy
+        self.net = nn.Sequential(
+            nn.Linear(16 + length + vocab, width),
+            nn.Tanh(),
+            nn.Linear(width, width),
+            nn.Tanh(),
+            nn.Linear(width, vocab),
+        )
+        for p in self.net.parameters():
+            p.data = torch.randn(p.shape, generator=generator, dtype=dtype) * (0.5 if p.ndim > 1 else 0.1)
+        self.frozen: nn.Module | None = None
+        self.replayed: list[tuple[int, slice]] = []
+
+    def logits(self, prompt: Tensor, position: Tensor, previous: Tensor) -> Tensor:
+        """[b, t] each -> [b, t, V]"""
+        parts = (prompt % 16, 16), (position, self.length), (previous, self.vocab)
+        dtype = next(self.net.parameters()).dtype
+        return self.net(torch.cat([nn.functional.one_hot(x, n).to(dtype) for x, n in parts], dim=-1))
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        numbers = torch.tensor([int(p.text) for p in prompts]).repeat_interleave(group_size)
+        draws = uniforms(seeds.row, self.length)
+        tokens = torch.zeros(len(numbers), self.length, dtype=torch.int64)
+        logprobs = torch.zeros(len(numbers), self.length, dtype=next(self.net.parameters()).dtype)
+        previous, alive = torch.zeros_like(numbers), torch.ones_like(numbers, dtype=torch.bool)
+        mask = torch.zeros(len(numbers), self.length, dtype=torch.bool)
+        for t in range(self.length):
+            logits = self.logits(numbers[:, None], torch.full_like(numbers, t)[:, None], previous[:, None])[:, 0]
+            previous, _ = sample_categorical(logits, draws[:, t])
+            tokens[:, t], mask[:, t] = previous, alive
+            logprobs[:, t] = logits.log_softmax(-1).gather(-1, previous[:, None])[:, 0]
+            alive = alive & (previous != 0)
+        groups = seeds.group_ids.repeat_interleave(group_size)
+        samples = [
+            Sample(
+                prompt=prompts[i // group_size],
+                output="".join(str(int(v)) for v in tokens[i][mask[i]]),
+                group=int(groups[i]),
+            )
+            for i in range(len(numbers))
+        ]
+        return Rollout(
+            samples=samples,
+            groups=groups,
+            old=Steps(logprobs=logprobs),
+            mask=mask,
+            max_steps=self.length,
+            trace=Trace(per_row={"tokens": tokens}, per_group={"number": numbers[::group_size]}),
+        )
+
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        self.replayed.append((rollout.rows, steps))
+        tokens = rollout.trace.per_row["tokens"]
+        prompt = rollout.trace.per_group["number"][rollout.group_index]
+        previous = nn.functional.pad(tokens, (1, 0))[:, :-1][:, steps]
+        position = torch.arange(self.length)[steps].expand_as(previous)
+        logprobs = self.logits(prompt[:, None].expand_as(previous), position, previous).log_softmax(-1)
+        entropy = -(logprobs.exp() * logprobs).sum(-1) if self.entropy else None
+        return Steps(logprobs=logprobs.gather(-1, tokens[:, steps, None])[..., 0], entropy=entropy)
+
+    def step_slices(self, rollout: Rollout) -> list[slice]:
+        edges = [round(i * self.length / self.slices) for i in range(self.slices + 1)]
+        return [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        if self.frozen is None:
+            self.frozen = frozen_copy(self.net)
+        with swapped(self, "net", self.frozen):
+            yield
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        return {"net": self.net}
+
+    def save(self, folder: Path) -> None:
+        save_model(self.net, str(folder / "net.safetensors"))
+
+    def load(self, folder: Path) -> None:
+        load_model(self.net, str(folder / "net.safetensors"))
+
+
+class TinyGaussian(TinyTokens):
+    """Gaussian steps x' ~ N(x + net(x), std) in `dims` dimensions, one slice per step."""
+
+    def __init__(self, dims: int = 3, length: int = 4, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
+        super().__init__(length=length, slices=length, dtype=dtype, seed=seed)
+        self.dims, self.std = dims, 0.3
+        generator = torch.Generator().manual_seed(seed + 1)
+        self.net = nn.Linear(dims, dims, bias=False, dtype=dtype)
+        self.net.weight.data = 0.2 * torch.randn(dims, dims, generator=generator, dtype=dtype)
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        b = len(prompts) * group_size
+        dtype = next(self.net.parameters()).dtype
+        uniform = uniforms(seeds.row, self.length * self.dims).reshape(b, self.length, self.dims)
+        noise = (torch.erfinv(2 * uniform - 1) * 2**0.5).to(dtype)
+        path = [torch.zeros(b, self.dims, dtype=dtype)]
+        for t in range(self.length):
+            path.append(path[-1] + self.net(path[-1] + 1) + self.std * noise[:, t])
+        groups = seeds.group_ids.repeat_interleave(group_size)
+        trace = Trace(per_row={"path": torch.stack(path, 1)})  # [B, T + 1, D]
+        samples = [
+            Sample(prompt=prompts[i // group_size], output=path[-1][i].tolist(), group=int(groups[i])) for i in range(b)
+        ]
+        mask = torch.ones(b, self.length, dtype=torch.bool)
+        steps = self._steps(trace, slice(0, self.length))
+        return Rollout(
+            samples=samples,
+            groups=groups,
+            old=Steps(logprobs=steps.logprobs),
+            mask=mask,
+            max_steps=self.length,
+            action_dims=self.dims,
+            trace=trace,
+        )
+
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        self.replayed.append((rollout.rows, steps))
+        return self._steps(rollout.trace, steps)
+
+    def _steps(self, trace: Trace, steps: slice) -> Steps:
+        path = trace.per_row["path"]
+        here, there = path[:, :-1][:, steps], path[:, 1:][:, steps]
+        mean = here + self.net(here + 1)
+        std = torch.full_like(mean[..., :1], self.std)
+        return Steps(logprobs=gaussian_logprobs(there, mean, std), mean=mean, std=std)
+
+
+def digit_sum(samples: Sequence[Sample]) -> list[float]:
+    """More of token 3, and a little for length: a reward that TinyTokens can learn."""
+    return [s.output.count("3") + 0.01 * len(s.output) for s in samples]
+
+
+def nearness(samples: Sequence[Sample]) -> list[float]:
+    """End near (1, 1, 1)."""
+    return [-sum((x - 1) ** 2 for x in s.output) for s in samples]
