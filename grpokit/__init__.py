@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from grpokit.errors import RewardError as RewardError
     from grpokit.errors import RunError as RunError
     from grpokit.errors import UsageError as UsageError
-    from grpokit.hookspecs import hookimpl as hookimpl
     from grpokit.evaluation import evaluate as evaluate
+    from grpokit.hookspecs import hookimpl as hookimpl
     from grpokit.objectives import Objective as Objective
     from grpokit.policy import Policy as Policy
     from grpokit.policy import adapter_off as adapter_off

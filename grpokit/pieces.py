@@ -13,7 +13,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grpokit.sampling import STREAMS, permutation
 from grpokit.types import Rollout, Steps
+
+
+def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Tensor]:
+    """Share whole groups out over the `count` optimizer steps of one pass, in an order that depends on `key` alone.
+
+    Args:
+        groups: [B] group ids, in any order.
+        count: how many optimizer steps; it divides the number of groups.
+        key: seed, step and pass.
+
+    Returns:
+        Row indices per optimizer step.
+    """
+    ids = groups.unique()
+    order = list(range(len(ids))) if count == 1 else permutation(len(ids), STREAMS["minibatch"], *key)
+    share = len(ids) // count
+    parts = [ids[order[i : i + share]] for i in range(0, len(ids), share)]
+    return [torch.isin(groups, part).nonzero()[:, 0] for part in parts]
 
 
 def micro_batches(groups: Tensor, size: int) -> list[Tensor]:

@@ -24,10 +24,10 @@ from grpokit.data import as_prompts, prompt_indices
 from grpokit.devices import make_accelerator
 from grpokit.errors import RunError, UsageError
 from grpokit.objectives import Objective, reduction_weights
-from grpokit.pieces import Piece, concatenate, gradients, leaves, micro_batches
+from grpokit.pieces import Piece, concatenate, gradients, leaves, micro_batches, minibatch_rows
 from grpokit.policy import Policy
 from grpokit.reward import Reward, RewardTerm, Scores, as_terms, score
-from grpokit.sampling import STREAMS, derive_seeds, permutation
+from grpokit.sampling import derive_seeds
 from grpokit.types import Prompt, Rollout, StepReport, Steps
 
 
@@ -153,7 +153,7 @@ class Trainer:
         losses: list[float] = []
         norms: list[float] = []
         for update in range(self.updates_per_rollout):
-            for rows in self._minibatch_rows(rollout, update):
+            for rows in minibatch_rows(rollout.groups, self.minibatches, key=(self.seed, self.completed, update)):
                 weights = reduction_weights(
                     rollout.mask[rows], self.objective.reduction, max_steps=rollout.max_steps
                 )  # fixed here, before any slicing
@@ -261,16 +261,6 @@ class Trainer:
     def _replay(self, rollout: Rollout, steps: slice, *, grad: bool) -> Steps:
         with torch.set_grad_enabled(grad), self.accelerator.autocast():
             return self.policy.replay(rollout, steps)
-
-    def _minibatch_rows(self, rollout: Rollout, update: int) -> list[Tensor]:
-        """Rows of each optimizer step of one pass: equal shares of whole groups, in an order of the pass's own."""
-        ids = rollout.groups.unique()
-        order = permutation(len(ids), self.seed, STREAMS["minibatch"], self.completed, update)
-        if self.minibatches == 1:
-            order = sorted(order)
-        share = len(ids) // self.minibatches
-        parts = [ids[order[i : i + share]] for i in range(0, len(ids), share)]
-        return [torch.isin(rollout.groups, part).nonzero()[:, 0] for part in parts]
 
     def _backward(self, batch: Piece, tally: metrics.Tally, watch: metrics.Stopwatch, *, fresh: bool) -> float:
         """Accumulate the gradient of one optimizer step, piece by piece; returns the loss."""

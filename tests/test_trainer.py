@@ -12,7 +12,7 @@ import torch
 from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
 from grpokit import Prompt, RewardError, RewardTerm, RunError, Trainer, UsageError, advantages, objectives
-from grpokit.pieces import micro_batches
+from grpokit.pieces import micro_batches, minibatch_rows
 
 PROMPTS = [str(i) for i in range(12)]
 
@@ -26,17 +26,19 @@ def weights(trainer: Trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in trainer.parameters])
 
 
+def record_gradients(trainer: Trainer) -> list[torch.Tensor]:
+    """The flat gradient at every optimizer step, as it grows."""
+    seen: list[torch.Tensor] = []
+    trainer.optimizer.optimizer.register_step_pre_hook(
+        lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trainer.parameters]).clone())
+    )
+    return seen
+
+
 def gradient(policy: TinyTokens, reward, **options) -> torch.Tensor:
-    """The gradient of the second of two updates on one rollout, before clipping: off-policy, so that clips act."""
+    """The gradients of two updates on one rollout; the second is off-policy, so that clips act."""
     trainer = make(policy, reward, updates_per_rollout=2, max_grad_norm=None, learning_rate=0.05, **options)
-    seen = []
-    real = trainer._update
-
-    def spy(index: int) -> float:
-        seen.append(torch.cat([p.grad.flatten() for p in trainer.parameters]).clone())
-        return real(index)
-
-    trainer._update = spy
+    seen = record_gradients(trainer)
     trainer.step()
     return torch.cat(seen)
 
@@ -84,9 +86,10 @@ def test_gaussian_steps_add_up_with_exact_kl(size: int) -> None:
 
 
 def test_gradient_equals_one_written_by_hand() -> None:
-    policy = TinyTokens(dtype=torch.float64)
-    trainer = make(policy, max_grad_norm=None, micro_batch_size=3)
-    rollout = trainer._rollout()
+    trainer = make(TinyTokens(dtype=torch.float64), max_grad_norm=None, micro_batch_size=3)
+    seen = record_gradients(trainer)
+    report = trainer.step()
+    rollout, policy = report.rollout, TinyTokens(dtype=torch.float64)
     rewards = torch.tensor(digit_sum(rollout.samples), dtype=torch.float64)
     loss = torch.zeros((), dtype=torch.float64)
     for g in range(4):
@@ -96,12 +99,7 @@ def test_gradient_equals_one_written_by_hand() -> None:
         m = rollout.mask[rows].double()
         loss = loss - ((new - new.detach()).exp() * a[:, None] * m).sum(-1).div(m.sum(-1)).sum() / 32
     loss.backward()
-    expected = torch.cat([p.grad.flatten() for p in trainer.parameters])
-    trainer.optimizer.zero_grad()
-    seen = []
-    real = trainer._update
-    trainer._update = lambda i: (seen.append(torch.cat([p.grad.flatten() for p in trainer.parameters])), real(i))[1]
-    report = trainer.step()
+    expected = torch.cat([p.grad.flatten() for p in policy.net.parameters()])
     assert (seen[0] - expected).norm() / expected.norm() < 1e-12
     assert report.metrics["loss"] == pytest.approx(loss.item(), abs=1e-12)
 
@@ -243,16 +241,33 @@ def test_lora_reference_is_the_base_with_the_adapter_off() -> None:
     assert all(torch.equal(base[n], p) for n, p in policy.net.named_parameters() if not p.requires_grad)
 
 
-def test_minibatches_share_whole_groups_and_normalise_for_themselves() -> None:
-    trainer = make(minibatches=2, updates_per_rollout=2)
-    rollout = trainer._rollout()
-    for update in range(2):
-        parts = trainer._minibatch_rows(rollout, update)
+def test_minibatches_share_out_whole_groups() -> None:
+    groups = torch.arange(4).repeat(8) + 40  # interleaved rows
+    orders = set()
+    for update in range(8):
+        parts = minibatch_rows(groups, 2, key=(42, 0, update))
         assert [len(rows) for rows in parts] == [16, 16]
         assert sorted(torch.cat(parts).tolist()) == list(range(32))
         for rows in parts:
-            assert all(rollout.groups[rows].tolist().count(g) == 8 for g in rollout.groups[rows].tolist())
-    assert trainer.updates_per_step == 4
+            assert all(groups[rows].tolist().count(g) == 8 for g in groups[rows].tolist())
+        orders.add(tuple(parts[0].tolist()))
+    assert len(orders) > 1
+
+
+def test_each_minibatch_is_normalised_by_itself() -> None:
+    trainer = make(TinyTokens(dtype=torch.float64), minibatches=2, max_grad_norm=None)
+    seen = record_gradients(trainer)
+    rollout = trainer.step().rollout
+    assert len(seen) == 2
+    policy = TinyTokens(dtype=torch.float64)
+    rows = minibatch_rows(rollout.groups, 2, key=(42, 0, 0))[0]
+    rewards = torch.tensor(digit_sum(rollout.samples), dtype=torch.float64)
+    a = advantages.group(rewards[:, None], torch.ones(1), rollout.groups)
+    m = rollout.mask.double()
+    per_row = (policy.replay(rollout, slice(0, 7)).logprobs * m).sum(-1) / m.sum(-1) * -a
+    (per_row[rows].sum() / 16).backward()
+    expected = torch.cat([p.grad.flatten() for p in policy.net.parameters()])
+    assert (seen[0] - expected).norm() / expected.norm() < 1e-12
 
 
 def test_micro_batches_keep_groups_together() -> None:

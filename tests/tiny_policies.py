@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,7 +96,7 @@ class TinyTokens(Policy):
 
     def step_slices(self, rollout: Rollout) -> list[slice]:
         edges = [round(i * self.length / self.slices) for i in range(self.slices + 1)]
-        return [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
     @contextmanager
     def reference(self) -> Iterator[None]:
