@@ -1,0 +1,44 @@
+# `make demo` and `make test` are all that a fresh clone needs; both install what they use into .venv first.
+PY ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SUM := $(shell cat constraints.txt requirements-*.txt pyproject.toml plugins/*/pyproject.toml | cksum | cut -d' ' -f1)
+FULL := $(VENV)/.full-$(SUM)
+SMALL := $(VENV)/.small-$(SUM)
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
+export NO_MKDOCS_2_WARNING = 1
+
+.PHONY: demo test env lint types docs clean
+
+demo: $(SMALL)
+	$(BIN)/grpokit train toy-glyph --overwrite
+
+test: $(FULL)
+	$(BIN)/python -m pytest
+
+env: $(FULL)
+
+lint: $(FULL)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(FULL)
+	$(BIN)/mypy
+
+docs: $(FULL)
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf $(VENV) site runs
+
+$(BIN)/python:
+	$(PY) -m venv $(VENV)
+
+$(SMALL): | $(BIN)/python
+	test -e $(FULL) || { echo "installing the demo's environment (a few minutes the first time)" && $(INSTALL) -r requirements-demo.txt; }
+	touch $@
+
+$(FULL): | $(BIN)/python
+	@echo "installing the full environment (a few minutes the first time)"
+	$(INSTALL) -r requirements-dev.txt
+	touch $@

@@ -1,0 +1,24 @@
+"""Announces the reward `ocr` to grpokit.
+
+A light module: it imports only grpokit. The reward's own module, which needs onnxruntime, is imported when a run
+asks for the reward; a missing dependency then ends in the command under `install`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from grpokit import RewardSpec, hookimpl
+
+
+@hookimpl
+def grpokit_rewards() -> Iterator[RewardSpec]:
+    """Yield the reward `ocr`."""
+    yield RewardSpec(
+        name="ocr",
+        factory="grpokit_ocr.reward:OCRReward",
+        summary="how well the picture shows the text that its prompt has in double quotes",
+        accepts={"image"},
+        range=(0.0, 1.0),
+        install="pip install 'grpokit[ocr]'",
+    )

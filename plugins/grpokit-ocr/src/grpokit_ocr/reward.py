@@ -1,0 +1,113 @@
+"""The reward `ocr`: reads each picture and scores what it reads against the text that the prompt quotes.
+
+`engine` reads, `scoring` compares; this module joins them, turns any picture into RGB and keeps what was read, so
+that a picture that comes again (in an evaluation, in a group that collapsed) is not read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from grpokit import RewardError, Sample, UsageError
+from grpokit_ocr.engine import Engine, LineReader
+from grpokit_ocr.scoring import quoted, score_text
+
+
+class OCRReward:
+    """How well each picture shows the text that its prompt has in double quotes; see `scoring.score_text`.
+
+    Args:
+        extra_text_penalty: in [0, 1]. 1: text that no quoted text asks for costs as much per letter as a wrong letter;
+            0: it is free, which a generator learns to exploit.
+        threads: of the engine; None: the processor cores that this process may use, at most 4.
+        batch_size: the most pictures per call of the engine's model.
+        cache_size: how many pictures' texts are kept; 0 keeps none.
+        model: another recogniser for the engine (an ONNX file of the PP-OCR family).
+        engine: another engine; `threads`, `batch_size` and `model` then mean nothing.
+
+    Raises:
+        UsageError: a parameter is out of its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        extra_text_penalty: float = 1.0,
+        threads: int | None = None,
+        batch_size: int = 16,
+        cache_size: int = 4096,
+        model: str | Path | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        if not 0 <= extra_text_penalty <= 1:
+            raise UsageError(f"extra_text_penalty must lie between 0 (off) and 1, got {extra_text_penalty}.")
+        if cache_size < 0:
+            raise UsageError(f"cache_size must be 0 (no cache) or more, got {cache_size}.")
+        self.extra_text_penalty = extra_text_penalty
+        self.cache_size = cache_size
+        self.engine = LineReader(threads=threads, batch_size=batch_size, model=model) if engine is None else engine
+        self._read: OrderedDict[bytes, list[str]] = OrderedDict()
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """Score samples.
+
+        Args:
+            samples: B samples whose outputs are pictures.
+
+        Returns:
+            B scores in [0, 1]; NaN where the prompt quotes nothing.
+
+        Raises:
+            RewardError: an output is not a picture (`to_rgb`).
+        """
+        images = [to_rgb(sample.output, row) for row, sample in enumerate(samples)]
+        asked = [i for i, sample in enumerate(samples) if quoted(sample.prompt.text)]
+        scores = [math.nan] * len(samples)
+        for i, lines in zip(asked, self.read([images[i] for i in asked]), strict=True):
+            scores[i] = score_text(samples[i].prompt.text, lines, extra_text_penalty=self.extra_text_penalty)
+        return scores
+
+    def read(self, images: Sequence[Image.Image]) -> list[list[str]]:
+        """Return the lines of text in each RGB picture, from the cache where it has them."""
+        keys = [hashlib.blake2b(repr(i.size).encode() + i.tobytes(), digest_size=16).digest() for i in images]
+        texts = {key: self._read[key] for key in keys if key in self._read}
+        new = {key: image for key, image in zip(keys, images, strict=True) if key not in texts}
+        if new:
+            texts.update(zip(new, self.engine.recognise(list(new.values())), strict=True))
+        for key, lines in texts.items():
+            self._read[key] = lines
+            self._read.move_to_end(key)
+        while len(self._read) > self.cache_size:
+            self._read.popitem(last=False)
+        return [texts[key] for key in keys]
+
+
+def to_rgb(output: object, row: int) -> Image.Image:
+    """Return a sample's picture as RGB: transparent parts on white, 16-bit gray scaled down.
+
+    Raises:
+        RewardError: it is not a picture, or has a mode that does not say which number is white (`I`, `F`).
+    """
+    if not isinstance(output, Image.Image):
+        raise RewardError(
+            f"The reward 'ocr' scores pictures: expected a PIL.Image.Image as the output of row {row}, got "
+            f"{type(output).__name__}. Use it with a policy that makes images, or convert with Image.fromarray."
+        )
+    if output.mode in ("I", "F"):
+        raise RewardError(
+            f"The picture of row {row} has the mode '{output.mode}', in which no number is agreed to be white; "
+            "expected RGB, RGBA, a palette or gray with 8 or 16 bits. Convert it first, with your own scale."
+        )
+    if output.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(output) // 257).astype(np.uint8)).convert("RGB")
+    if output.has_transparency_data:
+        rgba = output.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return output.convert("RGB")

@@ -1,0 +1,138 @@
+"""Compares the text that a prompt quotes with the text that an engine read: texts in, one score out.
+
+Pure and without pictures, so that every number can be checked by hand. The rule: divide what was read into
+consecutive parts, one for each quoted text, in the way that scores best; each part counts as a whole, so that text
+which belongs to no quoted text costs exactly what it adds to the edit distance, and nothing is charged twice.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from rapidfuzz import process
+from rapidfuzz.distance import Levenshtein
+
+MAX_WORDS = 64
+"""Pieces that what was read is cut into at most; a longer text is cut into groups of words, not into words."""
+
+MAX_FREE_ORDER = 6
+"""Up to so many quoted texts may stand in any order in the picture; more must stand in the prompt's order."""
+
+_QUOTED = re.compile(r'"([^"]*)"|“([^”]*)”')
+_APOSTROPHES = str.maketrans("‘’ʼ", "'''")
+
+
+def quoted(text: str) -> list[str]:
+    """Return the spans of `text` between straight or typographic double quotes, in order, blank ones left out.
+
+    >>> quoted('a cup with "Tea" and a sign “it\\'s hot”')
+    ['Tea', "it's hot"]
+    """
+    spans = [straight or curly for straight, curly in _QUOTED.findall(text)]
+    return [span for span in spans if span.strip()]
+
+
+def normalise(text: str) -> str:
+    """Return `text` as it is compared: NFKC, case-folded, apostrophes alike, white space collapsed.
+
+    >>> normalise("  Ｏｐｅｎ\\n24  Hours’ ")
+    "open 24 hours'"
+    """
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return " ".join(folded.translate(_APOSTROPHES).split())
+
+
+def similarity(a: str, b: str) -> float:
+    """Return 1 - Levenshtein distance / length of the longer text; 1 for two empty ones.
+
+    >>> similarity("river", "rivet")
+    0.8
+    """
+    return 1.0 - Levenshtein.distance(a, b) / max(len(a), len(b), 1)
+
+
+def score_text(prompt_text: str, lines: Sequence[str], *, extra_text_penalty: float = 1.0) -> float:
+    """Score the lines that an engine read against the texts that the prompt quotes.
+
+    The words that were read, in reading order, are cut into consecutive parts, one per target, in any order of the
+    targets; a part may be empty and then scores 0. Over all such cuts into S_1..S_n for the targets t_1..t_n
+
+        score = max mean_i  p * sim(t_i, S_i) + (1 - p) * max_R sim(t_i, R),    R: a run of words inside S_i,
+
+    where sim is `similarity` and p is `extra_text_penalty`. The penalty is therefore p times what a part loses by the
+    words around its best run: no letter is charged twice. With one target and p = 1 the score is sim(target, all that
+    was read), which is 1 - the normalised edit distance.
+
+    Args:
+        prompt_text: the prompt; each double-quoted span is a target.
+        lines: what was read, in reading order.
+        extra_text_penalty: p in [0, 1]. 1: text beyond the targets costs as much per letter as a wrong letter. 0: it is
+            free ("contains the word is perfect", which a generator learns to exploit).
+
+    Returns:
+        A number in [0, 1], or NaN when the prompt quotes nothing.
+
+    >>> score_text('the word "tea"', ["Tea"])
+    1.0
+    >>> score_text('the word "tea"', ["tea", "shop"])
+    0.375
+    >>> score_text('the word "tea"', ["tea", "shop"], extra_text_penalty=0)
+    1.0
+    """
+    targets = [target for target in map(normalise, quoted(prompt_text)) if target]
+    if not targets:
+        return math.nan
+    words = _pieces(normalise(" ".join(lines)))
+    if not words:
+        return 0.0
+    if len(targets) == 1 and extra_text_penalty == 1:
+        return similarity(targets[0], " ".join(words))
+    gains = [_part_scores(target, words, extra_text_penalty) for target in targets]
+    return _best_cut(gains, len(words)) / len(targets)
+
+
+def _pieces(text: str) -> list[str]:
+    words = text.split()
+    size = math.ceil(len(words) / MAX_WORDS)
+    return [" ".join(words[i : i + size]) for i in range(0, len(words), size)] if words else []
+
+
+def _part_scores(target: str, words: Sequence[str], penalty: float) -> NDArray[np.float64]:
+    """[W + 1, W + 1]: entry [a, b] is what words a..b-1 score as the target's part; 0 where a >= b."""
+    count = len(words)
+    spans = [(a, b) for a in range(count) for b in range(a + 1, count + 1)]
+    texts = [" ".join(words[a:b]) for a, b in spans]
+    distances = process.cdist([target], texts, scorer=Levenshtein.distance)[0]
+    whole = np.zeros((count + 1, count + 1))
+    for (a, b), text, distance in zip(spans, texts, distances, strict=True):
+        whole[a, b] = 1.0 - distance / max(len(target), len(text))
+    best = whole.copy()
+    for a, b in sorted(spans, key=lambda span: span[1] - span[0]):
+        best[a, b] = max(best[a, b], best[a + 1, b], best[a, b - 1])
+    return penalty * whole + (1.0 - penalty) * best
+
+
+def _best_cut(gains: Sequence[NDArray[np.float64]], count: int) -> float:
+    """The largest sum over targets that a cut of `count` words into consecutive parts reaches.
+
+    `reached[m][b]` is the best sum when the targets of the bit set m share the words before b. Every word falls into
+    a part; a target without a word scores 0.
+    """
+    targets = range(len(gains))
+    free = len(gains) <= MAX_FREE_ORDER
+    is_part = np.tri(count + 1, dtype=bool).T  # [a, b]: a <= b
+    reached = {0: np.full(count + 1, -np.inf)}
+    reached[0][0] = 0.0
+    for members in range(1, 1 << len(gains)) if free else [(2 << last) - 1 for last in targets]:
+        last_ones = [i for i in targets if members >> i & 1] if free else [members.bit_length() - 1]
+        sums = [
+            (reached[members ^ (1 << i)][:, None] + np.where(is_part, gains[i], -np.inf)).max(axis=0)  # [a, b] -> [b]
+            for i in last_ones
+        ]
+        reached[members] = np.max(sums, axis=0)
+    return float(reached[(1 << len(gains)) - 1][count])

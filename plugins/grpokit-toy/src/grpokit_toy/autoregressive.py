@@ -1,0 +1,202 @@
+"""The policy that all toy generators share: prompt tokens -> response tokens, one categorical draw per token.
+
+It holds everything that GRPO needs (rollout, replay, reference, save and load) and leaves to a subclass only what a
+prompt's tokens are and what a response's tokens mean. Written to be read next to the contract in `grpokit.policy`:
+each of the contract's rules is one or two lines here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from grpokit import Policy, Prompt, Rollout, Sample, Seeds, Steps, Trace, UsageError, frozen_copy, swapped
+from grpokit.sampling import sample_categorical, uniforms
+from grpokit_toy.transformer import PAD, Transformer
+
+WEIGHTS = "model.safetensors"
+
+
+class AutoregressivePolicy(Policy, ABC):
+    """A `Transformer` that writes a response to a prompt.
+
+    Args:
+        model: the network; the policy runs wherever its parameters are.
+        temperature: of the training samples; log-probs are those of the tempered distribution.
+        eval_temperature: of the evaluation samples; None for `temperature`, 0 for the most likely token (its
+            log-prob is then still given at `temperature`, since that of a certain choice says nothing).
+        eos: the token that ends a response, or None where every response has full length. The end token is itself
+            a decision; what comes after it is masked out.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        temperature: float = 1.0,
+        eval_temperature: float | None = None,
+        eos: int | None = None,
+    ) -> None:
+        if not temperature > 0:
+            raise UsageError(f"temperature must be above 0 for training samples, got {temperature}.")
+        if eval_temperature is not None and not eval_temperature >= 0:
+            raise UsageError(f"eval_temperature must be 0 (greedy) or above, got {eval_temperature}.")
+        self.model = model.eval()
+        self.temperature = temperature
+        self.eval_temperature = temperature if eval_temperature is None else eval_temperature
+        self.eos = eos
+        self._frozen: Transformer | None = None
+
+    @abstractmethod
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The prompt's tokens, at least one and none of them `PAD`; a `UsageError` says what is wrong with it."""
+
+    @abstractmethod
+    def decode(self, tokens: Sequence[int]) -> Any:
+        """What the rewards see: a pure function of the decided tokens, the end token included."""
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        """Draw `group_size` responses per prompt: the prompts are read once, all rows are then decoded together."""
+        temperature = self.eval_temperature if evaluate else self.temperature
+        model, device = self.model, self.model.head.weight.device
+        seeds = seeds.to(device)
+        encoded = self._encode_all(prompts).to(device)  # [P, L]
+        rows, length = len(prompts) * group_size, model.shape.response_length
+        draws = uniforms(seeds.row, length)  # [B, T]
+        tokens = torch.zeros(rows, length, dtype=torch.int64, device=device)
+        logprobs = torch.zeros(rows, length, device=device)
+        mask = torch.zeros(rows, length, dtype=torch.bool, device=device)
+        with torch.no_grad():
+            cache = model.prefill(encoded).expand(group_size)
+            visible = model.visible_keys(encoded).repeat_interleave(group_size, 0)  # [P, S] -> [B, S]
+            last = torch.full((rows,), model.start, device=device)
+            open_rows = torch.ones(rows, dtype=torch.bool, device=device)
+            for t in range(length):
+                logits = model.step(last, cache, visible).float()  # [B, V]
+                if temperature > 0:
+                    last, chosen = sample_categorical(logits / temperature, draws[:, t])
+                else:
+                    last = logits.argmax(-1)
+                    chosen = (logits / self.temperature).log_softmax(-1).gather(-1, last[:, None])[:, 0]
+                tokens[:, t] = last
+                logprobs[:, t] = torch.where(open_rows, chosen, 0.0)
+                mask[:, t] = open_rows
+                if self.eos is not None:
+                    open_rows = open_rows & (last != self.eos)
+                    if not open_rows.any():
+                        break
+        kept = [row[keep].tolist() for row, keep in zip(tokens.cpu(), mask.cpu(), strict=True)]
+        samples = [
+            Sample(prompt=prompts[i // group_size], output=self.decode(kept[i]), group=group, info=self._info(kept[i]))
+            for i, group in enumerate(seeds.group_ids.repeat_interleave(group_size).tolist())
+        ]
+        scored_at = temperature if temperature > 0 else self.temperature
+        return Rollout(
+            samples=samples,
+            groups=seeds.group_ids.repeat_interleave(group_size),
+            old=Steps(logprobs=logprobs),
+            mask=mask,
+            max_steps=length,
+            trace=Trace(
+                per_row={"tokens": tokens, "temperature": torch.full((rows,), scored_at, device=device)},
+                per_group={"prompt": encoded[seeds.group_ids.argsort()]},
+            ),
+        )
+
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        """Score the stored tokens in one forward pass: log-probs and entropy [b, t], both with gradient."""
+        device = self.model.head.weight.device
+        start, stop, _ = steps.indices(rollout.mask.shape[1])
+        tokens = rollout.trace.per_row["tokens"][:, :stop].to(device)
+        prompts = rollout.trace.per_group["prompt"][rollout.group_index].to(device)  # [p, L] -> [b, L]
+        temperature = rollout.trace.per_row["temperature"].to(device)
+        logits = self.model(prompts, tokens)[:, start:].float()  # [b, t, V]
+        logprobs = (logits / temperature[:, None, None]).log_softmax(-1)
+        chosen = logprobs.gather(-1, tokens[:, start:, None])[..., 0]  # [b, t, V] -> [b, t]
+        entropy = -(logprobs.exp() * logprobs).sum(-1)  # [b, t, V] -> [b, t]
+        decided = rollout.mask[:, start:stop].to(device)
+        return Steps(logprobs=torch.where(decided, chosen, 0.0), entropy=torch.where(decided, entropy, 0.0))
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, `replay` uses the weights that the policy was built with."""
+        with swapped(self, "model", self._reference_model().to(self.model.head.weight.device)):
+            yield
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The one network."""
+        return {"model": self.model}
+
+    def save(self, folder: Path) -> None:
+        """Write the weights to `folder/model.safetensors`."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(
+            {name: x.detach().cpu().contiguous() for name, x in self.model.state_dict().items()}, folder / WEIGHTS
+        )
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote; the reference stays what the policy was built with, as resuming a run needs it."""
+        path = Path(folder) / WEIGHTS
+        stored = read_weights(path)
+        self._reference_model()
+        load_weights(self.model, stored, path)
+
+    def _reference_model(self) -> Transformer:
+        if self._frozen is None:  # first use, so before the first update: runs without a reference pay nothing
+            self._frozen = frozen_copy(self.model)
+        return self._frozen
+
+    def _encode_all(self, prompts: Sequence[Prompt]) -> Tensor:
+        """[P, L] on the CPU, each prompt padded on the right to the policy's slot, never to its batch mates."""
+        slot = self.model.shape.prompt_length
+        encoded = torch.full((len(prompts), slot), PAD)
+        for row, prompt in zip(encoded, prompts, strict=True):
+            codes = self.encode(prompt)
+            if not 0 < len(codes) <= slot:
+                raise UsageError(
+                    f"The prompt {prompt.text!r} is {len(codes)} tokens long; this policy reads 1 to {slot}. "
+                    "Shorten the prompt."
+                )
+            row[: len(codes)] = torch.tensor(codes)
+        return encoded
+
+    def _info(self, tokens: Sequence[int]) -> dict[str, Any]:
+        if self.eos is None:
+            return {}
+        return {"finish": "stop" if tokens[-1] == self.eos else "length"}
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or a `UsageError` that names it."""
+    if not path.is_file():
+        raise UsageError(f"No weights at {path}. Give a folder that the policy's `save` wrote.")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise UsageError(f"{path} is not a readable safetensors file ({error}). Save it again.") from error
+
+
+def load_weights(model: nn.Module, stored: Mapping[str, Tensor], path: Path) -> None:
+    """Copy `stored` into `model`, in the model's own dtype and device.
+
+    Raises:
+        UsageError: a tensor is missing, unknown or of another shape; the file is another model's.
+    """
+    wanted = {name: tuple(x.shape) for name, x in model.state_dict().items()}
+    found = {name: tuple(x.shape) for name, x in stored.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise UsageError(
+                f"{path} does not fit this policy: {name} should be {wanted.get(name, 'absent')}, "
+                f"the file has {found.get(name, 'nothing')}. It was saved by another policy or another size of it."
+            )
+    model.load_state_dict(dict(stored))
