@@ -34,7 +34,10 @@ def read_config(source: str, overrides: Sequence[str] = ()) -> tuple[RunConfig, 
     except PluginError as error:
         raise ConfigError(f"{error} A config file would end in .yaml.") from error
     package, _, inside = spec.factory.partition(":")
-    text = importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
+    try:
+        text = importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
+    except (ModuleNotFoundError, OSError) as error:
+        raise PluginError(f"Preset '{source}' should be the file {inside} in package {package}: {error}.") from error
     return configs.parse(text, f"preset {source}", overrides), spec.name
 
 

@@ -41,7 +41,7 @@ def save(folder: Path, *, policy: Policy, optimizer: Any, step: int) -> None:
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(temporary, folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # a full disk is the second, where safetensors meets it
         shutil.rmtree(temporary, ignore_errors=True)
         raise RunError(f"The checkpoint {folder} cannot be written: {error}.") from error
 

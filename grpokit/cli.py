@@ -7,6 +7,7 @@ Nothing heavy is imported before a command needs it. Bad input prints one messag
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,7 +64,7 @@ def train(
     with watch(_console()) as watcher:
         result = run.train(config, name=name, resume=resume, overwrite=overwrite, watcher=watcher)
     if result.interrupted:
-        words = " ".join(["grpokit train", source, *(overrides or []), "--resume"])
+        words = shlex.join(["grpokit", "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Go on with:\n  {words}")
         raise typer.Exit(130)
     if result.before is not None and result.after is not None:
@@ -150,19 +151,28 @@ def report(folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run fol
 def plugins() -> None:
     """List policies, rewards and presets with the package that brings each, and what is broken."""
     from rich.table import Table
+    from rich.text import Text
 
     from grpokit import registry
 
     found = registry.plugins()
     table = Table(box=None, pad_edge=False)
-    for title in ("kind", "name", "package", "version", "state", "what it does"):
+    for title in ("kind", "name", "package", "version", "state"):
         table.add_column(title, no_wrap=True)
+    table.add_column("what it does")  # the only one that a narrow terminal breaks
+
+    def row(kind: str, name: str, plugin: registry.Plugin, state: str, text: str) -> None:
+        cells = (kind, name, plugin.package, plugin.version)  # as Text: a plugin's own brackets are no markup
+        table.add_row(*map(Text, cells), Text(state, style="" if state == "ok" else "red"), Text(text))
+
     for kind in ("policy", "reward", "preset", "advantage", "objective"):
         for plugin, spec in registry.specs(kind):
-            table.add_row(kind, spec.name, plugin.package, plugin.version, "ok", spec.summary)
+            row(kind, spec.name, plugin, "ok", spec.summary)
     for plugin in found:
         if plugin.error:
-            table.add_row("plugin", plugin.name, plugin.package, plugin.version, "[red]broken[/red]", "see below")
+            row("plugin", plugin.name, plugin, "broken", "see below")
+        elif not plugin.specs:
+            row("plugin", plugin.name, plugin, "ok", "watches runs")
     console = _console()
     console.print(table)
     for plugin in found:

@@ -44,6 +44,13 @@ class RewardConfig(Component):
     on_error: Literal["stop", "skip"] = Field(default="stop", description="what an exception does")
 
 
+_COMPANIONS = {
+    "prompts": ["targets", "images"],
+    "dataset": ["columns"],
+    "eval_prompts": ["eval_targets", "eval_images"],
+}
+
+
 class DataConfig(_Strict):
     """Where prompts come from: exactly one of `prompts`, `jsonl`, `dataset` and `use`."""
 
@@ -80,6 +87,10 @@ class DataConfig(_Strict):
         ]
         if len(held) > 1:
             raise ValueError(f"give one kind of held-out prompts; got {', '.join(held)}")
+        for owner, companions in _COMPANIONS.items():
+            lost = [n for n in companions if getattr(self, owner) is None and getattr(self, n)]
+            if lost:  # else it would be passed over in silence
+                raise ValueError(f"'{lost[0]}' goes with '{owner}', which is not given")
         return self
 
 
@@ -158,13 +169,28 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {type(data).__name__}.")
+        got = "an empty file" if data is None else type(data).__name__
+        raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {got}.")
     for override in overrides:
         _apply(data, override, source)
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError(_explain(error, source)) from error
+
+
+def resolved(config: BaseModel) -> dict[str, Any]:
+    """The config as plain data, defaults included; `parse` reads it back to the same config.
+
+    A null is kept where it was given, since it may stand for something else than the default.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        return resolved(value) if isinstance(value, BaseModel) else value
+
+    return {name: plain(value) for name, value in config if value is not None or name in config.model_fields_set}
 
 
 def schema() -> str:
@@ -192,20 +218,30 @@ class _Loader(yaml.SafeLoader):
         self._note(node, (), source)
         return self.construct_document(node)
 
-    def _note(self, node: yaml.Node, path: tuple[str | int, ...], source: _Source) -> None:
+    def _note(
+        self, node: yaml.Node, path: tuple[str | int, ...], source: _Source, inside: tuple[yaml.Node, ...] = ()
+    ) -> None:
         source.places[path] = f"{source.name}, line {node.start_mark.line + 1}"
+        if any(node is outer for outer in inside):
+            raise yaml.MarkedYAMLError(problem="an anchor stands inside itself", problem_mark=node.start_mark)
+        inside = (*inside, node)
         if isinstance(node, yaml.SequenceNode):
             for i, child in enumerate(node.value):
-                self._note(child, (*path, i), source)
+                self._note(child, (*path, i), source, inside)
         elif isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for key, child in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise yaml.MarkedYAMLError(
+                        problem="expected a text as key, got a group in brackets or braces",
+                        problem_mark=key.start_mark,
+                    )
                 if key.value in seen:
                     raise yaml.MarkedYAMLError(
                         problem=f"the key '{key.value}' stands twice", problem_mark=key.start_mark
                     )
                 seen.add(key.value)
-                self._note(child, (*path, key.value), source)
+                self._note(child, (*path, key.value), source, inside)
                 source.places[(*path, key.value)] = f"{source.name}, line {key.start_mark.line + 1}"
 
 

@@ -55,8 +55,10 @@ def as_prompts(given: Iterable[str | Prompt]) -> Sequence[Prompt]:
     """Texts or prompts in a list -> prompts. A sequence of prompts is passed through."""
     if isinstance(given, str):
         raise DataError(f"Expected a list of prompts, got the single text {given!r}.")
-    if isinstance(given, (_Lazy, _Subset)):
+    if isinstance(given, _Sequence):
         return given
+    if not isinstance(given, Iterable):
+        raise DataError(f"Expected a list of prompts, got a {type(given).__name__}.")
     prompts = []
     for i, item in enumerate(given):
         if not isinstance(item, (str, Prompt)):
@@ -143,6 +145,8 @@ def read_dataset(name: str, *, split: str = "train", columns: Mapping[str, str] 
                 if split not in table:
                     raise DataError(f"Dataset {name} has no split '{split}'; it has: {', '.join(table)}.")
                 table = table[split]
+            elif split != "train" and split != str(table.split):
+                raise DataError(f"Dataset {name} was saved without splits, so it has none called '{split}'.")
         else:
             table = datasets.load_dataset(name, split=split)
     except DataError:
@@ -218,13 +222,12 @@ class _Table(_Sequence):
         return len(self.table)
 
     def one(self, index: int) -> Prompt:
-        row = dict(self.table[index])
-        text = row.pop(self.names["prompt"])
+        row = self.table[index]
+        text, target, image = (row.get(self.names[role]) for role in ("prompt", "target", "image"))
         if not isinstance(text, str):
             raise DataError(f"Row {index} of the dataset has the prompt {text!r}; expected a text.")
-        return Prompt(
-            text=text, target=row.pop(self.names["target"], None), image=row.pop(self.names["image"], None), meta=row
-        )
+        meta = {column: value for column, value in row.items() if column not in self.names.values()}
+        return Prompt(text=text, target=target, image=image, meta=meta)
 
 
 class _Subset(_Sequence):
@@ -255,8 +258,9 @@ def open_picture(path: Path) -> Image.Image:
 
 
 def _lines(path: Path) -> list[str]:
+    """Lines as an editor counts them: `splitlines` would also cut at U+2028 and other separators inside a text."""
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError as error:
         raise DataError(f"The file {path} does not exist (looked in {Path.cwd()}).") from error
     except (OSError, UnicodeDecodeError) as error:

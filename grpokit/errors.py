@@ -43,12 +43,12 @@ class RunError(GrpokitError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'x'?"` for the known name nearest to `name`, or an empty string.
+    """Return `" (did you mean 'x'?)"` for the known name nearest to `name`, or an empty string.
 
     >>> nearest("stepz", ["steps", "seed"])
-    "; did you mean 'steps'?"
+    " (did you mean 'steps'?)"
     >>> nearest("qqq", ["steps"])
     ''
     """
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{found[0]}'?" if found else ""
+    return f" (did you mean '{found[0]}'?)" if found else ""

@@ -29,6 +29,7 @@ _SPEC_HOOKS: dict[str, type[Spec]] = {
     "grpokit_advantages": AdvantageSpec,
     "grpokit_objectives": ObjectiveSpec,
 }
+_DATA = {"reward": 1, "advantage": 3}  # arguments of a plain function that later calls fill in, by position
 _HOOKS = [name for name in vars(hookspecs) if name.startswith("grpokit_")]
 
 
@@ -92,6 +93,8 @@ def _check_hook_names(module: object) -> None:
 
 def _collect(manager: pluggy.PluginManager, hook: str, kind: type[Spec]) -> Iterator[Spec]:
     for result in getattr(manager.hook, hook)():
+        if isinstance(result, Spec):
+            raise PluginError(f"{hook} returned one {type(result).__name__}; expected it to yield each of its records")
         for spec in result or ():
             if not isinstance(spec, kind):
                 raise PluginError(f"{hook} yielded {spec!r}; expected {kind.__name__} records")
@@ -159,8 +162,8 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any
         plugin, spec = find(kind, name)
         install = spec.install
         target = _import(spec.factory, f"{what} of plugin '{plugin.name}'", install)
-    if kind in ("reward", "advantage") and not inspect.isclass(target):
-        _check_params(target, what, params or {}, bind=True)
+    if kind in _DATA and not inspect.isclass(target):
+        _check_params(target, what, params or {}, data=_DATA[kind])
         return functools.partial(target, **params) if params else target
     return _call(target, what, params or {}, install)
 
@@ -177,11 +180,14 @@ def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
 
 
 def _call(target: Callable[..., Any], what: str, params: Mapping[str, Any], install: str) -> Any:
-    _check_params(target, what, params, bind=False)
+    _check_params(target, what, params, data=0)
     try:
         return target(**params)
     except ModuleNotFoundError as error:
         raise _missing(error, what, install) from error
+    except (TypeError, ValueError, OSError) as error:  # what a wrong value or a missing file looks like
+        shown = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
+        raise PluginError(f"The {what} cannot be built with {shown}: {_one_line(error)}") from error
 
 
 def _import(path: str, what: str, install: str) -> Callable[..., Any]:
@@ -206,15 +212,17 @@ def _missing(error: ModuleNotFoundError, what: str, install: str) -> PluginError
     return PluginError(f"The {what} needs the Python module '{error.name}', which is not installed. {remedy}")
 
 
-def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, Any], *, bind: bool) -> None:
-    """Refuse parameters that the factory does not take, before calling it."""
-    signature = inspect.signature(target)
+def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, Any], *, data: int) -> None:
+    """Refuse parameters that the factory does not take, before calling it; the first `data` are not for the config."""
+    try:
+        signature = inspect.signature(target)
+    except ValueError:  # compiled code may not tell
+        return
+    positional = [n for n, p in signature.parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     accepted = {
         name: p
         for name, p in signature.parameters.items()
-        if p.kind is p.KEYWORD_ONLY
-        # a plain function's positionals without default are its data: samples, or rewards, weights and groups
-        or (p.kind is p.POSITIONAL_OR_KEYWORD and not (bind and p.default is p.empty))
+        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and name not in positional[:data]
     }
     shown = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in accepted.items()) or "none"
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())

@@ -87,6 +87,7 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 9,
+    "text.parse_math": False,  # a reward's name may hold dollar signs
     "axes.edgecolor": _INK,
     "axes.labelcolor": _INK,
     "xtick.color": _INK,
@@ -106,7 +107,7 @@ def _rows(path: Path) -> Rows:
     """Rows of a JSON-lines file; a line that a running training has not finished is passed over."""
     rows = []
     if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8").split("\n"):  # a text may hold other separators
             try:
                 rows.append(json.loads(line))
             except json.JSONDecodeError:
@@ -182,7 +183,9 @@ def _chart(title: str, unit: str, series: Mapping[str, Sequence[tuple[float, flo
         drawn = Figure(figsize=(5, 2.6), layout="constrained")
         _draw(drawn.subplots(), series)
         out = io.StringIO()
-        drawn.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        drawn.savefig(
+            out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
     return {"title": title, "unit": unit, "svg": out.getvalue()[out.getvalue().index("<svg") :]}
 
 

@@ -7,6 +7,7 @@ exception stops it too, unless the term says `on_error="skip"`: then all its row
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import time
@@ -108,9 +109,9 @@ def score(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
             values = term.reward(samples)
         except Exception as error:
             if term.on_error == "stop":
-                said = " ".join(str(error).split())
+                said = " ".join(f": {error}".split()) if str(error) else ""
                 raise RewardError(
-                    f"Reward '{term.name}' raised {type(error).__name__} on {len(samples)} samples: {said}. "
+                    f"Reward '{term.name}' raised {type(error).__name__} on {len(samples)} samples{said}. "
                     "Mend it, or set `on_error: skip` to count its rows as unscored."
                 ) from error
             columns.append([math.nan] * len(samples))
@@ -139,8 +140,9 @@ def _checked(name: str, values: Any, samples: Sequence[Sample]) -> list[float]:
         )
     checked = []
     for row, value in enumerate(values):
-        if isinstance(value, Tensor) or hasattr(value, "item"):
-            value = value.item()
+        if hasattr(value, "item"):  # of numpy or torch
+            with contextlib.suppress(RuntimeError, ValueError):  # more than one number: refused below
+                value = value.item()
         if not isinstance(value, numbers.Real):
             raise RewardError(
                 f"Reward '{name}' gave {value!r} ({type(value).__name__}) for row {row} "

@@ -25,7 +25,7 @@ from PIL import Image
 
 import grpokit
 from grpokit import build, checkpoint, registry, report
-from grpokit.config import RunConfig
+from grpokit.config import RunConfig, resolved
 from grpokit.errors import RewardError, RunError, UsageError
 from grpokit.evaluation import Evaluation, evaluate
 from grpokit.policy import Policy
@@ -121,18 +121,21 @@ def train(
         trainer.save(place)
         return place
 
-    look()
+    every = config.run.eval_every
+    if journal.last_evaluation < 0 or (every and trainer.completed % every == 0):  # a resume adds none of its own
+        look()
     with _stop_on_interrupt() as stop:
         while trainer.completed < trainer.steps and not stop.is_set():
             try:
                 done = trainer.step()
-            except RewardError as error:  # the weights are those of the last complete step
-                raise RewardError(f"{error}\nThe state before this step is saved in {save()}.") from error
-            journal.step(done)
-            watcher.step(done)
-            _tell(watcher, "grpokit_step_end", report=done)
-            if config.run.eval_every and done.step % config.run.eval_every == 0:
-                look()
+                journal.step(done)
+                watcher.step(done)
+                _tell(watcher, "grpokit_step_end", report=done)
+                if every and done.step % every == 0:
+                    look()
+            except (RewardError, UsageError) as error:  # both come before a step's first update, or after its last
+                saved = f"The state after step {trainer.completed} is saved in {save()}; --resume goes on from it."
+                raise type(error)(f"{error}\n{saved}") from error
             if config.run.save_every and done.step % config.run.save_every == 0:
                 save()
     save()
@@ -172,7 +175,7 @@ def _claim(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise UsageError("Give either --resume or --overwrite, not both.")
     used = folder.is_dir() and any(folder.iterdir())
-    ours = (folder / "config.yaml").is_file() or (folder / "metrics.jsonl").is_file()
+    ours = all((folder / name).is_file() for name in ("config.yaml", "versions.json"))  # a project may have the first
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"The run folder {folder} is a file. Choose another with run.dir=...")
     if resume and not used:
@@ -208,7 +211,7 @@ def _write_header(folder: Path, config: RunConfig) -> None:
         "torch": torch.__version__,
         "plugins": {p.name: f"{p.package} {p.version}" for p in registry.plugins() if not p.error},
     }
-    _write(folder / "config.yaml", yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False))
+    _write(folder / "config.yaml", yaml.safe_dump(resolved(config), sort_keys=False))
     _write(folder / "versions.json", json.dumps(versions, indent=2))
 
 
@@ -263,7 +266,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").split("\n"):  # a text may hold other separators
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:

@@ -1,8 +1,8 @@
-"""Prompts for toy-glyph: short English words in three disjoint splits.
+"""Prompts for toy-glyph in three splits that share no word.
 
-`pretrain` made the shipped start, `train` is for GRPO, `eval` is seen by neither: a rise on `eval` is writing that
-was learned, not words that were remembered. The split is a fixed permutation of the word list, so it is the same on
-every machine.
+`pretrain` holds made-up words of random letters (every letter equally often), which made the shipped start; `train`
+holds English words for GRPO; `eval` holds English words that neither has seen: a rise on `eval` is writing that was
+learned, not words that were remembered. All are pure functions of the word list, the same on every machine.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from grpokit import Prompt, UsageError
-from grpokit.sampling import permutation
-from grpokit_toy.codebook import target_image
+from grpokit.sampling import mix, permutation
+from grpokit_toy.codebook import ALPHABET, target_image
 
 WORDS_FILE = Path(__file__).parent / "assets" / "words.txt"
 TEMPLATES = (
@@ -21,16 +21,27 @@ TEMPLATES = (
     'Write "{}" in navy letters',
     'A label with the text "{}"',
 )
-SIZES = {"eval": 160, "pretrain": 300}  # the rest is `train`
+LENGTHS = (3, 4, 5)
+EVAL_WORDS = 160
+PRETRAIN_WORDS = 2000
 SPLITS = ("train", "eval", "pretrain")
 
 
 @lru_cache(maxsize=1)
 def _splits() -> dict[str, list[str]]:
-    words = sorted(WORDS_FILE.read_text(encoding="ascii").split())
-    mixed = [words[i] for i in permutation(len(words), 1)]
-    first, second = SIZES["eval"], SIZES["eval"] + SIZES["pretrain"]
-    return {"eval": mixed[:first], "pretrain": mixed[first:second], "train": mixed[second:]}
+    english = sorted(WORDS_FILE.read_text(encoding="ascii").split())
+    mixed = [english[i] for i in permutation(len(english), 1)]
+    made_up = dict.fromkeys(_made_up(i) for i in range(PRETRAIN_WORDS))  # a word may come up twice
+    return {
+        "eval": mixed[:EVAL_WORDS],
+        "train": mixed[EVAL_WORDS:],
+        "pretrain": [word for word in made_up if word not in set(english)],
+    }
+
+
+def _made_up(index: int) -> str:
+    length = LENGTHS[mix(2, index) % len(LENGTHS)]
+    return "".join(ALPHABET[mix(2, index, k) % len(ALPHABET)] for k in range(length))
 
 
 def glyph_words(split: str = "train") -> list[str]:

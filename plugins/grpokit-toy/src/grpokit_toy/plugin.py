@@ -20,6 +20,13 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         install="pip install grpokit-toy",
         makes="image",
     )
+    yield PolicySpec(
+        name="toy-lm",
+        factory="grpokit_toy.lm:ToyLM",
+        summary="adds three digits, thinking aloud one character at a time",
+        install="pip install grpokit-toy",
+        makes="text",
+    )
 
 
 @hookimpl
@@ -30,4 +37,10 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         factory="grpokit_toy:presets/toy-glyph.yaml",
         summary="toy-glyph learns to write legible words from SSIM and OCR, in about two minutes on two cores",
         install="pip install 'grpokit[demo]'",
+    )
+    yield PresetSpec(
+        name="toy-lm",
+        factory="grpokit_toy:presets/toy-lm.yaml",
+        summary="toy-lm learns to add three digits from format and answer rewards, in about two minutes on two cores",
+        install="pip install grpokit-toy",
     )

@@ -97,7 +97,8 @@ class Block(nn.Module):
             k, v = cache.append(layer, k, v)
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible)
         x = x + self.out(mixed.transpose(1, 2).reshape(b, n, width))  # [b, H, n, D] -> [b, n, width]
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+        result: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        return result
 
 
 class Transformer(nn.Module):
@@ -150,16 +151,13 @@ class Transformer(nn.Module):
         """Read prompts [P, L] once; the cache has room for the response."""
         rows, length = prompts.shape
         x = self.prompt_embedding(prompts) + self.position.weight[:length]
-        keys = self.visible_keys(prompts)[:, :length]
         causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
-        visible = (causal & keys[:, None, :])[:, None]  # [P, 1, L, L]
-        total, heads = length + self.shape.response_length, self.shape.heads
+        visible = (causal & self.visible_keys(prompts)[:, None, :length])[:, None]  # [P, 1, L, L]
+        heads = self.shape.heads
+        size = (rows, heads, length + self.shape.response_length, self.shape.width // heads)
         dtype = self.head(x[:1, :1]).dtype  # what autocast, if any, makes of a linear layer's output
-        buffers = [
-            [x.new_zeros(rows, heads, total, self.shape.width // heads, dtype=dtype) for _ in self.blocks]
-            for _ in range(2)
-        ]
-        cache = KVCache(*buffers, filled=0)
+        keys, values = ([x.new_zeros(size, dtype=dtype) for _ in self.blocks] for _ in range(2))
+        cache = KVCache(keys, values, filled=0)
         for layer, block in enumerate(self.blocks):
             x = block(x, visible, cache, layer)
         cache.filled = length

@@ -1,0 +1,68 @@
+"""The words, their pictures and the codebook they are made of."""
+
+import numpy as np
+import pytest
+from grpokit_toy.codebook import ALPHABET, COLUMNS, MARGIN, MAX_LETTERS, PATCH, ROWS, codebook, target_image
+from grpokit_toy.data import glyph_prompts, glyph_words
+from grpokit_toy.glyph import quoted_word
+
+from grpokit import UsageError
+
+
+def test_splits_share_no_word():
+    splits = {name: glyph_words(name) for name in ("train", "eval", "pretrain")}
+    together = [word for words in splits.values() for word in words]
+    assert len(together) == len(set(together))
+    assert len(splits["eval"]) >= 150
+    assert len(splits["train"]) >= 700
+    assert all(3 <= len(word) <= MAX_LETTERS and set(word) <= set(ALPHABET) for word in together)
+
+
+def test_every_letter_is_trained_on_and_splits_do_not_change():
+    for split in ("train", "pretrain"):
+        assert set("".join(glyph_words(split))) == set(ALPHABET)
+    assert glyph_words("eval") == glyph_words("eval")
+    assert glyph_words("eval")[:3] == ["LAKE", "CLUB", "TAKE"]
+
+
+def test_an_unknown_split_is_named():
+    with pytest.raises(UsageError, match="got 'test'"):
+        glyph_words("test")
+
+
+def test_prompts_quote_their_word_and_carry_its_picture():
+    for prompt in glyph_prompts("eval", limit=8):
+        assert quoted_word(prompt.text) == prompt.meta["word"]
+        assert prompt.target.tobytes() == target_image(prompt.meta["word"]).tobytes()
+    assert len({p.text.replace(p.meta["word"], "") for p in glyph_prompts("eval", limit=8)}) == 4
+
+
+@pytest.mark.parametrize("word", ["CAT", "QUIZ", "WJXYZ"])
+def test_a_target_is_its_letters_exactly(word):
+    """The picture of a word is the pictures of its letters side by side: no patch was approximated."""
+    pixels = np.asarray(target_image(word))
+    assert pixels.shape == (ROWS * PATCH, COLUMNS * PATCH + 2 * MARGIN, 3)
+    for k, letter in enumerate(word):
+        alone = np.asarray(target_image(letter))[:, MARGIN : MARGIN + PATCH]
+        assert np.array_equal(pixels[:, MARGIN + k * PATCH : MARGIN + (k + 1) * PATCH], alone)
+    assert bool((pixels[:, MARGIN + len(word) * PATCH :] == pixels[0, 0]).all())
+
+
+def test_codes_are_different_and_letters_are_too():
+    book = codebook()
+    assert len({patch.tobytes() for patch in book.patches}) == len(book.patches)
+    assert len({tuple(pair) for pair in book.letters.tolist()}) == len(ALPHABET)
+    assert bool((book.patches[0] == book.patches[0, 0, 0]).all()), "code 0 is the empty patch"
+
+
+def test_decoding_is_the_inverse_of_encoding():
+    book = codebook()
+    numbers = {patch.tobytes(): code for code, patch in enumerate(book.patches)}
+    pixels = np.asarray(target_image("HOUSE"))[:, MARGIN:-MARGIN]
+    patches = pixels.reshape(ROWS, PATCH, COLUMNS, PATCH, 3).swapaxes(1, 2).reshape(-1, PATCH, PATCH, 3)
+    assert [numbers[np.ascontiguousarray(patch).tobytes()] for patch in patches] == book.tokens("HOUSE")
+
+
+def test_a_picture_needs_all_its_tokens():
+    with pytest.raises(UsageError, match="has 10 tokens, got 3"):
+        codebook().picture([0, 1, 2])

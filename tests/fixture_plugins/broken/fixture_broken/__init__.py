@@ -1,0 +1,1 @@
+"""Eight plugins, each broken in a way of its own."""

@@ -1,0 +1,8 @@
+"""A hook's name is misspelt."""
+
+from grpokit import RewardSpec, hookimpl
+
+
+@hookimpl
+def grpokit_reward():
+    yield RewardSpec(name="misspelt-reward", factory="fixture_broken.misspelt:x")

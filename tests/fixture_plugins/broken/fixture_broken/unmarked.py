@@ -1,0 +1,7 @@
+"""A hook without its decorator."""
+
+from grpokit import RewardSpec
+
+
+def grpokit_rewards():
+    yield RewardSpec(name="unmarked-reward", factory="fixture_broken.unmarked:x")

@@ -1,0 +1,1 @@
+"""A plugin as it should be."""

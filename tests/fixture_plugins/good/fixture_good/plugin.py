@@ -1,0 +1,49 @@
+"""Two rewards, a function and a class, an advantage, an objective, a preset and all run events."""
+
+from grpokit import AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec, hookimpl
+
+EVENTS = []
+
+
+@hookimpl
+def grpokit_rewards():
+    yield RewardSpec(
+        name="vowels", factory="fixture_good.parts:vowels", accepts={"text"}, summary="counts a, e, i, o, u"
+    )
+    yield RewardSpec(name="letters", factory="fixture_good.parts:Letters", summary="wants [image] or [/text]")
+    yield RewardSpec(name="no-such-function", factory="fixture_good.parts:vowel")
+
+
+@hookimpl
+def grpokit_policies():
+    yield PolicySpec(name="half-a-policy", factory="fixture_good.parts:HalfAPolicy", makes="text")
+
+
+@hookimpl
+def grpokit_advantages():
+    yield AdvantageSpec(name="plain", factory="fixture_good.parts:plain")
+
+
+@hookimpl
+def grpokit_objectives():
+    yield ObjectiveSpec(name="mine", factory="fixture_good.parts:mine")
+
+
+@hookimpl
+def grpokit_presets():
+    yield PresetSpec(name="quick", factory="fixture_good:quick.yaml", summary="a preset without its file")
+
+
+@hookimpl
+def grpokit_run_start(folder, config):
+    EVENTS.append(("start", folder.name, config["seed"]))
+
+
+@hookimpl
+def grpokit_step_end(report):
+    EVENTS.append(("step", report.step))
+
+
+@hookimpl
+def grpokit_run_end(folder):
+    EVENTS.append(("end", (folder / "report.html").is_file()))

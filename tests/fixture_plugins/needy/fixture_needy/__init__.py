@@ -1,0 +1,1 @@
+"""Its rewards need a package that is not installed."""

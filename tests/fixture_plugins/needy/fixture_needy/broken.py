@@ -1,0 +1,3 @@
+"""Fails otherwise."""
+
+raise RuntimeError("the engine's library is too old")

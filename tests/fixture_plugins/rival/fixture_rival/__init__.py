@@ -1,0 +1,1 @@
+"""Brings a name that is taken."""

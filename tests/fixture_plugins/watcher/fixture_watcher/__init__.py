@@ -1,0 +1,1 @@
+"""A run event raises."""

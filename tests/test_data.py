@@ -1,0 +1,412 @@
+"""Prompts from text, JSON lines and datasets; pictures by number; the order in which training meets them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from grpokit import DataError, Prompt
+from grpokit.data import as_prompts, hold_out, open_picture, prompt_indices, read_dataset, read_jsonl, read_text
+
+
+def picture(path: Path, grey: int, size: tuple[int, int] = (3, 2)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", size, grey).save(path)
+    return path
+
+
+def grey(image: Any) -> int:
+    return int(image.getpixel((0, 0)))
+
+
+def texts(prompts: Sequence[Prompt]) -> list[str]:
+    return [p.text for p in prompts]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.txt"
+    path.write_text('a sign "one"\n\n  a sign "two"  \n', encoding="utf-8")
+    return path
+
+
+# --- text ----------------------------------------------------------------------------------------------------------
+
+
+def test_text(file: Path) -> None:
+    prompts = read_text(file)
+    assert texts(prompts) == ['a sign "one"', 'a sign "two"']
+    assert (prompts[0].image, prompts[0].target, dict(prompts[0].meta)) == (None, None, {})
+    assert texts(prompts[:1]) == ['a sign "one"']
+    assert prompts[-1] == prompts[1]
+    with pytest.raises(IndexError):
+        prompts[2]
+
+
+def test_pictures_are_named_by_line_numbers_from_one(file: Path, tmp_path: Path) -> None:
+    """An empty line counts, so that a file's line numbers are an editor's."""
+    picture(tmp_path / "t/1.png", 10)
+    picture(tmp_path / "t/0003.JPG", 200)
+    picture(tmp_path / "t/2.png", 99)  # of the empty line
+    picture(tmp_path / "s/01.webp", 20)
+    picture(tmp_path / "s/3.jpeg", 30)
+    (tmp_path / "t/notes.txt").write_text("not a picture")
+    (tmp_path / "t/1.txt").write_text("not a picture")
+    first, second = read_text(file, targets=tmp_path / "t", images=tmp_path / "s")
+    assert [grey(p) for p in (first.target, second.target)] == [10, 200]
+    assert first.image is not None
+    assert first.image.size == (3, 2)
+    assert second.image is not None
+    assert abs(grey(second.image) - 30) <= 1
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["1.png"], ["prompts.txt, line 3, has no picture in", "expected 3.png (or .jpg, .jpeg, .webp)", "1 numbered"]),
+        (["0.png", "1.png", "2.png"], ["line 3", "3 numbered pictures", "starts at 1, but there is a file for 0"]),
+        (["1.png", "3.bmp"], ["line 3", "expected 3.png"]),
+        (["a.png"], ["line 1", "0 numbered pictures"]),
+    ],
+)
+@pytest.mark.parametrize("role", ["targets", "images"])
+def test_missing_picture(file: Path, tmp_path: Path, names: list[str], words: list[str], role: str) -> None:
+    for name in names:
+        picture(tmp_path / "t" / name, 0)
+    with pytest.raises(DataError) as caught:
+        read_text(file, **{role: tmp_path / "t"})
+    for word in [*words, str(tmp_path / "t")]:
+        assert word in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_two_pictures_for_one_line(file: Path, tmp_path: Path) -> None:
+    picture(tmp_path / "t/1.png", 0)
+    picture(tmp_path / "t/001.jpg", 0)
+    with pytest.raises(DataError, match=r"Both .*001\.jpg and .*1\.png are for line 1; keep one\."):
+        read_text(file, targets=tmp_path / "t")
+
+
+def test_missing_file_and_folder(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"The file .*no\.txt does not exist \(looked in "):
+        read_text(tmp_path / "no.txt")
+    with pytest.raises(DataError, match=r"The folder .*pictures does not exist \(looked in "):
+        read_text(file, targets=tmp_path / "pictures")
+    with pytest.raises(DataError, match="cannot be read as UTF-8 text"):
+        read_text(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "  \n\t\n"])
+def test_no_prompt(tmp_path: Path, content: str) -> None:
+    (tmp_path / "p.txt").write_text(content)
+    with pytest.raises(DataError, match=r"p\.txt holds no prompt: expected one per line"):
+        read_text(tmp_path / "p.txt")
+
+
+@pytest.mark.parametrize("content", [b"caf\xe9\n", "né\n".encode("utf-16")])
+def test_not_utf8(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "p.txt").write_bytes(content)
+    with pytest.raises(DataError, match=r"p\.txt cannot be read as UTF-8 text"):
+        read_text(tmp_path / "p.txt")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\xef\xbb\xbfone\ntwo", ["one", "two"]),  # a byte-order mark
+        (b"one\r\ntwo\r\n", ["one", "two"]),
+        ('é "字" 🙂\n'.encode(), ['é "字" 🙂']),
+        ("one\u2028still one\x0b\x85\ntwo\n".encode(), ["one\u2028still one", "two"]),  # no line ends for an editor
+    ],
+)
+def test_bytes(tmp_path: Path, content: bytes, expected: list[str]) -> None:
+    (tmp_path / "p.txt").write_bytes(content)
+    assert texts(read_text(tmp_path / "p.txt")) == expected
+
+
+# --- pictures ------------------------------------------------------------------------------------------------------
+
+
+def test_a_corrupted_picture_is_an_error_on_access(file: Path, tmp_path: Path) -> None:
+    picture(tmp_path / "t/1.png", 5)
+    (tmp_path / "t/3.png").write_text("hello")
+    prompts = read_text(file, targets=tmp_path / "t")
+    assert grey(prompts[0].target) == 5
+    with pytest.raises(DataError, match=r"3\.png cannot be read as a picture: "):
+        prompts[1]
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "webp"])
+def test_damaged_files_never_escape_as_another_error(tmp_path: Path, suffix: str) -> None:
+    """Cut off anywhere, or with a byte changed anywhere: a picture or a DataError."""
+    whole = picture(tmp_path / f"whole.{suffix}", 77, (9, 7)).read_bytes()
+    damaged = tmp_path / f"damaged.{suffix}"
+    refused = 0
+    step = max(1, len(whole) // 60)
+    for at in range(0, len(whole), step):
+        changed = whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :]
+        for content in (whole[:at], changed):
+            damaged.write_bytes(content)
+            try:
+                open_picture(damaged)
+            except DataError as error:
+                assert f"{damaged} cannot be read as a picture" in str(error)  # noqa: PT017
+                refused += 1
+    assert refused > 20
+
+
+def test_pictures_are_read_whole(tmp_path: Path) -> None:
+    path = picture(tmp_path / "1.png", 8)
+    opened = open_picture(path)
+    path.unlink()
+    assert grey(opened) == 8
+
+
+# --- JSON lines ----------------------------------------------------------------------------------------------------
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    picture(tmp_path / "pics/a.png", 40)
+    picture(tmp_path / "b.jpg", 50)
+    rows = [
+        {"prompt": "one", "target": "text", "level": 3},
+        {"prompt": "two", "target": "pics/a.png", "image": "b.jpg"},
+        {"prompt": "three", "target": 42},
+        {"prompt": "four\u2028five"},
+    ]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    (tmp_path / "p.jsonl").write_text("\ufeff" + "\n\n".join(lines), encoding="utf-8")
+    prompts = read_jsonl(tmp_path / "p.jsonl")
+    assert texts(prompts) == ["one", "two", "three", "four\u2028five"]
+    assert (prompts[0].target, dict(prompts[0].meta)) == ("text", {"level": 3})
+    assert (grey(prompts[1].target), dict(prompts[1].meta)) == (40, {})
+    assert prompts[1].image is not None
+    assert abs(grey(prompts[1].image) - 50) <= 1
+    assert prompts[2].target == 42
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{prompt: 1}", ["p.jsonl, line 3: not JSON", "at column 2"]),
+        ('{"prompt": "a"', ["line 3: not JSON"]),
+        ('["a"]', ['line 3: expected an object like {"prompt": ...}', "got '[\"a\"]'"]),
+        ('{"promt": "a", "x": 1}', ["line 3: there is no key 'prompt'", "did you mean 'promt'?", "(keys: promt, x)"]),
+        ("{}", ["line 3: there is no key 'prompt'", "(keys: none)"]),
+        ('{"prompt": 5}', ["line 3: the prompt is 5; expected a text"]),
+        ('{"prompt": " "}', ["line 3: the prompt is ' '; expected a text"]),
+        ('{"prompt": "a", "image": "no.png"}', ["line 3: image: the file", "no.png does not exist"]),
+        ('{"prompt": "a", "image": 7}', ["line 3: image is 7; expected a file name"]),
+        ('{"prompt": "a", "target": "no.PNG"}', ["line 3: target: the file", "no.PNG does not exist"]),
+    ],
+)
+def test_bad_line(tmp_path: Path, line: str, words: list[str]) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "good"}\n\n' + line + "\n")
+    with pytest.raises(DataError) as caught:
+        read_jsonl(tmp_path / "p.jsonl")
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_empty_jsonl(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text("\n")
+    with pytest.raises(DataError, match=r"p\.jsonl holds no prompt: expected one JSON object per line"):
+        read_jsonl(tmp_path / "p.jsonl")
+
+
+# --- datasets ------------------------------------------------------------------------------------------------------
+
+ROWS = {"prompt": ["one", "two", "three"], "target": ["1", "2", "3"], "level": [7, 8, 9]}
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    module = pytest.importorskip("datasets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+        module.disable_progress_bars()
+        yield module
+
+
+@pytest.fixture(scope="module")
+def saved(datasets: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With splits, in one split, as JSON lines, as parquet, and one whose columns have other names."""
+    folder = tmp_path_factory.mktemp("saved")
+    table = datasets.Dataset.from_dict(ROWS)
+    datasets.DatasetDict({"train": table, "test": table.select([2])}).save_to_disk(folder / "splits")
+    table.save_to_disk(folder / "one")
+    (folder / "jsonl").mkdir()
+    rows = [dict(zip(ROWS, values, strict=True)) for values in zip(*ROWS.values(), strict=True)]
+    (folder / "jsonl/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "parquet").mkdir()
+    table.to_parquet(folder / "parquet/train.parquet")
+    features = datasets.Features({"caption": datasets.Value("string"), "source": datasets.Image()})
+    pictures = [Image.new("RGB", (4, 4), (grey, 0, 0)) for grey in (11, 22)]
+    other = datasets.Dataset.from_dict({"caption": ["x", "y"], "source": pictures}, features=features)
+    other.save_to_disk(folder / "other")
+    (folder / "empty").mkdir()
+    table.select([]).to_parquet(folder / "empty/train.parquet")
+    datasets.Dataset.from_dict({"prompt": ["a", None]}).save_to_disk(folder / "gaps")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["splits", "one", "jsonl", "parquet"])
+def test_dataset(saved: Path, name: str) -> None:
+    prompts = read_dataset(str(saved / name))
+    assert texts(prompts) == ROWS["prompt"]
+    assert [p.target for p in prompts] == ROWS["target"]
+    assert [dict(p.meta) for p in prompts] == [{"level": n} for n in ROWS["level"]]
+    assert texts(prompts[1:]) == ["two", "three"]
+
+
+def test_dataset_split_and_columns(saved: Path) -> None:
+    assert texts(read_dataset(str(saved / "splits"), split="test")) == ["three"]
+    prompts = read_dataset(str(saved / "other"), columns={"prompt": "caption", "image": "source"})
+    assert texts(prompts) == ["x", "y"]
+    assert [p.image.getpixel((0, 0)) for p in prompts if p.image is not None] == [(11, 0, 0), (22, 0, 0)]
+    assert dict(prompts[0].meta) == {}
+
+
+def test_one_column_may_have_two_roles(saved: Path) -> None:
+    prompts = read_dataset(str(saved / "one"), columns={"target": "prompt"})
+    assert [(p.text, p.target) for p in prompts] == [("one", "one"), ("two", "two"), ("three", "three")]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("other", {}, ["has no column 'prompt' for the prompt", "it has: caption, source", "`columns: {prompt: ...}`"]),
+        ("other", {"columns": {"prompt": "captoin"}}, ["no column 'captoin'", "did you mean 'caption'?"]),
+        ("one", {"columns": {"image": "pic"}}, ["no column 'pic' for the image", "it has: prompt, target, level"]),
+        ("one", {"columns": {"txt": "prompt"}}, ["`columns` maps prompt, target and image, not 'txt'"]),
+        ("splits", {"split": "val"}, ["has no split 'val'", "it has: train, test"]),
+        ("one", {"split": "test"}, ["saved without splits", "'test'"]),
+        ("jsonl", {"split": "val"}, ["split 'val' cannot be read", "val"]),
+        ("empty", {}, ["split 'train' cannot be read", "no data"]),
+        ("nowhere", {}, ["nowhere", "cannot be read"]),
+    ],
+)
+def test_wrong_dataset(saved: Path, name: str, options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(DataError) as caught:
+        read_dataset(str(saved / name), **options)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_row_without_text(saved: Path) -> None:
+    prompts = read_dataset(str(saved / "gaps"))
+    with pytest.raises(DataError, match="Row 1 of the dataset has the prompt None; expected a text"):
+        prompts[1]
+
+
+def test_datasets_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(DataError, match=r"needs `datasets`\. Run: pip install 'grpokit\[datasets\]'"):
+        read_dataset("anything")
+
+
+# --- lists ---------------------------------------------------------------------------------------------------------
+
+
+def test_as_prompts() -> None:
+    given = Prompt(text="b", target=1)
+    assert as_prompts(["a", given]) == [Prompt(text="a"), given]
+    assert texts(as_prompts(text for text in ("x", "y"))) == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("a prompt", "Expected a list of prompts, got the single text 'a prompt'"),
+        (["a", 5], "Prompt 1 is a int; expected a text or a grpokit.Prompt"),
+        (None, "Expected a list of prompts, got a NoneType"),
+    ],
+)
+def test_no_prompts(given: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        as_prompts(given)
+
+
+def test_lazy_sequences_stay_lazy(file: Path, saved: Path) -> None:
+    for prompts in (read_text(file), read_dataset(str(saved / "other"), columns={"prompt": "caption"})):
+        assert as_prompts(prompts) is prompts
+        train, held = hold_out(prompts, 0.5, 0)
+        assert as_prompts(train) is train
+        assert sorted([*texts(train), *texts(held)]) == sorted(texts(prompts))
+
+
+# --- held-out prompts ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("total", "fraction", "held"), [(10, 0.2, 2), (7, 0.5, 4), (100, 0.01, 1), (3, 0.6, 2)])
+def test_hold_out(total: int, fraction: float, held: int) -> None:
+    prompts = as_prompts(map(str, range(total)))
+    train, kept = hold_out(prompts, fraction, 5)
+    assert (len(train), len(kept)) == (total - held, held)
+    assert sorted([*texts(train), *texts(kept)], key=int) == texts(prompts)  # disjoint, and nothing is lost
+    again = hold_out(prompts, fraction, 5)
+    assert (texts(again[0]), texts(again[1])) == (texts(train), texts(kept))
+
+
+def test_hold_out_depends_on_the_seed() -> None:
+    prompts = as_prompts(map(str, range(50)))
+    assert len({tuple(texts(hold_out(prompts, 0.2, seed)[1])) for seed in range(10)}) == 10
+
+
+@pytest.mark.parametrize(
+    ("total", "fraction", "words"),
+    [
+        (10, 0.0, "must lie between 0 and 1, got 0.0"),
+        (10, 1.0, "must lie between 0 and 1, got 1.0"),
+        (10, 0.01, "Holding out 0.01 of 10 prompts leaves 10 for training and 0 for evaluation"),
+        (2, 0.9, "leaves 0 for training and 2 for evaluation"),
+    ],
+)
+def test_nothing_to_hold_out(total: int, fraction: float, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        hold_out(as_prompts(map(str, range(total))), fraction, 0)
+
+
+# --- order ---------------------------------------------------------------------------------------------------------
+
+
+def stream(seed: int, steps: int, per_step: int, total: int) -> list[int]:
+    return [i for step in range(steps) for i in prompt_indices(seed, step, per_step=per_step, total=total)]
+
+
+@pytest.mark.parametrize(("total", "per_step"), [(1, 1), (4, 2), (5, 3), (7, 7), (3, 8), (10, 4)])
+def test_every_epoch_is_a_permutation(total: int, per_step: int) -> None:
+    drawn = stream(3, 3 * total, per_step, total)
+    assert len(drawn) == 3 * total * per_step
+    for start in range(0, len(drawn), total):
+        assert sorted(drawn[start : start + total]) == list(range(total))
+
+
+def test_order_is_a_pure_function_of_seed_and_step() -> None:
+    forwards = [prompt_indices(1, step, per_step=3, total=10) for step in range(40)]
+    backwards = [prompt_indices(1, step, per_step=3, total=10) for step in reversed(range(40))]
+    assert forwards == backwards[::-1]  # also when asked in another order, as after a resume
+    assert prompt_indices(1, 1000, per_step=3, total=10) == prompt_indices(1, 1000, per_step=3, total=10)
+
+
+def test_order_does_not_depend_on_how_it_is_cut() -> None:
+    assert stream(9, 12, 2, 8) == stream(9, 6, 4, 8) == stream(9, 3, 8, 8)
+
+
+def test_order_differs_between_epochs_and_seeds() -> None:
+    epochs = [tuple(prompt_indices(1, step, per_step=20, total=20)) for step in range(20)]
+    seeds = [tuple(prompt_indices(seed, 0, per_step=20, total=20)) for seed in range(20)]
+    assert len(set(epochs)) == len(set(seeds)) == 20
+    assert len(set(epochs) & set(seeds)) == 1  # (seed 1, epoch 0) is in both
+
+
+def test_every_prompt_comes_first_equally_often() -> None:
+    first = Counter(prompt_indices(seed, 0, per_step=1, total=5)[0] for seed in range(2000))
+    # binomial: 400 expected, standard deviation sqrt(2000 * 0.2 * 0.8) = 17.9
+    assert all(abs(first[i] - 400) < 4.5 * 17.9 for i in range(5))

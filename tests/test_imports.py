@@ -1,0 +1,176 @@
+"""Imports point one way: the table below is the architecture, and an upward edge fails."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import grpokit
+
+PACKAGE = Path(grpokit.__file__).parent
+
+# Each module with the modules of grpokit that it may import; a row may name rows above it only. A new module needs a
+# row: put it as far up as it can go.
+MAY_IMPORT = {
+    "errors": "",
+    "specs": "",
+    "hookspecs": "specs",
+    "registry": "errors specs hookspecs",
+    "config": "errors",
+    "report": "errors",
+    "types": "errors",
+    "builtin": "errors specs hookspecs types",  # what a third party may import, and no more
+    "sampling": "types",
+    "devices": "errors",
+    "policy": "errors types",
+    "reward": "errors types",
+    "advantages": "errors types",
+    "objectives": "errors types",
+    "data": "errors types sampling",
+    "checkpoint": "errors types policy",
+    "pieces": "errors types sampling",
+    "metrics": "errors types reward advantages",
+    "evaluation": "errors types sampling policy reward data",
+    "testing": "errors types sampling policy reward objectives registry",
+    "trainer": "errors types sampling devices policy reward advantages objectives data checkpoint pieces metrics",
+    "build": "errors registry config types policy reward advantages objectives data trainer",
+    "run": "errors registry config report types policy reward data checkpoint evaluation trainer build",
+    "progress": "errors types evaluation trainer run",
+    "cli": "errors registry config report types data checkpoint evaluation trainer build run progress testing",
+    "__main__": "cli",
+}
+NO_TORCH = ["errors", "specs", "hookspecs", "registry", "config", "cli", "types", "__init__", "__main__"]
+TORCH = {"torch", "accelerate", "safetensors"}
+LIGHT = {
+    "errors",
+    "specs",
+    "hookspecs",
+    "registry",
+    "config",
+    "types",
+}  # what a module without torch may import at once
+
+
+@dataclass(frozen=True)
+class Import:
+    file: Path
+    line: int
+    module: str  # dotted
+    inside: bool  # a function's body, so not run on import
+
+    @property
+    def row(self) -> str:
+        """Which row of the table it names: the part after `grpokit.`, or nothing."""
+        top, _, rest = self.module.partition(".")
+        return rest.partition(".")[0] if top == "grpokit" else ""
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(PACKAGE.parent)}:{self.line} imports {self.module}"
+
+
+def imports(file: Path) -> list[Import]:
+    """All imports of a file except those for type checkers."""
+    return list(_walk(file, ast.parse(file.read_text(encoding="utf-8")), False))
+
+
+def _walk(file: Path, node: ast.AST, inside: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            continue
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(file, child.lineno, alias.name, inside)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"{file}:{child.lineno} is a relative import"
+            for alias in child.names:
+                yield Import(file, child.lineno, _home(child.module or "", alias.name), inside)
+        else:
+            function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            yield from _walk(file, child, inside or function)
+
+
+def _home(module: str, name: str) -> str:
+    """`from grpokit import Prompt` is an import of grpokit.types, `from grpokit import run` one of grpokit.run."""
+    if module == "grpokit":
+        return "grpokit." + grpokit._MODULE_OF.get(name, name)
+    return module
+
+
+def row_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+FILES = sorted(f for f in PACKAGE.rglob("*.py") if f != PACKAGE / "__init__.py" and row_of(f) != "templates")
+
+
+def test_the_table_itself_points_one_way() -> None:
+    above: set[str] = set()
+    for module, allowed in MAY_IMPORT.items():
+        assert set(allowed.split()) <= above, f"{module} names rows below it: {set(allowed.split()) - above}"
+        above.add(module)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_no_upward_import(file: Path) -> None:
+    module = row_of(file)
+    assert module in MAY_IMPORT, f"{module} has no row in MAY_IMPORT: say what it may import"
+    allowed = {"", module, *MAY_IMPORT[module].split()}
+    upward = [i for i in imports(file) if i.row not in allowed]
+    assert not upward, "; ".join(
+        f"{i}, but {module} may import only: {MAY_IMPORT[module] or 'nothing'}" for i in upward
+    )
+
+
+def test_the_walk_sees_what_it_should(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text(
+        "from grpokit import Prompt, run\nimport grpokit.cli\nif TYPE_CHECKING:\n    import torch\n"
+        "class C:\n    import b\n    def f(self):\n        if 1:\n            from c.d import e\n"
+        "try:\n    import g\nexcept ImportError:\n    import h\n"
+    )
+    assert [(i.row or i.module, i.inside) for i in imports(file)] == [
+        ("types", False),
+        ("run", False),
+        ("cli", False),
+        ("b", False),
+        ("c.d", True),
+        ("g", False),
+        ("h", False),
+    ]
+
+
+@pytest.mark.parametrize("file", [*FILES, PACKAGE / "__init__.py"], ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_the_core_knows_no_plugin(file: Path) -> None:
+    assert not [str(i) for i in imports(file) if i.module.startswith("grpokit_")]
+
+
+@pytest.mark.parametrize("module", NO_TORCH)
+def test_no_torch_before_it_is_needed(module: str) -> None:
+    heavy = [str(i) for i in imports(PACKAGE / f"{module}.py") if i.module.partition(".")[0] in TORCH]
+    assert not heavy, "import it inside the function that needs it, or under TYPE_CHECKING"
+
+
+@pytest.mark.parametrize("module", [m for m in NO_TORCH if m != "__main__"])
+def test_no_heavy_module_before_it_is_needed(module: str) -> None:
+    early = {i.row for i in imports(PACKAGE / f"{module}.py") if not i.inside}
+    assert early <= LIGHT | {""}, "; ".join(early - LIGHT)
+
+
+def test_the_lazy_names_are_the_checked_ones() -> None:
+    """`__init__` names each public thing twice: for readers of types, and for the first use."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    typed = {
+        alias.name: (node.module or "").removeprefix("grpokit.")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grpokit.")
+        for alias in node.names
+    }
+    assert typed == grpokit._MODULE_OF
+
+
+def test_no_folder_is_called_plugins() -> None:
+    assert not [p for p in PACKAGE.rglob("plugins") if p.is_dir()]

@@ -1,0 +1,351 @@
+"""The reward matrix, what stops it, and the built-in text rewards by hand."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from grpokit import Prompt, RewardError, RewardTerm, Sample, UsageError, registry
+from grpokit.advantages import group
+from grpokit.builtin.text_rewards import contains, exact_match, length, numeric_answer, text_format
+from grpokit.reward import as_terms, score
+
+NAN = math.nan
+
+
+def samples(*outputs: Any, target: Any = None) -> list[Sample]:
+    return [Sample(prompt=Prompt(text=f"prompt {i}", target=target), output=o, group=0) for i, o in enumerate(outputs)]
+
+
+def says(values: Any) -> Callable[[Sequence[Sample]], Any]:
+    """A reward that returns just this."""
+    return lambda samples: values
+
+
+def run(values: Any, count: int = 3) -> list[float]:
+    return score(as_terms({"mine": says(values)}), samples(*"abc"[:count])).matrix[:, 0].tolist()
+
+
+# --- the matrix ----------------------------------------------------------------------------------------------------
+
+
+def test_matrix() -> None:
+    terms = [
+        RewardTerm(name="length", reward=lambda s: [float(len(x.output)) for x in s], weight=0.5),
+        RewardTerm(name="group", reward=lambda s: [float(x.group) for x in s], weight=-2.0),
+    ]
+    rows = [Sample(prompt=Prompt(text="p"), output="x" * n, group=g) for n, g in ((1, 7), (3, 7), (2, 9))]
+    scores = score(terms, rows)
+    assert scores.matrix.tolist() == [[1, 7], [3, 7], [2, 9]]
+    assert (scores.matrix.dtype, scores.matrix.is_contiguous()) == (torch.float64, True)
+    assert (scores.weights.tolist(), scores.names, scores.failed) == ([0.5, -2.0], ["length", "group"], [False, False])
+    assert scores.total.tolist() == [0.5 - 14, 1.5 - 14, 1 - 18]
+    assert len(scores.seconds) == 2
+    assert all(s >= 0 for s in scores.seconds)
+
+
+def test_one_call_gets_all_samples_in_order() -> None:
+    calls: list[list[str]] = []
+
+    def watch(given: Sequence[Sample]) -> list[float]:
+        calls.append([s.output for s in given])
+        return [0.0] * len(given)
+
+    score(as_terms([watch]), samples("b", "a", "c"))
+    assert calls == [["b", "a", "c"]]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2.5, -3],
+        (1, 2.5, -3),
+        np.array([1, 2.5, -3]),
+        np.array([1, 2.5, -3], dtype=np.float16),
+        torch.tensor([1, 2.5, -3]),
+        torch.tensor([1, 2.5, -3], dtype=torch.bfloat16),
+        torch.tensor([1, 2.5, -3], requires_grad=True),
+        [np.float32(1), np.int64(2) + np.float64(0.5), np.array(-3)],
+        [torch.tensor(1), torch.tensor([2.5]), torch.tensor(-3.0)],
+        [Fraction(1), Fraction(5, 2), True - 4],
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_outputs_of_many_kinds(values: Any) -> None:
+    assert run(values) == [1, 2.5, -3]
+
+
+def test_bool_outputs_are_0_and_1() -> None:
+    assert run([True, False, np.bool_(True)]) == [1, 0, 1]
+
+
+def test_fp64_is_kept() -> None:
+    assert run([0.1, 1e-300, 16777217.0]) == [0.1, 1e-300, 16777217.0]
+
+
+@pytest.mark.parametrize("nan", [NAN, np.nan, torch.tensor(NAN), np.float32("nan")])
+def test_nan_is_unscored(nan: Any) -> None:
+    terms = as_terms({"a": says([1.0, nan, nan]), "b": says([nan, 10.0, nan])})
+    scores = score(terms, samples(*"abc"))
+    assert scores.matrix.isnan().tolist() == [[False, True], [True, False], [True, True]]
+    assert scores.total[:2].tolist() == [1, 10]
+    assert scores.total[2].isnan()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([1, math.inf, 0], ["Reward 'mine' gave inf for row 1", "'prompt 1'", "finite number, or NaN"]),
+        ([1, 0, -math.inf], ["gave -inf for row 2", "'prompt 2'"]),
+        (torch.tensor([math.inf, 0, 0]), ["gave inf for row 0"]),
+        ([1, 2], ["Reward 'mine' returned 2 scores for 3 samples; expected one per sample"]),
+        ([1, 2, 3, 4], ["returned 4 scores for 3 samples"]),
+        ([], ["returned 0 scores for 3 samples"]),
+        (0.5, ["Reward 'mine' returned a float; expected one number per sample"]),
+        (None, ["returned a NoneType"]),
+        ("abc", ["returned a str"]),
+        (b"abc", ["returned a bytes"]),
+        ({0: 1, 1: 2, 2: 3}, ["returned a dict"]),
+        ({1, 2, 3}, ["returned a set"]),
+        ((x for x in (1, 2, 3)), ["returned a generator"]),
+        (torch.tensor(1.0), ["returned a float"]),
+        (np.float64(1.0), ["returned a float"]),
+        (torch.ones(3, 1), ["gave [1.0] (list) for row 0", "expected a number, or NaN"]),
+        ([1, "2", 3], ["gave '2' (str) for row 1 (prompt 'prompt 1')", "expected a number, or NaN"]),
+        ([1, None, 3], ["gave None (NoneType) for row 1"]),
+        ([1, 2j, 3], ["gave 2j (complex) for row 1"]),
+        ([1, [2], 3], ["gave [2] (list) for row 1"]),
+        ([1, 2, torch.ones(2)], ["gave tensor([1., 1.]) (Tensor) for row 2"]),
+        ([np.ones(2), 2, 3], ["(ndarray) for row 0"]),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_unusable_output_always_stops(values: Any, words: list[str], on_error: Any) -> None:
+    """`skip` is for exceptions; a wrong answer is a mistake in the reward, and is never passed over."""
+    terms = [RewardTerm(name="mine", reward=says(values), on_error=on_error)]
+    with pytest.raises(RewardError) as caught:
+        score(terms, samples(*"abc"))
+    for word in words:
+        assert word in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+# --- exceptions ----------------------------------------------------------------------------------------------------
+
+
+def broken(given: Sequence[Sample]) -> list[float]:
+    raise ValueError("the server\n   said no")
+
+
+def test_an_exception_stops() -> None:
+    with pytest.raises(RewardError) as caught:
+        score(as_terms([broken]), samples("a", "b"))
+    message = str(caught.value)
+    assert message.startswith("Reward 'broken' raised ValueError on 2 samples: the server said no. ")
+    assert "Mend it, or set `on_error: skip` to count its rows as unscored." in message
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_an_exception_without_words() -> None:
+    def silent(given: Sequence[Sample]) -> list[float]:
+        raise AssertionError
+
+    with pytest.raises(RewardError, match=r"raised AssertionError on 1 samples\. Mend it"):
+        score(as_terms([silent]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
+
+
+def test_a_skipped_exception_leaves_rows_unscored() -> None:
+    terms = [RewardTerm(name="broken", reward=broken, on_error="skip"), RewardTerm(name="one", reward=says([1.0, 3.0]))]
+    scores = score(terms, samples("a", "b"))
+    assert scores.failed == [True, False]
+    assert scores.matrix[:, 0].isnan().all()
+    assert scores.matrix[:, 1].tolist() == [1, 3]
+    assert scores.total.tolist() == [1, 3]
+    with_it = group(scores.matrix, scores.weights, torch.zeros(2, dtype=torch.int64))
+    without = group(scores.matrix[:, 1:], scores.weights[1:], torch.zeros(2, dtype=torch.int64))
+    assert with_it.tolist() == without.tolist()
+
+
+def test_ctrl_c_is_no_failure_of_the_reward() -> None:
+    def interrupted(given: Sequence[Sample]) -> list[float]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score([RewardTerm(name="r", reward=interrupted, on_error="skip")], samples("a"))
+
+
+# --- terms ---------------------------------------------------------------------------------------------------------
+
+
+class Judge:
+    def __call__(self, given: Sequence[Sample]) -> list[float]:
+        return [0.0 for _ in given]
+
+
+def test_names() -> None:
+    terms = as_terms(
+        [broken, Judge(), functools.partial(broken), broken, RewardTerm(name="x", reward=broken, weight=3)]
+    )
+    assert [t.name for t in terms] == ["broken", "Judge", "broken-2", "broken-3", "x"]
+    assert [t.weight for t in terms] == [1, 1, 1, 1, 3]
+
+
+def test_made_up_names_do_not_collide_with_given_ones() -> None:
+    given = [RewardTerm(name=name, reward=broken) for name in ("a", "a-2", "a", "a", "a-2")]
+    names = [t.name for t in as_terms(given)]
+    assert len(set(names)) == 5
+    assert names[:3] == ["a", "a-2", "a-3"]
+
+
+def test_a_mapping_names_its_rewards() -> None:
+    assert [(t.name, t.weight) for t in as_terms({"first": broken, "second": broken})] == [("first", 1), ("second", 1)]
+
+
+def test_unique_names_keep_on_error_and_weight() -> None:
+    (_, second) = as_terms(
+        [RewardTerm(name="a", reward=broken), RewardTerm(name="a", reward=broken, weight=2, on_error="skip")]
+    )
+    assert (second.name, second.weight, second.on_error, second.reward) == ("a-2", 2, "skip", broken)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], "No reward was given: training needs at least one"),
+        ({}, "No reward was given"),
+        (["ssim"], "Reward 'str' is 'ssim'; expected something to call with samples"),
+        ({"a": 3}, "Reward 'a' is 3; expected something to call"),
+        (
+            [RewardTerm(name="a", reward=broken, weight=math.nan)],
+            "Reward 'a' has the weight nan; expected a finite number",
+        ),
+        ([RewardTerm(name="a", reward=broken, weight=math.inf)], "has the weight inf"),
+    ],
+)
+def test_no_rewards(given: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        as_terms(given)
+
+
+# --- text rewards --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "target", "options", "expected"),
+    [
+        ("cat", "cat", {}, 1),
+        (" cat\n", "cat ", {}, 1),
+        ("Cat", "cat", {}, 0),
+        ("Cat", "cAT", {"ignore_case": True}, 1),
+        ("STRASSE", "straße", {"ignore_case": True}, 1),
+        ("cat dog", "cat", {}, 0),
+        ("", "", {}, 1),
+        ("42", 42, {}, 1),
+        ("so: <a>cat</a>", "cat", {"pattern": "<a>(.*)</a>"}, 1),
+        ("so:\n<a>\ncat\n</a>", "cat", {"pattern": "<a>(.*)</a>"}, 1),
+        ("cat9", "9", {"pattern": r"\d"}, 1),
+        ("no tag", "cat", {"pattern": "<a>(.*)</a>"}, 0),
+        ("cat", None, {}, NAN),
+    ],
+)
+def test_exact_match(output: str, target: Any, options: dict[str, Any], expected: float) -> None:
+    assert exact_match(samples(output, target=target), **options) == pytest.approx([expected], nan_ok=True)
+
+
+def test_an_optional_group_that_took_no_part_does_not_match() -> None:
+    assert exact_match(samples("cat", target="cat"), pattern="cat(x)?") == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("output", "target", "options", "expected"),
+    [
+        ("the cat sat", "cat", {}, 1),
+        ("the Cat sat", "cat", {}, 0),
+        ("the Cat sat", "cAt", {"ignore_case": True}, 1),
+        ("the c at", "cat", {}, 0),
+        ("level 7", 7, {}, 1),
+        ("anything", None, {}, NAN),
+    ],
+)
+def test_contains(output: str, target: Any, options: dict[str, Any], expected: float) -> None:
+    assert contains(samples(output, target=target), **options) == pytest.approx([expected], nan_ok=True)
+
+
+def test_format_is_of_the_whole_text() -> None:
+    given = samples("<t>a\nb</t>5", "<t>a</t>5 ", "x<t>a</t>5", "<t></t>5", "")
+    assert text_format(given, pattern=r"<t>.*</t>\d") == [1, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("output", "target", "options", "expected"),
+    [
+        ("the answer is 42", "42", {}, 1),
+        ("42", 42, {}, 1),
+        ("42.0", 42, {}, 1),
+        ("first 41, then 42", "42", {}, 1),
+        ("first 42, then 41", "42", {}, 0),
+        ("about 1,234.5 in all.", 1234.5, {}, 1),
+        ("minus: -7", -7, {}, 1),
+        ("none", "42", {}, 0),
+        ("", "42", {}, 0),
+        ("3.14", "3.14159", {"tolerance": 0.01}, 1),
+        ("3.1", "3.14159", {"tolerance": 0.01}, 0),
+        ("<a>5</a> and 6", 5, {"pattern": "<a>(.*?)</a>"}, 1),
+        ("<a>five</a> 5", 5, {"pattern": "<a>(.*?)</a>"}, 0),
+        ("line one 3\nline two", 3, {}, 1),
+        ("5", None, {}, NAN),
+    ],
+)
+def test_numeric_answer(output: str, target: Any, options: dict[str, Any], expected: float) -> None:
+    assert numeric_answer(samples(output, target=target), **options) == pytest.approx([expected], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0, 0, 0]),
+        ({"maximum": 2}, [0, 0, -3]),
+        ({"minimum": 2}, [-2, 0, 0]),
+        ({"minimum": 1, "maximum": 1, "scale": 0.5}, [-0.5, -0.5, -2]),
+    ],
+)
+def test_length(options: dict[str, Any], expected: list[float]) -> None:
+    assert length(samples("", "ab", "abcde"), **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("reward", "given", "options", "words"),
+    [
+        (
+            exact_match,
+            samples("a", target="b"),
+            {"pattern": "("},
+            "pattern '\\(' is not a regular expression: .*unterminated",
+        ),
+        (text_format, samples("a"), {"pattern": "*"}, "not a regular expression: nothing to repeat"),
+        (numeric_answer, samples("5", target="five"), {}, "numeric-answer: the target 'five' is not a number"),
+        (exact_match, samples(5, target="5"), {}, "exact-match scores text, but the sample's output is a int"),
+        (contains, samples("5", target=["5"]), {}, "contains compares with a text, but the target is a list"),
+        (length, samples(None), {}, "length scores text, but the sample's output is a NoneType"),
+    ],
+)
+def test_text_rewards_refuse(reward: Any, given: list[Sample], options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        reward(given, **options)
+
+
+@pytest.mark.parametrize("name", ["exact-match", "contains", "format", "numeric-answer", "length"])
+def test_text_rewards_are_found_by_name_and_keep_their_range(name: str) -> None:
+    _, spec = registry.find("reward", name)
+    reward = registry.create("reward", name, {"pattern": "a.*"} if name == "format" else {})
+    low, high = spec.range  # type: ignore[attr-defined]
+    values = reward(samples("a", "b7", "7", "", target="7"))
+    assert len(values) == 4
+    assert all((low is None or v >= low) and v <= high for v in values)
