@@ -84,7 +84,7 @@ def sample(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write into a folder that holds files.")] = False,
 ) -> None:
     """Draw samples from a preset's start or from a run's last checkpoint."""
-    from grpokit import build, data, run
+    from grpokit import build, data, folder
     from grpokit.evaluation import draw
 
     config, policy = _load_policy(source, overrides)
@@ -100,7 +100,7 @@ def sample(
         train_prompts, held_out = build.prompts(config)
         given = train_prompts if held_out is None else held_out
     samples = draw(policy, given[:limit], seed=config.seed, samples_per_prompt=count, stream="sample")
-    run.save_outputs(out, samples)
+    folder.save_outputs(out, samples)
     print(f"{len(samples)} samples in {out}")
 
 

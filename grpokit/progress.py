@@ -67,7 +67,8 @@ def watch(console: Console) -> Iterator[Watcher]:
             rewards.append(m["reward"])
         parts = [f"reward {m['reward']:.3f} {sparkline(rewards)}"]
         parts += [f"kl {m['kl']:.3f}"] if "kl" in m else []
-        parts += [f"clipped {m['clip_ratio/low_mean'] + m['clip_ratio/high_mean']:.1%}", f"grad {m['grad_norm']:.2g}"]
+        clipped = m.get("clip_ratio/low_mean", 0.0) + m.get("clip_ratio/high_mean", 0.0)
+        parts += [f"clipped {clipped:.1%}", f"grad {m['grad_norm']:.2g}"]
         news = "  ".join(parts)
         if report.step == 1 and abs(m["loss"]) < 1e-3:
             say(

@@ -85,7 +85,8 @@ def _load(entry: importlib.metadata.EntryPoint) -> Plugin:
 def _check_hook_names(module: object) -> None:
     for name, value in vars(module).items():
         marked = hasattr(value, f"{hookspecs.PROJECT}_impl")
-        if marked and name not in _HOOKS:
+        written_here = inspect.isfunction(value) and value.__module__ == getattr(module, "__name__", None)
+        if name not in _HOOKS and (marked or (written_here and name.startswith("grpokit_"))):
             raise PluginError(f"unknown hook '{name}'{nearest(name, _HOOKS)}")
         if name in _HOOKS and callable(value) and not marked:
             raise PluginError(f"'{name}' lacks the decorator @hookimpl (from grpokit import hookimpl)")

@@ -37,7 +37,7 @@ def write(run: Path) -> Path:
     """
     if not (run / "config.yaml").is_file():
         raise UsageError(f"{run} is no run folder: it has no config.yaml.")
-    metrics, evaluations = _rows(run / "metrics.jsonl"), _rows(run / "eval.jsonl")
+    metrics, evaluations = read_rows(run / "metrics.jsonl"), read_rows(run / "eval.jsonl")
     names = _reward_names(metrics, evaluations)
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         files("grpokit").joinpath("templates/report.html").read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ def write(run: Path) -> Path:
 
 def figure(run: Path) -> Figure:
     """Reward over the steps and, where the run draws pictures, samples of the same prompts before and after."""
-    metrics, evaluations = _rows(run / "metrics.jsonl"), _rows(run / "eval.jsonl")
+    metrics, evaluations = read_rows(run / "metrics.jsonl"), read_rows(run / "eval.jsonl")
     names = _reward_names(metrics, evaluations)
     grid = _grid(run)
     pictures = [row for row in grid["rows"] if row["cells"] and row["cells"][0].get("png")][:6]
@@ -103,8 +103,8 @@ _STYLE: Any = {
 }
 
 
-def _rows(path: Path) -> Rows:
-    """Rows of a JSON-lines file; a line that a running training has not finished is passed over."""
+def read_rows(path: Path) -> Rows:
+    """Rows of a JSON-lines file of a run, up to a torn line as a crash or a running training leaves it."""
     rows = []
     if path.is_file():
         for line in path.read_text(encoding="utf-8").split("\n"):  # a text may hold other separators
@@ -209,7 +209,7 @@ def _grid(run: Path) -> dict[str, Any]:
     if len(folders) > _COLUMNS_SHOWN:  # first, last, and evenly between
         picked = [round(i * (len(folders) - 1) / (_COLUMNS_SHOWN - 1)) for i in range(_COLUMNS_SHOWN)]
         folders = [folders[i] for i in picked]
-    columns = [(folder, _rows(folder / "samples.jsonl")) for folder in folders]
+    columns = [(folder, read_rows(folder / "samples.jsonl")) for folder in folders]
     count = min((len(rows) for _, rows in columns), default=0)
     rows = []
     for i in range(min(count, _ROWS_SHOWN)):

@@ -67,7 +67,7 @@ class Scores:
 
 
 def as_terms(rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward]) -> list[RewardTerm]:
-    """Rewards as a user gives them -> named terms; names are made unique by a number.
+    """Rewards as a user gives them -> named terms; a name that is taken gets a number.
 
     Raises:
         UsageError: no reward, or something that cannot be called.
@@ -84,7 +84,7 @@ def as_terms(rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward]) -> l
             raise UsageError(f"Reward '{term.name}' is {term.reward!r}; expected something to call with samples.")
         if not math.isfinite(term.weight):
             raise UsageError(f"Reward '{term.name}' has the weight {term.weight}; expected a finite number.")
-        taken = {t.name for t in terms}
+        taken = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
         names = [term.name, *(f"{term.name}-{i}" for i in range(2, len(given) + 2))]
         name = next(n for n in names if n not in taken)
         terms.append(RewardTerm(name=name, reward=term.reward, weight=term.weight, on_error=term.on_error))

@@ -1,16 +1,11 @@
 """A run: a config, a folder, and the loop that fills it.
 
-The folder holds `config.yaml` (resolved), `versions.json`, `metrics.jsonl` (one object per step), `eval.jsonl` (one
-per evaluation), `samples/` (the same held-out prompts at every evaluation), `checkpoints/` and `report.html`.
+Builds everything that the config names, trains step by step, evaluates and saves when due, and ends with the report.
+What it prints is for whoever passes a `Watcher`.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import platform
-import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,20 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
-from PIL import Image
 
-import grpokit
 from grpokit import build, checkpoint, registry, report
-from grpokit.config import RunConfig, resolved
-from grpokit.errors import RewardError, RunError, UsageError
+from grpokit.config import RunConfig
+from grpokit.errors import RewardError, UsageError
 from grpokit.evaluation import Evaluation, evaluate
+from grpokit.folder import Journal, claimed, write_header
 from grpokit.policy import Policy
+from grpokit.report import read_rows
 from grpokit.reward import RewardTerm
 from grpokit.trainer import Trainer
-from grpokit.types import Prompt, Sample, StepReport
-
-SHOWN_SAMPLES = 16
+from grpokit.types import Prompt, StepReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,15 +92,15 @@ def train(
     terms = build.rewards(config)
     prompts, held_out = build.prompts(config)
     policy = build.policy(config)
-    _claim(folder, resume=resume, overwrite=overwrite)
-    trainer = build.trainer(config, policy, terms, prompts, folder)
-    if resume:
-        _resume(trainer, folder)
-    _write_header(folder, config)
+    with claimed(folder, resume=resume, overwrite=overwrite):
+        trainer = build.trainer(config, policy, terms, prompts, folder)
+        if resume:
+            _resume(trainer, folder)
+        write_header(folder, config)
     watcher.start(trainer)
     _tell(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
 
-    journal = _Journal(folder, trainer.completed)
+    journal = Journal(folder, trainer.completed)
 
     def look() -> None:
         if held_out is not None and journal.last_evaluation != trainer.completed:
@@ -144,7 +136,7 @@ def train(
         look()
     report.write(folder)
     _tell(watcher, "grpokit_run_end", folder=folder)
-    evaluations = read_jsonl(folder / "eval.jsonl")
+    evaluations = read_rows(folder / "eval.jsonl")
     return Result(
         folder=folder,
         steps=trainer.completed,
@@ -154,47 +146,8 @@ def train(
     )
 
 
-def open_run(folder: Path) -> tuple[RunConfig, Path | None]:
-    """Read a run folder: its resolved config and its latest checkpoint, if any.
-
-    Raises:
-        UsageError: it is no run folder.
-    """
-    if not (folder / "config.yaml").is_file():
-        raise UsageError(f"{folder} is no run folder: it has no config.yaml.")
-    config, _ = build.read_config(str(folder / "config.yaml"))
-    return config, checkpoint.latest(folder / "checkpoints")
-
-
 def _evaluate(config: RunConfig, policy: Policy, terms: Sequence[RewardTerm], held_out: Sequence[Prompt]) -> Evaluation:
     return evaluate(policy, terms, held_out, seed=config.seed, samples_per_prompt=config.run.eval_samples)
-
-
-def _claim(folder: Path, *, resume: bool, overwrite: bool) -> None:
-    """Make sure that the folder may be written to, and that nothing in it is lost by surprise."""
-    if resume and overwrite:
-        raise UsageError("Give either --resume or --overwrite, not both.")
-    used = folder.is_dir() and any(folder.iterdir())
-    ours = all((folder / name).is_file() for name in ("config.yaml", "versions.json"))  # a project may have the first
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"The run folder {folder} is a file. Choose another with run.dir=...")
-    if resume and not used:
-        raise UsageError(
-            f"There is nothing to resume in {folder}: it is {'empty' if folder.is_dir() else 'not there'}."
-        )
-    if used and not ours:
-        raise UsageError(f"{folder} holds files that are no run of grpokit. Choose another folder with run.dir=...")
-    if used and not resume and not overwrite:
-        raise UsageError(
-            f"{folder} holds a run already. Add --resume to go on with it, --overwrite to delete it and start anew, "
-            "or choose another folder with run.dir=..."
-        )
-    try:
-        if overwrite and used:
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"The run folder {folder} cannot be made: {error}.") from error
 
 
 def _resume(trainer: Trainer, folder: Path) -> None:
@@ -202,110 +155,6 @@ def _resume(trainer: Trainer, folder: Path) -> None:
     if found is None:
         raise UsageError(f"{folder} has no checkpoint to resume from. Start anew with --overwrite.")
     trainer.load(found)
-
-
-def _write_header(folder: Path, config: RunConfig) -> None:
-    versions = {
-        "python": platform.python_version(),
-        "grpokit": grpokit.__version__,
-        "torch": torch.__version__,
-        "plugins": {p.name: f"{p.package} {p.version}" for p in registry.plugins() if not p.error},
-    }
-    _write(folder / "config.yaml", yaml.safe_dump(resolved(config), sort_keys=False))
-    _write(folder / "versions.json", json.dumps(versions, indent=2))
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a whole file or nothing."""
-    temporary = path.with_suffix(".partial")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
-class _Journal:
-    """The growing files of a run. After a resume, what lies beyond the checkpoint is cut off first."""
-
-    def __init__(self, folder: Path, completed: int) -> None:
-        self.folder = folder
-        self.last_evaluation = -1
-        for name in ("metrics.jsonl", "eval.jsonl"):
-            path = folder / name
-            rows = [row for row in read_jsonl(path) if row["step"] <= completed]
-            _write(path, "".join(json.dumps(row) + "\n" for row in rows))
-            if name == "eval.jsonl" and rows:
-                self.last_evaluation = rows[-1]["step"]
-
-    def step(self, done: StepReport) -> None:
-        self._append("metrics.jsonl", done.metrics)
-
-    def evaluation(self, step: int, found: Evaluation) -> None:
-        widths = found.half_widths()
-        row: dict[str, float] = {"step": step}
-        for name, mean in found.means().items():
-            row[name] = mean
-            row[f"{name}/ci95"] = widths[name]
-        save_samples(self.folder / "samples" / f"step_{step:06d}", found)
-        self._append("eval.jsonl", row)
-        self.last_evaluation = step
-
-    def _append(self, name: str, row: Mapping[str, float]) -> None:
-        try:
-            with (self.folder / name).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(_finite(row)) + "\n")
-        except OSError as error:
-            raise RunError(f"{self.folder / name} cannot be written: {error}.") from error
-
-
-def _finite(row: Mapping[str, float]) -> dict[str, float | None]:
-    """NaN is no JSON: it becomes null."""
-    return {name: value if math.isfinite(value) else None for name, value in row.items()}
-
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Rows of a JSON-lines file that a run wrote; a torn last line, as a crash leaves it, is passed over."""
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").split("\n"):  # a text may hold other separators
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
-
-
-def save_samples(folder: Path, found: Evaluation, *, most: int | None = SHOWN_SAMPLES) -> None:
-    """Write samples (pictures as PNG) and `samples.jsonl` with their prompts and scores."""
-    rows = []
-    for i, sample in enumerate(found.samples[:most]):
-        scores = _finite(dict(zip(found.scores.names, found.scores.matrix[i].tolist(), strict=True)))
-        rows.append({**_write_output(folder, i, sample), "scores": scores})
-    _write_rows(folder, rows)
-
-
-def save_outputs(folder: Path, samples: Sequence[Sample]) -> None:
-    """Write samples without scores."""
-    _write_rows(folder, [_write_output(folder, i, sample) for i, sample in enumerate(samples)])
-
-
-def _write_output(folder: Path, index: int, sample: Sample) -> dict[str, Any]:
-    folder.mkdir(parents=True, exist_ok=True)
-    row: dict[str, Any] = {"prompt": sample.prompt.text}
-    if isinstance(sample.output, Image.Image):
-        row["file"] = f"{index:04d}.png"
-        sample.output.save(folder / row["file"])
-    else:
-        row["output"] = sample.output if isinstance(sample.output, str) else repr(sample.output)
-    if isinstance(sample.prompt.target, Image.Image):
-        row["target"] = f"{index:04d}.target.png"
-        sample.prompt.target.save(folder / row["target"])
-    elif sample.prompt.target is not None:
-        row["target_text"] = str(sample.prompt.target)
-    return row
-
-
-def _write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    _write(folder / "samples.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def _tell(watcher: Watcher, hook: str, **arguments: Any) -> None:

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "config": "errors",
     "report": "errors",
     "types": "errors",
+    "images": "errors",
     "builtin": "errors specs hookspecs types",  # what a third party may import, and no more
     "sampling": "types",
     "devices": "errors",
@@ -38,9 +39,10 @@ MAY_IMPORT = {
     "testing": "errors types sampling policy reward objectives registry",
     "trainer": "errors types sampling devices policy reward advantages objectives data checkpoint pieces metrics",
     "build": "errors registry config types policy reward advantages objectives data trainer",
-    "run": "errors registry config report types policy reward data checkpoint evaluation trainer build",
+    "folder": "errors registry config report types evaluation",
+    "run": "errors registry config report types policy reward data checkpoint evaluation trainer build folder",
     "progress": "errors types evaluation trainer run",
-    "cli": "errors registry config report types data checkpoint evaluation trainer build run progress testing",
+    "cli": "errors registry config report types data checkpoint evaluation trainer build folder run progress testing",
     "__main__": "cli",
 }
 NO_TORCH = ["errors", "specs", "hookspecs", "registry", "config", "cli", "types", "__init__", "__main__"]

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from tiny_policies import TinyTokens
 
 import grpokit
 from grpokit import PluginError, Prompt, Sample, Trainer, build, hookspecs, registry, run
 from grpokit.config import parse
+from tiny_policies import TinyTokens
 
 HERE = Path(__file__).parent
 ERRORS = {

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
 from grpokit import Prompt, RewardError, RewardTerm, RunError, Trainer, UsageError, advantages, objectives
 from grpokit.pieces import micro_batches, minibatch_rows
+from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
-from grpokit_ocr import engine
-from grpokit_ocr.engine import LineReader, ink_box
-from grpokit_ocr.reward import OCRReward
 from PIL import Image, ImageDraw, ImageFont
 
 import grpokit
 from grpokit import PluginError, Prompt, RewardError, Sample, UsageError
+from grpokit_ocr import engine
+from grpokit_ocr.engine import LineReader, ink_box
+from grpokit_ocr.reward import OCRReward
 
 FONTS = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 WORD_LIST = (
@@ -223,13 +223,15 @@ def test_a_cached_score_is_the_score(reader):
 
 @pytest.mark.parametrize(("output", "named"), [("river", "str"), (None, "NoneType"), (np.zeros((8, 8, 3)), "ndarray")])
 def test_an_output_of_the_wrong_type_is_refused(output, named):
-    with pytest.raises(RewardError, match=rf"expected a PIL\.Image\.Image as the output of row 1, got {named}"):
+    with pytest.raises(
+        RewardError, match=rf"Expected a PIL\.Image\.Image as the output of row 1 \(reward 'ocr'\), got {named}"
+    ):
         OCRReward(engine=Recorder())([sample(Image.new("L", (4, 4))), sample(output)])
 
 
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_a_picture_without_a_known_white_is_refused(mode):
-    with pytest.raises(RewardError, match=f"row 0 has the mode '{mode}'.*Convert it first"):
+    with pytest.raises(RewardError, match=rf"row 0 \(reward 'ocr'\) has the mode '{mode}'.*Convert it first"):
         OCRReward(engine=Recorder())([sample(Image.new(mode, (4, 4)))])
 
 

@@ -7,9 +7,10 @@ import random
 import time
 
 import pytest
+from rapidfuzz.distance import Levenshtein
+
 from grpokit_ocr import scoring
 from grpokit_ocr.scoring import MAX_FREE_ORDER, MAX_WORDS, normalise, quoted, score_text, similarity
-from rapidfuzz.distance import Levenshtein
 
 
 def test_doctests():

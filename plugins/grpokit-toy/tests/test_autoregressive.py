@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from grpokit_toy.autoregressive import AutoregressivePolicy
-from grpokit_toy.transformer import Shape, Transformer
 
 from grpokit import Prompt, UsageError
 from grpokit.sampling import derive_seeds
+from grpokit_toy.autoregressive import AutoregressivePolicy
+from grpokit_toy.transformer import Shape, Transformer
 
 EOS = 3
 

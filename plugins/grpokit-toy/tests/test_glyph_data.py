@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+
+from grpokit import UsageError
 from grpokit_toy.codebook import ALPHABET, COLUMNS, MARGIN, MAX_LETTERS, PATCH, ROWS, codebook, target_image
 from grpokit_toy.data import glyph_prompts, glyph_words
 from grpokit_toy.glyph import quoted_word
-
-from grpokit import UsageError
 
 
 def test_splits_share_no_word():

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from grpokit_toy.codebook import COLUMNS, PATCH, ROWS, codebook
-from grpokit_toy.data import glyph_prompts
-from grpokit_toy.glyph import ToyGlyph
 
 from grpokit import Prompt, UsageError
 from grpokit.sampling import derive_seeds
+from grpokit_toy.codebook import COLUMNS, PATCH, ROWS, codebook
+from grpokit_toy.data import glyph_prompts
+from grpokit_toy.glyph import ToyGlyph
 
 PROMPTS = glyph_prompts("train", limit=5)
 ALL = slice(0, ROWS * COLUMNS)

@@ -16,13 +16,14 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageFont
+from safetensors.torch import save_file
+from torch.nn import functional
+
 from grpokit_toy import codebook as book
 from grpokit_toy.data import glyph_words
 from grpokit_toy.glyph import build, prompt_tokens
 from grpokit_toy.transformer import PAD, Transformer
-from PIL import Image, ImageDraw, ImageFont
-from safetensors.torch import save_file
-from torch.nn import functional
 
 INK, PAPER = (30, 40, 90), (250, 240, 215)
 CAPITALS = 22  # pixels, the height of a letter

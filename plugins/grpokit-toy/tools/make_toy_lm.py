@@ -13,10 +13,11 @@ import argparse
 from pathlib import Path
 
 import torch
-from grpokit_toy import lm
-from grpokit_toy.transformer import Transformer
 from safetensors.torch import save_file
 from torch.nn import functional
+
+from grpokit_toy import lm
+from grpokit_toy.transformer import Transformer
 
 BATCH, LEARNING_RATE, IGNORED = 64, 1e-3, -100
 

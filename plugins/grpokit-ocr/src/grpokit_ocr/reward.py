@@ -1,6 +1,6 @@
 """The reward `ocr`: reads each picture and scores what it reads against the text that the prompt quotes.
 
-`engine` reads, `scoring` compares; this module joins them, turns any picture into RGB and keeps what was read, so
+`engine` reads, `scoring` compares; this module joins them and keeps what was read, so
 that a picture that comes again (in an evaluation, in a group that collapsed) is not read again.
 """
 
@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
-from grpokit import RewardError, Sample, UsageError
+from grpokit import Sample, UsageError
+from grpokit.images import to_rgb
 from grpokit_ocr.engine import Engine, LineReader
 from grpokit_ocr.scoring import quoted, score_text
 
@@ -65,9 +65,11 @@ class OCRReward:
             B scores in [0, 1]; NaN where the prompt quotes nothing.
 
         Raises:
-            RewardError: an output is not a picture (`to_rgb`).
+            RewardError: an output is not a picture (`grpokit.images.to_rgb`).
         """
-        images = [to_rgb(sample.output, row) for row, sample in enumerate(samples)]
+        images = [
+            to_rgb(sample.output, what=f"the output of row {row} (reward 'ocr')") for row, sample in enumerate(samples)
+        ]
         asked = [i for i, sample in enumerate(samples) if quoted(sample.prompt.text)]
         scores = [math.nan] * len(samples)
         for i, lines in zip(asked, self.read([images[i] for i in asked]), strict=True):
@@ -87,27 +89,3 @@ class OCRReward:
         while len(self._read) > self.cache_size:
             self._read.popitem(last=False)
         return [texts[key] for key in keys]
-
-
-def to_rgb(output: object, row: int) -> Image.Image:
-    """Return a sample's picture as RGB: transparent parts on white, 16-bit gray scaled down.
-
-    Raises:
-        RewardError: it is not a picture, or has a mode that does not say which number is white (`I`, `F`).
-    """
-    if not isinstance(output, Image.Image):
-        raise RewardError(
-            f"The reward 'ocr' scores pictures: expected a PIL.Image.Image as the output of row {row}, got "
-            f"{type(output).__name__}. Use it with a policy that makes images, or convert with Image.fromarray."
-        )
-    if output.mode in ("I", "F"):
-        raise RewardError(
-            f"The picture of row {row} has the mode '{output.mode}', in which no number is agreed to be white; "
-            "expected RGB, RGBA, a palette or gray with 8 or 16 bits. Convert it first, with your own scale."
-        )
-    if output.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(output) // 257).astype(np.uint8)).convert("RGB")
-    if output.has_transparency_data:
-        rgba = output.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
-    return output.convert("RGB")

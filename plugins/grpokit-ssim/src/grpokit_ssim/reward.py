@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from skimage.metrics import structural_similarity
 
-from grpokit import DataError, RewardError, Sample
+from grpokit import DataError, Sample
+from grpokit.images import to_rgb
 
 WINDOW = 7
 """Pixels; the side of SSIM's window, scikit-image's default. Smaller pictures get the largest odd side that fits."""
@@ -80,12 +81,8 @@ def _compare(samples: Sequence[Sample], name: str, measure: Callable[[Pixels, Pi
     targets: dict[int, Pixels] = {}  # by the identity of the picture that a group's prompts share
     scores = []
     for row, sample in enumerate(samples):
-        output, target = sample.output, sample.prompt.target
-        if not isinstance(output, Image.Image):
-            raise RewardError(
-                f"The reward '{name}' compares pictures: expected a PIL.Image.Image as the output of row {row}, got "
-                f"{type(output).__name__}. Use it with a policy that makes images, or convert with Image.fromarray."
-            )
+        picture = to_rgb(sample.output, what=f"the output of row {row} (reward '{name}')")
+        target = sample.prompt.target
         if target is None:
             scores.append(math.nan)
             continue
@@ -95,33 +92,11 @@ def _compare(samples: Sequence[Sample], name: str, measure: Callable[[Pixels, Pi
                 f"{sample.prompt.text!r}), got {type(target).__name__}. Give the prompts a folder of target images."
             )
         if id(target) not in targets:
-            targets[id(target)] = _pixels(to_rgb(target))
-        picture = to_rgb(output)
+            targets[id(target)] = _pixels(to_rgb(target, what=f"the target of row {row} (reward '{name}')"))
         if picture.size != target.size:
             picture = picture.resize(target.size, RESAMPLING)
         scores.append(measure(_pixels(picture), targets[id(target)]))
     return scores
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Return a picture as RGB, 8 bits per colour: transparent parts on white, 16-bit gray scaled down.
-
-    Raises:
-        RewardError: the picture has no pixels, or a mode that does not say which number is white (`I`, `F`).
-    """
-    if 0 in image.size:
-        raise RewardError(f"A picture of {image.width} x {image.height} pixels has nothing to compare.")
-    if image.mode in ("I", "F"):
-        raise RewardError(
-            f"A picture has the mode '{image.mode}', in which no number is agreed to be white; expected RGB, RGBA, a "
-            "palette or gray with 8 or 16 bits. Convert it first, with your own scale."
-        )
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) // 257).astype(np.uint8)).convert("RGB")
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
-    return image.convert("RGB")
 
 
 def _pixels(image: Image.Image) -> Pixels:
