@@ -131,6 +131,7 @@ def train(
             if config.run.save_every and done.step % config.run.save_every == 0:
                 save()
     save()
+    trainer.close()
     interrupted = trainer.completed < trainer.steps
     if not interrupted:
         look()

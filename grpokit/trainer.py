@@ -208,7 +208,9 @@ class Trainer:
         """Go on from what `save` wrote."""
         self.completed = checkpoint.load(Path(folder), policy=self.policy, optimizer=self.optimizer)
 
-    # --- the parts of a step, in order ---------------------------------------------------------------------------
+    def close(self) -> None:
+        """Let trackers write what they hold back."""
+        self.accelerator.end_training()
 
     def _rollout(self) -> Rollout:
         indices = prompt_indices(self.seed, self.completed, per_step=self.prompts_per_step, total=len(self.prompts))
@@ -273,8 +275,9 @@ class Trainer:
                 continue
             for steps in slices:
                 with watch("replay"):
+                    reference = self._reference(piece, [steps])
                     new = self._replay(piece.rollout, steps, grad=True)
-                    value = self._loss(piece, new, steps, tally, fresh=fresh)
+                    value = self._loss(piece, new, steps, reference, tally, fresh=fresh)
                 with watch("backward"):
                     self.accelerator.backward(value)
                 loss += value.detach()
@@ -291,7 +294,8 @@ class Trainer:
         with watch("replay"):
             views = [self._replay(piece.rollout, steps, grad=False) for steps in slices]
             whole = leaves(concatenate(views))
-            value = self._loss(piece, whole, slice(0, piece.rollout.mask.shape[1]), tally, fresh=fresh)
+            every = slice(0, piece.rollout.mask.shape[1])
+            value = self._loss(piece, whole, every, self._reference(piece, slices), tally, fresh=fresh)
         slopes = gradients(value, whole)
         for steps in slices:
             with watch("replay"):
@@ -303,15 +307,20 @@ class Trainer:
                 self.accelerator.backward(weighted)
         return value.detach()
 
-    def _loss(self, piece: Piece, new: Steps, steps: slice, tally: metrics.Tally, *, fresh: bool) -> Tensor:
+    def _reference(self, piece: Piece, slices: Sequence[slice]) -> Steps | None:
+        """The reference's view of consecutive slices; the context is left before any backward pass."""
+        if self.objective.needs_moments:
+            with self.policy.reference():
+                return concatenate([self._replay(piece.rollout, steps, grad=False) for steps in slices])
+        return piece.reference and piece.reference.cut(steps=slice(slices[0].start, slices[-1].stop))
+
+    def _loss(
+        self, piece: Piece, new: Steps, steps: slice, reference: Steps | None, tally: metrics.Tally, *, fresh: bool
+    ) -> Tensor:
         """The weighted sum of the objective over some decisions of a piece: a scalar."""
         mask = piece.rollout.mask[:, steps]
         old = piece.old.cut(steps=steps) if piece.old else new.detach()
         advantages = piece.advantages if piece.advantages.ndim == 1 else piece.advantages[:, steps]
-        reference = piece.reference and piece.reference.cut(steps=steps)
-        if self.objective.needs_moments:
-            with self.policy.reference():
-                reference = self._replay(piece.rollout, steps, grad=False)
         result = self.objective(new, old, advantages, mask, reference)
         for name, values in result.stats.items():
             tally.add(name, values, mask)
@@ -341,8 +350,6 @@ class Trainer:
             progress = min(1.0, max(0, update_index - self.warmup_steps) / horizon)
             rate *= (1 + math.cos(math.pi * progress)) / 2
         return rate
-
-    # --- setting up ----------------------------------------------------------------------------------------------
 
     def _check_numbers(self) -> None:
         for name in ("steps", "prompts_per_step", "micro_batch_size", "updates_per_rollout", "minibatches"):

@@ -85,6 +85,17 @@ def test_gaussian_steps_add_up_with_exact_kl(size: int) -> None:
     assert (pieces[half:] - full[half:]).norm() / full[half:].norm() < 1e-10
 
 
+def test_sequence_ratio_with_exact_kl_adds_up_over_slices() -> None:
+    objective = objectives.gspo(kl="gaussian", kl_coef=0.5, clip_range=0.01, clip_range_high=0.01)
+    whole = TinyGaussian(dtype=torch.float64)
+    whole.slices = 1
+    full = gradient(whole, nearness, objective=objective)
+    sliced = TinyGaussian(dtype=torch.float64)
+    pieces = gradient(sliced, nearness, objective=objective, micro_batch_size=4)
+    assert (pieces - full).norm() / full.norm() < 1e-10
+    assert {steps.stop - steps.start for _, steps in sliced.replayed} == {1}  # never more than a slice at a time
+
+
 def test_gradient_equals_one_written_by_hand() -> None:
     trainer = make(TinyTokens(dtype=torch.float64), max_grad_norm=None, micro_batch_size=3)
     seen = record_gradients(trainer)
