@@ -101,12 +101,15 @@ def score(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
 
     Raises:
         RewardError: a reward raised (and its `on_error` is "stop"), or returned infinity, a wrong length or type.
+        UsageError: a reward cannot work with its parameters or with the targets, whatever its `on_error`.
     """
     columns, seconds, failed = [], [], []
     for term in terms:
         start = time.perf_counter()
         try:
             values = term.reward(samples)
+        except UsageError as error:  # a parameter or a target is wrong: skipping rows would hide it
+            raise type(error)(f"Reward '{term.name}': {error}") from error
         except Exception as error:
             if term.on_error == "stop":
                 said = " ".join(f": {error}".split()) if str(error) else ""

@@ -92,15 +92,7 @@ def train(
     terms = build.rewards(config)
     prompts, held_out = build.prompts(config)
     policy = build.policy(config)
-    with claimed(folder, resume=resume, overwrite=overwrite):
-        trainer = build.trainer(config, policy, terms, prompts, folder)
-        if resume:
-            _resume(trainer, folder)
-        write_header(folder, config)
-    watcher.start(trainer)
-    _tell(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
-
-    journal = Journal(folder, trainer.completed)
+    every = config.run.eval_every
 
     def look() -> None:
         if held_out is not None and journal.last_evaluation != trainer.completed:
@@ -113,9 +105,16 @@ def train(
         trainer.save(place)
         return place
 
-    every = config.run.eval_every
-    if journal.last_evaluation < 0 or (every and trainer.completed % every == 0):  # a resume adds none of its own
-        look()
+    with claimed(folder, resume=resume, overwrite=overwrite):  # what fails in here leaves the folder as it was
+        trainer = build.trainer(config, policy, terms, prompts, folder)
+        if resume:
+            _resume(trainer, folder)
+        write_header(folder, config)
+        watcher.start(trainer)
+        _tell(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
+        journal = Journal(folder, trainer.completed)
+        if journal.last_evaluation < 0 or (every and trainer.completed % every == 0):  # a resume adds none of its own
+            look()
     with _stop_on_interrupt() as stop:
         while trainer.completed < trainer.steps and not stop.is_set():
             try:
