@@ -23,7 +23,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
     yield PolicySpec(
         name="toy-lm",
         factory="grpokit_toy.lm:ToyLM",
-        summary="adds three digits, thinking aloud one character at a time",
+        summary="adds two numbers, thinking aloud one character at a time",
         install="pip install grpokit-toy",
         makes="text",
     )
@@ -41,6 +41,6 @@ def grpokit_presets() -> Iterable[PresetSpec]:
     yield PresetSpec(
         name="toy-lm",
         factory="grpokit_toy:presets/toy-lm.yaml",
-        summary="toy-lm learns to add three digits from format and answer rewards, in about two minutes on two cores",
+        summary="toy-lm learns to add two numbers from format and answer rewards",
         install="pip install grpokit-toy",
     )
