@@ -1,0 +1,85 @@
+"""Resuming is exact: from every step of a run, the rest is bit for bit what it would have been."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from grpokit import build, run
+
+STEPS = 12
+SMALL = [
+    f"trainer.steps={STEPS}",
+    "trainer.prompts_per_step=2",
+    "trainer.group_size=4",
+    "trainer.micro_batch_size=3",
+    "trainer.updates_per_rollout=2",
+    "trainer.minibatches=2",
+    "trainer.kl_coef=0.05",
+    "trainer.schedule=cosine",
+    "data.limit=20",
+    "run.save_every=1",
+    "run.eval_every=4",
+]
+PRESETS = ["toy-lm", "toy-glyph"]
+
+
+def train(preset: str, folder: Path, *, resume: bool = False, overrides: tuple[str, ...] = ()) -> run.Result:
+    threads = torch.get_num_threads()
+    try:
+        config, _ = build.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
+        return run.train(config, resume=resume)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", params=PRESETS)
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A preset and the folder of its uninterrupted run, with a checkpoint after every step."""
+    folder = tmp_path_factory.mktemp(request.param) / "whole"
+    train(request.param, folder)
+    yield request.param, folder
+
+
+def measured(folder: Path, name: str) -> list[dict[str, float]]:
+    """Rows of a journal without what depends on the clock or the machine."""
+    rows = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+    noise = ("time", "memory", "step_time")
+    return [{k: v for k, v in row.items() if not k.startswith(noise) and not k.endswith("/seconds")} for row in rows]
+
+
+def interrupted(whole: Path, step: int, folder: Path) -> None:
+    """A copy of a run as it was left when only the checkpoint after `step` had been saved, and more was journaled."""
+    shutil.copytree(whole, folder)
+    for checkpoint in (folder / "checkpoints").iterdir():
+        if int(checkpoint.name.removeprefix("step_")) > step:
+            shutil.rmtree(checkpoint)
+
+
+def assert_same(a: Path, b: Path) -> None:
+    assert measured(a, "metrics.jsonl") == measured(b, "metrics.jsonl")
+    assert measured(a, "eval.jsonl") == measured(b, "eval.jsonl")
+    last = Path("checkpoints") / f"step_{STEPS:06d}"
+    for file in ("policy/model.safetensors", "optimizer.safetensors"):
+        x, y = load_file(a / last / file), load_file(b / last / file)
+        assert x.keys() == y.keys()
+        assert all(torch.equal(x[name], y[name]) for name in x)
+    for path in sorted((a / "samples").rglob("*.*")):
+        assert path.read_bytes() == (b / "samples" / path.relative_to(a / "samples")).read_bytes(), path.name
+
+
+@pytest.mark.parametrize("step", range(1, STEPS))
+def test_resume_is_bit_equal_at_every_step(whole: tuple[str, Path], step: int, tmp_path: Path) -> None:
+    preset, uninterrupted = whole
+    interrupted(uninterrupted, step, tmp_path / "again")
+    result = train(preset, tmp_path / "again", resume=True)
+    assert result.steps == STEPS
+    assert_same(uninterrupted, tmp_path / "again")
+    steps = [row["step"] for row in measured(tmp_path / "again", "metrics.jsonl")]
+    assert steps == list(range(1, STEPS + 1))  # no gap, no duplicate
