@@ -2,8 +2,8 @@
 
 All have the signature `(rewards [B, R], weights [R], groups [B]) -> [B]`; rows may stand in any order, for `groups`
 says which belong together. The arithmetic is fp64. NaN means that a reward could not score a row: the row then takes
-the mean of its group's scored rows for that reward (0 where there are none), so it says nothing. A row that no reward
-scored gets exactly 0 and stays out of all statistics, and so does a group whose scores are all equal.
+the mean of its group's scored rows for that reward (the batch's where there are none), so it says nothing. A row that
+no reward scored gets exactly 0 and stays out of all statistics, and so does a group whose scores are all equal.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ class _Batch:
         self.scored = self.known.any(-1)  # [B]
         self.filled = torch.zeros_like(r)  # [B, R]
         for k, (column, known) in enumerate(zip(r.T, self.known.T, strict=True)):
-            self.filled[:, k] = torch.where(known, column, self.mean(column, known))
+            overall = column[known].mean() if bool(known.any()) else 0.0  # of no weight: centring takes it out again
+            group = torch.where(self.count(known) > 0, self.mean(column, known), overall)
+            self.filled[:, k] = torch.where(known, column, group)
 
     def _group_sum(self, x: Tensor) -> Tensor:
         """[B] -> [P]"""

@@ -38,9 +38,12 @@ def save(folder: Path, *, policy: Policy, optimizer: Any, step: int) -> None:
         state = {"format": FORMAT, "step": step, "optimizer": numbers}
         (temporary / "state.json").write_text(json.dumps(state))
         _flush(temporary)
+        former = folder.with_name(f".{folder.name}.former")
+        shutil.rmtree(former, ignore_errors=True)
         if folder.exists():
-            shutil.rmtree(folder)
+            os.replace(folder, former)
         os.replace(temporary, folder)
+        shutil.rmtree(former, ignore_errors=True)
     except (OSError, SafetensorError) as error:  # a full disk is the second, where safetensors meets it
         shutil.rmtree(temporary, ignore_errors=True)
         raise RunError(f"The checkpoint {folder} cannot be written: {error}.") from error
@@ -57,19 +60,21 @@ def load(folder: Path, *, policy: Policy, optimizer: Any) -> int:
         tensors = load_file(folder / "optimizer.safetensors")
         if state["format"] > FORMAT:
             raise RunError(f"The checkpoint {folder} has format {state['format']}; this grpokit reads up to {FORMAT}.")
-        policy.load(folder / "policy")
         full = optimizer.state_dict()
         full["state"] = _join(tensors, state["optimizer"])
+        step = int(state["step"])
         optimizer.load_state_dict(full)
-        return int(state["step"])
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        policy.load(folder / "policy")
+        return step
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise RunError(f"{folder} is no usable checkpoint: {type(error).__name__}: {error}.") from error
 
 
 def latest(folder: Path) -> Path | None:
     """The checkpoint of the highest step in a run's `checkpoints` folder, or None."""
-    found = sorted(p for p in folder.glob("step_*") if (p / "state.json").exists())
-    return found[-1] if found else None
+    found = {p.name.removeprefix("step_"): p for p in folder.glob("step_*") if (p / "state.json").exists()}
+    numbers = [name for name in found if name.isdecimal()]
+    return found[max(numbers, key=int)] if numbers else None
 
 
 def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:

@@ -99,7 +99,14 @@ def sample(
     else:
         train_prompts, held_out = build.prompts(config)
         given = train_prompts if held_out is None else held_out
-    samples = draw(policy, given[:limit], seed=config.seed, samples_per_prompt=count, stream="sample")
+    samples = draw(
+        policy,
+        given[:limit],
+        seed=config.seed,
+        samples_per_prompt=count,
+        stream="sample",
+        mixed_precision=config.trainer.mixed_precision,
+    )
     folder.save_outputs(out, samples)
     print(f"{len(samples)} samples in {out}")
 
@@ -133,6 +140,7 @@ def evaluate(
             held_out[:limit],
             seed=config.seed,
             samples_per_prompt=samples or config.run.eval_samples,
+            mixed_precision=config.trainer.mixed_precision,
         )
         widths = found.half_widths()
         columns[label] = found.means() | {f"{name}/ci95": width for name, width in widths.items()}

@@ -55,6 +55,7 @@ def make_accelerator(
         )
     except ValueError as error:
         raise UsageError(f"The devices or trackers cannot be set up: {error}") from error
+    accelerator.gradient_accumulation_steps = 1  # the environment may say otherwise, and every loss would shrink
     if trackers:
         accelerator.init_trackers("grpokit")
         missing = sorted(set(trackers) - {tracker.name for tracker in accelerator.trackers})

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,6 +62,7 @@ def draw(
     batch_size: int = 64,
     evaluate: bool = True,
     stream: str = "evaluate",
+    mixed_precision: str = "no",
 ) -> list[Sample]:
     """Draw samples without training, in batches of whole prompts; the batches do not change what is drawn.
 
@@ -71,6 +74,7 @@ def draw(
         batch_size: about how many samples at a time.
         evaluate: with the policy's settings for evaluation (else those of training).
         stream: "evaluate" or "sample".
+        mixed_precision: "no", "bf16" or "fp16", as in training.
 
     Returns:
         P * G samples, a prompt's samples next to each other.
@@ -86,7 +90,7 @@ def draw(
         part = slice(start, start + at_once)
         rows = slice(start * samples_per_prompt, (start + at_once) * samples_per_prompt)
         piece = Seeds(row=seeds.row[rows], group=seeds.group[part], group_ids=seeds.group_ids[part])
-        with torch.no_grad():
+        with torch.no_grad(), _autocast(device, mixed_precision):
             rollout = policy.rollout(prompts[part], samples_per_prompt, seeds=piece.to(device), evaluate=evaluate)
         samples.extend(rollout.samples)
     return samples
@@ -100,6 +104,7 @@ def evaluate(
     seed: int = 42,
     samples_per_prompt: int = 1,
     batch_size: int = 64,
+    mixed_precision: str = "no",
 ) -> Evaluation:
     """Draw samples on held-out prompts and score them.
 
@@ -110,7 +115,20 @@ def evaluate(
         seed: all randomness; the same seed gives the same draws before and after training.
         samples_per_prompt: samples for each prompt.
         batch_size: about how many samples at a time.
+        mixed_precision: "no", "bf16" or "fp16", as in training.
     """
     terms = as_terms(rewards)
-    samples = draw(policy, prompts, seed=seed, samples_per_prompt=samples_per_prompt, batch_size=batch_size)
+    samples = draw(
+        policy,
+        prompts,
+        seed=seed,
+        samples_per_prompt=samples_per_prompt,
+        batch_size=batch_size,
+        mixed_precision=mixed_precision,
+    )
     return Evaluation(samples=samples, scores=score(terms, samples))
+
+
+def _autocast(device: torch.device, mixed_precision: str) -> AbstractContextManager[Any]:
+    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return torch.autocast(device.type, dtypes[mixed_precision]) if mixed_precision in dtypes else nullcontext()

@@ -6,6 +6,7 @@ where the meaning is the same.
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -54,6 +55,7 @@ class Tally:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, Tensor] = {}
         self._max: dict[str, Tensor] = {}
+        self._min: dict[str, Tensor] = {}
 
     def add(self, name: str, values: Tensor, mask: Tensor) -> None:
         """Count `values` [b, t] where `mask` [b, t] is True."""
@@ -63,15 +65,19 @@ class Tally:
         self._counts[name] = self._counts.get(name, zero) + mask.sum()
         if kept.numel():
             top = torch.where(mask, values.detach().double(), -torch.inf).max()
+            low = torch.where(mask, values.detach().double(), torch.inf).min()
             self._max[name] = torch.maximum(self._max[name], top) if name in self._max else top
+            self._min[name] = torch.minimum(self._min[name], low) if name in self._min else low
 
     def means(self) -> dict[str, float]:
         """Name -> mean over decisions."""
         return {name: float(total / self._counts[name].clamp(min=1)) for name, total in self._sums.items()}
 
-    def maximum(self, name: str) -> float:
-        """The largest value seen."""
-        return float(self._max[name])
+    def extremes(self, name: str) -> tuple[float, float]:
+        """The smallest and the largest value seen; NaN where there was none."""
+        if name not in self._max or not bool(self._max[name].isfinite()):
+            return math.nan, math.nan
+        return float(self._min[name]), float(self._max[name])
 
 
 def reward_metrics(scores: Scores, groups: Tensor, advantages: Tensor) -> dict[str, float]:
@@ -117,8 +123,8 @@ def decision_metrics(tally: Tally) -> dict[str, float]:
         "gap": "sampling/sampling_logp_difference/mean",
     }
     metrics = {public: means[name] for name, public in names.items() if name in means}
-    metrics["ratio/max"] = tally.maximum("ratio")
-    metrics["sampling/sampling_logp_difference/max"] = tally.maximum("gap")
+    metrics["ratio/min"], metrics["ratio/max"] = tally.extremes("ratio")
+    metrics["sampling/sampling_logp_difference/max"] = tally.extremes("gap")[1]
     return metrics
 
 

@@ -153,10 +153,12 @@ def kl_divergence(new: Steps, reference: Steps, mask: Tensor, kind: KLKind = "k3
     if kind == "gaussian":
         if new.mean is None or new.std is None or reference.mean is None or reference.std is None:
             raise UsageError("kl 'gaussian' needs decisions with a mean and a std; this policy gives none: use k3.")
-        variance = new.std.square() + (new.mean - reference.mean).square()
-        exact = (reference.std / new.std).log() + variance / (2 * reference.std.square()) - 0.5
+        mean, ref_mean = (_masked(x, mask, 0.0) for x in (new.mean, reference.mean))
+        std, ref_std = (_masked(x, mask, 1.0) for x in (new.std, reference.std))
+        variance = std.square() + (mean - ref_mean).square()
+        exact = (ref_std / std).log() + variance / (2 * ref_std.square()) - 0.5
         return torch.where(mask, exact.flatten(2).mean(-1) if exact.ndim > 2 else exact, 0.0)
-    d = torch.where(mask, reference.logprobs - new.logprobs, 0.0)
+    d = _bounded(torch.where(mask, reference.logprobs - new.logprobs, 0.0))
     if kind == "k1":
         return -d
     if kind == "k2":
@@ -166,11 +168,22 @@ def kl_divergence(new: Steps, reference: Steps, mask: Tensor, kind: KLKind = "k3
     raise UsageError(f"kl must be 'k1', 'k2', 'k3' or 'gaussian', got {kind!r}.")
 
 
+def _bounded(log_ratio: Tensor) -> Tensor:
+    """Keep exp() and its gradient finite; e^20 is far beyond any clip."""
+    return log_ratio.clamp(-20.0, 20.0)
+
+
+def _masked(x: Tensor, mask: Tensor, value: float) -> Tensor:
+    """x [b, t, ...] in fp32 or better, with `value` under the mask [b, t]."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, value)
+
+
 def gaussian_logprobs(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Log-density of Gaussian decisions per action dimension: x, mean [b, t, ...], std broadcastable -> [b, t].
 
     The *mean* over the dimensions, as published clip ranges assume: a sum over 65,536 of them has no usable fp32
-    resolution. Computed in fp32 or better.
+    resolution. Computed in fp32 or better; std must be above 0, also where a mask hides the decision.
     """
     x, mean, std = (v.to(torch.promote_types(v.dtype, torch.float32)) for v in (x, mean, std))
     density = -((x - mean) / std).square() / 2 - std.log() - math.log(2 * math.pi) / 2
@@ -248,7 +261,7 @@ class Objective:
         advantages = advantages[:, None] if advantages.ndim == 1 else advantages
         advantages = torch.where(mask, advantages.to(new.logprobs), 0.0)  # [b] -> [b, t]
         logprobs = torch.where(mask, new.logprobs, 0.0)
-        ratio = log_ratio(new.logprobs, old.logprobs, mask, self.ratio).exp()
+        ratio = _bounded(log_ratio(new.logprobs, old.logprobs, mask, self.ratio)).exp()
         surrogate = self.surrogate(ratio, advantages, logprobs)
         value = surrogate.value
         stats = {"ratio": ratio.detach(), **surrogate.stats}
@@ -260,7 +273,8 @@ class Objective:
             stats["kl"] = kl.detach()
         if new.entropy is not None:
             entropy = torch.where(mask, new.entropy, 0.0)
-            value = value - self.entropy_coef * entropy
+            if self.entropy_coef != 0:  # else not even its gradient is touched: it may be infinite
+                value = value - self.entropy_coef * entropy
             stats["entropy"] = entropy.detach()
         elif self.entropy_coef != 0:
             raise UsageError(f"entropy_coef is {self.entropy_coef}, but this policy's replay gives no entropy.")

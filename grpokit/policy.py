@@ -30,7 +30,11 @@ class Policy(Protocol):
     3. A row's numbers do not depend on the other rows of its batch.
     4. Same seeds, same rollout, whatever the batch size; the global random state is neither read nor advanced.
     5. The reference never changes, and leaving `reference()` restores the policy.
-    6. `mask` is True only where the policy decided.
+    6. `mask` is True only where the policy decided, and where the decision has a density: a sampler's noiseless last
+       step is masked out, and then never replayed.
+    7. Step slices follow each other from 0 to T. Tensors in `trace.per_group` are in ascending order of the group's id.
+
+    The trainer moves `modules()` to its device; whatever else the policy needs there, it moves itself.
     """
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:

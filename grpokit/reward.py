@@ -61,8 +61,12 @@ class Scores:
 
     @property
     def total(self) -> Tensor:
-        """[B] weighted sum of what each row got; NaN for a row that no reward scored."""
-        total = (self.matrix.nan_to_num(nan=0.0) * self.weights).sum(-1)
+        """[B] weighted sum of what each row got; NaN for a row that no reward scored.
+
+        A score that is missing counts as that reward's mean over the other rows, not as 0.
+        """
+        means = self.matrix.nanmean(0).nan_to_num(nan=0.0)
+        total = (torch.where(self.matrix.isnan(), means, self.matrix) * self.weights).sum(-1)
         return torch.where(self.matrix.isnan().all(-1), torch.nan, total)
 
 
@@ -107,7 +111,8 @@ def score(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
     for term in terms:
         start = time.perf_counter()
         try:
-            values = term.reward(samples)
+            with torch.no_grad():
+                values = term.reward(samples)
         except UsageError as error:  # a parameter or a target is wrong: skipping rows would hide it
             raise type(error)(f"Reward '{term.name}': {error}") from error
         except Exception as error:

@@ -129,7 +129,9 @@ def train(
                 raise type(error)(f"{error}\n{saved}") from error
             if config.run.save_every and done.step % config.run.save_every == 0:
                 save()
-    save()
+            del done  # lets go of the rollout before the next one is drawn
+    if not (folder / "checkpoints" / f"step_{trainer.completed:06d}").exists():
+        save()
     trainer.close()
     interrupted = trainer.completed < trainer.steps
     if not interrupted:
@@ -147,7 +149,14 @@ def train(
 
 
 def _evaluate(config: RunConfig, policy: Policy, terms: Sequence[RewardTerm], held_out: Sequence[Prompt]) -> Evaluation:
-    return evaluate(policy, terms, held_out, seed=config.seed, samples_per_prompt=config.run.eval_samples)
+    return evaluate(
+        policy,
+        terms,
+        held_out,
+        seed=config.seed,
+        samples_per_prompt=config.run.eval_samples,
+        mixed_precision=config.trainer.mixed_precision,
+    )
 
 
 def _resume(trainer: Trainer, folder: Path) -> None:

@@ -9,8 +9,7 @@ refused), and generation in another engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from grpokit import advantages as advantage_functions
 from grpokit import checkpoint, metrics, objectives
 from grpokit.advantages import AdvantageFn
+from grpokit.checked import CheckedPolicy
 from grpokit.data import as_prompts, prompt_indices
 from grpokit.devices import make_accelerator
 from grpokit.errors import RunError, UsageError
@@ -101,10 +101,14 @@ class Trainer:
         self._check_numbers()
 
         self.accelerator = make_accelerator(mixed_precision, device, trackers, folder)
+        self.mixed_precision = mixed_precision  # accelerate's own is shared by all its instances
         self.device = self.accelerator.device
         self.parameters = self._place_policy()
         self.optimizer: Any = self.accelerator.prepare_optimizer(
             torch.optim.AdamW(self.parameters, lr=learning_rate, weight_decay=weight_decay)
+        )
+        self.checked = CheckedPolicy(
+            policy, autocast=self.accelerator.autocast, entropy_grad=self.objective.entropy_coef != 0
         )
         self.completed = 0
         if self.objective.needs_reference:
@@ -158,13 +162,14 @@ class Trainer:
                     rollout.mask[rows], self.objective.reduction, max_steps=rollout.max_steps
                 )  # fixed here, before any slicing
                 batch = Piece(
-                    rollout=rollout.select(rows),
+                    rollout=rollout if len(rows) == rollout.rows else rollout.select(rows),
                     old=old and old.cut(rows),
                     advantages=advantages[rows],
                     reference=reference and reference.cut(rows),
                     weights=weights,
                 )
                 fresh = len(norms) == 0  # no weight has changed since the rollout
+                self.optimizer.zero_grad()  # of a step that was broken off
                 losses.append(self._backward(batch, tally, watch, fresh=fresh))
                 with watch("optimizer"):
                     norms.append(self._update(self.completed * self.updates_per_step + len(norms)))
@@ -221,15 +226,16 @@ class Trainer:
             prompts=self.prompts_per_step,
             group_size=self.group_size,
         )
-        with torch.no_grad(), self.accelerator.autocast():
-            return self.policy.rollout([self.prompts[i] for i in indices], self.group_size, seeds=seeds.to(self.device))
+        return self.checked.rollout([self.prompts[i] for i in indices], self.group_size, seeds.to(self.device))
 
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
         advantages = self.advantage(scores.matrix, scores.weights, rollout.groups.cpu())
-        if len(advantages) != rollout.rows or not bool(advantages.isfinite().all()):
+        shapes = ((rollout.rows,), tuple(rollout.mask.shape))
+        if tuple(advantages.shape) not in shapes or not bool(advantages.isfinite().all()):
             raise RunError(
-                f"The advantage function gave {tuple(advantages.shape)} values for {rollout.rows} rows, "
-                f"{int((~advantages.isfinite()).sum())} of them not finite; expected one finite number per row."
+                f"The advantage function gave {tuple(advantages.shape)} values, "
+                f"{int((~advantages.isfinite()).sum())} of them not finite; expected finite numbers, one per row "
+                f"{shapes[0]} or one per decision {shapes[1]}."
             )
         return advantages.to(rollout.old.logprobs)  # [B] or [B, T]
 
@@ -239,44 +245,32 @@ class Trainer:
         A sampler in low precision disagrees with the training forward by more than a policy update does, so there the
         training forward's values count. With one update the first pass computes them anyway.
         """
-        if self.accelerator.mixed_precision == "no":
+        if self.mixed_precision == "no" and not self.checked.is_low_precision():
             return rollout.old
         if self.updates_per_step == 1:
             return None
-        return Steps(logprobs=self._replay_logprobs(rollout, nullcontext))
+        return self.checked.logprobs(rollout, self.micro_batch_size)
 
     def _reference_logprobs(self, rollout: Rollout) -> Steps | None:
         if not self.objective.needs_reference or self.objective.needs_moments:
             return None
-        return Steps(logprobs=self._replay_logprobs(rollout, self.policy.reference))
-
-    def _replay_logprobs(self, rollout: Rollout, context: Callable[[], AbstractContextManager[Any]]) -> Tensor:
-        """[B, T] without gradient, in the same pieces as training."""
-        logprobs = torch.zeros_like(rollout.old.logprobs)
-        with context():
-            for rows in micro_batches(rollout.groups, self.micro_batch_size):
-                piece = rollout.select(rows)
-                for steps in self.policy.step_slices(piece):
-                    logprobs[rows, steps] = self._replay(piece, steps, grad=False).logprobs.to(logprobs)
-        return logprobs
-
-    def _replay(self, rollout: Rollout, steps: slice, *, grad: bool) -> Steps:
-        with torch.set_grad_enabled(grad), self.accelerator.autocast():
-            return self.policy.replay(rollout, steps)
+        return self.checked.logprobs(rollout, self.micro_batch_size, self.policy.reference)
 
     def _backward(self, batch: Piece, tally: metrics.Tally, watch: metrics.Stopwatch, *, fresh: bool) -> float:
         """Accumulate the gradient of one optimizer step, piece by piece; returns the loss."""
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for rows in micro_batches(batch.rollout.groups, self.micro_batch_size):
             piece = batch.select(rows)
-            slices = list(self.policy.step_slices(piece.rollout))
+            slices = self.checked.slices(piece.rollout)
             if self.objective.whole_sequence and len(slices) > 1:
                 loss += self._backward_whole(piece, slices, tally, watch, fresh=fresh)
                 continue
             for steps in slices:
+                if not bool(piece.rollout.mask[:, steps].any()):
+                    continue  # such as the last step of a sampler, which has no noise and no density
                 with watch("replay"):
                     reference = self._reference(piece, [steps])
-                    new = self._replay(piece.rollout, steps, grad=True)
+                    new = self.checked.replay(piece.rollout, steps, grad=True)
                     value = self._loss(piece, new, steps, reference, tally, fresh=fresh)
                 with watch("backward"):
                     self.accelerator.backward(value)
@@ -292,14 +286,16 @@ class Trainer:
         the second pass weighs that decision's own gradient.
         """
         with watch("replay"):
-            views = [self._replay(piece.rollout, steps, grad=False) for steps in slices]
+            views = [self.checked.replay(piece.rollout, steps, grad=False) for steps in slices]
             whole = leaves(concatenate(views))
             every = slice(0, piece.rollout.mask.shape[1])
             value = self._loss(piece, whole, every, self._reference(piece, slices), tally, fresh=fresh)
         slopes = gradients(value, whole)
         for steps in slices:
+            if not bool(piece.rollout.mask[:, steps].any()):
+                continue
             with watch("replay"):
-                new = self._replay(piece.rollout, steps, grad=True)
+                new = self.checked.replay(piece.rollout, steps, grad=True)
                 weighted = torch.stack(
                     [(slope[:, steps] * getattr(new, name)).sum() for name, slope in slopes.items()]
                 ).sum()
@@ -311,7 +307,7 @@ class Trainer:
         """The reference's view of consecutive slices; the context is left before any backward pass."""
         if self.objective.needs_moments:
             with self.policy.reference():
-                return concatenate([self._replay(piece.rollout, steps, grad=False) for steps in slices])
+                return concatenate([self.checked.replay(piece.rollout, steps, grad=False) for steps in slices])
         return piece.reference and piece.reference.cut(steps=slice(slices[0].start, slices[-1].stop))
 
     def _loss(
@@ -330,12 +326,19 @@ class Trainer:
 
     def _update(self, update_index: int) -> float:
         """One optimizer step; returns the gradient's norm before clipping."""
+        if all(p.grad is None for p in self.parameters):
+            raise RunError(
+                "No trainable parameter got a gradient. Usual causes: the policy's modules() are not the ones that "
+                "replay uses, replay runs under no_grad, or every decision is masked."
+            )
         limit = math.inf if self.max_grad_norm is None else self.max_grad_norm
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, limit))
         if not math.isfinite(norm) and self.accelerator.scaler is None:  # a loss scaler skips such steps itself
+            self.optimizer.zero_grad()
             raise RunError(
-                f"The gradient's norm is {norm} in step {self.completed + 1}; the weights were left as they are. "
-                "Usual causes: a learning rate that is too high, or NaN from the policy's replay."
+                f"The gradient's norm is {norm} in step {self.completed + 1}, update {update_index + 1} of the run; "
+                "this update was not made. Usual causes: a learning rate that is too high, or NaN from the policy's "
+                "replay."
             )
         for group in self.optimizer.param_groups:
             group["lr"] = self._learning_rate(update_index)
@@ -367,6 +370,10 @@ class Trainer:
             )
         if self.learning_rate <= 0 or not math.isfinite(self.learning_rate):
             raise UsageError(f"learning_rate must be positive, got {self.learning_rate}.")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise UsageError(f"max_grad_norm must be above 0, or None for no clipping, got {self.max_grad_norm}.")
+        if self.warmup_steps < 0:
+            raise UsageError(f"warmup_steps must be 0 or more, got {self.warmup_steps}.")
         if self.schedule not in ("constant", "cosine"):
             raise UsageError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}.")
         if len(self.prompts) == 0:
@@ -375,11 +382,18 @@ class Trainer:
     def _place_policy(self) -> list[torch.nn.Parameter]:
         modules = self.policy.modules()
         for module in modules.values():
-            module.to(self.device)
+            if any(p.device != self.device for p in module.parameters()):
+                module.to(self.device)
         parameters = {id(p): p for m in modules.values() for p in m.parameters() if p.requires_grad}
         if not parameters:
             raise UsageError(
                 f"The policy has no trainable parameter: modules() gives {', '.join(modules) or 'nothing'}, and none "
                 "of their parameters requires a gradient. Is an adapter missing, or everything frozen?"
+            )
+        small = next((p.dtype for p in parameters.values() if p.dtype in (torch.bfloat16, torch.float16)), None)
+        if small is not None:
+            raise UsageError(
+                f"Trainable parameters are {small}, in which most updates of a usual learning rate are rounded away. "
+                "Keep them in float32 (frozen ones may stay small) and set mixed_precision: bf16."
             )
         return list(parameters.values())

@@ -93,10 +93,10 @@ class Steps:
         """Return the view of some rows and some decisions."""
 
         def part(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[rows][:, steps]
+            return None if x is None else _rows(x, rows)[:, steps]
 
         return Steps(
-            logprobs=self.logprobs[rows][:, steps],
+            logprobs=_rows(self.logprobs, rows)[:, steps],
             entropy=part(self.entropy),
             mean=part(self.mean),
             std=part(self.std),
@@ -155,6 +155,13 @@ class Rollout:
             )
         if len(self.samples) != shape[0]:
             raise UsageError(f"A rollout of {shape[0]} rows needs as many samples, got {len(self.samples)}.")
+        for kind, tensors, count in (
+            ("per_row", self.trace.per_row, shape[0]),
+            ("per_group", self.trace.per_group, len(self.groups.unique())),
+        ):
+            for name, x in tensors.items():
+                if len(x) != count:
+                    raise UsageError(f"trace.{kind}['{name}'] has {len(x)} entries; this rollout needs {count}.")
 
     @property
     def rows(self) -> int:
@@ -177,12 +184,17 @@ class Rollout:
             samples=[self.samples[i] for i in rows.tolist()],
             groups=self.groups[rows],
             old=self.old.cut(rows),
-            mask=self.mask[rows],
+            mask=_rows(self.mask, rows),
             trace=Trace(
-                per_row={name: x[rows] for name, x in self.trace.per_row.items()},
-                per_group={name: x[positions] for name, x in self.trace.per_group.items()},
+                per_row={name: _rows(x, rows) for name, x in self.trace.per_row.items()},
+                per_group={name: _rows(x, positions) for name, x in self.trace.per_group.items()},
             ),
         )
+
+
+def _rows(x: Tensor, rows: Tensor | slice) -> Tensor:
+    """Some rows of x, wherever it lies: a policy may keep large parts of its trace off the device."""
+    return x[rows] if isinstance(rows, slice) else x[rows.to(x.device)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,6 +100,14 @@ def test_a_row_without_any_score_changes_nothing_for_others() -> None:
     assert with_gap[[0, 2, 3]].tolist() == without.tolist()
 
 
+def test_a_group_that_a_reward_cannot_score_does_not_widen_the_batch() -> None:
+    rewards = torch.tensor([[0, 10.0], [1, 10], [0, 10], [1, 10], [0, NAN], [1, NAN]])
+    groups = torch.tensor([0, 0, 1, 1, 2, 2])
+    full = torch.where(rewards.isnan(), 10.0, rewards)
+    a, b = (group(r, torch.ones(2), groups, scale="batch") for r in (rewards, full))
+    assert a.tolist() == pytest.approx(b.tolist())
+
+
 def test_clip() -> None:
     assert group(*one([0, 0, 0, 0, 0, 0, 0, 9]), clip=2.0).max() == 2.0
 

@@ -184,6 +184,38 @@ def test_nan_under_the_mask_changes_nothing(name: str, poison: float) -> None:
         assert torch.equal(clean, poisoned)
 
 
+def test_gaussian_kl_never_touches_masked_steps() -> None:
+    mask = torch.tensor([[True, False]])
+    mean = torch.tensor([[[0.1], [math.nan]]], requires_grad=True)
+    std = torch.tensor([[[0.5], [0.0]]])
+    steps = Steps(logprobs=torch.zeros(1, 2), mean=mean, std=std)
+    kl = kl_divergence(steps, Steps(logprobs=torch.zeros(1, 2), mean=torch.zeros(1, 2, 1), std=std), mask, "gaussian")
+    kl.sum().backward()
+    assert kl.tolist() == [[pytest.approx(0.02), 0.0]]
+    assert mean.grad.flatten().tolist() == [pytest.approx(0.4), 0.0]
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "cispo", "sapo", "gspo"])
+def test_a_ratio_beyond_all_bounds_stays_finite(name: str) -> None:
+    new = torch.tensor([[0.0]], requires_grad=True)
+    objective = getattr(objectives, name)(kl_coef=0.1)
+    for advantage in (1.0, -1.0, 0.0):
+        far = Steps(logprobs=torch.tensor([[-95.0]]))
+        found = objective(Steps(logprobs=new), far, torch.tensor([advantage]), torch.ones(1, 1).bool(), far)
+        (slope,) = torch.autograd.grad(found.value.sum(), new)
+        assert found.value.isfinite().all()
+        assert slope.isfinite().all()
+
+
+def test_entropy_without_a_coefficient_is_only_measured() -> None:
+    entropy = torch.full_like(NEW, 0.7).requires_grad_()
+    new = NEW.clone().requires_grad_()
+    found = grpo()(Steps(logprobs=new, entropy=entropy), Steps(logprobs=OLD), ADVANTAGES, MASK)
+    found.value.sum().backward()
+    assert entropy.grad is None
+    assert found.stats["entropy"][MASK].mean() == pytest.approx(0.7)
+
+
 def test_reference_is_required_only_with_kl() -> None:
     assert not grpo().needs_reference
     with pytest.raises(UsageError, match=r"kl_coef is 0\.1"):

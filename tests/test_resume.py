@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,11 +39,11 @@ def train(preset: str, folder: Path, *, resume: bool = False, overrides: tuple[s
 
 
 @pytest.fixture(scope="module", params=PRESETS)
-def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A preset and the folder of its uninterrupted run, with a checkpoint after every step."""
     folder = tmp_path_factory.mktemp(request.param) / "whole"
     train(request.param, folder)
-    yield request.param, folder
+    return request.param, folder
 
 
 def measured(folder: Path, name: str) -> list[dict[str, float]]:

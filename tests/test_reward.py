@@ -95,7 +95,7 @@ def test_nan_is_unscored(nan: Any) -> None:
     terms = as_terms({"a": says([1.0, nan, nan]), "b": says([nan, 10.0, nan])})
     scores = score(terms, samples(*"abc"))
     assert scores.matrix.isnan().tolist() == [[False, True], [True, False], [True, True]]
-    assert scores.total[:2].tolist() == [1, 10]
+    assert scores.total[:2].tolist() == [11, 11]  # the missing score counts as the reward's mean, not as 0
     assert scores.total[2].isnan()
 
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from grpokit import Prompt, RewardError, RewardTerm, RunError, Trainer, UsageError, advantages, objectives
+from grpokit import (
+    Prompt,
+    RewardError,
+    RewardTerm,
+    RunError,
+    Steps,
+    Trainer,
+    UsageError,
+    advantages,
+    evaluate,
+    objectives,
+)
 from grpokit.pieces import micro_batches, minibatch_rows
 from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
@@ -303,7 +315,7 @@ class Live:
 
         class Held:
             def __init__(self, x: torch.Tensor) -> None:
-                self.x, self.size = x, x.numel() * x.element_size()
+                self.x, self.size = x.detach(), x.numel() * x.element_size()  # detached: no cycle
                 live.now += self.size
                 live.peak = max(live.peak, live.now)
 
@@ -370,6 +382,8 @@ def test_describe_resolves_the_arithmetic() -> None:
         ({"micro_batch_size": 0}, "micro_batch_size must be at least 1"),
         ({"learning_rate": -1.0}, "learning_rate must be positive"),
         ({"schedule": "linear"}, "'constant' or 'cosine'"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm must be above 0"),
+        ({"warmup_steps": -1}, "warmup_steps must be 0 or more"),
         ({"prompts": []}, "no prompt"),
         ({"prompts": "one text"}, "list of prompts"),
         ({"prompts": [3]}, "Prompt 0 is a int"),
@@ -412,8 +426,121 @@ def test_non_finite_gradient_stops_before_the_weights_change() -> None:
 
 
 def test_bad_advantage_function_is_named() -> None:
-    with pytest.raises(RunError, match="finite number per row"):
+    with pytest.raises(RunError, match=r"32 of them not finite; expected finite numbers, one per row \(32,\)"):
         make(advantage=lambda r, w, g: r[:, 0] * math.nan).step()
+
+
+class Wrong(TinyGaussian):
+    """Breaks the contract in one way; each must be named, for each would train wrongly without an error."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+
+    def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+        rollout = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+        return replace(rollout, groups=rollout.groups.flip(0)) if self.way == "groups" else rollout
+
+    def replay(self, rollout, steps):
+        found = super().replay(rollout, slice(0, 4) if self.way == "all steps" else steps)
+        return Steps(logprobs=found.logprobs[:, 0]) if self.way == "no time" else found
+
+    def step_slices(self, rollout):
+        slices = super().step_slices(rollout)
+        return {"backwards": slices[::-1], "left out": slices[1:]}.get(self.way, slices)
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("groups", r"rollout has the groups \[3, 3.*expected \[0, 0"),
+        ("all steps", r"decisions 0 to 1 of 32 rows gave logprobs of shape \(32, 4\); expected \(32, 1\)"),
+        ("no time", r"gave logprobs of shape \(32,\); expected \(32, 1\)"),
+        ("backwards", r"step_slices are \[\(3, 4\).*follow each other from 0 to 4"),
+        ("left out", r"step_slices are \[\(1, 2\).*masked out, not left out"),
+    ],
+)
+def test_a_policy_that_breaks_the_contract_is_stopped(way: str, message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        make(Wrong(way), nearness).step()
+
+
+def test_advantages_of_a_shape_that_would_broadcast_are_refused() -> None:
+    with pytest.raises(RunError, match=r"gave \(32, 1\) values"):
+        make(advantage=lambda r, w, g: advantages.group(r, w, g)[:, None]).step()
+
+
+def test_a_broken_off_step_leaves_no_gradient_behind() -> None:
+    class Fails(TinyTokens):
+        left = 3
+
+        def replay(self, rollout, steps):
+            self.left -= 1
+            if self.left == 0:
+                raise MemoryError("out of memory")
+            return super().replay(rollout, steps)
+
+    clean, broken = make(TinyTokens(), micro_batch_size=8), make(Fails(), micro_batch_size=8)
+    with pytest.raises(MemoryError):
+        broken.step()
+    a, b = clean.step(), broken.step()
+    assert a.metrics["grad_norm"] == b.metrics["grad_norm"]
+    assert torch.equal(weights(clean), weights(broken))
+
+
+def test_modules_that_replay_does_not_use_are_noticed() -> None:
+    class Detached(TinyTokens):
+        def modules(self):
+            return {"net": TinyTokens().net}
+
+    with pytest.raises(RunError, match="No trainable parameter got a gradient"):
+        make(Detached()).step()
+
+
+def test_trainable_parameters_in_low_precision_are_refused() -> None:
+    policy = TinyTokens()
+    policy.net.to(torch.bfloat16)
+    with pytest.raises(UsageError, match=r"Trainable parameters are torch.bfloat16.*mixed_precision: bf16"):
+        make(policy)
+
+
+def test_gradient_accumulation_of_the_environment_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = make().step().metrics["grad_norm"]
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    assert make().step().metrics["grad_norm"] == norm
+
+
+def test_masked_steps_are_never_replayed() -> None:
+    class LastStepNoiseless(TinyGaussian):
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            rollout = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+            mask = rollout.mask.clone()
+            mask[:, -1] = False
+            return replace(rollout, mask=mask)
+
+        def replay(self, rollout, steps):
+            assert steps.stop < 4
+            return super().replay(rollout, steps)
+
+    for objective in (objectives.grpo(kl="gaussian", kl_coef=0.1), objectives.dapo(kl_coef=0.1)):
+        report = make(LastStepNoiseless(), nearness, objective=objective).step()
+        assert report.metrics["grad_norm"] > 0
+
+
+def test_rewards_run_without_gradient() -> None:
+    seen = []
+    make(reward=lambda samples: [float(seen.append(torch.is_grad_enabled()) is None)] * len(samples)).step()
+    assert seen == [False]
+
+
+def test_evaluation_uses_the_precision_of_training() -> None:
+    class HalfBody(TinyTokens):
+        def logits(self, prompt, position, previous):
+            if not torch.is_autocast_enabled("cpu"):
+                raise AssertionError("sampled outside autocast")
+            return super().logits(prompt, position, previous)
+
+    evaluate(HalfBody(), [digit_sum], PROMPTS, mixed_precision="bf16")
 
 
 def test_reward_errors_pass_through() -> None:

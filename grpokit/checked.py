@@ -1,0 +1,119 @@
+"""The policy as the trainer calls it: under one autocast, and with every answer held against the contract.
+
+A replay of the wrong shape would broadcast, a slice left out would lose its gradient, groups in another order would
+meet other rewards: all of it without an error. Here each of them stops the run and says what came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpokit.errors import RunError
+from grpokit.pieces import micro_batches
+from grpokit.policy import Policy
+from grpokit.types import Prompt, Rollout, Seeds, Steps
+
+
+class CheckedPolicy:
+    """Calls a policy.
+
+    Args:
+        policy: what is called.
+        autocast: makes the context for rollout, replay and reference.
+        entropy_grad: whether the entropy's gradient is wanted; if not, its graph is let go at once.
+    """
+
+    def __init__(
+        self, policy: Policy, *, autocast: Callable[[], AbstractContextManager[Any]], entropy_grad: bool
+    ) -> None:
+        self.policy = policy
+        self.autocast = autocast
+        self.entropy_grad = entropy_grad
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds) -> Rollout:
+        """Draw samples without gradient.
+
+        Raises:
+            RunError: the groups are not those of the seeds.
+        """
+        with torch.no_grad(), self.autocast():
+            rollout = self.policy.rollout(prompts, group_size, seeds=seeds)
+        expected = seeds.group_ids.repeat_interleave(group_size).tolist()
+        if rollout.groups.tolist() != expected:
+            raise RunError(
+                f"The policy's rollout has the groups {rollout.groups.tolist()}; expected {expected}: "
+                "`seeds.group_ids`, each repeated for its samples."
+            )
+        return replace(rollout, old=_upcast(rollout.old))
+
+    def slices(self, rollout: Rollout) -> list[slice]:
+        """The policy's step slices as plain numbers.
+
+        Raises:
+            RunError: they leave decisions out, or repeat some, or go backwards.
+        """
+        steps = rollout.mask.shape[1]
+        slices = [slice(*s.indices(steps)) for s in self.policy.step_slices(rollout)]
+        starts, stops = [s.start for s in slices], [s.stop for s in slices]
+        if [*starts, steps] != [0, *stops] or any(s.step != 1 for s in slices):
+            raise RunError(
+                f"The policy's step_slices are {list(zip(starts, stops, strict=True))}; expected slices that follow "
+                f"each other from 0 to {steps}. Decisions that are not trained are masked out, not left out."
+            )
+        return slices
+
+    def replay(self, rollout: Rollout, steps: slice, *, grad: bool) -> Steps:
+        """Score stored decisions again, in fp32 or better.
+
+        Raises:
+            RunError: the answer's shape is not [rows, decisions of the slice].
+        """
+        with torch.set_grad_enabled(grad), self.autocast():
+            found = self.policy.replay(rollout, steps)
+        expected = tuple(rollout.mask[:, steps].shape)
+        for name in ("logprobs", "entropy", "mean", "std"):
+            x = getattr(found, name)
+            if x is not None and tuple(x.shape[:2]) != expected:
+                raise RunError(
+                    f"The policy's replay of the decisions {steps.start} to {steps.stop} of {rollout.rows} rows "
+                    f"gave {name} of shape {tuple(x.shape)}; expected {expected} in front: rows, decisions of the slice."
+                )
+        if found.entropy is not None and not self.entropy_grad:
+            found = replace(found, entropy=found.entropy.detach())
+        return _upcast(found)
+
+    def logprobs(
+        self,
+        rollout: Rollout,
+        micro_batch_size: int,
+        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Steps:
+        """Score all decisions without gradient, inside `context`, in the same pieces as training: [B, T]."""
+        logprobs = torch.zeros_like(rollout.old.logprobs)
+        with context():
+            for rows in micro_batches(rollout.groups, micro_batch_size):
+                piece = rollout.select(rows)
+                for steps in self.slices(piece):
+                    if bool(piece.mask[:, steps].any()):
+                        logprobs[rows, steps] = self.replay(piece, steps, grad=False).logprobs.to(logprobs)
+        return Steps(logprobs=logprobs)
+
+    def is_low_precision(self) -> bool:
+        """Whether some weights have less than fp32, so that sampling and replay disagree in their last digits."""
+        modules = self.policy.modules().values()
+        return any(p.dtype in (torch.bfloat16, torch.float16) for module in modules for p in module.parameters())
+
+
+def _upcast(steps: Steps) -> Steps:
+    """Log-probs and entropy in fp32 or better: what autocast makes of them has too few digits for ratios."""
+
+    def up(x: Tensor) -> Tensor:
+        return x.to(torch.promote_types(x.dtype, torch.float32))
+
+    return replace(steps, logprobs=up(steps.logprobs), entropy=None if steps.entropy is None else up(steps.entropy))
