@@ -111,6 +111,7 @@ class Trainer:
             policy, autocast=self.accelerator.autocast, entropy_grad=self.objective.entropy_coef != 0
         )
         self.completed = 0
+        self._moved = False  # whether an update has changed a weight yet
         if self.objective.needs_reference:
             with self.policy.reference():  # a frozen copy is taken now: before any update, and before a resume
                 pass
@@ -342,8 +343,18 @@ class Trainer:
             )
         for group in self.optimizer.param_groups:
             group["lr"] = self._learning_rate(update_index)
+        watch_weights = not self._moved and norm > 0 and self.accelerator.scaler is None
+        before = _fingerprint(self.parameters) if watch_weights else None
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if before is not None:
+            if torch.equal(before, _fingerprint(self.parameters)):
+                raise RunError(
+                    f"No weight changed in the first update, though the gradient's norm is {norm:.3g} and the learning "
+                    f"rate {self._learning_rate(update_index):.3g}. Usual causes: the rate is too small for the "
+                    "weights' precision, or the optimizer holds other parameters than the policy."
+                )
+            self._moved = True
         return norm
 
     def _learning_rate(self, update_index: int) -> float:
@@ -397,3 +408,9 @@ class Trainer:
                 "Keep them in float32 (frozen ones may stay small) and set mixed_precision: bf16."
             )
         return list(parameters.values())
+
+
+def _fingerprint(parameters: Sequence[torch.nn.Parameter]) -> Tensor:
+    """Two sums per parameter in fp64: any real update changes some of them."""
+    with torch.no_grad():
+        return torch.stack([torch.stack([p.double().sum(), p.double().square().sum()]) for p in parameters])

@@ -497,6 +497,11 @@ def test_modules_that_replay_does_not_use_are_noticed() -> None:
         make(Detached()).step()
 
 
+def test_an_update_that_changes_no_weight_is_noticed() -> None:
+    with pytest.raises(RunError, match=r"No weight changed in the first update, though the gradient's norm is 0\."):
+        make(learning_rate=1e-12).step()
+
+
 def test_trainable_parameters_in_low_precision_are_refused() -> None:
     policy = TinyTokens()
     policy.net.to(torch.bfloat16)
