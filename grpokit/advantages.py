@@ -193,6 +193,8 @@ class _Batch:
         quiet = ~self.scored | self.is_constant(total)
         advantages = torch.where(quiet, 0.0, advantages)
         if clip is not None:
+            if not clip > 0:
+                raise UsageError(f"Advantage clip must be above 0, or None for no clip, got {clip}.")
             advantages = advantages.clamp(-clip, clip)
         return advantages.to(self.dtype)
 

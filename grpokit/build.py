@@ -21,12 +21,14 @@ from grpokit.types import Prompt
 
 
 def read_config(source: str, overrides: Sequence[str] = ()) -> tuple[RunConfig, str]:
-    """Read a preset or a file; returns the config and a short name for it.
+    """Read a preset, a file or a run folder; returns the config and a short name for it.
 
     Raises:
         ConfigError: neither a preset nor a file, or the config is wrong.
     """
     path = Path(source)
+    if (path / "config.yaml").is_file():
+        return configs.load(path / "config.yaml", [*overrides, f"run.dir={path}"]), path.resolve().name
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return configs.load(path, overrides), path.stem
     try:

@@ -82,7 +82,7 @@ class CheckedPolicy:
             if x is not None and tuple(x.shape[:2]) != expected:
                 raise RunError(
                     f"The policy's replay of the decisions {steps.start} to {steps.stop} of {rollout.rows} rows "
-                    f"gave {name} of shape {tuple(x.shape)}; expected {expected} in front: rows, decisions of the slice."
+                    f"gave {name} of shape {tuple(x.shape)}; expected {expected} in front: rows, then decisions."
                 )
         if found.entropy is not None and not self.entropy_grad:
             found = replace(found, entropy=found.entropy.detach())

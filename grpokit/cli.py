@@ -29,7 +29,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Source = Annotated[str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name or a config file.")]
+Source = Annotated[
+    str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder to --resume.")
+]
 RunOrSource = Annotated[str, typer.Argument(metavar="RUN_OR_PRESET", help="A run folder, a preset or a config file.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config, as in trainer.steps=50.")
@@ -44,9 +46,6 @@ def main() -> None:
     except GrpokitError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
 
 
 @app.command()
@@ -55,14 +54,19 @@ def train(
     overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run folder's last checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what the run folder holds.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Resume even though the config has changed.")] = False,
 ) -> None:
     """Train, and leave a run folder with metrics, samples, checkpoints and report.html."""
     from grpokit import build, run
     from grpokit.progress import watch
 
     config, name = build.read_config(source, overrides or [])
-    with watch(_console()) as watcher:
-        result = run.train(config, name=name, resume=resume, overwrite=overwrite, watcher=watcher)
+    try:
+        with watch(_console()) as watcher:
+            result = run.train(config, name=name, resume=resume, overwrite=overwrite, force=force, watcher=watcher)
+    except KeyboardInterrupt:
+        print("Stopped at once: what came after the last saved checkpoint is lost.", file=sys.stderr)
+        raise typer.Exit(130) from None
     if result.interrupted:
         words = shlex.join(["grpokit", "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Go on with:\n  {words}")
@@ -189,6 +193,50 @@ def plugins() -> None:
 
 
 @app.command()
+def check(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A policy or reward: its name, or package.module:Name.")],
+    parameters: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its parameters, as in temperature=0.7.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="policy or reward, where NAME could be both.")] = None,
+    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt for a policy; give two.")] = None,
+    prompts: Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")] = None,
+    slow: Annotated[bool, typer.Option("--slow", help="Also check that a policy learns a toy reward.")] = False,
+) -> None:
+    """Check a policy or a reward against its contract."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from grpokit import data
+    from grpokit.testing import find, outcomes
+
+    if prompt and prompts:
+        raise UsageError("Give either --prompt or --prompts, not both.")
+    given = data.as_prompts(prompt) if prompt else data.read_text(prompts)[:4] if prompts else None
+    params = _parameters(parameters or [])
+    if find.kind_of(name, kind) == "policy":
+        checks = _policy_checks(name, params, given, slow=slow)
+    else:
+        if given:
+            raise UsageError(f"'{name}' is a reward, which reads no prompts: leave --prompt and --prompts out.")
+        checks = _reward_checks(name, params)
+    table = Table("check", "result", "message", box=None, pad_edge=False)
+    failed = 0
+    for outcome in outcomes(checks):
+        failed += not outcome.ok
+        state = Text("ok" if outcome.ok else "failed", style="" if outcome.ok else "red")
+        table.add_row(Text(outcome.name), state, Text(outcome.message))
+    _console().print(table)
+    print(
+        f"{name}: {failed} of {table.row_count} checks failed"
+        if failed
+        else f"{name}: all {table.row_count} checks passed"
+    )
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of a config, for editors."""
     from grpokit import config
@@ -237,6 +285,74 @@ def _load_policy(source: str, overrides: list[str] | None) -> tuple[Any, Any]:
     if place is not None:
         policy.load(place / "policy")
     return config, policy
+
+
+def _parameters(given: list[str]) -> dict[str, Any]:
+    import yaml
+
+    params = {}
+    for item in given:
+        key, equals, value = item.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"Expected a parameter as key=value, got '{item}'.")
+        try:
+            params[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UsageError(f"The value of {key} is not YAML: {value!r}.") from error
+    return params
+
+
+def _preset_with(kind: str, name: str) -> Any:
+    """The config of the first preset that uses a component, or None."""
+    from grpokit import build, registry
+
+    for plugin, spec in registry.specs("preset"):
+        try:
+            config, _ = build.read_config(f"{plugin.name}:{spec.name}")
+        except GrpokitError:  # a broken preset is not what is checked
+            continue
+        used = [config.policy.use] if kind == "policy" else [reward.use for reward in config.rewards]
+        if name.rpartition(":")[2] in used or name in used:
+            return config
+    return None
+
+
+def _policy_checks(name: str, params: dict[str, Any], prompts: Any, *, slow: bool) -> Any:
+    from grpokit import build, registry
+    from grpokit.testing import find, policy_checks
+
+    if prompts is None:
+        config = _preset_with("policy", name)
+        if config is None:
+            raise UsageError(
+                f"No preset uses the policy '{name}', so give prompts that it can read: --prompt or --prompts."
+            )
+        params = config.policy.params | params
+        prompts = build.prompts(config)[0][:3]
+    find.read(registry.create("policy", name, params), prompts)
+    module = find.announced("policy", name)[1]
+    return policy_checks(
+        lambda: registry.create("policy", name, params), prompts, params=params, module=module, learn=slow
+    )
+
+
+def _reward_checks(name: str, params: dict[str, Any]) -> Any:
+    from grpokit import build, registry
+    from grpokit.evaluation import draw
+    from grpokit.testing import example_samples, find, reward_checks
+
+    spec, module = find.announced("reward", name)
+    config = _preset_with("reward", name)
+    if config is None:
+        samples = example_samples(spec.accepts if spec else {"text"})
+    else:
+        used = next(reward for reward in config.rewards if reward.use in (name, name.rpartition(":")[2]))
+        params = used.params | params
+        samples = draw(
+            build.policy(config), build.prompts(config)[0][:3], seed=0, samples_per_prompt=3, stream="sample"
+        )
+    reward = registry.create("reward", name, params)
+    return reward_checks(reward, samples, spec=spec, params=params, module=module)
 
 
 def _print_scores(columns: Mapping[str, Mapping[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -191,6 +191,21 @@ def resolved(config: BaseModel) -> dict[str, Any]:
         return resolved(value) if isinstance(value, BaseModel) else value
 
     return {name: plain(value) for name, value in config if value is not None or name in config.model_fields_set}
+
+
+def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two resolved configs differ: (dotted key, before, after), None standing for "not there".
+
+    >>> list(differences({"a": {"b": 1}, "c": [1]}, {"a": {"b": 2}, "c": [1, 3]}))
+    [('a.b', 1, 2), ('c.1', None, 3)]
+    """
+    if isinstance(before, list) and isinstance(after, list):
+        before, after = (dict(enumerate(x)) for x in (before, after))
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in {**before, **after}:
+            yield from differences(before.get(name), after.get(name), f"{key}.{name}" if key else str(name))
+    elif before != after:
+        yield key, before, after
 
 
 def schema() -> str:

@@ -263,12 +263,16 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError as error:
         raise DataError(f"The file {path} does not exist (looked in {Path.cwd()}).") from error
+    except IsADirectoryError as error:
+        raise DataError(f"{path} is a folder; expected a text file.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as UTF-8 text: {error}.") from error
 
 
 def _numbered(folder: Path) -> dict[int, Path]:
     """Line number -> picture, for the pictures in `folder` that are named by a number."""
+    if folder.is_file():
+        raise DataError(f"{folder} is a file; expected a folder of pictures named by line number.")
     if not folder.is_dir():
         raise DataError(f"The folder {folder} does not exist (looked in {Path.cwd()}).")
     files: dict[int, Path] = {}

@@ -92,7 +92,9 @@ def write_header(folder: Path, config: RunConfig) -> None:
         "torch": torch.__version__,
         "plugins": {p.name: f"{p.package} {p.version}" for p in registry.plugins() if not p.error},
     }
-    _write(folder / "config.yaml", yaml.safe_dump(resolved(config), sort_keys=False))
+    settings = resolved(config)
+    settings["run"]["dir"] = str(folder)
+    _write(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
     _write(folder / "versions.json", json.dumps(versions, indent=2))
 
 

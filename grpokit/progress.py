@@ -50,6 +50,7 @@ def watch(console: Console) -> Iterator[Watcher]:
     )
     task = bar.add_task("training", total=None, news="", visible=False)
     rewards: list[float] = []
+    quiet: list[int] = []  # the first step in which nothing could be learned
     total = 1
 
     def say(line: str) -> None:
@@ -70,9 +71,15 @@ def watch(console: Console) -> Iterator[Watcher]:
         clipped = m.get("clip_ratio/low_mean", 0.0) + m.get("clip_ratio/high_mean", 0.0)
         parts += [f"clipped {clipped:.1%}", f"grad {m['grad_norm']:.2g}"]
         news = "  ".join(parts)
-        if report.step == 1 and abs(m["loss"]) < 1e-3:
+        if m["frac_reward_zero_std"] == 1 and not quiet:
+            quiet.append(report.step)
             say(
-                f"policy loss {m['loss']:.4f}: about 0 on a first update is right (ratios are 1 and a group's "
+                f"warning: in step {report.step} all samples of every group got the same rewards, so there is nothing "
+                "to learn from; if this goes on, a reward cannot tell these samples apart"
+            )
+        elif report.step == 1 and abs(m["loss"]) < 1e-3:
+            say(
+                f"policy loss {abs(m['loss']):.4f}: about 0 on a first update is right (ratios are 1 and a group's "
                 "advantages sum to 0); watch the reward instead"
             )
         bar.update(task, completed=report.step, news=news)

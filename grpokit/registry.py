@@ -200,7 +200,9 @@ def _import(path: str, what: str, install: str) -> Callable[..., Any]:
     except Exception as error:
         raise PluginError(f"The {what} cannot be imported from '{module_name}': {_one_line(error)}") from error
     target = getattr(module, attribute, None)
-    if not callable(target):
+    if target is not None and not callable(target):
+        raise PluginError(f"The {what}: '{attribute}' in '{module_name}' is a {type(target).__name__}, not a function.")
+    if target is None:
         raise PluginError(
             f"The {what} should be '{attribute}' in '{module_name}', which has no such function or class"
             f"{nearest(attribute, vars(module))}."

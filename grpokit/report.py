@@ -19,6 +19,7 @@ import jinja2
 import matplotlib.image
 from cycler import cycler
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from grpokit.errors import UsageError
 
@@ -199,6 +200,7 @@ def _draw(axes: Any, series: Mapping[str, Sequence[tuple[float, float]]]) -> Non
                 marker="o" if len(points) < 15 else "",
                 markersize=3,
             )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     if len(series) > 1:
         axes.legend(fontsize=8)
 

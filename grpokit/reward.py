@@ -11,8 +11,10 @@ import contextlib
 import math
 import numbers
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -115,11 +117,13 @@ def score(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
                 values = term.reward(samples)
         except UsageError as error:  # a parameter or a target is wrong: skipping rows would hide it
             raise type(error)(f"Reward '{term.name}': {error}") from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if term.on_error == "stop":
                 said = " ".join(f": {error}".split()) if str(error) else ""
+                place = traceback.extract_tb(error.__traceback__)[-1]
                 raise RewardError(
-                    f"Reward '{term.name}' raised {type(error).__name__} on {len(samples)} samples{said}. "
+                    f"Reward '{term.name}' raised {type(error).__name__} on {len(samples)} samples{said} "
+                    f"({Path(place.filename).name}, line {place.lineno}, in {place.name}). "
                     "Mend it, or set `on_error: skip` to count its rows as unscored."
                 ) from error
             columns.append([math.nan] * len(samples))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from grpokit import build, checkpoint, registry, report
-from grpokit.config import RunConfig
+from grpokit.config import RunConfig, differences, resolved
 from grpokit.errors import RewardError, UsageError
 from grpokit.evaluation import Evaluation, evaluate
 from grpokit.folder import Journal, claimed, write_header
@@ -70,6 +70,7 @@ def train(
     name: str = "run",
     resume: bool = False,
     overwrite: bool = False,
+    force: bool = False,
     watcher: Watcher | None = None,
 ) -> Result:
     """Train as the config says, and leave a run folder.
@@ -79,10 +80,12 @@ def train(
         name: names the folder where the config does not.
         resume: go on from the folder's last checkpoint.
         overwrite: delete what is in the folder.
+        force: resume even though the config has changed.
         watcher: hears of progress.
 
     Raises:
-        UsageError: bad input, or a folder that is in use without `resume` or `overwrite`.
+        UsageError: bad input, a folder that is in use without `resume` or `overwrite`, or a resume whose config differs
+            from the run's without `force`.
         RunError, RewardError: the run failed; the message says what is left.
     """
     watcher = watcher or Watcher()
@@ -106,6 +109,8 @@ def train(
         return place
 
     with claimed(folder, resume=resume, overwrite=overwrite):  # what fails in here leaves the folder as it was
+        if resume and not force:
+            _refuse_changes(folder, config)
         trainer = build.trainer(config, policy, terms, prompts, folder)
         if resume:
             _resume(trainer, folder)
@@ -125,7 +130,8 @@ def train(
                 if every and done.step % every == 0:
                     look()
             except (RewardError, UsageError) as error:  # both come before a step's first update, or after its last
-                saved = f"The state after step {trainer.completed} is saved in {save()}; --resume goes on from it."
+                remedy = "correct the input, then" if isinstance(error, UsageError) else "with the cause mended,"
+                saved = f"The state after step {trainer.completed} is saved in {save()}; {remedy} go on with --resume."
                 raise type(error)(f"{error}\n{saved}") from error
             if config.run.save_every and done.step % config.run.save_every == 0:
                 save()
@@ -157,6 +163,25 @@ def _evaluate(config: RunConfig, policy: Policy, terms: Sequence[RewardTerm], he
         samples_per_prompt=config.run.eval_samples,
         mixed_precision=config.trainer.mixed_precision,
     )
+
+
+def _refuse_changes(folder: Path, config: RunConfig) -> None:
+    """A resumed run is the same run only with the same config.
+
+    The part `run` (folders, how often) may change, and the number of steps where the schedule does not depend on it.
+    """
+    free = ("run.", "trainer.steps") if config.trainer.schedule == "constant" else ("run.",)
+    before = build.read_config(str(folder / "config.yaml"))[0]
+    changes = [
+        f"  {key}: {old!r} -> {new!r}"
+        for key, old, new in differences(resolved(before), resolved(config))
+        if not key.startswith(free)
+    ]
+    if changes:
+        raise UsageError(
+            f"The config differs from the one that {folder} was started with:\n" + "\n".join(changes) + "\n"
+            "Resume with the old values, add --force to go on with the new ones, or start anew in another run.dir."
+        )
 
 
 def _resume(trainer: Trainer, folder: Path) -> None:

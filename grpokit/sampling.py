@@ -80,6 +80,15 @@ def uniforms(seeds: Tensor, count: int, *, start: int = 0) -> Tensor:
     return (_shift(z, 12).double() + 0.5) * 2.0**-52
 
 
+def normals(seeds: Tensor, count: int, *, start: int = 0) -> Tensor:
+    """Standard normal numbers, one per seed and index: seeds [B] -> [B, count], fp64.
+
+    The inverse CDF of `uniforms`, so column k depends on the seed and on `start + k` only, and none exceeds 8.3.
+    """
+    drawn: Tensor = torch.special.ndtri(uniforms(seeds, count, start=start))
+    return drawn
+
+
 def sample_categorical(logits: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
     """Sample by inverse CDF: logits [B, V], draws [B] in (0, 1) -> tokens [B], log-probs [B] fp32.
 

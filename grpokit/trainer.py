@@ -230,6 +230,11 @@ class Trainer:
         return self.checked.rollout([self.prompts[i] for i in indices], self.group_size, seeds.to(self.device))
 
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
+        if self.completed == 0 and not any(scores.failed) and bool(scores.matrix.isnan().all()):
+            raise UsageError(
+                f"No reward ({', '.join(scores.names)}) could score any sample of the first step. Usual causes: the "
+                "prompts have no target, or quote no text."
+            )
         advantages = self.advantage(scores.matrix, scores.weights, rollout.groups.cpu())
         shapes = ((rollout.rows,), tuple(rollout.mask.shape))
         if tuple(advantages.shape) not in shapes or not bool(advantages.isfinite().all()):
@@ -387,6 +392,8 @@ class Trainer:
             raise UsageError(f"warmup_steps must be 0 or more, got {self.warmup_steps}.")
         if self.schedule not in ("constant", "cosine"):
             raise UsageError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}.")
+        trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(self.terms))
+        self.advantage(trial, torch.ones(len(self.terms)), torch.zeros(2, dtype=torch.int64))  # its options, tried now
         if len(self.prompts) == 0:
             raise UsageError("There is no prompt to train on.")
 

@@ -108,6 +108,12 @@ def test_a_group_that_a_reward_cannot_score_does_not_widen_the_batch() -> None:
     assert a.tolist() == pytest.approx(b.tolist())
 
 
+@pytest.mark.parametrize("clip", [0.0, -3.0])
+def test_a_clip_that_turns_advantages_around_is_refused(clip: float) -> None:
+    with pytest.raises(UsageError, match="clip must be above 0"):
+        group(*one([1, 2]), clip=clip)
+
+
 def test_clip() -> None:
     assert group(*one([0, 0, 0, 0, 0, 0, 0, 9]), clip=2.0).max() == 2.0
 

@@ -440,11 +440,11 @@ def test_a_reward_that_raises(call: Call, tmp_path: Path) -> None:
     config(tmp_path, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}])
     done = call("train", "c.yaml")
     assert done.code == 1
-    assert done.err.splitlines() == [
-        "error: Reward 'score' raised OSError on 8 samples: the server is gone. Mend it, or set `on_error: skip` to "
-        "count its rows as unscored.",
-        "The state after step 3 is saved in out/checkpoints/step_000003; --resume goes on from it.",
-    ]
+    first, second = done.err.splitlines()
+    assert first.startswith("error: Reward 'score' raised OSError on 8 samples: the server is gone (rewards_of_")
+    assert first.endswith("in score). Mend it, or set `on_error: skip` to count its rows as unscored.")
+    saved = "The state after step 3 is saved in out/checkpoints/step_000003; "
+    assert second == saved + "with the cause mended, go on with --resume."
     assert "Traceback" not in done.out
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2, 3]
     (tmp_path / "mended").touch()
@@ -502,7 +502,10 @@ def test_a_picture_that_breaks_later_loses_no_step(call: Call, tmp_path: Path) -
     done = call("train", "c.yaml", "data={jsonl: pictures.jsonl}")
     assert done.code == 2
     assert f"error: {third}.png cannot be read as a picture" in done.err
-    assert "The state after step 2 is saved in out/checkpoints/step_000002; --resume goes on from it." in done.err
+    assert (
+        "The state after step 2 is saved in out/checkpoints/step_000002; correct the input, then go on with --resume."
+        in done.err
+    )
 
 
 # --- evaluate, sample ----------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_missing_file_and_folder(file: Path, tmp_path: Path) -> None:
         read_text(tmp_path / "no.txt")
     with pytest.raises(DataError, match=r"The folder .*pictures does not exist \(looked in "):
         read_text(file, targets=tmp_path / "pictures")
-    with pytest.raises(DataError, match="cannot be read as UTF-8 text"):
+    with pytest.raises(DataError, match="is a folder; expected a text file"):
         read_text(tmp_path)
 
 

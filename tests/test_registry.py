@@ -191,7 +191,7 @@ def test_dotted_names_need_no_plugin() -> None:
             "tiny_policies:digit_sun",
             ["'digit_sun' in 'tiny_policies'", "no such function", "did you mean 'digit_sum'?"],
         ),
-        ("math:pi", ["'pi' in 'math'", "no such function or class"]),
+        ("math:pi", ["'pi' in 'math' is a float, not a function"]),
         ("tiny_policies:", ["reward 'tiny_policies:'", "no such function"]),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpokit import build, run
+from grpokit import UsageError, build, run
 
 STEPS = 12
 SMALL = [
@@ -29,11 +29,13 @@ SMALL = [
 PRESETS = ["toy-lm", "toy-glyph"]
 
 
-def train(preset: str, folder: Path, *, resume: bool = False, overrides: tuple[str, ...] = ()) -> run.Result:
+def train(
+    preset: str, folder: Path, *, resume: bool = False, force: bool = False, overrides: tuple[str, ...] = ()
+) -> run.Result:
     threads = torch.get_num_threads()
     try:
         config, _ = build.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
-        return run.train(config, resume=resume)
+        return run.train(config, resume=resume, force=force)
     finally:
         torch.set_num_threads(threads)
 
@@ -71,6 +73,18 @@ def assert_same(a: Path, b: Path) -> None:
         assert all(torch.equal(x[name], y[name]) for name in x)
     for path in sorted((a / "samples").rglob("*.*")):
         assert path.read_bytes() == (b / "samples" / path.relative_to(a / "samples")).read_bytes(), path.name
+
+
+def test_a_changed_config_is_refused_with_the_difference(whole: tuple[str, Path], tmp_path: Path) -> None:
+    preset, uninterrupted = whole
+    interrupted(uninterrupted, 10, tmp_path / "again")
+    before = (tmp_path / "again" / "metrics.jsonl").read_text()
+    with pytest.raises(UsageError, match=r"trainer\.learning_rate: 0\.\d+ -> 0\.25\n.*--force"):
+        train(preset, tmp_path / "again", resume=True, overrides=("trainer.learning_rate=0.25",))
+    assert (tmp_path / "again" / "metrics.jsonl").read_text() == before
+    result = train(preset, tmp_path / "again", resume=True, force=True, overrides=("trainer.learning_rate=1e-4",))
+    assert result.steps == STEPS
+    assert measured(tmp_path / "again", "metrics.jsonl") != measured(uninterrupted, "metrics.jsonl")
 
 
 @pytest.mark.parametrize("step", range(1, STEPS))

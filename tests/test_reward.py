@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -148,7 +149,8 @@ def test_an_exception_stops() -> None:
     with pytest.raises(RewardError) as caught:
         score(as_terms([broken]), samples("a", "b"))
     message = str(caught.value)
-    assert message.startswith("Reward 'broken' raised ValueError on 2 samples: the server said no. ")
+    said = r"Reward 'broken' raised ValueError on 2 samples: the server said no \(test_reward\.py, line \d+, in broken\)\. "
+    assert re.match(said, message)
     assert "Mend it, or set `on_error: skip` to count its rows as unscored." in message
     assert isinstance(caught.value.__cause__, ValueError)
 
@@ -157,7 +159,8 @@ def test_an_exception_without_words() -> None:
     def silent(given: Sequence[Sample]) -> list[float]:
         raise AssertionError
 
-    with pytest.raises(RewardError, match=r"raised AssertionError on 1 samples\. Mend it"):
+    place = r"on 1 samples \(test_reward\.py, line \d+, in silent\)\. Mend it"
+    with pytest.raises(RewardError, match=f"raised AssertionError {place}"):
         score(as_terms([silent]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 
 

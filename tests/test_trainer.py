@@ -564,6 +564,16 @@ def test_unscored_rows_are_counted_and_do_nothing() -> None:
     assert report.advantages[::8].eq(0).all()
 
 
+def test_a_first_step_that_nothing_can_score_stops() -> None:
+    with pytest.raises(UsageError, match=r"No reward \(mute\) could score any sample of the first step"):
+        Trainer(TinyTokens(), {"mute": lambda samples: [math.nan] * len(samples)}, PROMPTS, device="cpu").step()
+
+
+def test_options_of_the_advantage_are_tried_before_anything_is_drawn() -> None:
+    with pytest.raises(UsageError, match="std must be"):
+        make(advantage=lambda r, w, g: advantages.group(r, w, g, std="foo"))
+
+
 def test_constant_rewards_teach_nothing() -> None:
     trainer = make(reward=lambda samples: [0.1] * len(samples), weight_decay=0.0)
     before = weights(trainer)

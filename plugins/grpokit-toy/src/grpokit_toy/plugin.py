@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grpokit import PolicySpec, PresetSpec, hookimpl
+from grpokit import PolicySpec, PresetSpec, RewardSpec, hookimpl
 
 
 @hookimpl
@@ -27,6 +27,26 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         install="pip install grpokit-toy",
         makes="text",
     )
+    yield PolicySpec(
+        name="toy-flow",
+        factory="grpokit_toy.flow:ToyFlow",
+        summary="moves points of the plane from noise onto a ring, one step of a flow after the other",
+        install="pip install grpokit-toy",
+        makes="points",
+    )
+
+
+@hookimpl
+def grpokit_rewards() -> Iterable[RewardSpec]:
+    """What toy-flow is asked for; the other toys use rewards of other plugins."""
+    yield RewardSpec(
+        name="ring",
+        factory="grpokit_toy.flow:on_ring",
+        summary="1 for a point on the ring whose radius the prompt names, else 0",
+        accepts={"points"},
+        range=(0.0, 1.0),
+        install="pip install grpokit-toy",
+    )
 
 
 @hookimpl
@@ -42,5 +62,11 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         name="toy-lm",
         factory="grpokit_toy:presets/toy-lm.yaml",
         summary="toy-lm learns to add two numbers from format and answer rewards",
+        install="pip install grpokit-toy",
+    )
+    yield PresetSpec(
+        name="toy-flow",
+        factory="grpokit_toy:presets/toy-flow.yaml",
+        summary="toy-flow learns to land on the ring that it is asked for, held to its start by the exact Gaussian KL",
         install="pip install grpokit-toy",
     )

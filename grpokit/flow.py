@@ -1,0 +1,218 @@
+"""Steps of rectified-flow samplers as Gaussian decisions: pure functions, no network and no loop.
+
+A path runs x_t = (1 - t) x0 + t e from noise (t = 1) to data (t = 0), and a network predicts v = e - x0. Every
+sampler here draws x' ~ N(on_x x + on_v v, std^2) with coefficients that depend on the two sigmas alone (a `Kernel`),
+so a policy needs three calls: `kernel`, then `draw` in its rollout and `score` in its replay. Log-probs are in nats
+per latent dimension, everything in fp32 or better, the coefficients in fp64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from grpokit.errors import UsageError
+from grpokit.objectives import gaussian_logprobs
+from grpokit.types import Steps
+
+Sampler: TypeAlias = Literal["flow-sde", "dance-sde", "cps", "ode"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A step's distribution given where it starts: N(on_x x + on_v v, std^2).
+
+    Attributes:
+        on_x, on_v, std: fp64, all of the shape of the sigmas that they were made from, which must broadcast against
+            the latents: scalars for one step, [t, 1] for latents [b, t, D].
+    """
+
+    on_x: Tensor
+    on_v: Tensor
+    std: Tensor
+
+    def moments(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean [b, t, ...] and std (broadcastable to it) of the next latent, in fp32 or better.
+
+        Args:
+            x: [b, t, ...], the latent at the step's start.
+            v: the same shape, the velocity there; a network's low precision ends here.
+        """
+        x, v = (y.to(torch.promote_types(y.dtype, torch.float32)) for y in (x, v))
+        on_x, on_v, std = (c.to(x) for c in (self.on_x, self.on_v, self.std))
+        return on_x * x + on_v * v, std
+
+
+def linear_sigmas(steps: int) -> Tensor:
+    """[steps + 1] fp64, evenly from 1 to 0: the unshifted schedule.
+
+    >>> linear_sigmas(4)
+    tensor([1.0000, 0.7500, 0.5000, 0.2500, 0.0000], dtype=torch.float64)
+    """
+    if steps < 1:
+        raise UsageError(f"A flow needs at least 1 step, got {steps}.")
+    return torch.linspace(1.0, 0.0, steps + 1, dtype=torch.float64)
+
+
+def clean_estimate(x: Tensor, v: Tensor, sigma: Tensor | float) -> Tensor:
+    """The data end of the straight path through x with velocity v: x - t v, in the shape of x."""
+    return x - sigma * v
+
+
+def noise_estimate(x: Tensor, v: Tensor, sigma: Tensor | float) -> Tensor:
+    """The noise end of the straight path through x with velocity v: x + (1 - t) v, in the shape of x."""
+    return x + (1 - sigma) * v
+
+
+def ode(sigma: Tensor | float, sigma_next: Tensor | float) -> Kernel:
+    """An Euler step of the probability-flow ODE: mean x - v D with D = sigma - sigma_next, and no noise."""
+    t, s = _sigmas(sigma, sigma_next)
+    return Kernel(on_x=torch.ones_like(t), on_v=s - t, std=torch.zeros_like(t))
+
+
+def flow_sde(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float = 0.7) -> Kernel:
+    """Flow-SDE: an Euler-Maruyama step with g = a sqrt(t / (1 - t)), which keeps the flow's marginals as D -> 0.
+
+    From Flow-GRPO (Liu et al., 2025, arXiv:2505.05470). At t = 1, where g has a pole, the
+    denominator is 1 - sigma_next, as in the authors' code. Published levels lie between 0.7 and 1.5.
+
+    Args:
+        sigma: t, in (0, 1]; a number, or a tensor that broadcasts against the latents.
+        sigma_next: below `sigma`, at least 0; the same shape.
+        noise: a.
+
+    >>> k = flow_sde(0.5, 0.25, noise=1.0)  # g = 1, D = 1/4
+    >>> k.on_x.item(), k.on_v.item(), k.std.item()
+    (0.75, -0.375, 0.5)
+    """
+    t, s = _sigmas(sigma, sigma_next)
+    a = _level("flow-sde", noise)
+    return _euler_maruyama(t, s, g_squared=a**2 * t / (1 - torch.where(t == 1, s, t)))
+
+
+def dance_sde(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float = 0.3) -> Kernel:
+    """Dance-SDE: the same Euler-Maruyama step with a constant g.
+
+    From DanceGRPO (Xue et al., 2025, arXiv:2505.07818). Arguments as for `flow_sde`; `noise` is g.
+    """
+    t, s = _sigmas(sigma, sigma_next)
+    return _euler_maruyama(t, s, g_squared=torch.full_like(t, _level("dance-sde", noise) ** 2))
+
+
+def cps(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float = 0.8) -> Kernel:
+    """CPS: both ends of the path are estimated, and part of the noise end is replaced by fresh noise.
+
+    mean = (1 - s') x0^ + sqrt(s'^2 - std^2) e^ and std = s' sin(eta pi / 2). From "Coefficients-preserving sampling
+    for reinforcement learning with flow matching" (Wang and Yu, 2025, arXiv:2509.05952). The noise in a latent is
+    what its sigma says, so pictures stay clean, but the spread of the samples shrinks, and does not converge to the
+    flow's with more steps. A step to sigma 0 has no noise: it is no decision, and `score` refuses it.
+    Arguments as for `flow_sde`; `noise` is eta, at most 1.
+    """
+    t, s = _sigmas(sigma, sigma_next)
+    angle = _level("cps", noise) * math.pi / 2
+    kept = s * math.cos(angle)  # sqrt(s'^2 - std^2)
+    return Kernel(on_x=1 - s + kept, on_v=kept * (1 - t) - (1 - s) * t, std=s * math.sin(angle))
+
+
+_KERNELS: Mapping[str, Callable[..., Kernel]] = {"flow-sde": flow_sde, "dance-sde": dance_sde, "cps": cps}
+
+
+def kernel(
+    sampler: Sampler, sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float | None = None
+) -> Kernel:
+    """The kernel of a sampler by name.
+
+    Args:
+        sampler: "flow-sde", "dance-sde", "cps" or "ode".
+        sigma: t, in (0, 1]; a number, or a tensor that broadcasts against the latents.
+        sigma_next: below `sigma`, at least 0; the same shape.
+        noise: the sampler's noise level (a, g or eta); None for its default. "ode" has none.
+    """
+    if sampler == "ode":
+        if noise:
+            raise UsageError(f"The sampler 'ode' has no noise, got noise={noise}.")
+        return ode(sigma, sigma_next)
+    if sampler not in _KERNELS:
+        raise UsageError(f"The sampler must be {', '.join(map(repr, _KERNELS))} or 'ode', got {sampler!r}.")
+    return _KERNELS[sampler](sigma, sigma_next, **({} if noise is None else {"noise": noise}))
+
+
+def draw(step: Kernel, x: Tensor, v: Tensor, noise: Tensor) -> Tensor:
+    """The next latent, mean + std * noise, in fp32 or better: the dtype to store it in, for `score` needs its bits.
+
+    Args:
+        step: the kernel.
+        x, v: [b, t, ...], latent and velocity.
+        noise: [b, t, ...] standard normals (see `grpokit.sampling.normals`).
+    """
+    mean, std = step.moments(x, v)
+    return mean + std * noise.to(mean)
+
+
+def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Steps:
+    """Log-probs of stored steps with gradient to v, and the Gaussians themselves, for an exact KL.
+
+    Args:
+        step: the kernel, of sigmas [t, 1, ...] or scalars.
+        x: [b, t, ...], the latents that the steps started from.
+        v: [b, t, ...], the network's velocities there.
+        x_next: [b, t, ...], the latents that were drawn; no gradient goes through them.
+
+    Returns:
+        log-probs [b, t] in nats per dimension (see `grpokit.objectives.gaussian_logprobs`), mean [b, t, ...] and std
+        [b, t, 1, ...].
+
+    Raises:
+        UsageError: a step has no noise, as every ODE step and CPS's last; it has no density and cannot be trained.
+    """
+    if bool((step.std <= 0).any()):
+        raise UsageError(
+            "A step without noise (any ODE step, and the step of 'cps' to sigma 0) is no decision: it has no density "
+            "and cannot be trained. Leave it out of the decisions, or mask it and do not score it."
+        )
+    mean, std = step.moments(x, v)
+    std = std.expand(*mean.shape[:2], *[1] * (mean.ndim - 2))
+    return Steps(logprobs=gaussian_logprobs(x_next.detach(), mean, std), mean=mean, std=std)
+
+
+def squared_distance_score(x_next: Tensor, mean: Tensor) -> Tensor:
+    """The score that CPS was published with: -mean((x' - mean)^2) over a step's dimensions, [b, t, ...] -> [b, t].
+
+    It is no log-prob: its unit is the latent's, squared. Policies store nats (from `score`) with any sampler, which
+    the contract, its checks and the exact KL rely on. Both differ by a known factor: a difference of these scores is
+    2 std^2 times the difference of the log-probs, so the published clip range of 1e-5 on this score is
+    1e-5 / (2 std^2) on the per-dimension ratio, and nothing but std (in `Steps.std`) is needed to convert.
+    """
+    x_next, mean = (y.to(torch.promote_types(y.dtype, torch.float32)) for y in (x_next.detach(), mean))
+    return -(x_next - mean).square().flatten(2).mean(-1)
+
+
+def _euler_maruyama(t: Tensor, s: Tensor, *, g_squared: Tensor) -> Kernel:
+    """The reverse SDE of a rectified flow with diffusion g, its score written through v."""
+    d = t - s
+    return Kernel(
+        on_x=1 - g_squared * d / (2 * t),
+        on_v=-(1 + g_squared * (1 - t) / (2 * t)) * d,
+        std=(g_squared * d).sqrt(),
+    )
+
+
+def _sigmas(sigma: Tensor | float, sigma_next: Tensor | float) -> tuple[Tensor, Tensor]:
+    t, s = (torch.as_tensor(value, dtype=torch.float64) for value in (sigma, sigma_next))
+    if not bool(((s >= 0) & (s < t) & (t <= 1)).all()):
+        raise UsageError(
+            f"Sigmas fall from at most 1 to at least 0 in every step; got steps from {t.tolist()} to {s.tolist()}."
+        )
+    return t, s
+
+
+def _level(sampler: Sampler, noise: float) -> float:
+    top = 1.0 if sampler == "cps" else math.inf
+    if not 0 <= noise <= top or noise == math.inf:
+        raise UsageError(f"The noise of {sampler!r} must be at least 0{' and at most 1' * (top == 1)}, got {noise}.")
+    return noise

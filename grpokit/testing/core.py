@@ -1,0 +1,184 @@
+"""What a check is, how it fails, and the checks that policies and rewards share.
+
+A check is a name and a function without arguments that raises `CheckError`. Whatever else a component raises inside
+one becomes a `CheckError` too. Torch is imported only when a check runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from grpokit.errors import GrpokitError
+
+HEAVY = ("torch", "tensorflow", "transformers", "diffusers", "onnxruntime")
+"""Modules that a plugin's light module must not import."""
+
+
+class CheckError(AssertionError):
+    """A component breaks its contract: what was expected, what came, and the usual cause."""
+
+
+def expect(holds: object, expected: str, came: str, cause: str) -> None:
+    """Raise `CheckError` with the three parts of its message unless `holds`."""
+    if not holds:
+        raise CheckError(f"Expected {expected}; got {came}. Usual cause: {cause}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One named check.
+
+    Attributes:
+        name: lower case with hyphens.
+        summary: what must hold, in one line.
+        test: raises `CheckError` where it does not; `check()` runs it.
+        slow: it takes longer than seconds.
+    """
+
+    name: str
+    summary: str
+    test: Callable[[], None]
+    slow: bool = False
+
+    def __call__(self) -> None:
+        """Run the check; the global random states of the processor are afterwards what they were before.
+
+        Raises:
+            CheckError: the component breaks the contract, or raised something by itself.
+        """
+        with kept_random_states():
+            try:
+                self.test()
+            except CheckError as failed:
+                raise CheckError(f"{self.name}: {failed}") from failed
+            except Exception as error:  # a component may raise anything
+                said = f": {error}" if str(error) else ""
+                cause = (
+                    "the message says it" if isinstance(error, GrpokitError) else "a bug; run this check in a debugger"
+                )
+                raise CheckError(
+                    f"{self.name}: Expected that {self.summary}; got {type(error).__name__}{said}. "
+                    f"Usual cause: {cause}."
+                ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What running a check came to; `message` is empty where it passed."""
+
+    name: str
+    ok: bool
+    message: str = ""
+
+
+def outcomes(checks: Iterable[Check]) -> Iterator[Outcome]:
+    """Run checks one after the other, whatever fails."""
+    for check in checks:
+        try:
+            check()
+        except CheckError as failed:
+            yield Outcome(name=check.name, ok=False, message=str(failed).removeprefix(f"{check.name}: "))
+        else:
+            yield Outcome(name=check.name, ok=True)
+
+
+def random_states() -> dict[str, Any]:
+    """The global random states, in a form that can be compared."""
+    import numpy as np
+    import torch
+
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return {
+        "torch": torch.random.get_rng_state().tolist(),
+        "numpy": (name, keys.tolist(), *rest),  # type: ignore[union-attr]
+        "random": random.getstate(),
+    }
+
+
+def seed_random_states(seed: int) -> None:
+    """Set the global random states."""
+    import numpy as np
+    import torch
+
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+@contextlib.contextmanager
+def kept_random_states() -> Iterator[None]:
+    """Afterwards the global random states are what they were before."""
+    import numpy as np
+    import torch
+
+    kept = torch.random.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(kept[0])
+        np.random.set_state(kept[1])
+        random.setstate(kept[2])
+
+
+def expect_untouched(before: Mapping[str, Any], what: str) -> None:
+    """Fail where a global random state is no longer `before`."""
+    after = random_states()
+    moved = [name for name, state in before.items() if state != after[name]]
+    expect(
+        not moved,
+        f"that {what} leaves the global random states alone",
+        f"another state of {', '.join(moved)}",
+        "a draw from, or a seeding of, the global generator; draw from the seeds given, or a generator of your own",
+    )
+
+
+def common_checks(params: Mapping[str, Any], module: str | None) -> Iterator[Check]:
+    """What policies and rewards share: parameters that a config can hold, a light plugin module."""
+    if params:
+        yield Check(
+            name="parameters", summary="the parameters can be written as JSON", test=lambda: _parameters(params)
+        )
+    if module is not None:
+        yield Check(
+            name="light-plugin",
+            summary="the plugin's module imports nothing heavy",
+            test=lambda: _light(module),
+        )
+
+
+def _parameters(params: Mapping[str, Any]) -> None:
+    for name, value in params.items():
+        try:
+            back = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            back = error
+        expect(
+            back == value,
+            f"a parameter {name!r} that JSON gives back as it is, so that a run's config can be read again",
+            f"{value!r} ({type(value).__name__})",
+            "an object, a set or a tuple as a parameter; take a name, a number or a list and build the object inside",
+        )
+
+
+def _light(module: str) -> None:
+    code = (
+        f"import importlib, sys; importlib.import_module({module!r}); "
+        f"print(*[m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    expect(done.returncode == 0, f"that '{module}' can be imported", done.stderr.strip()[-400:], "a missing dependency")
+    expect(
+        not done.stdout.strip(),
+        f"that importing '{module}' imports none of {', '.join(HEAVY)}",
+        ", ".join(done.stdout.split()),
+        "an import at the top of the module with the hooks; name the factory as a string and import in its module",
+    )

@@ -1,0 +1,179 @@
+"""The checks that every reward passes.
+
+A reward is called with the samples given, with each alone, in another order, twice, with none at all, and with an
+output that it cannot know. Every check but `numbers` takes scores as they come, so that one mistake fails one check.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from grpokit.errors import GrpokitError, UsageError
+from grpokit.reward import Reward, RewardTerm, score
+from grpokit.specs import RewardSpec
+from grpokit.testing.core import Check, common_checks, expect, expect_untouched, random_states
+from grpokit.types import Sample
+
+_DIGITS = 1e-6
+
+
+def reward_checks(
+    reward: Reward,
+    samples: Sequence[Sample],
+    *,
+    spec: RewardSpec | None = None,
+    params: Mapping[str, Any] | None = None,
+    module: str | None = None,
+    per_sample: bool = True,
+) -> Iterator[Check]:
+    """Yield the checks of a reward.
+
+    Args:
+        reward: the reward, with its parameters bound.
+        samples: at least two that it can score, of at least two groups and in ascending order of these.
+        spec: what its plugin announces; its range is checked.
+        params: the parameters that it was built with.
+        module: the plugin's module behind the entry point, which must import nothing heavy.
+        per_sample: whether a sample's score is its own; if not, whole groups are compared.
+
+    Raises:
+        UsageError: too few samples or groups.
+    """
+    if len(samples) < 2 or len({s.group for s in samples}) < 2:
+        raise UsageError(f"A reward's checks need samples of at least two groups; got {len(samples)} samples.")
+    tests = [
+        ("numbers", "there is one finite number or NaN per sample", partial(_numbers, reward, samples)),
+        ("batch-size", "a sample's score is the same alone and among others",
+         partial(_batch, reward, samples, per_sample)),
+        ("order", "scores follow their samples into another order", partial(_order, reward, samples)),
+        ("deterministic", "the same samples get the same scores again", partial(_deterministic, reward, samples)),
+        ("inputs-unchanged", "samples are left as they were", partial(_inputs, reward, samples)),
+        ("global-rng", "global random states are left alone", partial(_global_rng, reward, samples)),
+        ("wrong-type", "an output of an unknown type is refused clearly", partial(_wrong_type, reward, samples)),
+        ("empty", "no samples get no scores", partial(_empty, reward)),
+    ]  # fmt: skip
+    if spec is not None and spec.range != (None, None):
+        test = partial(_range, reward, samples, spec.range)
+        tests.insert(1, ("range", "scores lie in the range that the spec declares", test))
+    for name, summary, test in tests:
+        yield Check(name=name, summary=summary, test=test)
+    yield from common_checks(params or {}, module)
+
+
+def _scores(reward: Reward, samples: Sequence[Sample]) -> list[float]:
+    return [float(x) for x in reward(samples)]
+
+
+def _same(a: float, b: float, tolerance: float = _DIGITS) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
+
+
+def _numbers(reward: Reward, samples: Sequence[Sample]) -> None:
+    column = score([RewardTerm(name="checked", reward=reward)], samples).matrix[:, 0].tolist()
+    expect(
+        not all(map(math.isnan, column)),
+        "at least one sample that the reward can score",
+        f"NaN for all {len(samples)}",
+        "samples without the target, or of the wrong kind; give the checks samples that this reward is made for",
+    )
+
+
+def _range(reward: Reward, samples: Sequence[Sample], bounds: tuple[float | None, float | None]) -> None:
+    low, high = bounds
+    for row, value in enumerate(_scores(reward, samples)):
+        if not math.isfinite(value):  # what `numbers` is for
+            continue
+        inside = (low is None or not value < low) and (high is None or not value > high)
+        expect(inside, f"scores within {bounds}, as the spec declares", f"{value} in row {row}",
+               "rounding at the edge (clamp it), or a range in the spec that is another reward's")  # fmt: skip
+
+
+def _batch(reward: Reward, samples: Sequence[Sample], per_sample: bool) -> None:
+    together = _scores(reward, samples)
+    keys = list(range(len(samples))) if per_sample else [s.group for s in samples]
+    for key in dict.fromkeys(keys):
+        rows = [i for i, k in enumerate(keys) if k == key]
+        alone = _scores(reward, [samples[i] for i in rows])
+        for row, value in zip(rows, alone, strict=True):
+            expect(_same(value, together[row]), f"the score of row {row} alone to be its score among all, "
+                   f"{together[row]}", f"{value}", "a mean, a padding or a normalisation over the batch")  # fmt: skip
+
+
+def _order(reward: Reward, samples: Sequence[Sample]) -> None:
+    together, reverse = _scores(reward, samples), _scores(reward, samples[::-1])[::-1]
+    wrong = [row for row, pair in enumerate(zip(together, reverse, strict=True)) if not _same(*pair)]
+    expect(not wrong, f"the scores {together} of the same samples in reverse order", f"{reverse} (rows {wrong} differ)",
+           "results that are sorted or grouped and not brought back into the samples' order")  # fmt: skip
+
+
+def _deterministic(reward: Reward, samples: Sequence[Sample]) -> None:
+    first, second = _scores(reward, samples), _scores(reward, samples)
+    wrong = [row for row, pair in enumerate(zip(first, second, strict=True)) if not _same(*pair, tolerance=0.0)]
+    expect(not wrong, f"the same scores twice, {first}", f"{second} (rows {wrong} differ)",
+           "noise, a state that calls change, or dropout that is on (call eval())")  # fmt: skip
+
+
+def _inputs(reward: Reward, samples: Sequence[Sample]) -> None:
+    before = [_content(sample) for sample in samples]
+    _scores(reward, samples)
+    for row, (sample, content) in enumerate(zip(samples, before, strict=True)):
+        after = _content(sample)
+        changed = [name for name, x in content.items() if after[name] != x]
+        expect(not changed, "samples that are as they were before scoring",
+               f"another {', '.join(changed)} in row {row}",
+               "a change in place (thumbnail, putpixel, paste, pop); work on a copy")  # fmt: skip
+
+
+def _content(sample: Sample) -> dict[str, Any]:
+    prompt = sample.prompt
+    parts = {"prompt.text": prompt.text, "prompt.image": prompt.image, "prompt.target": prompt.target}
+    parts |= {"prompt.meta": prompt.meta, "output": sample.output, "group": sample.group, "info": sample.info}
+    return {name: _plain(part) for name, part in parts.items()}
+
+
+def _plain(value: Any) -> Any:
+    from PIL import Image
+
+    if isinstance(value, Image.Image):
+        return value.mode, value.size, value.tobytes(), value.getpalette()
+    if isinstance(value, Mapping):
+        return {key: _plain(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(x) for x in value]
+    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)
+
+
+def _global_rng(reward: Reward, samples: Sequence[Sample]) -> None:
+    before = random_states()
+    _scores(reward, samples)
+    expect_untouched(before, "scoring")
+
+
+class _Unknown:
+    """An output that no reward can know."""
+
+
+def _wrong_type(reward: Reward, samples: Sequence[Sample]) -> None:
+    wrong = replace(samples[0], output=_Unknown())
+    cause = "an output that is used without a look at its type; raise grpokit.RewardError that says what was expected"
+    try:
+        values = _scores(reward, [wrong])
+    except GrpokitError:
+        return
+    except Exception as error:  # whatever comes is the finding
+        expect(False, "a GrpokitError, or NaN, for an output of an unknown type", repr(error), cause)
+    else:
+        expect(all(map(math.isnan, values)), "a GrpokitError, or NaN, for an output of an unknown type",
+               f"the score {values}", cause)  # fmt: skip
+
+
+def _empty(reward: Reward) -> None:
+    try:
+        values: Any = list(reward([]))
+    except Exception as error:  # whatever comes is the finding
+        values = repr(error)
+    expect(values == [], "an empty list for no samples", f"{values}", "a maximum, a mean or a stack of nothing")

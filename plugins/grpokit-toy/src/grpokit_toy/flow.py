@@ -1,0 +1,270 @@
+"""toy-flow: a rectified flow over points of the plane that learns to land on the ring that its prompt asks for.
+
+The smallest policy with the structure of a diffusion model: a network predicts velocities, a sampler walks from noise
+to data, and every noisy step is a Gaussian decision of two dimensions. Training draws with a stochastic sampler from
+`grpokit.flow`, evaluation follows the ODE. It starts as a flow that was taught a broad blob, whatever its prompt says.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageDraw
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from grpokit import Policy, Prompt, Rollout, Sample, Seeds, Steps, Trace, UsageError, flow, frozen_copy, swapped
+from grpokit.sampling import normals, permutation
+from grpokit_toy.autoregressive import WEIGHTS, load_weights, read_weights
+
+START_FILE = Path(__file__).parent / "assets" / "toy-flow.safetensors"
+DIMS = 2
+HUNDREDTHS = range(70, 131)  # radii of the shipped prompts
+SPLITS = {"train": 45, "eval": 16}
+RADIUS = re.compile(r"radius\s+([0-9]+(?:\.[0-9]+)?)")
+
+
+class Velocity(nn.Module):
+    """v(x, sigma, radius): three hidden layers over the point and Fourier features of sigma."""
+
+    octaves = 3
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(DIMS + 2 + 2 * self.octaves, width),
+            nn.SiLU(),
+            nn.Linear(width, width),
+            nn.SiLU(),
+            nn.Linear(width, width),
+            nn.SiLU(),
+            nn.Linear(width, DIMS),
+        )
+
+    def forward(self, x: Tensor, sigma: Tensor, radius: Tensor) -> Tensor:
+        """Points [..., 2], sigmas [...] and radii [...] -> velocities [..., 2]."""
+        angle = sigma[..., None] * math.pi * 2.0 ** torch.arange(self.octaves, device=sigma.device)  # [...] -> [..., F]
+        ring = 4 * (radius - 1)  # the range of the prompts, stretched to about -1 to 1
+        features = torch.cat([x, ring[..., None], sigma[..., None], angle.sin(), angle.cos()], dim=-1)
+        velocity: Tensor = self.layers(features.to(next(self.parameters()).dtype))
+        return velocity
+
+
+class ToyFlow(Policy):
+    """A policy of `steps` Gaussian decisions in two dimensions; about nine thousand parameters.
+
+    Args:
+        weights: a folder that `save` wrote, to begin from there; None for the start that ships with the package.
+        sampler: "flow-sde", "dance-sde" or "cps", for training samples.
+        noise: the sampler's noise level (see `grpokit.flow`); None for its default.
+        steps: of the sampler. Each is a decision, but for the last one of "cps", which has no noise.
+        eval_steps: of the ODE in evaluation.
+        shared_noise: a group's training samples start from the same noise, and differ by the steps' noise alone. In
+            evaluation every sample has a start of its own, for the ODE would otherwise repeat itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        weights: str | Path | None = None,
+        sampler: flow.Sampler = "flow-sde",
+        noise: float | None = None,
+        steps: int = 10,
+        eval_steps: int = 20,
+        shared_noise: bool = False,
+    ) -> None:
+        self.net = Velocity().eval()
+        path = START_FILE if weights is None else Path(weights) / WEIGHTS
+        load_weights(self.net, read_weights(path), path)
+        if sampler == "ode" or noise == 0:
+            raise UsageError(
+                "Training needs a sampler with noise ('flow-sde', 'dance-sde' or 'cps', with a noise above 0); "
+                f"got sampler={sampler!r}, noise={noise}. Evaluation follows the ODE anyway."
+            )
+        sigmas = flow.linear_sigmas(steps)
+        self.decided = flow.kernel(sampler, sigmas[:-1, None], sigmas[1:, None], noise=noise)  # [K, 1] each
+        self.decisions = int((self.decided.std > 0).sum())  # T: K, or K - 1 where the last step has no noise
+        if self.decisions == 0:
+            raise UsageError(f"{sampler!r} with steps={steps} has no step with noise, so nothing to train: use more.")
+        self.sampler, self.noise = sampler, noise
+        self.sigmas, self.eval_sigmas = sigmas, flow.linear_sigmas(eval_steps)
+        self.shared_noise = shared_noise
+        self._frozen: Velocity | None = None
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        """Draw `group_size` points per prompt; in evaluation by the ODE, which decides nothing: T is 0."""
+        device = self._weight.device
+        seeds = seeds.to(device)
+        sigmas = self.eval_sigmas if evaluate else self.sigmas
+        decisions = 0 if evaluate else self.decisions
+        radii = torch.tensor([prompt_radius(prompt) for prompt in prompts], dtype=torch.float64).to(device, self._dtype)
+        radius = radii.repeat_interleave(group_size)  # [P] -> [B]
+        noise = normals(seeds.row, (1 + decisions) * DIMS).to(self._dtype).unflatten(1, (-1, DIMS))  # [B, 1 + T, 2]
+        x = noise[:, 0]
+        if self.shared_noise and not evaluate:
+            x = normals(seeds.group, DIMS).to(self._dtype).repeat_interleave(group_size, 0)  # [P, 2] -> [B, 2]
+        latents, views = [x], []
+        with torch.no_grad():
+            for k in range(len(sigmas) - 1):
+                here = latents[-1][:, None]  # [B, 1, 2]
+                v = self._velocity(here, sigmas[k : k + 1], radius)
+                if k < decisions:
+                    step = self._kernel(slice(k, k + 1))
+                    there = flow.draw(step, here, v, noise[:, k + 1, None])
+                    views.append(flow.score(step, here, v, there))
+                else:
+                    # the ODE, and the step of 'cps' to sigma 0: its estimate of the clean point, which Euler gives too
+                    there = flow.ode(sigmas[k], sigmas[k + 1]).moments(here, v)[0]
+                latents.append(there[:, 0])
+        groups = seeds.group_ids.repeat_interleave(group_size)
+        samples = [
+            Sample(prompt=prompts[i // group_size], output=(px, py), group=group)
+            for i, (group, (px, py)) in enumerate(zip(groups.tolist(), latents[-1].tolist(), strict=True))
+        ]
+        empty = torch.zeros(len(samples), 0, dtype=self._dtype, device=device)
+        return Rollout(
+            samples=samples,
+            groups=groups,
+            old=Steps(logprobs=torch.cat([empty, *(view.logprobs for view in views)], dim=1)),
+            mask=torch.ones(len(samples), decisions, dtype=torch.bool, device=device),
+            max_steps=self.decisions,
+            action_dims=DIMS,
+            trace=Trace(
+                per_row={"latents": torch.stack(latents, dim=1)},  # [B, K + 1, 2], from noise to the output
+                per_group={"radius": radii[seeds.group_ids.argsort()]},
+            ),
+        )
+
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        """Score the stored steps again: log-probs [b, t] with gradient, mean [b, t, 2] and std [b, t, 1]."""
+        start, stop, _ = steps.indices(rollout.mask.shape[1])
+        steps = slice(start, max(start, stop))
+        latents = rollout.trace.per_row["latents"].to(self._weight.device)[:, start : steps.stop + 1]
+        radius = rollout.trace.per_group["radius"][rollout.group_index].to(latents)  # [p] -> [b]
+        here, there = latents[:, :-1], latents[:, 1:]  # [b, t, 2]
+        v = self._velocity(here, self.sigmas[steps], radius)
+        return flow.score(self._kernel(steps), here, v, there)
+
+    def step_slices(self, rollout: Rollout) -> list[slice]:
+        """One slice per step, as a large denoiser needs it."""
+        return [slice(k, k + 1) for k in range(rollout.mask.shape[1])]
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, `replay` uses the weights that the policy was built with."""
+        with swapped(self, "net", self._reference_net().to(self._weight.device)):
+            yield
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The one network."""
+        return {"net": self.net}
+
+    def save(self, folder: Path) -> None:
+        """Write the weights to `folder/model.safetensors`."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({name: x.detach().cpu().contiguous() for name, x in self.net.state_dict().items()}, folder / WEIGHTS)
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote; the reference stays what the policy was built with, as resuming a run needs it."""
+        path = Path(folder) / WEIGHTS
+        stored = read_weights(path)
+        self._reference_net()
+        load_weights(self.net, stored, path)
+
+    @property
+    def _weight(self) -> Tensor:
+        return next(self.net.parameters())
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Of latents, drawn and stored and scored: fp32 or better, whatever the network computes in."""
+        return torch.promote_types(self._weight.dtype, torch.float32)
+
+    def _velocity(self, x: Tensor, sigmas: Tensor, radius: Tensor) -> Tensor:
+        """Latents [b, t, 2] at sigmas [t] for rings of radius [b] -> [b, t, 2]."""
+        velocity: Tensor = self.net(x, sigmas.to(x).expand(x.shape[:2]), radius[:, None].expand(x.shape[:2]))
+        return velocity
+
+    def _kernel(self, steps: slice) -> flow.Kernel:
+        whole = self.decided
+        return flow.Kernel(on_x=whole.on_x[steps], on_v=whole.on_v[steps], std=whole.std[steps])
+
+    def _reference_net(self) -> Velocity:
+        if self._frozen is None:  # first use, so before the first update: runs without a reference pay nothing
+            self._frozen = frozen_copy(self.net)
+        return self._frozen
+
+
+def on_ring(samples: Sequence[Sample], *, width: float = 0.15) -> list[float]:
+    """1 for a point whose distance from the origin is within `width` of the radius that the prompt asks for, else 0.
+
+    Args:
+        samples: with points (x, y) as outputs.
+        width: half the thickness of the ring.
+    """
+    return [float(abs(math.hypot(*_point(s)) - prompt_radius(s.prompt)) <= width) for s in samples]
+
+
+def ring_prompts(split: str = "train", limit: int | None = None) -> list[Prompt]:
+    """Prompts such as 'a ring of radius 0.85', in a fixed mixed order; the splits share no radius.
+
+    Args:
+        split: "train" (45 radii) or "eval" (16).
+        limit: only the first so many; None for all.
+    """
+    if split not in SPLITS:
+        raise UsageError(f"toy-flow has the splits {', '.join(SPLITS)}; got {split!r}.")
+    start = 0 if split == "train" else SPLITS["train"]
+    return [Prompt(text=f"a ring of radius {r / 100:.2f}") for r in _radii()[start : start + SPLITS[split]]][:limit]
+
+
+@lru_cache(maxsize=1)
+def _radii() -> list[int]:
+    return [HUNDREDTHS[i] for i in permutation(len(HUNDREDTHS), 3)]
+
+
+def prompt_radius(prompt: Prompt) -> float:
+    """The radius that a prompt names.
+
+    Raises:
+        UsageError: it names none, or 0.
+    """
+    found = RADIUS.search(prompt.text)
+    if found is None or not float(found[1]) > 0:
+        raise UsageError(
+            f"toy-flow reads prompts that name a radius above 0, such as 'a ring of radius 1.0'; got {prompt.text!r}."
+        )
+    return float(found[1])
+
+
+def draw_points(points: Sequence[tuple[float, float]], radius: float, *, size: int = 192) -> Image.Image:
+    """A picture of points of the square from -2 to 2 over the ring that was asked for.
+
+    Args:
+        points: (x, y), y upwards.
+        radius: of the ring.
+        size: of the picture, in pixels.
+    """
+    picture = Image.new("RGB", (size, size), "white")
+    pen = ImageDraw.Draw(picture)
+    scale, middle = size / 4, size / 2
+    low, high = middle - radius * scale, middle + radius * scale
+    pen.ellipse([low, low, high, high], outline="silver")
+    for x, y in points:
+        px, py = middle + x * scale, middle - y * scale
+        pen.ellipse([px - 1, py - 1, px + 1, py + 1], fill="navy")
+    return picture
+
+
+def _point(sample: Sample) -> tuple[float, float]:
+    output = sample.output
+    if not isinstance(output, tuple) or len(output) != DIMS:
+        raise UsageError(f"The reward 'ring' scores points (x, y); got {type(output).__name__} {str(output)[:40]!r}.")
+    return output

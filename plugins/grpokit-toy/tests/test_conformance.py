@@ -1,0 +1,52 @@
+"""The toy policies against grpokit's conformance checks."""
+
+from __future__ import annotations
+
+import torch
+
+from grpokit import build, registry
+from grpokit.testing import Check, outcomes, parametrize_with_checks, policy_checks
+from grpokit_toy.codebook import codebook
+from grpokit_toy.data import glyph_prompts
+from grpokit_toy.glyph import ToyGlyph
+from grpokit_toy.lm import CHARACTERS, END, ToyLM, sum_prompts
+
+PLUGIN = "grpokit_toy.plugin"
+
+
+def texts(rollout):
+    pairs = zip(rollout.trace.per_row["tokens"], rollout.mask, strict=True)
+    return ["".join(CHARACTERS[t] for t in row[keep].tolist() if t != END) for row, keep in pairs]
+
+
+def pictures(rollout):
+    return [codebook().picture(tokens) for tokens in rollout.trace.per_row["tokens"].tolist()]
+
+
+@parametrize_with_checks(
+    policy_checks(lambda: ToyLM(temperature=0.8), sum_prompts(limit=3), decode=texts, module=PLUGIN)
+)
+def test_toy_lm(check: Check) -> None:
+    check()
+
+
+@parametrize_with_checks(policy_checks(ToyGlyph, glyph_prompts("train", limit=3), decode=pictures, module=PLUGIN))
+def test_toy_glyph(check: Check) -> None:
+    check()
+
+
+@parametrize_with_checks(policy_checks(lambda: ToyLM(eval_temperature=0), sum_prompts(limit=3)))
+def test_toy_lm_with_greedy_evaluation(check: Check) -> None:
+    check()
+
+
+def test_every_policy_with_a_preset() -> None:
+    """All that the plugin announces, also what has no test of its own above."""
+    torch.set_num_threads(1)
+    for plugin, spec in registry.specs("preset"):
+        if plugin.package != "grpokit-toy":
+            continue
+        config, _ = build.read_config(spec.name)
+        found = policy_checks(lambda config=config: build.policy(config), build.prompts(config)[0][:3])
+        wrong = {o.name: o.message for o in outcomes(found) if not o.ok}
+        assert not wrong, (spec.name, wrong)

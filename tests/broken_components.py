@@ -1,0 +1,374 @@
+"""Policies and rewards that are each wrong in one way, for the tests of the conformance kit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from grpokit import Prompt, RewardError, Rollout, Sample, Seeds, Steps, Trace, frozen_copy, swapped
+from grpokit.sampling import uniforms
+from tiny_policies import TinyGaussian, TinyTokens
+
+
+class Tokens(TinyTokens):
+    """The good one that the broken ones derive from: TinyTokens, for group ids in any order."""
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        rollout = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+        number = rollout.trace.per_group["number"][seeds.group_ids.argsort()]
+        return replace(rollout, trace=replace(rollout.trace, per_group={"number": number}))
+
+
+def decode(rollout: Rollout) -> list[str]:
+    pairs = zip(rollout.trace.per_row["tokens"], rollout.mask, strict=True)
+    return ["".join(str(int(v)) for v in row[keep]) for row, keep in pairs]
+
+
+def decisions(rollout: Rollout) -> Tensor:
+    return rollout.trace.per_row["path"][:, 1:]
+
+
+class After(Tokens):
+    """Changes a rollout that is done."""
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        rollout = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+        return self.change(rollout, seeds, evaluate)
+
+    def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
+        raise NotImplementedError
+
+
+def with_outputs(rollout: Rollout, outputs: Sequence[Any]) -> Rollout:
+    pairs = zip(rollout.samples, outputs, strict=True)
+    return replace(rollout, samples=[replace(sample, output=output) for sample, output in pairs])
+
+
+class NoSave(Tokens):
+    save = None  # type: ignore[assignment]
+
+
+class GroupsFromZero(After):
+    def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
+        first = int(seeds.group_ids.min())
+        return replace(rollout, samples=[replace(s, group=s.group - first) for s in rollout.samples])
+
+
+class PromptsInterleaved(After):
+    """Sample.prompt as if the rows went prompt 0, prompt 1, ..., prompt 0, ..."""
+
+    def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
+        size = rollout.rows // len(seeds.group)
+        prompts = [s.prompt for s in rollout.samples[::size]]
+        return replace(
+            rollout, samples=[replace(s, prompt=prompts[i % len(prompts)]) for i, s in enumerate(rollout.samples)]
+        )
+
+
+class BeforeTemperature(After):
+    """Old log-probs that are not of the distribution sampled from."""
+
+    def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
+        return replace(rollout, old=Steps(logprobs=rollout.old.logprobs * 1.1))
+
+
+class PerGroupByPlace(TinyTokens):
+    """per_group in the order of the prompts, not of the ids."""
+
+
+class OutputsShifted(After):
+    def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
+        outputs = [s.output for s in rollout.samples]
+        return with_outputs(rollout, outputs[1:] + outputs[:1])
+
+
+class OutputsOfThePrompt(After):
+    """Decoded from something else than what was drawn."""
+
+    def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
+        return with_outputs(rollout, [s.prompt.text for s in rollout.samples])
+
+
+class OutputsRedrawn(After):
+    """Decoded from a second draw; only `decode` can tell."""
+
+    def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
+        return with_outputs(rollout, [str(float(u)) for u in uniforms(seeds.row, 1)])
+
+
+class PaddedLeft(Tokens):
+    """Replay counts positions from the batch's longest row."""
+
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        view = super().replay(rollout, steps)
+        missing = self.length - int(rollout.mask.sum(-1).max())
+        return replace(view, logprobs=view.logprobs - 0.05 * missing)
+
+
+class DrawsByPlace(Tokens):
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        moved = replace(seeds, row=seeds.row + torch.arange(len(seeds.row)))
+        return super().rollout(prompts, group_size, seeds=moved, evaluate=evaluate)
+
+
+class Unseeded(Tokens):
+    """One draw for ever."""
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        same = replace(seeds, row=torch.full_like(seeds.row, 11))
+        return super().rollout(prompts, group_size, seeds=same, evaluate=evaluate)
+
+
+class MovesGlobalState(After):
+    def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
+        torch.rand(1)
+        return rollout
+
+
+class RunningAverage(Tokens):
+    """A state that each replay moves, as batch norm in training mode does."""
+
+    replays = 0
+
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        self.replays += 1
+        view = super().replay(rollout, steps)
+        return replace(view, logprobs=view.logprobs * (1 + 1e-7 * min(self.replays, 9)))
+
+
+class LooksBehindTheEnd(After):
+    def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
+        tokens = torch.where(rollout.mask, rollout.trace.per_row["tokens"], 0)
+        return replace(rollout, trace=replace(rollout.trace, per_row={"tokens": tokens}))
+
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        view = super().replay(rollout, steps)
+        after = torch.where(rollout.mask, 0, rollout.trace.per_row["tokens"]).sum(-1, keepdim=True)
+        return replace(view, logprobs=view.logprobs - 0.01 * after)
+
+
+class SlicesOverlap(Tokens):
+    def step_slices(self, rollout: Rollout) -> list[slice]:
+        return [slice(0, 4), slice(3, self.length)]
+
+
+class SlicesBackwards(Tokens):
+    def step_slices(self, rollout: Rollout) -> list[slice]:
+        return [slice(4, self.length), slice(0, 4)]
+
+
+class AnotherStd(TinyGaussian):
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        view = super().replay(rollout, steps)
+        assert view.std is not None
+        return replace(view, std=view.std * 2)
+
+
+class SummedDensity(TinyGaussian):
+    def _steps(self, trace: Trace, steps: slice) -> Steps:
+        view = super()._steps(trace, steps)
+        return replace(view, logprobs=view.logprobs * self.dims)
+
+
+class UnusedParameter(Tokens):
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(2, 2)
+        nn.init.zeros_(self.unused.weight)
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        return {"net": self.net, "unused": self.unused}
+
+
+class ReplayDetached(Tokens):
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        return super().replay(rollout, steps).detach()
+
+
+class ReferenceIsLive(Tokens):
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        yield
+
+
+class ReferenceNotRestored(Tokens):
+    """Only an error shows it."""
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        live = self.net
+        self.frozen = self.frozen or frozen_copy(live)
+        self.net = self.frozen
+        yield
+        self.net = live
+
+
+class ReferenceCopiedAnew(Tokens):
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        with swapped(self, "net", frozen_copy(self.net)):
+            yield
+
+
+class SavesHalf(Tokens):
+    def save(self, folder: Path) -> None:
+        state = {name: x for name, x in self.net.state_dict().items() if name != "4.weight"}
+        save_file(state, folder / "net.safetensors")
+
+    def load(self, folder: Path) -> None:
+        from safetensors.torch import load_file
+
+        self.net.load_state_dict(load_file(folder / "net.safetensors"), strict=False)
+
+
+class Pickles(Tokens):
+    def save(self, folder: Path) -> None:
+        torch.save(self.net.state_dict(), folder / "net.pt")
+
+    def load(self, folder: Path) -> None:
+        self.net.load_state_dict(torch.load(folder / "net.pt"))
+
+
+class EvaluationUnseeded(Tokens):
+    evaluations = 0
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        if evaluate:
+            self.evaluations += 1
+            seeds = replace(seeds, row=seeds.row + self.evaluations)
+        return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+
+class EvaluationStays(Tokens):
+    """A setting of evaluation that is not put back."""
+
+    shift = 0
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        if evaluate:
+            self.shift = 1
+        return super().rollout(prompts, group_size, seeds=replace(seeds, row=seeds.row + self.shift), evaluate=evaluate)
+
+
+class WrongSign(Tokens):
+    """Right numbers with the gradient upside down."""
+
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        view = super().replay(rollout, steps)
+        return replace(view, logprobs=2 * view.logprobs.detach() - view.logprobs)
+
+
+POLICIES: list[tuple[Callable[[], Any], set[str]]] = [
+    (NoSave, {"protocol", "save-load"}),  # without save there is nothing to load
+    (GroupsFromZero, {"shapes"}),
+    (PromptsInterleaved, {"shapes"}),
+    (BeforeTemperature, {"ratio-is-one"}),
+    (PerGroupByPlace, {"ratio-is-one"}),
+    (OutputsShifted, {"scored-is-sampled"}),
+    (OutputsOfThePrompt, {"scored-is-sampled"}),
+    (OutputsRedrawn, {"scored-is-sampled"}),
+    (PaddedLeft, {"rows-independent"}),
+    (DrawsByPlace, {"batch-size"}),
+    (Unseeded, {"seeded"}),
+    (MovesGlobalState, {"global-rng"}),
+    (RunningAverage, {"replay-repeats"}),
+    (LooksBehindTheEnd, {"mask"}),
+    (SlicesOverlap, {"slices"}),
+    (SlicesBackwards, {"slices"}),
+    (AnotherStd, {"gaussian"}),
+    (SummedDensity, {"gaussian"}),
+    (UnusedParameter, {"gradient"}),
+    (ReplayDetached, {"gradient"}),
+    (ReferenceIsLive, {"reference"}),
+    (ReferenceNotRestored, {"reference"}),
+    (ReferenceCopiedAnew, {"reference"}),
+    (SavesHalf, {"save-load"}),
+    (Pickles, {"save-load"}),
+    (EvaluationUnseeded, {"evaluate"}),
+    (EvaluationStays, {"evaluate"}),
+]
+
+
+def good(samples: Sequence[Sample]) -> list[float]:
+    """The good reward: the share of letters `a`."""
+    for sample in samples:
+        if not isinstance(sample.output, str):
+            raise RewardError(f"Expected a text, got a {type(sample.output).__name__}.")
+    return [s.output.count("a") / max(1, len(s.output)) for s in samples]
+
+
+def infinite(samples: Sequence[Sample]) -> list[float]:
+    return [math.inf if x == 1 else x for x in good(samples)]
+
+
+def too_high(samples: Sequence[Sample]) -> list[float]:
+    return [2 * x for x in good(samples)]
+
+
+def batch_centred(samples: Sequence[Sample]) -> list[float]:
+    scores = good(samples)
+    return [x - min(scores) for x in scores]
+
+
+def by_group(samples: Sequence[Sample]) -> list[float]:
+    ordered = sorted(samples, key=lambda s: s.group)
+    return [x for _, members in itertools.groupby(ordered, key=lambda s: s.group) for x in good(list(members))]
+
+
+class Drifts:
+    calls = 0
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        self.calls += 1
+        return [x * (1 - 1e-12 * self.calls) for x in good(samples)]
+
+
+def marks_prompts(samples: Sequence[Sample]) -> list[float]:
+    scores = good(samples)
+    for sample in samples:
+        sample.prompt.meta["seen"] = sample.prompt.meta.get("seen", 0) + 1  # type: ignore[index]
+    return scores
+
+
+def seeds_numpy(samples: Sequence[Sample]) -> list[float]:
+    np.random.seed(0)
+    return good(samples)
+
+
+def draws(samples: Sequence[Sample]) -> list[float]:
+    random.random()
+    return good(samples)
+
+
+def believes(samples: Sequence[Sample]) -> list[float]:
+    return [s.output.count("a") / max(1, len(s.output)) for s in samples]
+
+
+def longest_first(samples: Sequence[Sample]) -> list[float]:
+    max(len(str(s.output)) for s in samples)
+    return good(samples)
+
+
+REWARDS: list[tuple[Callable[[], Any], set[str]]] = [
+    (lambda: infinite, {"numbers"}),
+    (lambda: too_high, {"range"}),
+    (lambda: batch_centred, {"batch-size"}),
+    (lambda: by_group, {"order"}),
+    (Drifts, {"deterministic"}),
+    (lambda: marks_prompts, {"inputs-unchanged"}),
+    (lambda: seeds_numpy, {"global-rng"}),
+    (lambda: draws, {"global-rng"}),
+    (lambda: believes, {"wrong-type"}),
+    (lambda: longest_first, {"empty"}),
+]
