@@ -50,10 +50,10 @@ def test_commands_exist(command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("preset", ["toy-lm", "toy-glyph"])
+@pytest.mark.parametrize("preset", ["toy-lm", "toy-glyph", "toy-flow"])
 def test_presets_are_valid_and_have_held_out_prompts(preset: str) -> None:
     checked, name = build.read_config(preset)
     train, held_out = build.prompts(checked)
     assert name == preset
     assert not {p.text for p in train} & {p.text for p in held_out}
-    assert len(held_out) >= 100
+    assert len(held_out) >= (16 if preset == "toy-flow" else 100)

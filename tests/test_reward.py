@@ -149,8 +149,8 @@ def test_an_exception_stops() -> None:
     with pytest.raises(RewardError) as caught:
         score(as_terms([broken]), samples("a", "b"))
     message = str(caught.value)
-    said = r"Reward 'broken' raised ValueError on 2 samples: the server said no \(test_reward\.py, line \d+, in broken\)\. "
-    assert re.match(said, message)
+    place = r"\(test_reward\.py, line \d+, in broken\)\. "
+    assert re.match(rf"Reward 'broken' raised ValueError on 2 samples: the server said no {place}", message)
     assert "Mend it, or set `on_error: skip` to count its rows as unscored." in message
     assert isinstance(caught.value.__cause__, ValueError)
 

@@ -81,7 +81,9 @@ class TinyTokens(Policy):
             old=Steps(logprobs=logprobs),
             mask=mask,
             max_steps=self.length,
-            trace=Trace(per_row={"tokens": tokens}, per_group={"number": numbers[::group_size]}),
+            trace=Trace(
+                per_row={"tokens": tokens}, per_group={"number": numbers[::group_size][seeds.group_ids.argsort()]}
+            ),
         )
 
     def replay(self, rollout: Rollout, steps: slice) -> Steps:
