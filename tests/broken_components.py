@@ -20,14 +20,7 @@ from grpokit import Prompt, RewardError, Rollout, Sample, Seeds, Steps, Trace, f
 from grpokit.sampling import uniforms
 from tiny_policies import TinyGaussian, TinyTokens
 
-
-class Tokens(TinyTokens):
-    """The good one that the broken ones derive from: TinyTokens, for group ids in any order."""
-
-    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
-        rollout = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
-        number = rollout.trace.per_group["number"][seeds.group_ids.argsort()]
-        return replace(rollout, trace=replace(rollout.trace, per_group={"number": number}))
+Tokens = TinyTokens  # the good one that the broken ones change
 
 
 def decode(rollout: Rollout) -> list[str]:
@@ -83,8 +76,12 @@ class BeforeTemperature(After):
         return replace(rollout, old=Steps(logprobs=rollout.old.logprobs * 1.1))
 
 
-class PerGroupByPlace(TinyTokens):
+class PerGroupByPlace(After):
     """per_group in the order of the prompts, not of the ids."""
+
+    def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
+        number = torch.tensor([int(s.prompt.text) for s in rollout.samples[:: rollout.rows // len(seeds.group_ids)]])
+        return replace(rollout, trace=replace(rollout.trace, per_group={"number": number}))
 
 
 class OutputsShifted(After):

@@ -26,7 +26,7 @@ SMALL = [
     "run.save_every=1",
     "run.eval_every=4",
 ]
-PRESETS = ["toy-lm", "toy-glyph"]
+PRESETS = ["toy-lm", "toy-glyph", "toy-flow"]
 
 
 def train(
