@@ -35,7 +35,7 @@ $(BIN)/python:
 	$(PY) -m venv $(VENV)
 
 $(SMALL): | $(BIN)/python
-	test -e $(FULL) || { echo "installing the demo's environment (a few minutes the first time)" && $(INSTALL) -r requirements-demo.txt; }
+	@test -e $(FULL) || { echo "installing the demo's environment (a few minutes the first time)" && $(INSTALL) -r requirements-demo.txt; }
 	touch $@
 
 $(FULL): | $(BIN)/python
