@@ -14,7 +14,7 @@ from grpokit import config as configs
 from grpokit import data, registry
 from grpokit.config import Component, DataConfig, RewardConfig, RunConfig
 from grpokit.errors import ConfigError, DataError, PluginError
-from grpokit.policy import Policy
+from grpokit.policy import Policy, missing_methods
 from grpokit.reward import RewardTerm
 from grpokit.trainer import Trainer
 from grpokit.types import Prompt
@@ -46,11 +46,10 @@ def read_config(source: str, overrides: Sequence[str] = ()) -> tuple[RunConfig, 
 def policy(config: RunConfig) -> Policy:
     """Build the policy."""
     built = registry.create("policy", config.policy.use, config.policy.params)
-    if not isinstance(built, Policy):
-        methods = ("rollout", "replay", "step_slices", "reference", "modules", "save", "load")
-        missing = [name for name in methods if not hasattr(built, name)]
+    missing = missing_methods(built)
+    if missing:
         raise PluginError(f"Policy '{config.policy.use}' lacks {', '.join(missing)} of the policy contract.")
-    return built
+    return built  # type: ignore[no-any-return]
 
 
 def rewards(config: RunConfig) -> list[RewardTerm]:

@@ -19,9 +19,14 @@ from grpokit.pieces import micro_batches
 from grpokit.policy import Policy
 from grpokit.types import Prompt, Rollout, Seeds, Steps
 
+LOW_PRECISION = (torch.bfloat16, torch.float16)
+
 
 class CheckedPolicy:
     """Calls a policy.
+
+    Its `low_precision` says whether some weights have less than fp32, so that sampling and replay disagree in their
+    last digits.
 
     Args:
         policy: what is called.
@@ -35,6 +40,7 @@ class CheckedPolicy:
         self.policy = policy
         self.autocast = autocast
         self.entropy_grad = entropy_grad
+        self.low_precision = any(p.dtype in LOW_PRECISION for m in policy.modules().values() for p in m.parameters())
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds) -> Rollout:
         """Draw samples without gradient.
@@ -103,11 +109,6 @@ class CheckedPolicy:
                     if bool(piece.mask[:, steps].any()):
                         logprobs[rows, steps] = self.replay(piece, steps, grad=False).logprobs.to(logprobs)
         return Steps(logprobs=logprobs)
-
-    def is_low_precision(self) -> bool:
-        """Whether some weights have less than fp32, so that sampling and replay disagree in their last digits."""
-        modules = self.policy.modules().values()
-        return any(p.dtype in (torch.bfloat16, torch.float16) for module in modules for p in module.parameters())
 
 
 def _upcast(steps: Steps) -> Steps:

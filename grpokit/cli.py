@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,8 @@ from grpokit.errors import GrpokitError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from grpokit.types import Prompt
 
 
 app = typer.Typer(
@@ -88,19 +90,14 @@ def sample(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write into a folder that holds files.")] = False,
 ) -> None:
     """Draw samples from a preset's start or from a run's last checkpoint."""
-    from grpokit import build, data, folder
+    from grpokit import build, folder
     from grpokit.evaluation import draw
 
     config, policy = _load_policy(source, overrides)
-    if prompt and prompts:
-        raise UsageError("Give either --prompt or --prompts, not both.")
+    given = _given_prompts(prompt, prompts)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not overwrite)):
         raise UsageError(f"{out} is in use. Choose another folder with --out, or add --overwrite.")
-    if prompt:
-        given: Any = prompt
-    elif prompts:
-        given = data.read_text(prompts)
-    else:
+    if given is None:
         train_prompts, held_out = build.prompts(config)
         given = train_prompts if held_out is None else held_out
     samples = draw(
@@ -146,8 +143,7 @@ def evaluate(
             samples_per_prompt=samples or config.run.eval_samples,
             mixed_precision=config.trainer.mixed_precision,
         )
-        widths = found.half_widths()
-        columns[label] = found.means() | {f"{name}/ci95": width for name, width in widths.items()}
+        columns[label] = found.summary()
     _print_scores(columns)
 
 
@@ -207,15 +203,12 @@ def check(
     from rich.table import Table
     from rich.text import Text
 
-    from grpokit import data
     from grpokit.testing import find, outcomes
 
-    if prompt and prompts:
-        raise UsageError("Give either --prompt or --prompts, not both.")
-    given = data.as_prompts(prompt) if prompt else data.read_text(prompts)[:4] if prompts else None
+    given = _given_prompts(prompt, prompts)
     params = _parameters(parameters or [])
     if find.kind_of(name, kind) == "policy":
-        checks = _policy_checks(name, params, given, slow=slow)
+        checks = _policy_checks(name, params, given if prompts is None or given is None else given[:4], slow=slow)
     else:
         if given:
             raise UsageError(f"'{name}' is a reward, which reads no prompts: leave --prompt and --prompts out.")
@@ -270,7 +263,7 @@ def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     folder = Path(source)
     if not (folder / "config.yaml").is_file():
         raise UsageError(f"{folder} is no run folder: it has no config.yaml.")
-    config, _ = build.read_config(str(folder / "config.yaml"), overrides or [])
+    config, _ = build.read_config(source, overrides or [])
     found = checkpoint.latest(folder / "checkpoints")
     if found is None:
         raise UsageError(f"The run {folder} has no checkpoint yet.")
@@ -287,8 +280,21 @@ def _load_policy(source: str, overrides: list[str] | None) -> tuple[Any, Any]:
     return config, policy
 
 
+def _given_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Prompt] | None:
+    """The prompts of --prompt and --prompts, or None where neither is given."""
+    from grpokit import data
+
+    if prompt and prompts:
+        raise UsageError("Give either --prompt or --prompts, not both.")
+    if prompt:
+        return data.as_prompts(prompt)
+    return data.read_text(prompts) if prompts else None
+
+
 def _parameters(given: list[str]) -> dict[str, Any]:
     import yaml
+
+    from grpokit.config import parse_value
 
     params = {}
     for item in given:
@@ -296,7 +302,7 @@ def _parameters(given: list[str]) -> dict[str, Any]:
         if not equals or not key.isidentifier():
             raise UsageError(f"Expected a parameter as key=value, got '{item}'.")
         try:
-            params[key] = yaml.safe_load(value)
+            params[key] = parse_value(value)
         except yaml.YAMLError as error:
             raise UsageError(f"The value of {key} is not YAML: {value!r}.") from error
     return params

@@ -276,12 +276,24 @@ _Loader.add_implicit_resolver(
 )
 
 
+def parse_value(text: str) -> Any:
+    """Read the value of a `key=value` argument as a config file would.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+
+    >>> parse_value("5e-6"), parse_value("no")
+    (5e-06, 'no')
+    """
+    return yaml.load(text, Loader=_Loader)
+
+
 def _apply(data: dict[str, Any], override: str, source: _Source) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"The override {override!r} is not of the form key=value, such as trainer.steps=50.")
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value = parse_value(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"The override {override!r} has a value that is not YAML.") from error
     path: list[str | int] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -180,8 +181,9 @@ class _Row:
 class _Sequence(Sequence[Prompt]):
     """Slices become lists; a single index is what a subclass gives."""
 
+    @abstractmethod
     def one(self, index: int) -> Prompt:
-        raise NotImplementedError
+        """The prompt at an index that is not negative."""
 
     @overload
     def __getitem__(self, index: int) -> Prompt: ...

@@ -52,6 +52,15 @@ class Evaluation:
             for name, kept in ((name, c[~c.isnan()]) for name, c in self.columns().items())
         }
 
+    def summary(self) -> dict[str, float]:
+        """Means, each followed by its half-width under `<name>/ci95`: a row of `eval.jsonl`."""
+        widths = self.half_widths()
+        return {
+            key: value
+            for name, mean in self.means().items()
+            for key, value in ((name, mean), (f"{name}/ci95", widths[name]))
+        }
+
 
 def draw(
     policy: Policy,

@@ -117,13 +117,8 @@ class Journal:
 
     def evaluation(self, step: int, found: Evaluation) -> None:
         """Append an evaluation's means, and keep its first samples."""
-        widths = found.half_widths()
-        row: dict[str, float] = {"step": step}
-        for name, mean in found.means().items():
-            row[name] = mean
-            row[f"{name}/ci95"] = widths[name]
         save_samples(self.folder / "samples" / f"step_{step:06d}", found)
-        self._append("eval.jsonl", row)
+        self._append("eval.jsonl", {"step": step, **found.summary()})
         self.last_evaluation = step
 
     def _append(self, name: str, row: Mapping[str, float]) -> None:

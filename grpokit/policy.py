@@ -73,6 +73,14 @@ class Policy(Protocol):
         ...
 
 
+METHODS = ("rollout", "replay", "step_slices", "reference", "modules", "save", "load")
+
+
+def missing_methods(policy: object) -> list[str]:
+    """The methods of the contract that `policy` lacks."""
+    return [name for name in METHODS if not callable(getattr(policy, name, None))]
+
+
 M = TypeVar("M", bound=nn.Module)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from grpokit import advantages as advantage_functions
 from grpokit import checkpoint, metrics, objectives
 from grpokit.advantages import AdvantageFn
-from grpokit.checked import CheckedPolicy
+from grpokit.checked import LOW_PRECISION, CheckedPolicy
 from grpokit.data import as_prompts, prompt_indices
 from grpokit.devices import make_accelerator
 from grpokit.errors import RunError, UsageError
@@ -126,7 +126,7 @@ class Trainer:
         rows = self.prompts_per_step * self.group_size
         share = rows // self.minibatches
         pieces = len(micro_batches(torch.arange(share) // self.group_size, self.micro_batch_size))
-        updates = self.updates_per_rollout * self.minibatches
+        updates = self.updates_per_step
         return (
             f"{self.prompts_per_step} prompts x {self.group_size} samples = {rows} rows a step; "
             f"{updates} update{'s' * (updates > 1)} of {share} rows in {pieces} micro-batch{'es' * (pieces > 1)} of at "
@@ -251,7 +251,7 @@ class Trainer:
         A sampler in low precision disagrees with the training forward by more than a policy update does, so there the
         training forward's values count. With one update the first pass computes them anyway.
         """
-        if self.mixed_precision == "no" and not self.checked.is_low_precision():
+        if self.mixed_precision == "no" and not self.checked.low_precision:
             return rollout.old
         if self.updates_per_step == 1:
             return None
@@ -340,7 +340,6 @@ class Trainer:
         limit = math.inf if self.max_grad_norm is None else self.max_grad_norm
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, limit))
         if not math.isfinite(norm) and self.accelerator.scaler is None:  # a loss scaler skips such steps itself
-            self.optimizer.zero_grad()
             raise RunError(
                 f"The gradient's norm is {norm} in step {self.completed + 1}, update {update_index + 1} of the run; "
                 "this update was not made. Usual causes: a learning rate that is too high, or NaN from the policy's "
@@ -408,7 +407,7 @@ class Trainer:
                 f"The policy has no trainable parameter: modules() gives {', '.join(modules) or 'nothing'}, and none "
                 "of their parameters requires a gradient. Is an adapter missing, or everything frozen?"
             )
-        small = next((p.dtype for p in parameters.values() if p.dtype in (torch.bfloat16, torch.float16)), None)
+        small = next((p.dtype for p in parameters.values() if p.dtype in LOW_PRECISION), None)
         if small is not None:
             raise UsageError(
                 f"Trainable parameters are {small}, in which most updates of a usual learning rate are rounded away. "

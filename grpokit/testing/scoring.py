@@ -13,18 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from grpokit.objectives import gaussian_logprobs, grpo
-from grpokit.policy import Policy
+from grpokit.policy import METHODS, Policy, missing_methods
 from grpokit.testing.case import Case, gap, parameters, perturb, replay, views
 from grpokit.testing.core import expect
 from grpokit.types import Rollout, Seeds, Trace
-
-METHODS = ("rollout", "replay", "step_slices", "reference", "modules", "save", "load")
 
 
 def protocol(case: Case) -> None:
     """All methods are there, and `modules()` gives modules."""
     policy = case.factory()
-    missing = [name for name in METHODS if not callable(getattr(policy, name, None))]
+    missing = missing_methods(policy)
     expect(not missing, f"the methods {', '.join(METHODS)}", f"none called {', '.join(missing)}",
            "a misspelt method; subclass grpokit.Policy")  # fmt: skip
     modules: Any = policy.modules()
