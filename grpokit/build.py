@@ -63,6 +63,7 @@ def _term(reward: RewardConfig) -> RewardTerm:
         reward=registry.create("reward", reward.use, reward.params),
         weight=reward.weight,
         on_error=reward.on_error,
+        skip_limit=reward.skip_limit,
     )
 
 

@@ -203,16 +203,17 @@ def check(
     from rich.table import Table
     from rich.text import Text
 
+    from grpokit import checking
     from grpokit.testing import find, outcomes
 
     given = _given_prompts(prompt, prompts)
     params = _parameters(parameters or [])
     if find.kind_of(name, kind) == "policy":
-        checks = _policy_checks(name, params, given if prompts is None or given is None else given[:4], slow=slow)
+        checks = checking.of_policy(name, params, given if prompts is None or given is None else given[:4], slow=slow)
     else:
         if given:
             raise UsageError(f"'{name}' is a reward, which reads no prompts: leave --prompt and --prompts out.")
-        checks = _reward_checks(name, params)
+        checks = checking.of_reward(name, params)
     table = Table("check", "result", "message", box=None, pad_edge=False)
     failed = 0
     for outcome in outcomes(checks):
@@ -306,59 +307,6 @@ def _parameters(given: list[str]) -> dict[str, Any]:
         except yaml.YAMLError as error:
             raise UsageError(f"The value of {key} is not YAML: {value!r}.") from error
     return params
-
-
-def _preset_with(kind: str, name: str) -> Any:
-    """The config of the first preset that uses a component, or None."""
-    from grpokit import build, registry
-
-    for plugin, spec in registry.specs("preset"):
-        try:
-            config, _ = build.read_config(f"{plugin.name}:{spec.name}")
-        except GrpokitError:  # a broken preset is not what is checked
-            continue
-        used = [config.policy.use] if kind == "policy" else [reward.use for reward in config.rewards]
-        if name.rpartition(":")[2] in used or name in used:
-            return config
-    return None
-
-
-def _policy_checks(name: str, params: dict[str, Any], prompts: Any, *, slow: bool) -> Any:
-    from grpokit import build, registry
-    from grpokit.testing import find, policy_checks
-
-    if prompts is None:
-        config = _preset_with("policy", name)
-        if config is None:
-            raise UsageError(
-                f"No preset uses the policy '{name}', so give prompts that it can read: --prompt or --prompts."
-            )
-        params = config.policy.params | params
-        prompts = build.prompts(config)[0][:3]
-    find.read(registry.create("policy", name, params), prompts)
-    module = find.announced("policy", name)[1]
-    return policy_checks(
-        lambda: registry.create("policy", name, params), prompts, params=params, module=module, learn=slow
-    )
-
-
-def _reward_checks(name: str, params: dict[str, Any]) -> Any:
-    from grpokit import build, registry
-    from grpokit.evaluation import draw
-    from grpokit.testing import example_samples, find, reward_checks
-
-    spec, module = find.announced("reward", name)
-    config = _preset_with("reward", name)
-    if config is None:
-        samples = example_samples(spec.accepts if spec else {"text"})
-    else:
-        used = next(reward for reward in config.rewards if reward.use in (name, name.rpartition(":")[2]))
-        params = used.params | params
-        samples = draw(
-            build.policy(config), build.prompts(config)[0][:3], seed=0, samples_per_prompt=3, stream="sample"
-        )
-    reward = registry.create("reward", name, params)
-    return reward_checks(reward, samples, spec=spec, params=params, module=module)
 
 
 def _print_scores(columns: Mapping[str, Mapping[str, Any]]) -> None:

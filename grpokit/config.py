@@ -42,6 +42,9 @@ class RewardConfig(Component):
     weight: float = Field(default=1.0, allow_inf_nan=False, description="factor in the weighted sum")
     name: str | None = Field(default=None, description="its name in metrics; by default what `use` says")
     on_error: Literal["stop", "skip"] = Field(default="stop", description="what an exception does")
+    skip_limit: float = Field(
+        default=0.5, ge=0, le=1, description="with on_error: skip, the largest share of rows that may be lost to it"
+    )
 
 
 _COMPANIONS = {
@@ -101,6 +104,7 @@ class TrainerConfig(_Strict):
     prompts_per_step: int = Field(default=4, ge=1)
     group_size: int = Field(default=8, ge=2)
     micro_batch_size: int = Field(default=8, ge=1)
+    rollout_batch_size: int | None = Field(default=None, ge=1, description="the most rows drawn at a time; null: all")
     updates_per_rollout: int = Field(default=1, ge=1, description="passes over a rollout")
     minibatches: int = Field(default=1, ge=1, description="optimizer steps per pass")
     learning_rate: float = Field(default=5e-6, gt=0)
@@ -118,6 +122,12 @@ class TrainerConfig(_Strict):
     kl: Literal["k1", "k2", "k3", "gaussian"] | None = None
     kl_coef: float | None = Field(default=None, ge=0)
     entropy_coef: float | None = None
+    max_logprob_gap: float | None = Field(
+        default=None, gt=0, description="between sampler and replay, in nats; null: by precision"
+    )
+    max_quiet_steps: int | None = Field(
+        default=20, ge=1, description="steps in a row in which no group has any spread, before the run stops"
+    )
 
 
 class RunSettings(_Strict):
@@ -125,6 +135,9 @@ class RunSettings(_Strict):
 
     dir: str | None = Field(default=None, description="the run folder; by default runs/<config's name>")
     save_every: int = Field(default=0, ge=0, description="checkpoint every n steps; 0: only at the end")
+    keep_last: int | None = Field(default=3, ge=1, description="how many step checkpoints to keep; null: all")
+    best: str | None = Field(default=None, description="a held-out score; its best checkpoint is kept as well")
+    record: bool = Field(default=False, description="keep every rollout in rollouts/, for rescore and redraw")
     eval_every: int = Field(default=0, ge=0, description="evaluate every n steps; 0: only before and after")
     eval_samples: int = Field(default=1, ge=1, description="samples per held-out prompt")
     trackers: list[str] = Field(default_factory=list, description="tensorboard, wandb, mlflow, ...")

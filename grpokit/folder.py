@@ -1,6 +1,7 @@
 """The files of a run folder: who may write there, and how each file grows.
 
 `config.yaml` (resolved), `versions.json`, `metrics.jsonl` (one object per step), `eval.jsonl` (one per evaluation),
+`warnings.jsonl` (what guards noticed),
 `samples/` (the same held-out prompts at every evaluation). What `grpokit.report` reads is written here.
 """
 
@@ -104,27 +105,35 @@ class Journal:
     def __init__(self, folder: Path, completed: int) -> None:
         self.folder = folder
         self.last_evaluation = -1
-        for name in ("metrics.jsonl", "eval.jsonl"):
+        for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl"):
             path = folder / name
+            if not path.is_file():
+                continue
             rows = [row for row in read_rows(path) if row["step"] <= completed]
             _write(path, "".join(json.dumps(row) + "\n" for row in rows))
             if name == "eval.jsonl" and rows:
                 self.last_evaluation = rows[-1]["step"]
 
     def step(self, done: StepReport) -> None:
-        """Append a step's metrics."""
-        self._append("metrics.jsonl", done.metrics)
+        """Append a step's metrics, and what guards noticed in it."""
+        for line in done.warnings:
+            self.warning(done.step, line)
+        self._append("metrics.jsonl", _finite(done.metrics))
+
+    def warning(self, step: int, message: str) -> None:
+        """Append a warning: step 0 stands for what was noticed before the first step."""
+        self._append("warnings.jsonl", {"step": step, "message": message})
 
     def evaluation(self, step: int, found: Evaluation) -> None:
         """Append an evaluation's means, and keep its first samples."""
         save_samples(self.folder / "samples" / f"step_{step:06d}", found)
-        self._append("eval.jsonl", {"step": step, **found.summary()})
+        self._append("eval.jsonl", {"step": step, **_finite(found.summary())})
         self.last_evaluation = step
 
-    def _append(self, name: str, row: Mapping[str, float]) -> None:
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
         try:
             with (self.folder / name).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(_finite(row)) + "\n")
+                file.write(json.dumps(row) + "\n")
         except OSError as error:
             raise RunError(f"{self.folder / name} cannot be written: {error}.") from error
 

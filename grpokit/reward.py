@@ -13,7 +13,7 @@ import numbers
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -35,12 +35,14 @@ class RewardTerm:
         reward: the callable.
         weight: what it is multiplied by in the weighted sum.
         on_error: "stop", or "skip": an exception makes its rows unscored.
+        skip_limit: with "skip", the largest share of rows that may be lost to exceptions before it stops all the same.
     """
 
     name: str
     reward: Reward
     weight: float = 1.0
     on_error: Literal["stop", "skip"] = "stop"
+    skip_limit: float = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ def as_terms(rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward]) -> l
         taken = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
         names = [term.name, *(f"{term.name}-{i}" for i in range(2, len(given) + 2))]
         name = next(n for n in names if n not in taken)
-        terms.append(RewardTerm(name=name, reward=term.reward, weight=term.weight, on_error=term.on_error))
+        terms.append(replace(term, name=name))
     return terms
 
 

@@ -43,6 +43,7 @@ class Trainer:
         prompts_per_step: P, groups per step.
         group_size: G, samples per prompt.
         micro_batch_size: the most rows in one forward and backward pass; it changes memory and speed, not the result.
+        rollout_batch_size: the most rows that are drawn at a time; by default all.
         updates_per_rollout: passes over a rollout.
         minibatches: optimizer steps per pass, on equal shares of the groups.
         advantage: `(rewards [B, R], weights [R], groups [B]) -> [B]`; by default `advantages.group`.
@@ -52,6 +53,9 @@ class Trainer:
         schedule: "constant", or "cosine" down to 0 over all steps.
         weight_decay: of AdamW.
         max_grad_norm: gradients are scaled down to this norm; None leaves them.
+        max_logprob_gap: the largest mean difference, in nats, between the rollout's log-probs and their first replay;
+            by default what the precision allows.
+        max_quiet_steps: the run stops after so many steps in a row in which no group had any spread; None never stops.
         mixed_precision: "no", "bf16" or "fp16": one autocast around rollout, replay and reference.
         device: "auto", "cpu" or "cuda".
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
@@ -73,6 +77,7 @@ class Trainer:
         prompts_per_step: int = 4,
         group_size: int = 8,
         micro_batch_size: int = 8,
+        rollout_batch_size: int | None = None,
         updates_per_rollout: int = 1,
         minibatches: int = 1,
         advantage: AdvantageFn = advantage_functions.group,
@@ -82,6 +87,8 @@ class Trainer:
         schedule: Literal["constant", "cosine"] = "constant",
         weight_decay: float = 0.0,
         max_grad_norm: float | None = 1.0,
+        max_logprob_gap: float | None = None,
+        max_quiet_steps: int | None = 20,
         mixed_precision: Literal["no", "bf16", "fp16"] = "no",
         device: Literal["auto", "cpu", "cuda"] = "auto",
         trackers: Sequence[str] = (),
@@ -92,12 +99,13 @@ class Trainer:
         self.prompts = as_prompts(prompts)
         self.seed, self.steps = seed, steps
         self.prompts_per_step, self.group_size = prompts_per_step, group_size
-        self.micro_batch_size = micro_batch_size
+        self.micro_batch_size, self.rollout_batch_size = micro_batch_size, rollout_batch_size
         self.updates_per_rollout, self.minibatches = updates_per_rollout, minibatches
         self.advantage = advantage
         self.objective = objectives.grpo() if objective is None else objective
         self.learning_rate, self.warmup_steps, self.schedule = learning_rate, warmup_steps, schedule
         self.max_grad_norm = max_grad_norm
+        self.max_logprob_gap, self.max_quiet_steps = max_logprob_gap, max_quiet_steps
         self._check_numbers()
 
         self.accelerator = make_accelerator(mixed_precision, device, trackers, folder)
@@ -146,7 +154,7 @@ class Trainer:
             torch.cuda.reset_peak_memory_stats(self.device)
 
         with watch("rollout"):
-            rollout = self._rollout()
+            prompts, rollout = self._rollout()
         with watch("reward"):
             scores = score(self.terms, rollout.samples)
         advantages = self._advantages(scores, rollout)
@@ -196,6 +204,7 @@ class Trainer:
             rewards=scores.matrix,
             reward_names=scores.names,
             advantages=advantages,
+            prompts=prompts,
         )
         if self.accelerator.trackers:
             self.accelerator.log(dict(report.metrics), step=self.completed)
@@ -218,7 +227,7 @@ class Trainer:
         """Let trackers write what they hold back."""
         self.accelerator.end_training()
 
-    def _rollout(self) -> Rollout:
+    def _rollout(self) -> tuple[list[int], Rollout]:
         indices = prompt_indices(self.seed, self.completed, per_step=self.prompts_per_step, total=len(self.prompts))
         seeds = derive_seeds(
             self.seed,
@@ -227,7 +236,8 @@ class Trainer:
             prompts=self.prompts_per_step,
             group_size=self.group_size,
         )
-        return self.checked.rollout([self.prompts[i] for i in indices], self.group_size, seeds.to(self.device))
+        rollout = self.checked.rollout([self.prompts[i] for i in indices], self.group_size, seeds.to(self.device))
+        return indices, rollout
 
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
         if self.completed == 0 and not any(scores.failed) and bool(scores.matrix.isnan().all()):

@@ -208,6 +208,8 @@ class StepReport:
         rewards: [B, R] as the rewards gave them; NaN where a reward could not score.
         reward_names: R names, the columns of `rewards`.
         advantages: [B] or [B, T].
+        prompts: P indices into the training prompts, in the order of the groups.
+        warnings: what guards noticed in this step without stopping it; a sentence or two each.
     """
 
     step: int
@@ -216,3 +218,5 @@ class StepReport:
     rewards: Tensor
     reward_names: Sequence[str]
     advantages: Tensor
+    prompts: Sequence[int] = ()
+    warnings: Sequence[str] = ()

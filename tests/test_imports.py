@@ -42,10 +42,12 @@ MAY_IMPORT = {
     "trainer": "errors types sampling devices policy reward advantages objectives data checkpoint pieces checked "
     "metrics",
     "build": "errors registry config types policy reward advantages objectives data trainer",
+    "checking": "errors registry config types evaluation testing build",
     "folder": "errors registry config report types evaluation",
     "run": "errors registry config report types policy reward data checkpoint evaluation trainer build folder",
     "progress": "errors types evaluation trainer run",
-    "cli": "errors registry config report types data checkpoint evaluation trainer build folder run progress testing",
+    "cli": "errors registry config report types data checkpoint evaluation trainer build folder run progress "
+    "testing checking",
     "__main__": "cli",
 }
 NO_TORCH = ["errors", "specs", "hookspecs", "registry", "config", "cli", "types", "__init__", "__main__"]
