@@ -1,19 +1,26 @@
 """From a config to the objects that train: policy, prompts, rewards, trainer.
 
-Everything is found by name through the registry; the config's flat keys go to the factories as they are.
+Everything is found by name through the registry; the config's flat keys go to the factories as they are. What turns
+out wrong is told with its place in the config, and before anything is written.
 """
 
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from grpokit import config as configs
 from grpokit import data, registry
-from grpokit.config import Component, DataConfig, RewardConfig, RunConfig
-from grpokit.errors import ConfigError, DataError, PluginError
+from grpokit.advantages import AdvantageFn
+from grpokit.config import Component, RewardConfig, RunConfig
+from grpokit.errors import ConfigError, DataError, PluginError, UsageError
+from grpokit.objectives import Objective
 from grpokit.policy import Policy, missing_methods
 from grpokit.reward import RewardTerm
 from grpokit.trainer import Trainer
@@ -27,10 +34,14 @@ def read_config(source: str, overrides: Sequence[str] = ()) -> tuple[RunConfig, 
         ConfigError: neither a preset nor a file, or the config is wrong.
     """
     path = Path(source)
-    if (path / "config.yaml").is_file():
+    if os.path.isfile(path / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
         return configs.load(path / "config.yaml", [*overrides, f"run.dir={path}"]), path.resolve().name
-    if path.suffix in (".yaml", ".yml") or path.is_file():
+    if path.suffix in (".yaml", ".yml") or os.path.isfile(path):
         return configs.load(path, overrides), path.stem
+    if os.path.isdir(path) and not any(source == spec.name for _, spec in registry.specs("preset")):
+        raise ConfigError(
+            f"{path} is a folder without a config.yaml; expected a preset, a config file or a run folder."
+        )
     try:
         _, spec = registry.find("preset", source)
     except PluginError as error:
@@ -38,74 +49,108 @@ def read_config(source: str, overrides: Sequence[str] = ()) -> tuple[RunConfig, 
     package, _, inside = spec.factory.partition(":")
     try:
         text = importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
-    except (ModuleNotFoundError, OSError) as error:
+    except (ImportError, OSError, ValueError) as error:
         raise PluginError(f"Preset '{source}' should be the file {inside} in package {package}: {error}.") from error
     return configs.parse(text, f"preset {source}", overrides), spec.name
 
 
+@contextmanager
+def _at(config: RunConfig, *path: str | int) -> Iterator[None]:
+    """An error in here begins with the place of a key in the config."""
+    try:
+        yield
+    except UsageError as error:
+        raise type(error)(f"{config.place(*path)}{error}") from error
+
+
 def policy(config: RunConfig) -> Policy:
     """Build the policy."""
-    built = registry.create("policy", config.policy.use, config.policy.params)
-    missing = missing_methods(built)
-    if missing:
-        raise PluginError(f"Policy '{config.policy.use}' lacks {', '.join(missing)} of the policy contract.")
+    with _at(config, "policy"):
+        built = registry.create("policy", config.policy.use, config.policy.params)
+        missing = missing_methods(built)
+        if missing:
+            raise PluginError(
+                f"Policy '{config.policy.use}' lacks {', '.join(missing)} of the policy contract (it is of type "
+                f"{type(built).__name__})."
+            )
     return built  # type: ignore[no-any-return]
 
 
 def rewards(config: RunConfig) -> list[RewardTerm]:
     """Build the reward terms, in the config's order."""
-    return [_term(reward) for reward in config.rewards]
+    return [_term(config, i, reward) for i, reward in enumerate(config.rewards)]
 
 
-def _term(reward: RewardConfig) -> RewardTerm:
+def _term(config: RunConfig, index: int, reward: RewardConfig) -> RewardTerm:
+    with _at(config, "rewards", index):
+        built = registry.create("reward", reward.use, reward.params)
+        _check_callable("reward", reward.use, built, "samples")
     return RewardTerm(
         name=reward.name or reward.use.rpartition(":")[2],
-        reward=registry.create("reward", reward.use, reward.params),
+        reward=built,
         weight=reward.weight,
         on_error=reward.on_error,
         skip_limit=reward.skip_limit,
     )
 
 
+def _check_callable(kind: str, name: str, built: Any, arguments: str) -> None:
+    if not callable(built):
+        raise PluginError(
+            f"The {kind} '{name}' gave something of type {type(built).__name__}; expected a function, or an object "
+            f"that can be called with {arguments}."
+        )
+
+
 def prompts(config: RunConfig) -> tuple[Sequence[Prompt], Sequence[Prompt] | None]:
     """Read the training prompts and the held-out ones (None where the config names none)."""
     source = config.data
-    train = _train_prompts(source)
+    train = _train_prompts(config)
     if source.eval_fraction is not None:
-        return data.hold_out(train, source.eval_fraction, config.seed)
-    return train, _eval_prompts(source)
+        with _at(config, "data", "eval_fraction"):
+            return data.hold_out(train, source.eval_fraction, config.seed)
+    return train, _eval_prompts(config)
 
 
-def _train_prompts(source: DataConfig) -> Sequence[Prompt]:
+def _train_prompts(config: RunConfig) -> Sequence[Prompt]:
+    source = config.data
     if source.prompts is not None:
-        return data.read_text(Path(source.prompts), targets=_path(source.targets), images=_path(source.images))
+        with _at(config, "data", "prompts"):
+            return data.read_text(Path(source.prompts), targets=_path(source.targets), images=_path(source.images))
     if source.jsonl is not None:
-        return data.read_jsonl(Path(source.jsonl))
+        with _at(config, "data", "jsonl"):
+            return data.read_jsonl(Path(source.jsonl))
     if source.dataset is not None:
-        return data.read_dataset(source.dataset, split=source.split, columns=source.columns)
-    return _from_function(source, "train")
+        with _at(config, "data", "dataset"):
+            return data.read_dataset(source.dataset, split=source.split, columns=source.columns)
+    return _from_function(config, "train")
 
 
-def _eval_prompts(source: DataConfig) -> Sequence[Prompt] | None:
+def _eval_prompts(config: RunConfig) -> Sequence[Prompt] | None:
+    source = config.data
     if source.eval_prompts is not None:
-        return data.read_text(
-            Path(source.eval_prompts), targets=_path(source.eval_targets), images=_path(source.eval_images)
-        )
+        with _at(config, "data", "eval_prompts"):
+            return data.read_text(
+                Path(source.eval_prompts), targets=_path(source.eval_targets), images=_path(source.eval_images)
+            )
     if source.eval_jsonl is not None:
-        return data.read_jsonl(Path(source.eval_jsonl))
-    if source.eval_split is not None:
-        if source.dataset is None:
-            raise ConfigError("data.eval_split names a split of data.dataset, but there is no dataset.")
-        return data.read_dataset(source.dataset, split=source.eval_split, columns=source.columns)
-    return _from_function(source, "eval") if source.use is not None else None
+        with _at(config, "data", "eval_jsonl"):
+            return data.read_jsonl(Path(source.eval_jsonl))
+    if source.eval_split is not None and source.dataset is not None:
+        with _at(config, "data", "eval_split"):
+            return data.read_dataset(source.dataset, split=source.eval_split, columns=source.columns)
+    return _from_function(config, "eval") if source.use is not None else None
 
 
-def _from_function(source: DataConfig, split: str) -> Sequence[Prompt]:
-    assert source.use is not None
-    made = registry.call(source.use, {"split": split, **(source.model_extra or {})}, what="data source")
-    prompts = data.as_prompts(made)
-    if not prompts:
-        raise DataError(f"The data source '{source.use}' gave no prompts for split '{split}'.")
+def _from_function(config: RunConfig, split: str) -> Sequence[Prompt]:
+    use = config.data.use
+    assert use is not None
+    with _at(config, "data", "use"):
+        made = registry.call(use, {"split": split, **(config.data.model_extra or {})}, what="data source")
+        with registry.explained(f"The data source '{use}' failed while it gave prompts for split '{split}'"):
+            prompts = data.as_prompts(made)  # which may come one by one
+        if not prompts:
+            raise DataError(f"The data source '{use}' gave no prompts for split '{split}'.")
     return prompts
 
 
@@ -118,20 +163,49 @@ def trainer(
 ) -> Trainer:
     """Build the trainer."""
     t = config.trainer
-    shared = ("ratio", "clip_range", "clip_range_high", "kl", "kl_coef", "entropy_coef")
-    flat = {name: getattr(t, name) for name in shared if name in t.model_fields_set}
-    numbers = t.model_dump(exclude={"advantage", "objective", *shared})
+    numbers = t.model_dump(exclude={"advantage", "objective", *_OBJECTIVE_KEYS})
     return Trainer(
         policy,
         rewards,
         prompts,
         seed=config.seed,
-        advantage=_component("advantage", t.advantage, {}),
-        objective=_component("objective", t.objective, flat),
+        advantage=advantage(config, rewards),
+        objective=objective(config),
         trackers=config.run.trackers,
         folder=folder,
         **numbers,
     )
+
+
+def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
+    """Build the advantage function, and try it on numbers in the shapes of training: it checks its parameters there."""
+    given = config.trainer.advantage
+    name = given if isinstance(given, str) else given.use
+    with _at(config, "trainer", "advantage"):
+        built: AdvantageFn = _component("advantage", given, {})
+        _check_callable("advantage", name, built, "rewards, weights and groups")
+        groups = torch.arange(2).repeat_interleave(config.trainer.group_size)
+        scores = torch.arange(float(len(groups) * len(rewards))).reshape(len(groups), -1).double()
+        with registry.explained(f"The advantage '{name}' cannot work"):
+            built(scores, torch.tensor([r.weight for r in rewards], dtype=torch.float64), groups)
+    return built
+
+
+_OBJECTIVE_KEYS = ("ratio", "clip_range", "clip_range_high", "kl", "kl_coef", "entropy_coef")
+
+
+def objective(config: RunConfig) -> Objective:
+    """Build the objective."""
+    t = config.trainer
+    flat = {name: getattr(t, name) for name in _OBJECTIVE_KEYS if name in t.model_fields_set}
+    with _at(config, "trainer", "objective"):
+        built = _component("objective", t.objective, flat)
+        if not isinstance(built, Objective):
+            raise PluginError(
+                f"The objective '{t.objective if isinstance(t.objective, str) else t.objective.use}' gave something of "
+                f"type {type(built).__name__}; expected a grpokit.Objective."
+            )
+    return built
 
 
 def _component(kind: str, given: str | Component, flat: dict[str, Any]) -> Any:

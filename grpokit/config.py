@@ -1,34 +1,46 @@
 """A run's config: YAML with overrides, validated, with errors that name the line and the nearest key.
 
-The file says what to build and with which flat parameters; building is for `grpokit.run`. YAML is read as YAML 1.2
-reads it where people trip over 1.1: `5e-6` is a number, `no` and `off` are texts, a repeated key is an error.
+The file says what to build and with which flat parameters; building is for `grpokit.build`, which asks the config
+for the place of what turned out wrong. A value of the wrong type is refused, never converted.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from grpokit.errors import ConfigError, nearest
+from grpokit.errors import ConfigError, nearest, shown
+from grpokit.source import Source, parse_value, problem, read
+
+
+def _whole(value: Any) -> Any:
+    """`1e3` and `2.0` are whole numbers too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_Size = Annotated[int, BeforeValidator(_whole), Field(le=1_000_000)]
+_Total = Annotated[int, BeforeValidator(_whole), Field(le=1_000_000_000)]
+_Text = Annotated[str, Field(min_length=1, max_length=1000)]
+_Tracker = Literal[  # accelerate's, which is too heavy to be asked
+    "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
+]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Component(BaseModel):
     """`use: name` and the component's own flat parameters beside it."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
 
-    use: str = Field(description="a plugin's name for it, `plugin:name`, or `package.module:function`")
+    use: _Text = Field(description="a plugin's name for it, `plugin:name`, or `package.module:function`")
 
     @property
     def params(self) -> dict[str, Any]:
@@ -40,7 +52,7 @@ class RewardConfig(Component):
     """A reward in the mix; keys beside these go to its factory."""
 
     weight: float = Field(default=1.0, allow_inf_nan=False, description="factor in the weighted sum")
-    name: str | None = Field(default=None, description="its name in metrics; by default what `use` says")
+    name: _Text | None = Field(default=None, description="its name in metrics; by default what `use` says")
     on_error: Literal["stop", "skip"] = Field(default="stop", description="what an exception does")
     skip_limit: float = Field(
         default=0.5, ge=0, le=1, description="with on_error: skip, the largest share of rows that may be lost to it"
@@ -49,7 +61,7 @@ class RewardConfig(Component):
 
 _COMPANIONS = {
     "prompts": ["targets", "images"],
-    "dataset": ["columns"],
+    "dataset": ["columns", "eval_split"],
     "eval_prompts": ["eval_targets", "eval_images"],
 }
 
@@ -57,21 +69,22 @@ _COMPANIONS = {
 class DataConfig(_Strict):
     """Where prompts come from: exactly one of `prompts`, `jsonl`, `dataset` and `use`."""
 
-    model_config = ConfigDict(extra="allow")  # only beside `use`; checked below
+    # keys of a source's own stand only beside `use`; checked below
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
-    prompts: str | None = Field(default=None, description="text file, one prompt per line")
-    targets: str | None = Field(default=None, description="folder of target pictures named by line number from 1")
-    images: str | None = Field(default=None, description="folder of source pictures, likewise")
-    jsonl: str | None = Field(default=None, description="JSON lines with prompt, target, image")
-    dataset: str | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
-    split: str = Field(default="train", description="the dataset's split")
+    prompts: _Text | None = Field(default=None, description="text file, one prompt per line")
+    targets: _Text | None = Field(default=None, description="folder of target pictures named by line number from 1")
+    images: _Text | None = Field(default=None, description="folder of source pictures, likewise")
+    jsonl: _Text | None = Field(default=None, description="JSON lines with prompt, target, image")
+    dataset: _Text | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
+    split: _Text = Field(default="train", description="the dataset's split")
     columns: dict[str, str] = Field(default_factory=dict, description="its columns for prompt, target, image")
-    use: str | None = Field(default=None, description="`package.module:function` called with split='train' or 'eval'")
-    eval_prompts: str | None = Field(default=None, description="held-out prompts, as `prompts`")
-    eval_targets: str | None = Field(default=None, description="their target pictures")
-    eval_images: str | None = Field(default=None, description="their source pictures")
-    eval_jsonl: str | None = Field(default=None, description="held-out prompts, as `jsonl`")
-    eval_split: str | None = Field(default=None, description="the dataset's split of held-out prompts")
+    use: _Text | None = Field(default=None, description="`package.module:function` called with split='train' or 'eval'")
+    eval_prompts: _Text | None = Field(default=None, description="held-out prompts, as `prompts`")
+    eval_targets: _Text | None = Field(default=None, description="their target pictures")
+    eval_images: _Text | None = Field(default=None, description="their source pictures")
+    eval_jsonl: _Text | None = Field(default=None, description="held-out prompts, as `jsonl`")
+    eval_split: _Text | None = Field(default=None, description="the dataset's split of held-out prompts")
     eval_fraction: float | None = Field(default=None, gt=0, lt=1, description="share of the prompts to hold out")
 
     @model_validator(mode="after")
@@ -100,22 +113,22 @@ class DataConfig(_Strict):
 class TrainerConfig(_Strict):
     """The numbers of `grpokit.Trainer`, and the parameters of the advantage and the objective."""
 
-    steps: int = Field(default=200, ge=1)
-    prompts_per_step: int = Field(default=4, ge=1)
-    group_size: int = Field(default=8, ge=2)
-    micro_batch_size: int = Field(default=8, ge=1)
-    rollout_batch_size: int | None = Field(default=None, ge=1, description="the most rows drawn at a time; null: all")
-    updates_per_rollout: int = Field(default=1, ge=1, description="passes over a rollout")
-    minibatches: int = Field(default=1, ge=1, description="optimizer steps per pass")
+    steps: _Total = Field(default=200, ge=1)
+    prompts_per_step: _Size = Field(default=4, ge=1)
+    group_size: _Size = Field(default=8, ge=2)
+    micro_batch_size: _Size = Field(default=8, ge=1)
+    rollout_batch_size: _Size | None = Field(default=None, ge=1, description="the most rows drawn at a time; null: all")
+    updates_per_rollout: _Size = Field(default=1, ge=1, description="passes over a rollout")
+    minibatches: _Size = Field(default=1, ge=1, description="optimizer steps per pass")
     learning_rate: float = Field(default=5e-6, gt=0)
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: _Total = Field(default=0, ge=0)
     schedule: Literal["constant", "cosine"] = "constant"
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    advantage: str | Component = "group"
-    objective: str | Component = "grpo"
+    advantage: _Text | Component = "group"
+    objective: _Text | Component = "grpo"
     ratio: Literal["token", "sequence"] | None = None
     clip_range: float | None = Field(default=None, gt=0)
     clip_range_high: float | None = Field(default=None, gt=0)
@@ -125,34 +138,59 @@ class TrainerConfig(_Strict):
     max_logprob_gap: float | None = Field(
         default=None, gt=0, description="between sampler and replay, in nats; null: by precision"
     )
-    max_quiet_steps: int | None = Field(
+    max_quiet_steps: _Total | None = Field(
         default=20, ge=1, description="steps in a row in which no group has any spread, before the run stops"
     )
+
+    @model_validator(mode="after")
+    def _rows_that_fit(self) -> TrainerConfig:
+        rows = self.prompts_per_step * self.group_size
+        if rows > 10_000_000:
+            raise ValueError(f"prompts_per_step x group_size must be at most 10,000,000 rows, got {rows:,}")
+        return self
 
 
 class RunSettings(_Strict):
     """What a run leaves behind."""
 
-    dir: str | None = Field(default=None, description="the run folder; by default runs/<config's name>")
-    save_every: int = Field(default=0, ge=0, description="checkpoint every n steps; 0: only at the end")
-    keep_last: int | None = Field(default=3, ge=1, description="how many step checkpoints to keep; null: all")
-    best: str | None = Field(default=None, description="a held-out score; its best checkpoint is kept as well")
+    dir: _Text | None = Field(default=None, description="the run folder; by default runs/<config's name>")
+    save_every: _Total = Field(default=0, ge=0, description="checkpoint every n steps; 0: only at the end")
+    keep_last: _Total | None = Field(default=3, ge=1, description="how many step checkpoints to keep; null: all")
+    best: _Text | None = Field(default=None, description="a held-out score; its best checkpoint is kept as well")
     record: bool = Field(default=False, description="keep every rollout in rollouts/, for rescore and redraw")
-    eval_every: int = Field(default=0, ge=0, description="evaluate every n steps; 0: only before and after")
-    eval_samples: int = Field(default=1, ge=1, description="samples per held-out prompt")
-    trackers: list[str] = Field(default_factory=list, description="tensorboard, wandb, mlflow, ...")
-    threads: int | None = Field(default=None, ge=1, description="torch's CPU threads")
+    eval_every: _Total = Field(default=0, ge=0, description="evaluate every n steps; 0: only before and after")
+    eval_samples: _Size = Field(default=1, ge=1, description="samples per held-out prompt")
+    trackers: list[_Tracker] = Field(default_factory=list, description="tensorboard, wandb, mlflow, ...")
+    threads: _Size | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
+
+    @model_validator(mode="after")
+    def _a_folder_of_its_own(self) -> RunSettings:
+        name = None if self.dir is None else Path(self.dir).name
+        if name in ("", ".."):
+            raise ValueError(f"dir must name a folder of the run's own, got {self.dir!r}")
+        if name is not None and ("\0" in str(self.dir) or len(name.encode(errors="replace")) > 200):
+            raise ValueError(f"dir must be a name that a folder can have, of at most 200 bytes, got {shown(self.dir)}")
+        return self
 
 
 class RunConfig(_Strict):
     """A whole run."""
 
-    seed: int = 42
+    seed: Annotated[int, BeforeValidator(_whole)] = Field(default=42, ge=-(2**63), lt=2**63)
     policy: Component
     data: DataConfig
     rewards: list[RewardConfig] = Field(min_length=1)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     run: RunSettings = Field(default_factory=RunSettings)
+    _source: Source | None = PrivateAttr(default=None)
+
+    def place(self, *path: str | int) -> str:
+        """Where a key stands, as "run.yaml, line 4: rewards.1: " to begin a message with; empty where no file was read.
+
+        >>> parse("policy: {use: p}\\ndata: {use: d}\\nrewards: [{use: r}]", "run.yaml").place("rewards", 0)
+        'run.yaml, line 3: rewards.0: '
+        """
+        return f"{self._source.place(path)}: {'.'.join(map(str, path))}: " if self._source else ""
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -165,31 +203,27 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"The config file {path} does not exist (looked in {Path.cwd()}).") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except IsADirectoryError as error:
+        raise ConfigError(f"{path} is a folder; expected a config file.") from error
+    except (OSError, ValueError) as error:  # the second: not UTF-8, or a name that no file can have
         raise ConfigError(f"The config file {path} cannot be read as UTF-8 text: {error}.") from error
     return parse(text, str(path), overrides)
 
 
 def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
     """As `load`, from YAML text; `name` stands for the file in messages."""
-    source = _Source(name)
-    try:
-        node = yaml.compose(text, Loader=_Loader)
-        data = None if node is None else _Loader("").construct_document_with(node, source)
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{name}{line}: not YAML: {error.problem or error.context}.") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}.") from error
+    data, source = read(text, name)
     if not isinstance(data, dict):
-        got = "an empty file" if data is None else type(data).__name__
+        got = "an empty file" if data is None else shown(data)
         raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {got}.")
     for override in overrides:
         _apply(data, override, source)
     try:
-        return RunConfig.model_validate(data)
+        config = RunConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError(_explain(error, source)) from error
+    config._source = source
+    return config
 
 
 def resolved(config: BaseModel) -> dict[str, Any]:
@@ -226,121 +260,71 @@ def schema() -> str:
     return json.dumps(RunConfig.model_json_schema(), indent=2)
 
 
-@dataclass
-class _Source:
-    """Where each key stands: path of keys -> "file, line n" or the override."""
-
-    name: str
-    places: dict[tuple[str | int, ...], str] = field(default_factory=dict)
-
-    def place(self, path: tuple[str | int, ...]) -> str:
-        while path and path not in self.places:
-            path = path[:-1]
-        return self.places.get(path, self.name)
-
-
-class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's numbers and booleans, and without repeated keys."""
-
-    def construct_document_with(self, node: yaml.Node, source: _Source) -> Any:
-        self._note(node, (), source)
-        return self.construct_document(node)
-
-    def _note(
-        self, node: yaml.Node, path: tuple[str | int, ...], source: _Source, inside: tuple[yaml.Node, ...] = ()
-    ) -> None:
-        source.places[path] = f"{source.name}, line {node.start_mark.line + 1}"
-        if any(node is outer for outer in inside):
-            raise yaml.MarkedYAMLError(problem="an anchor stands inside itself", problem_mark=node.start_mark)
-        inside = (*inside, node)
-        if isinstance(node, yaml.SequenceNode):
-            for i, child in enumerate(node.value):
-                self._note(child, (*path, i), source, inside)
-        elif isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, child in node.value:
-                if not isinstance(key, yaml.ScalarNode):
-                    raise yaml.MarkedYAMLError(
-                        problem="expected a text as key, got a group in brackets or braces",
-                        problem_mark=key.start_mark,
-                    )
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"the key '{key.value}' stands twice", problem_mark=key.start_mark
-                    )
-                seen.add(key.value)
-                self._note(child, (*path, key.value), source, inside)
-                source.places[(*path, key.value)] = f"{source.name}, line {key.start_mark.line + 1}"
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern) for tag, pattern in entries if tag not in {"tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"}
-    ]
-    for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"),
-    list("-+0123456789."),
-)
-
-
-def parse_value(text: str) -> Any:
-    """Read the value of a `key=value` argument as a config file would.
-
-    Raises:
-        yaml.YAMLError: it is not YAML.
-
-    >>> parse_value("5e-6"), parse_value("no")
-    (5e-06, 'no')
-    """
-    return yaml.load(text, Loader=_Loader)
-
-
-def _apply(data: dict[str, Any], override: str, source: _Source) -> None:
+def _apply(data: dict[str, Any], override: str, source: Source) -> None:
     key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"The override {override!r} is not of the form key=value, such as trainer.steps=50.")
+    parts = key.split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"The override {shown(override)} is not of the form key=value, such as trainer.steps=50.")
     try:
         value = parse_value(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"The override {override!r} has a value that is not YAML.") from error
+        raise ConfigError(
+            f"The override {shown(override)} has a value that is not YAML ({problem(error)}). Put quotes round a text "
+            "with brackets, braces or a colon."
+        ) from error
     path: list[str | int] = []
     here: Any = data
-    parts = key.split(".")
     for i, part in enumerate(parts):
-        last = i == len(parts) - 1
+        last, group = i == len(parts) - 1, ".".join(parts[:i])
         if isinstance(here, list):
-            if not part.isdecimal() or int(part) >= len(here):
-                raise ConfigError(
-                    f"The override {override!r}: {'.'.join(parts[:i])} is a list of {len(here)}; use a number "
-                    f"from 0 to {len(here) - 1} for {part!r}."
-                )
+            if part not in map(str, range(len(here))):
+                expected = f"use a number from 0 to {len(here) - 1} for {shown(part)}" if here else "it has no entry"
+                raise ConfigError(f"The override {shown(override)}: {group} is a list of {len(here)}; {expected}.")
             step: str | int = int(part)
         elif isinstance(here, dict):
             step = part
-            if not last and part not in here:
+            if not last and here.get(part) is None:  # not there, or nothing behind its colon
                 here[part] = {}
         else:
-            raise ConfigError(
-                f"The override {override!r}: {'.'.join(parts[:i])} is a single value, not a group of keys."
-            )
+            raise ConfigError(f"The override {shown(override)}: {group} is a single value, not a group of keys.")
         path.append(step)
         if last:
             here[step] = value
-            source.places[tuple(path)] = f"override {override!r}"
+            source.places[tuple(path)] = f"override {shown(override)}"
         else:
             here = here[step]
 
 
-def _explain(error: ValidationError, source: _Source) -> str:
+_EXPECTED = {  # pydantic's kinds of mistake, in our words; its own for any other
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "a group of keys",
+    "model_type": "a group of keys",
+    "too_short": "at least {min_length}",
+    "string_too_short": "a text that is not empty",
+    "string_too_long": "at most {max_length} characters",
+    "string_unicode": "a text without half a surrogate pair",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "invalid_key": "a text as key",
+}
+
+
+def _explain(error: ValidationError, source: Source) -> str:
     lines = []
     for issue in error.errors():
-        path = tuple(p for p in issue["loc"] if p not in ("str", "Component"))
+        got = issue["input"]
+        branch = next((p for p in issue["loc"][2:3] if p in ("str", "constrained-str", "Component")), None)
+        text = branch in ("str", "constrained-str")
+        if (text and isinstance(got, dict)) or (branch and issue["type"] == "model_type"):
+            continue  # a name or keys would do: only the mistakes of what it is meant to be are told
+        path = tuple(p for i, p in enumerate(issue["loc"]) if not (branch and i == 2) and p != "[key]")
         where, key = source.place(path), ".".join(map(str, path))
         if issue["type"] == "extra_forbidden":
             known = _fields(path[:-1])
@@ -352,10 +336,28 @@ def _explain(error: ValidationError, source: _Source) -> str:
         elif issue["type"] == "value_error":
             lines.append(f"{where}: {key or 'config'}: {issue['ctx']['error']}.")
         else:
-            got = issue["input"]
-            shown = repr(got) if isinstance(got, (str, int, float, bool, type(None))) else type(got).__name__
-            lines.append(f"{where}: {key}: {issue['msg'][0].lower()}{issue['msg'][1:]}, got {shown}.")
+            said = _EXPECTED.get(issue["type"])
+            context = {k: int(v) if isinstance(v, float) else v for k, v in issue.get("ctx", {}).items()}  # 0, not 0.0
+            expected = f"expected {said.format(**context)}" if said else issue["msg"][0].lower() + issue["msg"][1:]
+            remedy = "" if text else _remedy(issue["type"], key, got, context)
+            expected += " or keys with `use`" * text
+            lines.append(f"{where}: {key}: {expected}, got {shown(got)}{remedy}.")
     return "\n".join(dict.fromkeys(lines))
+
+
+def _remedy(kind: str, key: str, got: Any, context: Mapping[str, Any]) -> str:
+    """What to do about a mistake, where its kind tells more than the expectation did."""
+    if kind in ("int_type", "float_type") and isinstance(got, str) and any(c.isdigit() for c in got):
+        return " (a text: write numbers as 10, 1.5 or 5e-6, without quotes, units or underscores)"
+    if kind == "string_type" and isinstance(got, (int, float)):
+        return " (put it in quotes)"
+    if kind == "model_type" and isinstance(got, str) and len(got) <= 80:
+        return f" (a component is named by `use`: {{use: {got}}})" if key != "data" else " (as in {prompts: ...})"
+    if kind == "list_type" and key == "rewards":
+        return " (as in [{use: ssim}, {use: ocr}])"
+    if kind == "literal_error" and isinstance(got, str):
+        return nearest(got, [name.strip("'") for name in context["expected"].replace(" or ", ", ").split(", ")])
+    return ""
 
 
 def _fields(path: tuple[str | int, ...]) -> list[str]:

@@ -1,26 +1,28 @@
 """Prompts from files, datasets and lists, and the order in which training meets them.
 
-Every source becomes a `Sequence[Prompt]`; pictures are opened when a prompt is asked for, but that their files exist
-is checked at once. The order is a pure function of (seed, step), so a resumed run meets the same prompts.
+Every source becomes a `Sequence[Prompt]`; pictures are read when a prompt is asked for, but that their files are
+pictures is checked at once. The order is a pure function of (seed, step), so a resumed run meets the same prompts.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
+import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from grpokit.errors import DataError, nearest
+from grpokit.errors import DataError, counted, nearest, shown
+from grpokit.pictures import PICTURES, check_picture, open_picture
 from grpokit.sampling import STREAMS, mix, permutation
 from grpokit.types import Prompt
-
-PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def prompt_indices(seed: int, step: int, *, per_step: int, total: int) -> list[int]:
@@ -45,8 +47,8 @@ def hold_out(prompts: Sequence[Prompt], fraction: float, seed: int) -> tuple[Seq
     held = round(len(prompts) * fraction)
     if held == 0 or held == len(prompts):
         raise DataError(
-            f"Holding out {fraction} of {len(prompts)} prompts leaves {len(prompts) - held} for training and {held} "
-            "for evaluation; give more prompts, another fraction, or an evaluation file."
+            f"Holding out {fraction} of {counted(len(prompts), 'prompt')} leaves {len(prompts) - held} for training "
+            f"and {held} for evaluation; give more prompts, another fraction, or an evaluation file."
         )
     order = sorted(range(len(prompts)), key=lambda i: (mix(seed, STREAMS["evaluate"], i), i))
     return _Subset(prompts, sorted(order[held:])), _Subset(prompts, sorted(order[:held]))
@@ -58,13 +60,16 @@ def as_prompts(given: Iterable[str | Prompt]) -> Sequence[Prompt]:
         raise DataError(f"Expected a list of prompts, got the single text {given!r}.")
     if isinstance(given, _Sequence):
         return given
-    if not isinstance(given, Iterable):
-        raise DataError(f"Expected a list of prompts, got a {type(given).__name__}.")
+    if not isinstance(given, Iterable) or isinstance(given, (Mapping, set, frozenset)):  # a set has no order to keep
+        raise DataError(f"Expected a list of prompts, got one of type {type(given).__name__}.")
     prompts = []
     for i, item in enumerate(given):
-        if not isinstance(item, (str, Prompt)):
-            raise DataError(f"Prompt {i} is a {type(item).__name__}; expected a text or a grpokit.Prompt.")
-        prompts.append(Prompt(text=item) if isinstance(item, str) else item)
+        prompt = Prompt(text=item) if isinstance(item, str) else item
+        if not isinstance(prompt, Prompt):
+            raise DataError(f"Prompt {i} is of type {type(item).__name__}; expected a text or a grpokit.Prompt.")
+        if not isinstance(prompt.text, str):
+            raise DataError(f"Prompt {i} has {shown(prompt.text)} as its text; expected a text.")
+        prompts.append(prompt)
     return prompts
 
 
@@ -77,7 +82,7 @@ def read_text(path: Path, *, targets: Path | None = None, images: Path | None = 
         images: folder with the source pictures of an editing task, named likewise.
 
     Raises:
-        DataError: a file is missing, not text or empty, or a line has no picture.
+        DataError: a file is missing, not text or empty, or a line has no picture, or a file that is none.
     """
     lines = _lines(path)
     target_files = _numbered(targets) if targets else None
@@ -90,6 +95,7 @@ def read_text(path: Path, *, targets: Path | None = None, images: Path | None = 
                     text=line.strip(),
                     target=_picture(target_files, targets, number, path),
                     image=_picture(image_files, images, number, path),
+                    where=f"{path}, line {number}",
                 )
             )
     if not rows:
@@ -104,16 +110,18 @@ def read_jsonl(path: Path) -> Sequence[Prompt]:
     target is a text.
 
     Raises:
-        DataError: a file is missing, a line is no JSON object or lacks `prompt`, a picture is missing.
+        DataError: a file is missing, a line is no JSON object or lacks `prompt`, a picture is missing or is none.
     """
     rows = []
     for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_without_repeats)
         except json.JSONDecodeError as error:
             raise DataError(f"{path}, line {number}: not JSON ({error.msg} at column {error.colno}).") from error
+        except (ValueError, RecursionError) as error:  # a repeated key, a number too long for Python, deep nesting
+            raise DataError(f"{path}, line {number}: cannot be read: {error}.") from error
         if not isinstance(row, dict):
             raise DataError(f'{path}, line {number}: expected an object like {{"prompt": ...}}, got {line[:40]!r}.')
         rows.append(_from_mapping(row, path.parent, f"{path}, line {number}"))
@@ -140,25 +148,28 @@ def read_dataset(name: str, *, split: str = "train", columns: Mapping[str, str] 
             "Reading a Hugging Face dataset needs `datasets`. Run: pip install 'grpokit[datasets]'"
         ) from error
     try:
-        if (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists():
-            table = datasets.load_from_disk(name)
-            if isinstance(table, datasets.DatasetDict):
-                if split not in table:
-                    raise DataError(f"Dataset {name} has no split '{split}'; it has: {', '.join(table)}.")
-                table = table[split]
-            elif split != "train" and split != str(table.split):
-                raise DataError(f"Dataset {name} was saved without splits, so it has none called '{split}'.")
-        else:
-            table = datasets.load_dataset(name, split=split)
+        with _quiet(datasets):
+            if (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists():
+                table = datasets.load_from_disk(name)
+                if isinstance(table, datasets.DatasetDict):
+                    if split not in table:
+                        raise DataError(f"Dataset {name} has no split '{split}'; it has: {', '.join(table)}.")
+                    table = table[split]
+                elif split != "train" and split != str(table.split):
+                    raise DataError(f"Dataset {name} was saved without splits, so it has none called '{split}'.")
+            else:
+                table = datasets.load_dataset(name, split=split)
     except DataError:
         raise
     except Exception as error:  # datasets raises a dozen kinds: offline, unknown id, bad split, bad files
-        said = " ".join(str(error).split())
-        raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {type(error).__name__}: {said}") from error
+        said = f"{type(error).__name__}: {_said(error)}"
+        if isinstance(error.__cause__, Exception):  # it often says more
+            said += f" ({_said(error.__cause__)})"
+        raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {said}.") from error
     names = {"prompt": "prompt", "target": "target", "image": "image", **(columns or {})}
-    unknown = set(names) - {"prompt", "target", "image"}
+    unknown = sorted(set(names) - {"prompt", "target", "image"})
     if unknown:
-        raise DataError(f"`columns` maps prompt, target and image, not '{unknown.pop()}'.")
+        raise DataError(f"`columns` maps prompt, target and image, not {shown(unknown[0])}.")
     for role, column in names.items():
         if column not in table.column_names and (role == "prompt" or role in (columns or {})):
             raise DataError(
@@ -167,7 +178,28 @@ def read_dataset(name: str, *, split: str = "train", columns: Mapping[str, str] 
             )
     if len(table) == 0:
         raise DataError(f"Dataset {name}, split '{split}' is empty.")
-    return _Table(table, names)
+    kind = getattr(table.features[names["prompt"]], "dtype", "a group of values")
+    if kind not in ("string", "large_string", "null"):
+        raise DataError(
+            f"Dataset {name}: the prompt's column '{names['prompt']}' holds {kind}; expected texts. Name the right one "
+            "with `columns: {prompt: ...}`."
+        )
+    return _Table(table, names, f"dataset {name}, split '{split}'")
+
+
+@contextmanager
+def _quiet(datasets: Any) -> Iterator[None]:
+    """Keep its log lines out of the message, and its progress bars for a person who watches."""
+    verbosity, bars = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        if not bars:
+            datasets.enable_progress_bars()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +208,7 @@ class _Row:
     target: Any = None  # a Path is a picture to open
     image: Path | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    where: str
 
 
 class _Sequence(Sequence[Prompt]):
@@ -208,8 +241,8 @@ class _Lazy(_Sequence):
         row = self.rows[index]
         return Prompt(
             text=row.text,
-            image=None if row.image is None else open_picture(row.image),
-            target=open_picture(row.target) if isinstance(row.target, Path) else row.target,
+            image=None if row.image is None else open_picture(row.image, where=row.where),
+            target=open_picture(row.target, where=row.where) if isinstance(row.target, Path) else row.target,
             meta=row.meta,
         )
 
@@ -217,17 +250,25 @@ class _Lazy(_Sequence):
 class _Table(_Sequence):
     """A Hugging Face dataset."""
 
-    def __init__(self, table: Any, names: Mapping[str, str]) -> None:
-        self.table, self.names = table, names
+    def __init__(self, table: Any, names: Mapping[str, str], where: str) -> None:
+        self.table, self.names, self.where = table, names, where
 
     def __len__(self) -> int:
         return len(self.table)
 
     def one(self, index: int) -> Prompt:
-        row = self.table[index]
+        try:
+            row = self.table[index]
+        except Exception as error:  # a damaged picture or file: whatever its decoder raises
+            raise DataError(f"Row {index} of {self.where} cannot be read: {_said(error)}.") from error
         text, target, image = (row.get(self.names[role]) for role in ("prompt", "target", "image"))
         if not isinstance(text, str):
-            raise DataError(f"Row {index} of the dataset has the prompt {text!r}; expected a text.")
+            raise DataError(f"Row {index} of {self.where} has the prompt {shown(text)}; expected a text.")
+        if image is not None and not isinstance(image, Image.Image):
+            raise DataError(
+                f"Row {index} of {self.where} has {shown(image)} in the column '{self.names['image']}'; expected a "
+                "picture. Cast the column to datasets.Image(), or leave it out of `columns`."
+            )
         meta = {column: value for column, value in row.items() if column not in self.names.values()}
         return Prompt(text=text, target=target, image=image, meta=meta)
 
@@ -245,40 +286,41 @@ class _Subset(_Sequence):
         return self.prompts[self.indices[index]]
 
 
-def open_picture(path: Path) -> Image.Image:
-    """Open a picture fully.
-
-    Raises:
-        DataError: the file cannot be read as a picture.
-    """
-    try:
-        with Image.open(path) as picture:
-            picture.load()
-            return picture.copy()
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path} cannot be read as a picture: {error}.") from error
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def _lines(path: Path) -> list[str]:
     """Lines as an editor counts them: `splitlines` would also cut at U+2028 and other separators inside a text."""
     try:
-        return path.read_text(encoding="utf-8-sig").split("\n")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise DataError(f"The file {path} does not exist (looked in {Path.cwd()}).") from error
     except IsADirectoryError as error:
         raise DataError(f"{path} is a folder; expected a text file.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as UTF-8 text: {error}.") from error
+    except (OSError, ValueError) as error:  # the second: not UTF-8, or a name that no file can have
+        raise DataError(f"{shown(str(path))[1:-1]} cannot be read as UTF-8 text: {_said(error)}.") from error
+    lines = text.split("\n")
+    binary = next((number for number, line in enumerate(lines, 1) if "\0" in line), None)
+    if binary is not None:
+        raise DataError(
+            f"{path}, line {binary}, holds a NUL byte: expected UTF-8 text. Is it a picture, an archive or UTF-16?"
+        )
+    return lines
 
 
 def _numbered(folder: Path) -> dict[int, Path]:
     """Line number -> picture, for the pictures in `folder` that are named by a number."""
-    if folder.is_file():
-        raise DataError(f"{folder} is a file; expected a folder of pictures named by line number.")
-    if not folder.is_dir():
-        raise DataError(f"The folder {folder} does not exist (looked in {Path.cwd()}).")
+    try:
+        found = sorted(folder.iterdir())
+    except NotADirectoryError as error:
+        raise DataError(f"{folder} is a file; expected a folder of pictures named by line number.") from error
+    except FileNotFoundError as error:
+        raise DataError(f"The folder {folder} does not exist (looked in {Path.cwd()}).") from error
+    except (OSError, ValueError) as error:  # the second: a name that no folder can have
+        raise DataError(f"The folder {shown(str(folder))} cannot be read: {_said(error)}.") from error
     files: dict[int, Path] = {}
-    for path in sorted(folder.iterdir()):
+    for path in found:
         if path.suffix.lower() in PICTURES and path.stem.isdecimal():
             other = files.setdefault(int(path.stem), path)
             if other != path:
@@ -295,7 +337,17 @@ def _picture(files: dict[int, Path] | None, folder: Path | None, number: int, pr
             f"{prompts}, line {number}, has no picture in {folder}: expected {number}.png (or .jpg, .jpeg, .webp). "
             f"The folder has {len(files)} numbered pictures.{hint}"
         )
+    check_picture(files[number], where=f"{prompts}, line {number}")
     return files[number]
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in row:
+            raise ValueError(f"the key {shown(key)} stands twice")
+        row[key] = value
+    return row
 
 
 def _from_mapping(row: dict[str, Any], folder: Path, where: str) -> _Row:
@@ -306,18 +358,30 @@ def _from_mapping(row: dict[str, Any], folder: Path, where: str) -> _Row:
         )
     text, target, image = row.pop("prompt"), row.pop("target", None), row.pop("image", None)
     if not isinstance(text, str) or not text.strip():
-        raise DataError(f"{where}: the prompt is {text!r}; expected a text.")
+        raise DataError(f"{where}: the prompt is {shown(text)}; expected a text.")
+    for role, value in (("prompt", text), ("target", target)):
+        if isinstance(value, str) and not _writable(value):
+            raise DataError(f"{where}: the {role} {shown(value)} has half a surrogate pair, which no file can hold.")
     if image is not None:
         image = _existing(folder, image, f"{where}: image")
     if isinstance(target, str) and target.lower().endswith(PICTURES):
         target = _existing(folder, target, f"{where}: target")
-    return _Row(text=text, target=target, image=image, meta=row)
+    return _Row(text=text, target=target, image=image, meta=row, where=where)
+
+
+def _writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _existing(folder: Path, name: Any, where: str) -> Path:
-    if not isinstance(name, str):
-        raise DataError(f"{where} is {name!r}; expected a file name.")
+    if not isinstance(name, str) or not name:
+        raise DataError(f"{where} is {shown(name)}; expected a file name.")
     path = folder / name
-    if not path.is_file():
-        raise DataError(f"{where}: the file {path} does not exist.")
+    if not os.path.exists(path):  # unlike Path.exists, it is False for a name that no file can have
+        raise DataError(f"{where}: the file {shown(str(path))[1:-1]} does not exist.")
+    check_picture(path, where=where)
     return path

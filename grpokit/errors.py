@@ -7,6 +7,7 @@ message and exits with the error's code; only a bug shows a traceback.
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable
 
 
@@ -34,6 +35,10 @@ class PluginError(UsageError):
     """A plugin is unknown, ambiguous, broken, misses a dependency or got wrong parameters."""
 
 
+class CheckpointError(UsageError):
+    """A checkpoint is torn, foreign, or of another policy; nothing was written."""
+
+
 class RewardError(GrpokitError):
     """A reward raised, or returned something that is not one finite number (or NaN) per sample."""
 
@@ -47,8 +52,50 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     >>> nearest("stepz", ["steps", "seed"])
     " (did you mean 'steps'?)"
+    >>> nearest("toy-glif", ["toy-lm", "toy-glyph"])
+    " (did you mean 'toy-glyph'?)"
     >>> nearest("qqq", ["steps"])
     ''
     """
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" (did you mean '{found[0]}'?)" if found else ""
+
+    def likeness(other: str) -> float:  # as people see it: the beginning counts for more, and letters may swap places
+        start = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+        same = sorted(name) == sorted(other)
+        return difflib.SequenceMatcher(None, other, name).ratio() + 0.25 * start / len(name) + 0.25 * same
+
+    if len(name) > 100:  # comparing takes the product of the lengths
+        return ""
+    found = difflib.get_close_matches(name, list(known), n=5, cutoff=0.6)
+    return f" (did you mean '{max(found, key=likeness)}'?)" if found else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "step"), counted(2000, "micro-batch")
+    ('1 step', '2,000 micro-batches')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
+
+
+def shown(value: object) -> str:
+    """`value` as a message shows it: as Python writes it, cut after 80 characters, and groups by their size.
+
+    >>> shown("abc"), shown([1, 2]), shown(None), shown({"b": 1})
+    ("'abc'", 'a list of 2', 'nothing (null)', 'keys (b)')
+    """
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"keys ({_cut(', '.join(map(str, value)))})" if value else "no keys"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) >= 10**80:
+        return "a number of more than 80 digits"  # Python may refuse to write it out
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -11,15 +11,20 @@ import functools
 import importlib
 import importlib.metadata
 import inspect
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pluggy
 
 from grpokit import hookspecs
-from grpokit.errors import GrpokitError, PluginError, nearest
+from grpokit.errors import GrpokitError, PluginError, nearest, shown
 from grpokit.specs import API, AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec, Spec
 
 _SPEC_HOOKS: dict[str, type[Spec]] = {
@@ -75,7 +80,10 @@ def _load(entry: importlib.metadata.EntryPoint) -> Plugin:
         manager.register(module, entry.name)
         manager.check_pending()
         specs = [spec for hook, kind in _SPEC_HOOKS.items() for spec in _collect(manager, hook, kind)]
-    except Exception as error:  # the one place that isolates: whatever a plugin does wrong stays its own
+        for i, spec in enumerate(specs):
+            if any((spec.kind, spec.name) == (other.kind, other.name) for other in specs[:i]):
+                raise PluginError(f"it yields two records of the {spec.kind} '{spec.name}'; expected one")
+    except (Exception, SystemExit) as error:  # the one place that isolates: what a plugin does wrong stays its own
         plugin.error = str(error) if isinstance(error, GrpokitError) else _one_line(error)
         return plugin
     plugin.specs, plugin.manager = specs, manager
@@ -96,15 +104,31 @@ def _collect(manager: pluggy.PluginManager, hook: str, kind: type[Spec]) -> Iter
     for result in getattr(manager.hook, hook)():
         if isinstance(result, Spec):
             raise PluginError(f"{hook} returned one {type(result).__name__}; expected it to yield each of its records")
+        if result is not None and not isinstance(result, Iterable):
+            raise PluginError(f"{hook} returned {shown(result)}; expected it to yield {kind.__name__} records")
         for spec in result or ():
             if not isinstance(spec, kind):
                 raise PluginError(f"{hook} yielded {spec!r}; expected {kind.__name__} records")
+            _check_spec(spec)
             if spec.api > API:
                 raise PluginError(
                     f"{kind.kind} '{spec.name}' is written for plugin API {spec.api}, this grpokit has {API}: "
                     "pip install --upgrade grpokit"
                 )
             yield spec
+
+
+def _check_spec(spec: Spec) -> None:
+    """Refuse a record that could not be named in a config, or would fail only when it is used."""
+    what = f"{spec.kind} {spec.name!r}"
+    if not isinstance(spec.name, str) or not spec.name or any(c.isspace() or c == ":" for c in spec.name):
+        raise PluginError(f"{what}: the name must be a text without spaces and colons, such as 'my-{spec.kind}'")
+    if not isinstance(spec.factory, str) or not all(spec.factory.partition(":")):
+        form = "package:path/inside.yaml" if spec.kind == "preset" else "package.module:Name"
+        raise PluginError(f"{what}: the factory must be a text of the form {form}, got {shown(spec.factory)}")
+    for name, kind in (("summary", str), ("install", str), ("api", int)):
+        if not isinstance(getattr(spec, name), kind):
+            raise PluginError(f"{what}: {name} must be of type {kind.__name__}, got {shown(getattr(spec, name))}")
 
 
 def _one_line(error: BaseException) -> str:
@@ -132,6 +156,12 @@ def find(kind: str, name: str) -> tuple[Plugin, Spec]:
     found = [(p, s) for p, s in known if name in (s.name, f"{p.name}:{s.name}")]
     if len(found) == 1:
         return found[0]
+    if len({p.name for p, _ in found}) == 1 < len(found):
+        packages = " and ".join(p.package for p, _ in found)
+        raise PluginError(
+            f"The {kind} name '{name}' is ambiguous: {packages} each bring a plugin called '{found[0][0].name}' with "
+            "it. Uninstall one of them."
+        )
     if found:
         choices = " or ".join(f"'{p.name}:{s.name}'" for p, s in found)
         raise PluginError(f"The {kind} name '{name}' is ambiguous: write {choices}.")
@@ -182,13 +212,31 @@ def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
 
 def _call(target: Callable[..., Any], what: str, params: Mapping[str, Any], install: str) -> Any:
     _check_params(target, what, params, data=0)
+    given = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
+    with explained(f"The {what} cannot be built with {given:.200}"):
+        try:
+            return target(**params)
+        except ModuleNotFoundError as error:
+            raise _missing(error, what, install) from error
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Whatever the code of a plugin or of a user raises in here becomes one message: `what`, the error, its place.
+
+    Raises:
+        PluginError: in place of any error but grpokit's own.
+    """
     try:
-        return target(**params)
-    except ModuleNotFoundError as error:
-        raise _missing(error, what, install) from error
-    except (TypeError, ValueError, OSError) as error:  # what a wrong value or a missing file looks like
-        shown = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
-        raise PluginError(f"The {what} cannot be built with {shown}: {_one_line(error)}") from error
+        yield
+    except GrpokitError:
+        raise
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = (
+            f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})" if last.filename != __file__ else ""
+        )
+        raise PluginError(f"{what}: {_one_line(error)}{place}.") from error
 
 
 def _import(path: str, what: str, install: str) -> Callable[..., Any]:
@@ -197,8 +245,8 @@ def _import(path: str, what: str, install: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise _missing(error, what, install) from error
-    except Exception as error:
-        raise PluginError(f"The {what} cannot be imported from '{module_name}': {_one_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"The {what} cannot be imported from '{module_name}': {_one_line(error)}.") from error
     target = getattr(module, attribute, None)
     if target is not None and not callable(target):
         raise PluginError(f"The {what}: '{attribute}' in '{module_name}' is a {type(target).__name__}, not a function.")
@@ -212,6 +260,8 @@ def _import(path: str, what: str, install: str) -> Callable[..., Any]:
 
 def _missing(error: ModuleNotFoundError, what: str, install: str) -> PluginError:
     remedy = f"Run: {install}" if install else "Check the spelling, or install the package that has it."
+    if error.name is None:  # raised by hand
+        return PluginError(f"The {what} needs a Python module: {error}. {remedy}")
     return PluginError(f"The {what} needs the Python module '{error.name}', which is not installed. {remedy}")
 
 
@@ -227,16 +277,53 @@ def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, An
         for name, p in signature.parameters.items()
         if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and name not in positional[:data]
     }
-    shown = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in accepted.items()) or "none"
+    listed = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in accepted.items()) or "none"
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     unknown = [name for name in params if name not in accepted]
     if unknown and not open_ended:
         raise PluginError(
-            f"The {what} has no parameter '{unknown[0]}'{nearest(unknown[0], accepted)}. It accepts: {shown}."
+            f"The {what} has no parameter '{unknown[0]}'{nearest(unknown[0], accepted)}. It accepts: {listed}."
         )
     missing = [n for n, p in accepted.items() if p.default is p.empty and n not in params]
     if missing:
-        raise PluginError(f"The {what} needs the parameter '{missing[0]}'. It accepts: {shown}.")
+        raise PluginError(f"The {what} needs the parameter '{missing[0]}'. It accepts: {listed}.")
+    kinds = _hints(target)
+    for name, value in params.items():
+        if name in accepted and not _fits(value, kinds.get(name, Any)):
+            wanted = _in_words(kinds.get(name, float))
+            raise PluginError(f"The {what} takes {wanted} as '{name}', got {shown(value)}. It accepts: {listed}.")
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a factory's parameters; none where they cannot be resolved here."""
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except (NameError, TypeError, AttributeError):  # of names that are imported for type checkers only
+        return {}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a config's value suits an annotation; True for any annotation but plain values and their unions."""
+    if isinstance(value, float) and math.isnan(value):
+        return False  # nobody means it, and no comparison catches it
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(value, part) for part in get_args(kind))
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if kind is float or kind is int:
+        return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+    return isinstance(value, kind) if kind in (str, bool, NoneType) else True
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_in_words(part) for part in get_args(kind))
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    return _WORDS.get(kind, "another value")
 
 
 def notify(hook: str, **arguments: Any) -> list[str]:

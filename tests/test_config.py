@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from grpokit import ConfigError, build
 from grpokit.config import RunConfig, load, parse, resolved, schema
+from grpokit.source import write
 
 POLICY, DATA, REWARDS = "policy: {use: p}\n", "data: {prompts: a.txt}\n", "rewards: [{use: r}]\n"
 GOOD = POLICY + DATA + REWARDS  # three lines
@@ -61,29 +62,41 @@ MISTAKES = {
         2,
         ["unknown key 'target'", "did you mean 'targets'?"],
     ),
-    "a text for a number": (GOOD + "trainer: {steps: many}\n", 4, ["trainer.steps", "valid integer", "got 'many'"]),
+    "a text for a number": (
+        GOOD + "trainer: {steps: many}\n",
+        4,
+        ["trainer.steps: expected a whole number, got 'many'."],
+    ),
     "a list for a number": (
         GOOD + "trainer:\n  learning_rate: [1]\n",
         5,
-        ["trainer.learning_rate", "valid number", "got list"],
+        ["trainer.learning_rate: expected a number, got a list of 1."],
     ),
-    "a text for a policy": ("policy: toy\n" + DATA + REWARDS, 1, ["policy", "got 'toy'"]),
-    "a text for a reward": (POLICY + DATA + "rewards:\n  - {use: r}\n  - r\n", 5, ["rewards.1", "got 'r'"]),
+    "a text for a policy": (
+        "policy: toy\n" + DATA + REWARDS,
+        1,
+        ["policy: expected a group of keys, got 'toy' (a component is named by `use`: {use: toy})."],
+    ),
+    "a text for a reward": (
+        POLICY + DATA + "rewards:\n  - {use: r}\n  - r\n",
+        5,
+        ["rewards.1: expected a group of keys, got 'r' (a component is named by `use`: {use: r})."],
+    ),
     "a group of one": (
         GOOD + "trainer:\n  group_size: 1\n",
         5,
-        ["trainer.group_size", "greater than or equal to 2", "got 1"],
+        ["trainer.group_size: expected at least 2, got 1."],
     ),
-    "a rate of zero": (GOOD + "trainer: {learning_rate: 0}\n", 4, ["learning_rate", "greater than 0", "got 0"]),
+    "a rate of zero": (GOOD + "trainer: {learning_rate: 0}\n", 4, ["learning_rate: expected more than 0, got 0"]),
     "a negative interval": (
         GOOD + "run: {eval_every: -1}\n",
         4,
-        ["run.eval_every", "greater than or equal to 0", "got -1"],
+        ["run.eval_every: expected at least 0, got -1"],
     ),
     "an infinite weight": (
         POLICY + DATA + "rewards: [{use: r, weight: .inf}]\n",
         3,
-        ["rewards.0.weight", "finite number", "got inf"],
+        ["rewards.0.weight: expected a finite number, got inf"],
     ),
     "NaN": (GOOD + "trainer: {kl_coef: .nan}\n", 4, ["trainer.kl_coef", "got nan"]),
     "an unknown choice": (
@@ -99,7 +112,7 @@ MISTAKES = {
     "no policy": (DATA + REWARDS, 1, ["the key 'policy' is missing"]),
     "no use": ("policy: {vocab: 3}\n" + DATA + REWARDS, 1, ["the key 'policy.use' is missing"]),
     "no use in a reward": (POLICY + DATA + "rewards:\n  - use: r\n  - weight: 2\n", 5, ["'rewards.1.use' is missing"]),
-    "no reward": (POLICY + DATA + "rewards: []\n", 3, ["rewards", "at least 1"]),
+    "no reward": (POLICY + DATA + "rewards: []\n", 3, ["rewards: expected at least 1, got a list of 0"]),
     "a repeated key": (GOOD + "seed: 1\nseed: 2\n", 5, ["the key 'seed' stands twice"]),
     "a repeated key inside": (GOOD + "trainer:\n  steps: 1\n  steps: 2\n", 6, ["the key 'steps' stands twice"]),
     "an open bracket": (GOOD + "trainer: {steps: 3\nrun: 4\n", 5, ["not YAML", "expected ',' or '}'"]),
@@ -108,6 +121,21 @@ MISTAKES = {
     "an unknown alias": (GOOD + "run: *settings\n", 4, ["not YAML", "undefined alias 'settings'"]),
     "an alias of itself": (GOOD + "run: &x [*x]\n", 4, ["stands inside itself"]),
     "a Python object": (GOOD + "run: !!python/object:os.system {}\n", 4, ["not YAML", "python/object"]),
+    "aliases that stand for a billion values": (
+        GOOD
+        + "run: {a: &a [x, x, x, x, x, x, x, x, x, x]"
+        + "".join(f", {b}: &{b} [{', '.join([f'*{a}'] * 10)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
+        + "}\n",
+        4,
+        ["not YAML", "with its aliases written out it has more than 100,000 values"],
+    ),
+    "a thousand brackets": (
+        GOOD + "run: " + "[" * 100 + "]" * 100,
+        4,
+        ["nested too deeply; expected at most 50 levels"],
+    ),
+    "a tag that says otherwise": (GOOD + "seed: !!int many\n", 4, ["not YAML: expected a whole number, got 'many'"]),
+    "a number too long": (GOOD + "seed: " + "9" * 5000 + "\n", 4, ["not YAML: expected a whole number, got '9999"]),
     "a template's braces": (GOOD + "run: {dir: {{ out }}}\n", 4, ["not YAML", "expected a text as key"]),
     "two sources of prompts": (
         POLICY + "data: {prompts: a.txt, jsonl: b}\n" + REWARDS,
@@ -148,7 +176,8 @@ def test_mistake(text: str, line: int, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "got"), [("", "an empty file"), ("# nothing\n", "an empty file"), ("- a\n", "list"), ("hello", "str")]
+    ("text", "got"),
+    [("", "an empty file"), ("# nothing\n", "an empty file"), ("- a\n", "a list of 1"), ("hello", "'hello'")],
 )
 def test_not_a_mapping(text: str, got: str) -> None:
     assert refused(text) == f"c.yaml: expected keys such as policy, data and rewards, got {got}."
@@ -161,7 +190,18 @@ def test_every_mistake_is_listed_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("written", "read"),
-    [("5e-6", 5e-6), ("5E-6", 5e-6), ("1e3", 1000.0), (".5", 0.5), ("2.", 2.0), ("1", 1), ("+1.5e-2", 0.015)],
+    [
+        ("5e-6", 5e-6),
+        ("5E-6", 5e-6),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("2.", 2.0),
+        ("1", 1),
+        ("+1.5e-2", 0.015),
+        ("010", 10.0),  # 8 in YAML 1.1
+        ("0x10", 16.0),
+        ("0o10", 8.0),
+    ],
 )
 def test_numbers(written: str, read: float) -> None:
     value = parse(GOOD + f"trainer: {{learning_rate: {written}}}", "c.yaml").trainer.learning_rate
@@ -169,7 +209,25 @@ def test_numbers(written: str, read: float) -> None:
     assert isinstance(value, float)
 
 
-@pytest.mark.parametrize("word", ["no", "off", "yes", "on", "NO", "y", "n", "1:e3", "5e", "e5", "-"])
+@pytest.mark.parametrize(("written", "read"), [("010", 10), ("1e3", 1000), ("2.0", 2), ("0x10", 16), ("0o17", 15)])
+def test_whole_numbers(written: str, read: int) -> None:
+    value = parse(GOOD + f"trainer: {{steps: {written}}}", "c.yaml").trainer.steps
+    assert (value, type(value)) == (read, int)
+    assert parse(GOOD, "c.yaml", [f"trainer.steps={written}"]).trainer.steps == read
+
+
+@pytest.mark.parametrize("written", ["1_000", "1:30", "2026-11-21", "'10'", "2.5", "true", "5k", "0b11", "1,000"])
+def test_these_are_no_whole_numbers(written: str) -> None:
+    message = refused(
+        GOOD + f"trainer:\n  steps: {written}" if written != "1,000" else GOOD + "trainer:\n  steps: 1,000"
+    )
+    assert message.startswith("c.yaml, line 5: trainer.steps: expected a whole number, got ")
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["no", "off", "yes", "on", "NO", "y", "n", "1:e3", "5e", "e5", "-", "1_000", "1:30", "2026-11-21", "0b1", "="],
+)
 def test_these_are_texts(word: str) -> None:
     assert parse(GOOD + f"run: {{dir: {word}}}", "c.yaml").run.dir == word
     assert parse(POLICY + DATA + f"rewards: [{{use: r, key: {word}}}]", "c.yaml").rewards[0].params == {"key": word}
@@ -193,7 +251,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_and_bytes_are_no_config(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read as UTF-8 text"):
+    with pytest.raises(ConfigError, match="is a folder; expected a config file"):
         load(tmp_path)
     (tmp_path / "c.yaml").write_bytes(b"policy: \xff\xfe")
     with pytest.raises(ConfigError, match=r"c\.yaml cannot be read as UTF-8 text"):
@@ -243,20 +301,23 @@ def test_the_last_override_wins() -> None:
         ("--steps", ["not of the form key=value"]),
         ("trainer.steps=[", ["a value that is not YAML"]),
         ("run.dir={{x}}", ["a value that is not YAML"]),
-        ("trainer.steps=", ["trainer.steps", "valid integer", "got None"]),
+        ("trainer.steps=", ["trainer.steps: expected a whole number, got nothing (null)"]),
         ("trainer.stepz=1", ["unknown key 'trainer.stepz'", "did you mean 'steps'?"]),
         ("trainr.steps=1", ["unknown key 'trainr'", "did you mean 'trainer'?"]),
-        ("trainer.steps=0", ["trainer.steps", "greater than or equal to 1", "got 0"]),
+        ("trainer.steps=0", ["trainer.steps: expected at least 1, got 0"]),
         ("rewards.1.weight=2", ["rewards is a list of 1", "from 0 to 0", "'1'"]),
         ("rewards.-1.weight=2", ["rewards is a list of 1", "'-1'"]),
         ("rewards.first.weight=2", ["rewards is a list of 1", "'first'"]),
         ("policy.use.name=2", ["policy.use is a single value, not a group of keys"]),
-        ("rewards=[]", ["rewards", "at least 1"]),
+        ("policy.a=&x [*x]", ["a value that is not YAML (an anchor stands inside itself)"]),
+        ("trainer..steps=3", ["not of the form key=value"]),
+        ("rewards." + "9" * 5000 + ".weight=1", ["use a number from 0 to 0"]),
+        ("rewards=[]", ["rewards: expected at least 1, got a list of 0"]),
     ],
 )
 def test_wrong_override(override: str, words: list[str]) -> None:
     message = refused(GOOD, override)
-    assert f"override {override!r}" in message or "c.yaml" in message
+    assert f"override {override!r}"[:80] in message or "c.yaml" in message
     for word in words:
         assert word in message
 
@@ -293,14 +354,15 @@ def test_unknown_preset() -> None:
         + "rewards: [{use: r, weight: 0.25, key: no}]\ntrainer: {learning_rate: 1e-5, max_grad_norm: null}",
         "policy: {use: 'm:f', a: {b: [1, 2.5]}}\ndata: {use: 'm:g', n: 3}\nrewards: [{use: r, name: 'on'}]\n"
         "trainer: {advantage: {use: gdpo, clip: 5}, clip_range: 0.1, kl: k3, kl_coef: 0.05}",
+        POLICY + DATA + "rewards: [{use: r, name: '5e-6', a: '010', b: '0o17', c: 1_000, d: '1e3', e: '0x1'}]",
         POLICY + "data: {dataset: d, columns: {prompt: text}, eval_split: test}\n" + REWARDS,
     ],
 )
 def test_the_resolved_config_reads_back_the_same(text: str) -> None:
     """As `grpokit.run` writes it into the run folder."""
     config = parse(text, "c.yaml")
-    written = yaml.safe_dump(resolved(config), sort_keys=False)
+    written = write(resolved(config))
     again = parse(written, "config.yaml")
     assert isinstance(again, RunConfig)
     assert again.model_dump() == config.model_dump()
-    assert yaml.safe_dump(resolved(again), sort_keys=False) == written
+    assert write(resolved(again)) == written

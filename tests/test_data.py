@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from PIL import Image
 
 from grpokit import DataError, Prompt
-from grpokit.data import as_prompts, hold_out, open_picture, prompt_indices, read_dataset, read_jsonl, read_text
+from grpokit.data import as_prompts, hold_out, prompt_indices, read_dataset, read_jsonl, read_text
+from grpokit.pictures import open_picture
 
 
 def picture(path: Path, grey: int, size: tuple[int, int] = (3, 2)) -> Path:
@@ -116,6 +118,14 @@ def test_not_utf8(tmp_path: Path, content: bytes) -> None:
         read_text(tmp_path / "p.txt")
 
 
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_bytes(b"one\nt\0w\0o\0\n")
+    with pytest.raises(DataError, match=r"p\.txt, line 2, holds a NUL byte: expected UTF-8 text"):
+        read_text(tmp_path / "p.txt")
+    with pytest.raises(DataError, match="cannot be read as UTF-8 text: embedded null byte"):
+        read_text(tmp_path / "p\0.txt")
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -133,13 +143,36 @@ def test_bytes(tmp_path: Path, content: bytes, expected: list[str]) -> None:
 # --- pictures ------------------------------------------------------------------------------------------------------
 
 
-def test_a_corrupted_picture_is_an_error_on_access(file: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_picture_is_found_at_once(file: Path, tmp_path: Path) -> None:
     picture(tmp_path / "t/1.png", 5)
     (tmp_path / "t/3.png").write_text("hello")
+    with pytest.raises(
+        DataError, match=r"prompts\.txt, line 3: .*3\.png cannot be read as a picture: its content is of"
+    ):
+        read_text(file, targets=tmp_path / "t")
+
+
+def test_a_picture_cut_off_behind_its_header_is_an_error_on_access(file: Path, tmp_path: Path) -> None:
+    picture(tmp_path / "t/1.png", 5)
+    Image.effect_noise((64, 64), 90).save(tmp_path / "t/3.png")
+    whole = (tmp_path / "t/3.png").read_bytes()
+    (tmp_path / "t/3.png").write_bytes(whole[:2000])
     prompts = read_text(file, targets=tmp_path / "t")
     assert grey(prompts[0].target) == 5
-    with pytest.raises(DataError, match=r"3\.png cannot be read as a picture: "):
+    with pytest.raises(
+        DataError, match=r"prompts\.txt, line 3: .*3\.png cannot be read as a picture: image file is tr"
+    ):
         prompts[1]
+
+
+def test_only_the_headers_of_pictures_are_read_at_once(file: Path, tmp_path: Path) -> None:
+    """4,000 x 4,000 pixels take a tenth of a second to decode, and a header takes less than a millisecond."""
+    for i in (1, 3):
+        picture(tmp_path / f"t/{i}.png", 9, (4000, 4000))
+    start = time.perf_counter()
+    for _ in range(20):
+        read_text(file, targets=tmp_path / "t")
+    assert (time.perf_counter() - start) / 40 < 0.01
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp"])
@@ -196,6 +229,11 @@ def test_jsonl(tmp_path: Path) -> None:
     [
         ("{prompt: 1}", ["p.jsonl, line 3: not JSON", "at column 2"]),
         ('{"prompt": "a"', ["line 3: not JSON"]),
+        ('{"prompt": "a", "prompt": "b"}', ["line 3: cannot be read: the key 'prompt' stands twice"]),
+        ('{"prompt": "a", "n": ' + "9" * 5000 + "}", ["line 3: cannot be read: Exceeds the limit"]),
+        ("[" * 100_000, ["line 3: cannot be read: maximum recursion depth exceeded"]),
+        (r'{"prompt": "a \ud83d"}', ["line 3: the prompt", "half a surrogate pair"]),
+        ('{"prompt": "a", "image": ""}', ["line 3: image is ''; expected a file name"]),
         ('["a"]', ['line 3: expected an object like {"prompt": ...}', "got '[\"a\"]'"]),
         ('{"promt": "a", "x": 1}', ["line 3: there is no key 'prompt'", "did you mean 'promt'?", "(keys: promt, x)"]),
         ("{}", ["line 3: there is no key 'prompt'", "(keys: none)"]),
@@ -288,6 +326,7 @@ def test_one_column_may_have_two_roles(saved: Path) -> None:
         ("splits", {"split": "val"}, ["has no split 'val'", "it has: train, test"]),
         ("one", {"split": "test"}, ["saved without splits", "'test'"]),
         ("jsonl", {"split": "val"}, ["split 'val' cannot be read", "val"]),
+        ("one", {"columns": {"prompt": "level"}}, ["the prompt's column 'level' holds int64; expected texts"]),
         ("empty", {}, ["split 'train' cannot be read", "no data"]),
         ("nowhere", {}, ["nowhere", "cannot be read"]),
     ],
@@ -301,7 +340,9 @@ def test_wrong_dataset(saved: Path, name: str, options: dict[str, Any], words: l
 
 def test_a_row_without_text(saved: Path) -> None:
     prompts = read_dataset(str(saved / "gaps"))
-    with pytest.raises(DataError, match="Row 1 of the dataset has the prompt None; expected a text"):
+    with pytest.raises(
+        DataError, match=r"Row 1 of dataset .*gaps, split 'train' has the prompt nothing \(null\); expe"
+    ):
         prompts[1]
 
 
@@ -324,8 +365,11 @@ def test_as_prompts() -> None:
     ("given", "words"),
     [
         ("a prompt", "Expected a list of prompts, got the single text 'a prompt'"),
-        (["a", 5], "Prompt 1 is a int; expected a text or a grpokit.Prompt"),
-        (None, "Expected a list of prompts, got a NoneType"),
+        ({"prompt": "a"}, "Expected a list of prompts, got one of type dict"),
+        ({"a", "b"}, "Expected a list of prompts, got one of type set"),
+        ([Prompt(text=5)], "Prompt 0 has 5 as its text; expected a text"),  # type: ignore[arg-type]
+        (["a", 5], "Prompt 1 is of type int; expected a text or a grpokit.Prompt"),
+        (None, "Expected a list of prompts, got one of type NoneType"),
     ],
 )
 def test_no_prompts(given: Any, words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -33,6 +35,13 @@ ERRORS = {
     "wrong-type": ["grpokit_rewards yielded PolicySpec(name='a-policy'", "expected RewardSpec records"],
     "wrong-return": ["grpokit_rewards returned one RewardSpec", "expected it to yield"],
     "wrong-argument": ["grpokit_step_end(reports)", "'reports'"],
+    "spaced-name": ["reward 'two words': the name must be a text without spaces and colons, such as 'my-reward'"],
+    "wrong-factory": ["reward 'a-function': the factory must be a text of the form package.module:Name, got <built-in"],
+    "pathless-factory": ["reward 'pathless': the factory must be a text of the form package.module:Name, got 'score'"],
+    "wrong-summary": ["reward 'listed': summary must be of type str, got a list of 2"],
+    "twice": ["it yields two records of the reward 'twin'; expected one"],
+    "returns-number": ["grpokit_rewards returned 3; expected it to yield RewardSpec records"],
+    "exits": ["SystemExit: no licence"],
 }
 
 
@@ -169,6 +178,63 @@ def test_an_ambiguous_name_is_settled_by_the_plugin() -> None:
     assert registry.create("reward", "good:vowels", {"scale": 2})(samples("aei", "x")) == [6, 0]
     assert registry.create("reward", "vowels-and-more")(samples("aei")) == [-1.0]
     assert registry.create("reward", "good:letters", {"letter": "e"})(samples("aei")) == [1]
+
+
+def distribution(site: Path, name: str, plugin: str, module: str) -> None:
+    """A distribution of one module as pip leaves it in site-packages, as far as the registry looks."""
+    (site / f"{name}.py").write_text(module)
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[grpokit]\n{plugin} = {name}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder of distributions that this process looks through."""
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.plugins.cache_clear()
+    yield tmp_path
+    monkeypatch.undo()
+    registry.plugins.cache_clear()
+
+
+def test_two_packages_with_a_plugin_of_the_same_name(site: Path) -> None:
+    """There is no way to write which one is meant, so the message does not offer one."""
+    for name in ("first_twin", "second_twin"):
+        distribution(site, name, "twin", MODULE.replace("count_threes", name))
+    with pytest.raises(PluginError) as caught:
+        registry.create("reward", "threes")
+    assert str(caught.value) == (
+        "The reward name 'threes' is ambiguous: first_twin and second_twin each bring a plugin called 'twin' with it. "
+        "Uninstall one of them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("no_such_package:a.yaml", "should be the file a.yaml in package no_such_package: No module named"),
+        ("odd_preset:a.yaml", "should be the file a.yaml in package odd_preset: "),
+        ("odd_preset:bytes.yaml", "should be the file bytes.yaml in package odd_preset: 'utf-8' codec can't decode"),
+    ],
+)
+def test_presets_without_a_readable_file(site: Path, factory: str, words: str) -> None:
+    package = site / "odd_preset"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    distribution(
+        site,
+        "odd_presets",
+        "odd",
+        "from grpokit import PresetSpec, hookimpl\n\n\n@hookimpl\ndef grpokit_presets():\n"
+        f"    yield PresetSpec(name='odd', factory='{factory}')\n",
+    )
+    with pytest.raises(PluginError, match=words):
+        build.read_config("odd")
+    for name in ("odd_presets", "odd_preset"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.usefixtures("fixtures")
@@ -328,6 +394,49 @@ def test_parameters_reach_the_factory() -> None:
     plain = registry.create("advantage", "plain", {"shift": 1.0})
     assert isinstance(plain, functools.partial)
     assert plain(torch.tensor([[1.0, 2.0]]), torch.tensor([1.0, 0.5]), torch.zeros(1)).tolist() == [3.0]
+
+
+class Typed:
+    def __init__(
+        self,
+        rate: float = 0.5,
+        *,
+        count: int | None = None,
+        mode: Literal["a", "b"] = "a",
+        name: str = "",
+        on: bool = False,
+        sizes: tuple[int, ...] = (),
+        other=None,
+    ) -> None:
+        self.rate = rate
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"rate": "abc"}, "takes a number as 'rate', got 'abc'. It accepts: rate=0.5, count=None, "),
+        ({"rate": True}, "takes a number as 'rate', got true."),
+        ({"rate": None}, "takes a number as 'rate', got nothing (null)."),
+        ({"rate": math.nan}, "takes a number as 'rate', got nan."),
+        ({"other": math.nan}, "takes a number as 'other', got nan."),
+        ({"count": 2.5}, "takes a whole number or null as 'count', got 2.5."),
+        ({"count": [1]}, "takes a whole number or null as 'count', got a list of 1."),
+        ({"mode": "c"}, "takes 'a' or 'b' as 'mode', got 'c'."),
+        ({"name": 5}, "takes a text as 'name', got 5."),
+        ({"on": "no"}, "takes true or false as 'on', got 'no'."),
+    ],
+)
+def test_values_are_held_against_a_factorys_annotations(params: dict[str, object], words: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        registry.create("policy", f"{__name__}:Typed", params)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "params", [{"rate": 1}, {"count": None}, {"count": 3}, {"mode": "b"}, {"sizes": [1, 2]}, {"other": object()}]
+)
+def test_values_that_fit_or_cannot_be_judged_go_to_the_factory(params: dict[str, object]) -> None:
+    assert registry.create("policy", f"{__name__}:Typed", params)
 
 
 def test_compiled_functions_do_not_tell_their_parameters() -> None:

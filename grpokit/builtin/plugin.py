@@ -15,16 +15,16 @@ _TEXT = frozenset({"text"})
 @hookimpl
 def grpokit_rewards() -> Iterator[RewardSpec]:
     """Rewards for text."""
-    for name, function, low, high, summary in (
-        ("exact-match", "exact_match", 0, 1, "1 where the text is the target"),
+    for name, factory, low, high, summary in (
+        ("exact-match", "ExactMatch", 0, 1, "1 where the text is the target"),
         ("contains", "contains", 0, 1, "1 where the text contains the target"),
-        ("format", "text_format", 0, 1, "1 where the whole text matches a regular expression"),
-        ("numeric-answer", "numeric_answer", 0, 1, "1 where the number in the answer equals the target"),
-        ("length", "length", None, 0, "minus the distance of the text's length from a wanted range"),
+        ("format", "TextFormat", 0, 1, "1 where the whole text matches a regular expression"),
+        ("numeric-answer", "NumericAnswer", 0, 1, "1 where the number in the answer equals the target"),
+        ("length", "Length", None, 0, "minus the distance of the text's length from a wanted range"),
     ):
         yield RewardSpec(
             name=name,
-            factory=f"grpokit.builtin.text_rewards:{function}",
+            factory=f"grpokit.builtin.text_rewards:{factory}",
             accepts=_TEXT,
             range=(low, high),
             summary=summary,

@@ -1,12 +1,12 @@
-"""Rewards on text, as plain functions: exact match, contains, format, numeric answer, length.
+"""Rewards on text: exact match, contains, format, numeric answer, length.
 
 Each gives NaN where a sample's prompt has no target to compare with. A `pattern` is a regular expression (module
-`re`, dot matches line breaks); where it has a group, the group is what counts.
+`re`, dot matches line breaks); where it has a group, the group is what counts. Those with something to check in their
+parameters are classes, so that a mistake is found when they are built; the other is a plain function.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -15,23 +15,28 @@ from grpokit.errors import UsageError
 from grpokit.types import Sample
 
 
-def exact_match(samples: Sequence[Sample], *, pattern: str | None = None, ignore_case: bool = False) -> list[float]:
+class ExactMatch:
     """1 where the text equals the target (both stripped of outer white space), else 0.
 
     Args:
-        samples: texts, each with a target text.
         pattern: compare only what this finds in the text; no match scores 0.
         ignore_case: compare case-folded.
     """
 
-    def one(text: str, target: str) -> float:
-        found = _extract(text, pattern)
+    def __init__(self, *, pattern: str | None = None, ignore_case: bool = False) -> None:
+        self.pattern = None if pattern is None else _compile(pattern, "exact-match")
+        self.ignore_case = ignore_case
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """One number per sample."""
+        return [_against_target(s, "exact-match", self._one) for s in samples]
+
+    def _one(self, text: str, target: str) -> float:
+        found = text if self.pattern is None else _extract(text, self.pattern)
         if found is None:
             return 0.0
         pair = (found.strip(), target.strip())
-        return float(pair[0].casefold() == pair[1].casefold() if ignore_case else pair[0] == pair[1])
-
-    return [_against_target(s, "exact-match", one) for s in samples]
+        return float(pair[0].casefold() == pair[1].casefold() if self.ignore_case else pair[0] == pair[1])
 
 
 def contains(samples: Sequence[Sample], *, ignore_case: bool = False) -> list[float]:
@@ -43,41 +48,64 @@ def contains(samples: Sequence[Sample], *, ignore_case: bool = False) -> list[fl
     return [_against_target(s, "contains", one) for s in samples]
 
 
-def text_format(samples: Sequence[Sample], *, pattern: str) -> list[float]:
+class TextFormat:
     """1 where the *whole* text matches `pattern`, else 0."""
-    compiled = _compile(pattern)
-    return [float(compiled.fullmatch(_text(s, "format")) is not None) for s in samples]
+
+    def __init__(self, *, pattern: str) -> None:
+        self.pattern = _compile(pattern, "format")
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """One number per sample."""
+        return [float(self.pattern.fullmatch(_text(s, "format")) is not None) for s in samples]
 
 
-def numeric_answer(samples: Sequence[Sample], *, pattern: str | None = None, tolerance: float = 0.0) -> list[float]:
+class NumericAnswer:
     """1 where the number that the text gives equals the target number, else 0.
 
+    Samples are texts, each with a number (or its text) as target.
+
     Args:
-        samples: texts, each with a number (or its text) as target.
-        pattern: where the number stands; by default the last number in the text. No match scores 0.
+        pattern: where the number stands, as a group; by default the last number in the text. No match scores 0.
         tolerance: the largest absolute difference that still counts.
     """
 
-    def one(text: str, target: str) -> float:
+    def __init__(self, *, pattern: str | None = None, tolerance: float = 0.0) -> None:
+        self.pattern = _compile(pattern or r".*?([-+]?\d[\d,]*(?:\.\d+)?)(?!.*\d)", "numeric-answer")
+        if not self.pattern.groups:
+            raise UsageError(
+                f"numeric-answer: the pattern {pattern!r} has no group, so it does not say where the number stands. "
+                "Put parentheses round it, as in 'Answer: ([0-9]+)'."
+            )
+        if tolerance < 0:
+            raise UsageError(f"numeric-answer: tolerance must be 0 or more, got {tolerance}.")
+        self.tolerance = tolerance
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """One number per sample."""
+        return [_against_target(s, "numeric-answer", self._one) for s in samples]
+
+    def _one(self, text: str, target: str) -> float:
         wanted = _number(target)
         if wanted is None:
             raise UsageError(f"numeric-answer: the target {target!r} is not a number.")
-        got = _number(_extract(text, pattern or r".*?([-+]?\d[\d,]*(?:\.\d+)?)(?!.*\d)"))
-        return float(got is not None and abs(got - wanted) <= tolerance)
-
-    return [_against_target(s, "numeric-answer", one) for s in samples]
+        got = _number(_extract(text, self.pattern))
+        return float(got is not None and abs(got - wanted) <= self.tolerance)
 
 
-def length(
-    samples: Sequence[Sample], *, minimum: int = 0, maximum: int | None = None, scale: float = 1.0
-) -> list[float]:
+class Length:
     """Minus `scale` times the number of characters by which a text is too short or too long; 0 inside the range."""
-    longest = math.inf if maximum is None else maximum
 
-    def one(n: int) -> float:
-        return -scale * max(minimum - n, n - longest, 0)
+    def __init__(self, *, minimum: int = 0, maximum: int | None = None, scale: float = 1.0) -> None:
+        if maximum is not None and maximum < minimum:
+            raise UsageError(f"length: no text has at least {minimum} and at most {maximum} characters.")
+        self.minimum, self.maximum, self.scale = minimum, math.inf if maximum is None else maximum, scale
 
-    return [one(len(_text(s, "length"))) for s in samples]
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """One number per sample."""
+        return [self._one(len(_text(s, "length"))) for s in samples]
+
+    def _one(self, n: int) -> float:
+        return 0.0 - self.scale * max(self.minimum - n, n - self.maximum, 0)  # 0, not -0, inside the range
 
 
 def _text(sample: Sample, reward: str) -> str:
@@ -95,21 +123,16 @@ def _against_target(sample: Sample, reward: str, compare: Callable[[str, str], f
     return compare(text, str(target))
 
 
-@functools.lru_cache(maxsize=64)
-def _compile(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str, reward: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern, re.DOTALL)
-    except re.error as error:
-        raise UsageError(f"The pattern {pattern!r} is not a regular expression: {error}.") from error
+    except (re.error, OverflowError, RecursionError) as error:  # the second: {99999999999}; the third: deep brackets
+        raise UsageError(f"{reward}: the pattern {pattern!r} is not a regular expression: {error}.") from error
 
 
-def _extract(text: str, pattern: str | None) -> str | None:
-    if pattern is None:
-        return text
-    match = _compile(pattern).search(text)
-    if match is None:
-        return None
-    return match.group(1) if match.re.groups else match.group(0)
+def _extract(text: str, pattern: re.Pattern[str]) -> str | None:
+    match = pattern.search(text)
+    return match and match.group(1 if pattern.groups else 0)
 
 
 def _number(text: str | None) -> float | None:

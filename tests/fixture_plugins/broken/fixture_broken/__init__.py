@@ -1,1 +1,1 @@
-"""Eight plugins, each broken in a way of its own."""
+"""Fifteen plugins, each broken in a way of its own."""

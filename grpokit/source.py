@@ -1,0 +1,182 @@
+"""YAML as configs mean it: plain data, and the place of every key, so that a later mistake can name its line.
+
+Scalars are read as YAML 1.2 reads them, since people trip over 1.1: `5e-6` and `010` are numbers, `no`, `1:30` and
+`2026-11-21` are texts. A repeated key, a value inside itself and an unknown tag are errors. What comes out can be
+written as YAML again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from grpokit.errors import ConfigError, shown
+
+DEEPEST = 50  # levels
+MOST = 100_000  # values, with every alias written out: a few lines of aliases can stand for billions
+
+
+@dataclass
+class Source:
+    """Where each key stands: path of keys -> "file, line n", or the override."""
+
+    name: str
+    places: dict[tuple[str | int, ...], str] = field(default_factory=dict)
+
+    def place(self, path: tuple[str | int, ...]) -> str:
+        """The place of a key, or of the nearest one around it."""
+        while path and path not in self.places:
+            written = (*path[:-1], str(path[-1]))  # a key that is a number was noted as its text
+            path = written if written in self.places else path[:-1]
+        return self.places.get(path, self.name)
+
+
+def read(text: str, name: str) -> tuple[Any, Source]:
+    """Read YAML; `name` stands for the file in messages.
+
+    Raises:
+        ConfigError: it is not YAML; with the line where there is one.
+    """
+    source = Source(name)
+    try:
+        return _load(text, source), source
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{name}{line}: not YAML: {error.problem or error.context}.") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}.") from error
+
+
+def parse_value(text: str) -> Any:
+    """Read the value of a `key=value` argument as a config file would.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+
+    >>> parse_value("5e-6"), parse_value("010"), parse_value("no"), parse_value("1_000")
+    (5e-06, 10, 'no', '1_000')
+    """
+    return _load(text, Source(""))
+
+
+def write(data: Any) -> str:
+    """Plain data as YAML that `read` gives back as it was.
+
+    >>> print(write({"name": "5e-6", "rate": 5e-6, "answer": "no"}), end="")
+    name: '5e-6'
+    rate: 5.0e-06
+    answer: 'no'
+    """
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
+
+
+def problem(error: yaml.YAMLError) -> str:
+    """What is wrong, in one line without the place."""
+    said = error.problem or error.context if isinstance(error, yaml.MarkedYAMLError) else None
+    return said or " ".join(str(error).split())
+
+
+def _load(text: str, source: Source) -> Any:
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        if node is None:
+            return None
+        _note(node, (), source)
+        return _Loader("").construct_document(node)
+    except RecursionError as error:
+        raise yaml.YAMLError(f"it is nested too deeply; expected at most {DEEPEST} levels") from error
+
+
+def _note(node: yaml.Node, path: tuple[str | int, ...], source: Source, inside: tuple[yaml.Node, ...] = ()) -> None:
+    """Note the place of everything below `node`, and refuse what can be read but not be meant."""
+
+    def refuse(what: str, where: yaml.Node) -> yaml.MarkedYAMLError:
+        return yaml.MarkedYAMLError(problem=what, problem_mark=where.start_mark)
+
+    source.places[path] = f"{source.name}, line {node.start_mark.line + 1}"
+    if any(node is outer for outer in inside):
+        raise refuse("an anchor stands inside itself", node)
+    if len(inside) >= DEEPEST:
+        raise refuse(f"it is nested too deeply; expected at most {DEEPEST} levels", node)
+    if len(source.places) > MOST:
+        raise refuse(f"with its aliases written out it has more than {MOST:,} values", node)
+    inside = (*inside, node)
+    if isinstance(node, yaml.SequenceNode):
+        for i, child in enumerate(node.value):
+            _note(child, (*path, i), source, inside)
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, child in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise refuse("expected a text as key, got a group in brackets or braces", key)
+            if key.value in seen:
+                raise refuse(f"the key {shown(key.value)} stands twice", key)
+            seen.add(key.value)
+            _note(child, (*path, key.value), source, inside)
+            source.places[(*path, key.value)] = f"{source.name}, line {key.start_mark.line + 1}"
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with the scalars of YAML 1.2's core schema."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that quotes every text that YAML 1.1 or 1.2 would read as something else."""
+
+
+def _scalar(kind: str, read: Callable[[str], Any]) -> Callable[[_Loader, yaml.Node], Any]:
+    """A constructor that also meets texts which no resolver has checked: `!!int abc`."""
+
+    def construct(loader: _Loader, node: yaml.Node) -> Any:
+        text = loader.construct_scalar(node)  # type: ignore[arg-type]  # any other node is refused inside
+        try:
+            return read(text)
+        except ValueError as error:
+            raise yaml.MarkedYAMLError(
+                problem=f"expected {kind}, got {shown(text)}", problem_mark=node.start_mark
+            ) from error
+
+    return construct
+
+
+def _whole(text: str) -> int:
+    return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))  # more digits than Python reads are a ValueError
+
+
+def _number(text: str) -> float:
+    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_YAML = "tag:yaml.org,2002:"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in entries if tag in (f"{_YAML}null", f"{_YAML}merge")]
+    for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.yaml_constructors = {  # without those of YAML 1.1 that no config needs: dates, sets, bytes
+    tag: yaml.SafeLoader.yaml_constructors[tag]
+    for tag in (f"{_YAML}null", f"{_YAML}str", f"{_YAML}seq", f"{_YAML}map", None)
+}
+for _tag, _kind, _read, _pattern, _first in (
+    ("bool", "true or false", _truth, r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", "a whole number", _whole, r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        "a number",
+        _number,
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+):
+    _Dumper.add_implicit_resolver(_YAML + _tag, re.compile(f"^({_pattern})$"), list(_first))
+    _Loader.add_implicit_resolver(_YAML + _tag, re.compile(f"^({_pattern})$"), list(_first))
+    _Loader.add_constructor(_YAML + _tag, _scalar(_kind, _read))

@@ -1,0 +1,8 @@
+"""A factory without a module."""
+
+from grpokit import RewardSpec, hookimpl
+
+
+@hookimpl
+def grpokit_rewards():
+    yield RewardSpec(name="pathless", factory="score")

@@ -1,0 +1,8 @@
+"""A name that no config can write."""
+
+from grpokit import RewardSpec, hookimpl
+
+
+@hookimpl
+def grpokit_rewards():
+    yield RewardSpec(name="two words", factory="fixture_broken.spaced_name:x")

@@ -1,0 +1,8 @@
+"""A function where its name is asked for."""
+
+from grpokit import RewardSpec, hookimpl
+
+
+@hookimpl
+def grpokit_rewards():
+    yield RewardSpec(name="a-function", factory=len)
