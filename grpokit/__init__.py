@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "errors": ["ConfigError", "DataError", "GrpokitError", "PluginError", "RewardError", "RunError", "UsageError"],
+    "errors": [
+        "CheckpointError",
+        "ConfigError",
+        "DataError",
+        "GrpokitError",
+        "PluginError",
+        "RewardError",
+        "RunError",
+        "UsageError",
+    ],
     "hookspecs": ["hookimpl"],
     "specs": ["AdvantageSpec", "ObjectiveSpec", "PolicySpec", "PresetSpec", "RewardSpec"],
     "types": ["Prompt", "Rollout", "Sample", "Seeds", "StepReport", "Steps", "Trace"],
@@ -27,6 +36,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = ["__version__", *sorted(_MODULE_OF)]
 
 if TYPE_CHECKING:
+    from grpokit.errors import CheckpointError as CheckpointError
     from grpokit.errors import ConfigError as ConfigError
     from grpokit.errors import DataError as DataError
     from grpokit.errors import GrpokitError as GrpokitError

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError
-from grpokit.pieces import micro_batches
+from grpokit.pieces import draws, join, micro_batches
 from grpokit.policy import Policy
 from grpokit.types import Prompt, Rollout, Seeds, Steps
 
@@ -42,21 +42,34 @@ class CheckedPolicy:
         self.entropy_grad = entropy_grad
         self.low_precision = any(p.dtype in LOW_PRECISION for m in policy.modules().values() for p in m.parameters())
 
-    def rollout(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds) -> Rollout:
-        """Draw samples without gradient.
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, at_once: int) -> Rollout:
+        """Draw samples without gradient, at most `at_once` rows in a call.
 
         Raises:
-            RunError: the groups are not those of the seeds.
+            RunError: the groups are not those of the seeds, or a log-prob is not a number.
         """
-        with torch.no_grad(), self.autocast():
-            rollout = self.policy.rollout(prompts, group_size, seeds=seeds)
+        parts = []
+        for draw in draws(seeds, group_size, at_once):
+            with torch.no_grad(), self.autocast():
+                parts.append(self.policy.rollout(prompts[draw.prompts], draw.group_size, seeds=draw.seeds))
+        rollout = join(parts)
         expected = seeds.group_ids.repeat_interleave(group_size).tolist()
         if rollout.groups.tolist() != expected:
             raise RunError(
                 f"The policy's rollout has the groups {rollout.groups.tolist()}; expected {expected}: "
                 "`seeds.group_ids`, each repeated for its samples."
             )
+        wrong = not_finite(rollout, rollout.old.logprobs)
+        if wrong:
+            raise RunError(
+                f"The policy's rollout gave {wrong}. Usual causes: weights that are not finite, or an overflow in "
+                "low precision."
+            )
         return replace(rollout, old=_upcast(rollout.old))
+
+    def reference(self) -> AbstractContextManager[Any]:
+        """The policy's own: inside, `replay` uses the frozen reference."""
+        return self.policy.reference()
 
     def slices(self, rollout: Rollout) -> list[slice]:
         """The policy's step slices as plain numbers.
@@ -109,6 +122,19 @@ class CheckedPolicy:
                     if bool(piece.mask[:, steps].any()):
                         logprobs[rows, steps] = self.replay(piece, steps, grad=False).logprobs.to(logprobs)
         return Steps(logprobs=logprobs)
+
+
+def not_finite(rollout: Rollout, logprobs: Tensor) -> str:
+    """Where the first of `logprobs` [B, T] that is no number stands, in words; empty if all real ones are finite."""
+    wrong = (rollout.mask & ~logprobs.isfinite()).nonzero()
+    if not len(wrong):
+        return ""
+    row, decision = wrong[0].tolist()
+    return (
+        f"the log-prob {float(logprobs[row, decision])} for decision {decision} of row {row} "
+        f"(prompt {rollout.samples[row].prompt.text!r}; {len(wrong[:, 0].unique())} of {rollout.rows} "
+        "rows have such)"
+    )
 
 
 def _upcast(steps: Steps) -> Steps:

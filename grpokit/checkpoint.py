@@ -1,7 +1,8 @@
 """Checkpoints: weights, optimizer state and position in a folder that is complete or not there.
 
 Everything random follows from the seed and the step's number, so nothing else is needed to go on exactly. Tensors
-are safetensors, the rest is JSON; nothing is pickled.
+are safetensors, the rest is JSON; nothing is pickled. The schedule is a function of the position; `notes` hold the
+config and the versions, so that a checkpoint can be used without its run folder.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,39 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from grpokit.errors import RunError
+from grpokit.errors import CheckpointError, GrpokitError, RunError
 from grpokit.policy import Policy
 
 FORMAT = 1
+STATE, OPTIMIZER, PROBE = "state.json", "optimizer.safetensors", "probe.safetensors"
 
 
-def save(folder: Path, *, policy: Policy, optimizer: Any, step: int) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """What a checkpoint held beside weights and optimizer state.
+
+    Attributes:
+        step: completed steps.
+        state: the plain data given to `save`.
+        probe: the tensors given to `save`.
+    """
+
+    step: int
+    state: Mapping[str, Any]
+    probe: dict[str, Tensor]
+
+
+def save(
+    folder: Path, *, policy: Policy, optimizer: Any, state: Mapping[str, Any], probe: Mapping[str, Tensor]
+) -> None:
     """Write a checkpoint, replacing one of the same name; `folder` appears only once all of it is on disk.
+
+    Args:
+        folder: its place.
+        policy: writes its own weights, into `folder/policy`.
+        optimizer: a torch optimizer.
+        state: plain data; `step` is the number of completed steps.
+        probe: tensors for a later check; no file where there is none.
 
     Raises:
         RunError: the disk is full or the folder cannot be written.
@@ -34,9 +62,11 @@ def save(folder: Path, *, policy: Policy, optimizer: Any, step: int) -> None:
         (temporary / "policy").mkdir(parents=True)
         policy.save(temporary / "policy")
         tensors, numbers = _split(optimizer.state_dict()["state"])
-        save_file(tensors, temporary / "optimizer.safetensors")
-        state = {"format": FORMAT, "step": step, "optimizer": numbers}
-        (temporary / "state.json").write_text(json.dumps(state))
+        save_file(tensors, temporary / OPTIMIZER)
+        if probe:
+            save_file({name: x.detach().cpu().contiguous() for name, x in probe.items()}, temporary / PROBE)
+        text = json.dumps({"format": FORMAT, **state, "optimizer": numbers})
+        (temporary / STATE).write_text(text, encoding="utf-8")
         _flush(temporary)
         former = folder.with_name(f".{folder.name}.former")
         shutil.rmtree(former, ignore_errors=True)
@@ -49,32 +79,111 @@ def save(folder: Path, *, policy: Policy, optimizer: Any, step: int) -> None:
         raise RunError(f"The checkpoint {folder} cannot be written: {error}.") from error
 
 
-def load(folder: Path, *, policy: Policy, optimizer: Any) -> int:
-    """Read a checkpoint into the policy and the optimizer; returns the number of completed steps.
+def load(folder: Path, *, policy: Policy, optimizer: Any) -> Loaded:
+    """Read a checkpoint into the policy and the optimizer.
 
     Raises:
-        RunError: something is missing, torn, or from a newer grpokit.
+        CheckpointError: something is missing, torn, of another policy, or from a newer grpokit.
+    """
+    state = read_state(folder)
+    try:
+        tensors = load_file(folder / OPTIMIZER)
+        probe = load_file(folder / PROBE) if (folder / PROBE).is_file() else {}
+    except (OSError, SafetensorError) as error:
+        raise _damaged(folder, f"{error}") from error
+    full = optimizer.state_dict()
+    parameters = [index for group in full["param_groups"] for index in group["params"]]
+    full["state"] = _join(tensors, state["optimizer"])
+    shapes = [tuple(p.shape) for group in optimizer.param_groups for p in group["params"]]
+    found = {index: tuple(entries["exp_avg"].shape) for index, entries in full["state"].items() if "exp_avg" in entries}
+    expected = {index: shape for index, shape in zip(parameters, shapes, strict=True) if index in found}
+    if found != expected:
+        raise CheckpointError(
+            f"The checkpoint {folder} is of another policy: its optimizer's state does not fit the "
+            f"{len(parameters)} trainable parameters of this one. Resume with the policy of the run's config."
+        )
+    load_policy(folder, policy)
+    optimizer.load_state_dict(full)
+    return Loaded(step=state["step"], state=state, probe=probe)
+
+
+def load_policy(folder: Path, policy: Policy) -> None:
+    """Read a checkpoint's weights alone.
+
+    Raises:
+        CheckpointError: the policy cannot read them.
     """
     try:
-        state = json.loads((folder / "state.json").read_text())
-        tensors = load_file(folder / "optimizer.safetensors")
-        if state["format"] > FORMAT:
-            raise RunError(f"The checkpoint {folder} has format {state['format']}; this grpokit reads up to {FORMAT}.")
-        full = optimizer.state_dict()
-        full["state"] = _join(tensors, state["optimizer"])
-        step = int(state["step"])
-        optimizer.load_state_dict(full)
         policy.load(folder / "policy")
-        return step
+    except GrpokitError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise RunError(f"{folder} is no usable checkpoint: {type(error).__name__}: {error}.") from error
+        said = " ".join(str(error).split())
+        raise _damaged(folder, f"the policy cannot read its weights ({said[:300]})") from error
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The plain data of a checkpoint.
+
+    Raises:
+        CheckpointError: it is not there, torn, or from a newer grpokit.
+    """
+    path = folder / STATE
+    if not path.is_file():
+        raise CheckpointError(f"{folder} is no checkpoint of grpokit: it has no {STATE}.")
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, f"{STATE} is no JSON ({error})") from error
+    if not isinstance(state, dict) or not isinstance(state.get("format"), int):
+        raise CheckpointError(f"{folder} is no checkpoint of grpokit: its {STATE} names no format.")
+    if state["format"] > FORMAT:
+        raise CheckpointError(
+            f"The checkpoint {folder} has format {state['format']}; this grpokit reads up to {FORMAT}. Update grpokit."
+        )
+    if not isinstance(state.get("step"), int) or not isinstance(state.get("optimizer"), dict):
+        raise _damaged(folder, f"{STATE} lacks the step or the optimizer's numbers")
+    return state
+
+
+def _damaged(folder: Path, why: str) -> CheckpointError:
+    """Says what is wrong, and which earlier checkpoint of the run can be used instead."""
+    others = [p for p in steps(folder.parent) if p != folder and _whole(p)]
+    remedy = (
+        f"{others[-1]} is whole: delete {folder} to go on from there."
+        if others
+        else "There is no other whole checkpoint beside it: start anew with --overwrite."
+    )
+    return CheckpointError(f"The checkpoint {folder} is damaged: {why}. {remedy}")
+
+
+def _whole(folder: Path) -> bool:
+    """Whether a checkpoint's own files can be read; the policy's weights are not tried."""
+    try:
+        read_state(folder)
+        load_file(folder / OPTIMIZER)
+    except (OSError, SafetensorError, GrpokitError):
+        return False
+    return True
+
+
+def steps(folder: Path) -> list[Path]:
+    """The checkpoints `step_...` in a run's `checkpoints` folder, the earliest first."""
+    found = [p for p in folder.glob("step_*") if p.name.removeprefix("step_").isdecimal() and (p / STATE).exists()]
+    return sorted(found, key=lambda p: int(p.name.removeprefix("step_")))
 
 
 def latest(folder: Path) -> Path | None:
     """The checkpoint of the highest step in a run's `checkpoints` folder, or None."""
-    found = {p.name.removeprefix("step_"): p for p in folder.glob("step_*") if (p / "state.json").exists()}
-    numbers = [name for name in found if name.isdecimal()]
-    return found[max(numbers, key=int)] if numbers else None
+    return next(reversed(steps(folder)), None)
+
+
+def prune(folder: Path, keep_last: int | None) -> None:
+    """Delete all but the last `keep_last` checkpoints `step_...` (None keeps all)."""
+    for old in steps(folder)[: -keep_last if keep_last else 0]:
+        gone = old.with_name(f".{old.name}.former")
+        os.replace(old, gone)  # at once out of sight, then piece by piece
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:
@@ -95,7 +204,7 @@ def _join(tensors: dict[str, Tensor], numbers: dict[str, dict[str, float]]) -> d
     state: dict[int, dict[str, Any]] = {int(index): dict(plain) for index, plain in numbers.items()}
     for name, tensor in tensors.items():
         index, _, key = name.partition(".")
-        state[int(index)][key] = tensor
+        state.setdefault(int(index), {})[key] = tensor
     return state
 
 

@@ -5,7 +5,6 @@ So the figures before and after training differ by the weights and by nothing el
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,10 +15,13 @@ from torch import Tensor
 
 from grpokit.data import as_prompts
 from grpokit.errors import UsageError
+from grpokit.intervals import half_width
+from grpokit.memory import fitting
+from grpokit.pieces import draws
 from grpokit.policy import Policy
 from grpokit.reward import Reward, RewardTerm, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
-from grpokit.types import Prompt, Sample, Seeds
+from grpokit.types import Prompt, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +48,9 @@ class Evaluation:
         return {name: float(column.nanmean()) for name, column in self.columns().items()}
 
     def half_widths(self) -> dict[str, float]:
-        """Name -> half the width of the mean's 95 % confidence interval (normal approximation)."""
-        return {
-            name: 1.96 * float(kept.std()) / math.sqrt(len(kept)) if len(kept) > 1 else math.nan
-            for name, kept in ((name, c[~c.isnan()]) for name, c in self.columns().items())
-        }
+        """Name -> half the width of the mean's 95 % confidence interval (Student's t over the prompts)."""
+        prompts = [sample.group for sample in self.samples]
+        return {name: half_width(column.tolist(), prompts) for name, column in self.columns().items()}
 
     def summary(self) -> dict[str, float]:
         """Means, each followed by its half-width under `<name>/ci95`: a row of `eval.jsonl`."""
@@ -73,14 +73,14 @@ def draw(
     stream: str = "evaluate",
     mixed_precision: str = "no",
 ) -> list[Sample]:
-    """Draw samples without training, in batches of whole prompts; the batches do not change what is drawn.
+    """Draw samples without training, in batches; the batches do not change what is drawn.
 
     Args:
         policy: on whatever device it is.
         prompts: P texts or prompts.
         seed: all randomness.
         samples_per_prompt: G.
-        batch_size: about how many samples at a time.
+        batch_size: the most samples at a time; halved where memory does not hold them.
         evaluate: with the policy's settings for evaluation (else those of training).
         stream: "evaluate" or "sample".
         mixed_precision: "no", "bf16" or "fp16", as in training.
@@ -93,16 +93,18 @@ def draw(
         raise UsageError(f"samples_per_prompt must be at least 1, got {samples_per_prompt}.")
     seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
     device = next((p.device for m in policy.modules().values() for p in m.parameters()), torch.device("cpu"))
-    at_once = max(1, batch_size // samples_per_prompt)
-    samples: list[Sample] = []
-    for start in range(0, len(prompts), at_once):
-        part = slice(start, start + at_once)
-        rows = slice(start * samples_per_prompt, (start + at_once) * samples_per_prompt)
-        piece = Seeds(row=seeds.row[rows], group=seeds.group[part], group_ids=seeds.group_ids[part])
-        with torch.no_grad(), _autocast(device, mixed_precision):
-            rollout = policy.rollout(prompts[part], samples_per_prompt, seeds=piece.to(device), evaluate=evaluate)
-        samples.extend(rollout.samples)
-    return samples
+
+    def attempt(size: int) -> list[Sample]:
+        samples: list[Sample] = []
+        for part in draws(seeds, samples_per_prompt, size):
+            with torch.no_grad(), _autocast(device, mixed_precision):
+                rollout = policy.rollout(
+                    prompts[part.prompts], part.group_size, seeds=part.seeds.to(device), evaluate=evaluate
+                )
+            samples.extend(rollout.samples)
+        return samples
+
+    return fitting(attempt, max(1, min(batch_size, len(seeds.row))), what="drawing samples")[0]
 
 
 def evaluate(
@@ -123,7 +125,7 @@ def evaluate(
         prompts: held-out texts or prompts.
         seed: all randomness; the same seed gives the same draws before and after training.
         samples_per_prompt: samples for each prompt.
-        batch_size: about how many samples at a time.
+        batch_size: the most samples at a time; halved where memory does not hold them.
         mixed_precision: "no", "bf16" or "fp16", as in training.
     """
     terms = as_terms(rewards)

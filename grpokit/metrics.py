@@ -69,6 +69,16 @@ class Tally:
             self._max[name] = torch.maximum(self._max[name], top) if name in self._max else top
             self._min[name] = torch.minimum(self._min[name], low) if name in self._min else low
 
+    def merge(self, other: Tally) -> None:
+        """Count what another tally has seen."""
+        for name, total in other._sums.items():
+            zero = total.new_zeros(())
+            self._sums[name] = self._sums.get(name, zero) + total
+            self._counts[name] = self._counts.get(name, zero.long()) + other._counts[name]
+        for name, top in other._max.items():
+            self._max[name] = torch.maximum(self._max.get(name, top), top)
+            self._min[name] = torch.minimum(self._min.get(name, other._min[name]), other._min[name])
+
     def means(self) -> dict[str, float]:
         """Name -> mean over decisions."""
         return {name: float(total / self._counts[name].clamp(min=1)) for name, total in self._sums.items()}
@@ -103,11 +113,13 @@ def reward_metrics(scores: Scores, groups: Tensor, advantages: Tensor) -> dict[s
         "advantage/std": float(advantages.std()),
         "advantage/abs_max": float(advantages.abs().max()),
     }
-    for name, column, seconds in zip(scores.names, scores.matrix.T, scores.seconds, strict=True):
+    columns = zip(scores.names, scores.matrix.T, scores.seconds, scores.failed, strict=True)
+    for name, column, seconds, failed in columns:
         kept = column[~column.isnan()]
         metrics[f"rewards/{name}/mean"] = float(kept.mean()) if len(kept) else float("nan")
         metrics[f"rewards/{name}/std"] = float(kept.std()) if len(kept) > 1 else 0.0
         metrics[f"rewards/{name}/unscored"] = float(len(column) - len(kept))
+        metrics[f"rewards/{name}/failed"] = float(failed)
         metrics[f"rewards/{name}/seconds"] = seconds
     return metrics
 

@@ -50,7 +50,6 @@ def watch(console: Console) -> Iterator[Watcher]:
     )
     task = bar.add_task("training", total=None, news="", visible=False)
     rewards: list[float] = []
-    quiet: list[int] = []  # the first step in which nothing could be learned
     total = 1
 
     def say(line: str) -> None:
@@ -71,13 +70,9 @@ def watch(console: Console) -> Iterator[Watcher]:
         clipped = m.get("clip_ratio/low_mean", 0.0) + m.get("clip_ratio/high_mean", 0.0)
         parts += [f"clipped {clipped:.1%}", f"grad {m['grad_norm']:.2g}"]
         news = "  ".join(parts)
-        if m["frac_reward_zero_std"] == 1 and not quiet:
-            quiet.append(report.step)
-            say(
-                f"warning: in step {report.step} all samples of every group got the same rewards, so there is nothing "
-                "to learn from; if this goes on, a reward cannot tell these samples apart"
-            )
-        elif report.step == 1 and abs(m["loss"]) < 1e-3:
+        for line in report.warnings:
+            say(f"warning, step {report.step}: {line}")
+        if report.step == 1 and abs(m["loss"]) < 1e-3 and m["frac_reward_zero_std"] < 1:
             say(
                 f"policy loss {abs(m['loss']):.4f}: about 0 on a first update is right (ratios are 1 and a group's "
                 "advantages sum to 0); watch the reward instead"

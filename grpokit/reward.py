@@ -2,7 +2,8 @@
 
 A reward is any callable `Sequence[Sample] -> Sequence[float]`. One call gets whole groups. NaN means "cannot score
 this sample" and is counted; infinity, a wrong length or a wrong type stop the run and name the reward and the row. An
-exception stops it too, unless the term says `on_error="skip"`: then all its rows count as unscored.
+exception stops it too, unless the term says `on_error="skip"`: then the groups that raise it alone count as unscored,
+up to a share of the rows.
 """
 
 from __future__ import annotations
@@ -54,14 +55,16 @@ class Scores:
         weights: [R] fp64.
         names: R names.
         seconds: R wall-clock seconds.
-        failed: R booleans, True where a reward raised and was skipped.
+        failed: R counts of rows that were lost to exceptions and skipped.
+        notes: a sentence for each reward that raised and was skipped.
     """
 
     matrix: Tensor
     weights: Tensor
     names: Sequence[str]
     seconds: Sequence[float]
-    failed: Sequence[bool]
+    failed: Sequence[int]
+    notes: Sequence[str] = ()
 
     @property
     def total(self) -> Tensor:
@@ -69,9 +72,14 @@ class Scores:
 
         A score that is missing counts as that reward's mean over the other rows, not as 0.
         """
-        means = self.matrix.nanmean(0).nan_to_num(nan=0.0)
-        total = (torch.where(self.matrix.isnan(), means, self.matrix) * self.weights).sum(-1)
-        return torch.where(self.matrix.isnan().all(-1), torch.nan, total)
+        return weighted_sum(self.matrix, self.weights)
+
+
+def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
+    """Scores [B, R] and weights [R] -> [B], with missing scores as in `Scores.total`."""
+    means = matrix.nanmean(0).nan_to_num(nan=0.0)
+    total = (torch.where(matrix.isnan(), means, matrix) * weights.to(matrix)).sum(-1)
+    return torch.where(matrix.isnan().all(-1), torch.nan, total)
 
 
 def as_terms(rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward]) -> list[RewardTerm]:
@@ -108,31 +116,24 @@ def score(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
     """Run every reward on all samples.
 
     Raises:
-        RewardError: a reward raised (and its `on_error` is "stop"), or returned infinity, a wrong length or type.
+        RewardError: a reward raised (and its `on_error` is "stop", or too many rows are lost), or returned infinity,
+            a wrong length or type.
         UsageError: a reward cannot work with its parameters or with the targets, whatever its `on_error`.
     """
-    columns, seconds, failed = [], [], []
+    columns: list[list[float]] = []
+    seconds, failed, notes = [], [], []
     for term in terms:
         start = time.perf_counter()
+        lost = 0
         try:
-            with torch.no_grad():
-                values = term.reward(samples)
-        except UsageError as error:  # a parameter or a target is wrong: skipping rows would hide it
-            raise type(error)(f"Reward '{term.name}': {error}") from error
+            values = _call(term, samples)
+        except UsageError:  # a parameter or a target is wrong: skipping rows would hide it
+            raise
         except (Exception, SystemExit) as error:
-            if term.on_error == "stop":
-                said = " ".join(f": {error}".split()) if str(error) else ""
-                place = traceback.extract_tb(error.__traceback__)[-1]
-                raise RewardError(
-                    f"Reward '{term.name}' raised {type(error).__name__} on {len(samples)} samples{said} "
-                    f"({Path(place.filename).name}, line {place.lineno}, in {place.name}). "
-                    "Mend it, or set `on_error: skip` to count its rows as unscored."
-                ) from error
-            columns.append([math.nan] * len(samples))
-            failed.append(True)
-        else:
-            columns.append(_checked(term.name, values, samples))
-            failed.append(False)
+            values, lost = _rescued(term, samples, error)
+            notes.append(f"{_said(term, error, samples)} Called again group by group, it left {lost} rows unscored.")
+        columns.append(_checked(term.name, values, samples))
+        failed.append(lost)
         seconds.append(time.perf_counter() - start)
     return Scores(
         matrix=torch.tensor(columns, dtype=torch.float64).T.contiguous(),
@@ -140,6 +141,54 @@ def score(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
         names=[t.name for t in terms],
         seconds=seconds,
         failed=failed,
+        notes=notes,
+    )
+
+
+def _call(term: RewardTerm, samples: Sequence[Sample]) -> Any:
+    try:
+        with torch.no_grad():
+            return term.reward(samples)
+    except UsageError as error:
+        raise type(error)(f"Reward '{term.name}': {error}") from error
+
+
+def _rescued(term: RewardTerm, samples: Sequence[Sample], error: BaseException) -> tuple[list[float], int]:
+    """What a reward that raised says of each group alone, NaN where it raises again, and how many rows that lost."""
+    said = _said(term, error, samples)
+    if term.on_error == "stop":
+        raise RewardError(f"{said} Mend it, or set `on_error: skip` to count its rows as unscored.") from error
+    values = [math.nan] * len(samples)
+    groups: dict[int, list[int]] = {}
+    for row, sample in enumerate(samples):
+        groups.setdefault(sample.group, []).append(row)
+    lost = 0
+    for rows in groups.values():
+        part = [samples[row] for row in rows]
+        try:
+            answer = _call(term, part)
+        except UsageError:
+            raise
+        except (Exception, SystemExit):
+            lost += len(rows)
+        else:
+            for row, value in zip(rows, _checked(term.name, answer, part), strict=True):
+                values[row] = value
+    if lost > term.skip_limit * len(samples):
+        raise RewardError(
+            f"{said} Called again group by group, it lost {lost} of {len(samples)} rows; skip_limit allows a share of "
+            f"{term.skip_limit:g}. Mend the reward, or raise its skip_limit."
+        ) from error
+    return values, lost
+
+
+def _said(term: RewardTerm, error: BaseException, samples: Sequence[Sample]) -> str:
+    """What a reward raised, on one line."""
+    text = " ".join(f": {error}".split()) if str(error) else ""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"Reward '{term.name}' raised {type(error).__name__} on {len(samples)} samples{text} "
+        f"({Path(place.filename).name}, line {place.lineno}, in {place.name})."
     )
 
 

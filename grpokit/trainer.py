@@ -9,26 +9,31 @@ refused), and generation in another engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from grpokit import advantages as advantage_functions
-from grpokit import checkpoint, metrics, objectives
+from grpokit import checkpoint, guards, metrics, objectives
 from grpokit.advantages import AdvantageFn
+from grpokit.backward import Backward
 from grpokit.checked import LOW_PRECISION, CheckedPolicy
 from grpokit.data import as_prompts, prompt_indices
 from grpokit.devices import make_accelerator
-from grpokit.errors import RunError, UsageError
+from grpokit.errors import RunError, UsageError, counted
+from grpokit.memory import fitting
 from grpokit.objectives import Objective, reduction_weights
-from grpokit.pieces import Piece, concatenate, gradients, leaves, micro_batches, minibatch_rows
+from grpokit.pieces import Piece, micro_batches, minibatch_rows
 from grpokit.policy import Policy
 from grpokit.reward import Reward, RewardTerm, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
+from grpokit.schedule import SCHEDULES, learning_rate
 from grpokit.types import Prompt, Rollout, StepReport, Steps
+
+T = TypeVar("T")
 
 
 class Trainer:
@@ -55,7 +60,8 @@ class Trainer:
         max_grad_norm: gradients are scaled down to this norm; None leaves them.
         max_logprob_gap: the largest mean difference, in nats, between the rollout's log-probs and their first replay;
             by default what the precision allows.
-        max_quiet_steps: the run stops after so many steps in a row in which no group had any spread; None never stops.
+        max_quiet_steps: training ends after so many steps in a row in which no group had any spread: as converged, or
+            with a RunError where the reward has been higher; None never ends it.
         mixed_precision: "no", "bf16" or "fp16": one autocast around rollout, replay and reference.
         device: "auto", "cpu" or "cuda".
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
@@ -105,7 +111,6 @@ class Trainer:
         self.objective = objectives.grpo() if objective is None else objective
         self.learning_rate, self.warmup_steps, self.schedule = learning_rate, warmup_steps, schedule
         self.max_grad_norm = max_grad_norm
-        self.max_logprob_gap, self.max_quiet_steps = max_logprob_gap, max_quiet_steps
         self._check_numbers()
 
         self.accelerator = make_accelerator(mixed_precision, device, trackers, folder)
@@ -118,16 +123,27 @@ class Trainer:
         self.checked = CheckedPolicy(
             policy, autocast=self.accelerator.autocast, entropy_grad=self.objective.entropy_coef != 0
         )
+        self._low_precision = mixed_precision != "no" or self.checked.low_precision
+        self._gap_limit = guards.GapLimit.of(max_logprob_gap, low_precision=self._low_precision)
+        self._backward = Backward(self.checked, self.objective, self.accelerator.backward)
+        self._quiet = guards.Quiet(max_quiet_steps)
+        self._probe: guards.ReferenceProbe | None = None
         self.completed = 0
-        self._moved = False  # whether an update has changed a weight yet
+        self.updates_done = 0  # of a step that is under way, or was broken off
+        self._movement = guards.Movement(self.parameters)
         if self.objective.needs_reference:
             with self.policy.reference():  # a frozen copy is taken now: before any update, and before a resume
                 pass
 
     def __iter__(self) -> Iterator[StepReport]:
-        """Take the steps that are left."""
-        while self.completed < self.steps:
+        """Take the steps that are left, or those until the policy has converged."""
+        while self.completed < self.steps and not self.converged:
             yield self.step()
+
+    @property
+    def converged(self) -> str:
+        """Why there is nothing left to learn, as far as this trainer has seen; empty as long as there is."""
+        return self._quiet.converged
 
     def describe(self) -> str:
         """One line that resolves the arithmetic of batches."""
@@ -136,10 +152,10 @@ class Trainer:
         pieces = len(micro_batches(torch.arange(share) // self.group_size, self.micro_batch_size))
         updates = self.updates_per_step
         return (
-            f"{self.prompts_per_step} prompts x {self.group_size} samples = {rows} rows a step; "
-            f"{updates} update{'s' * (updates > 1)} of {share} rows in {pieces} micro-batch{'es' * (pieces > 1)} of at "
-            f"most {self.micro_batch_size}; {self.steps} steps = {self.steps * updates:,} updates on "
-            f"{self.steps * rows:,} samples"
+            f"{counted(self.prompts_per_step, 'prompt')} x {self.group_size} samples = {rows:,} rows a step; "
+            f"{counted(updates, 'update')} of {share:,} rows in {counted(pieces, 'micro-batch')} of at most "
+            f"{self.micro_batch_size:,}; {counted(self.steps, 'step')} = {counted(self.steps * updates, 'update')} "
+            f"on {self.steps * rows:,} samples"
         )
 
     def step(self) -> StepReport:
@@ -147,20 +163,26 @@ class Trainer:
 
         Raises:
             RewardError: a reward failed or returned something unusable.
-            RunError: the gradient is not finite.
+            RunError: a guard stopped the step; `updates_done` says how many of its updates were made.
         """
         watch = metrics.Stopwatch(self.device)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
+        warnings: list[str] = []
+        number = self.completed + 1
 
         with watch("rollout"):
-            prompts, rollout = self._rollout()
+            prompts, rollout = self._rollout(warnings)
         with watch("reward"):
             scores = score(self.terms, rollout.samples)
+        warnings += scores.notes
         advantages = self._advantages(scores, rollout)
+        quiet = self._quiet.look(scores, rollout.groups.cpu(), step=number)
+        warnings += [quiet] * bool(quiet)
         with watch("replay"):
-            old = self._old(rollout)
-            reference = self._reference_logprobs(rollout)
+            old, reference = self._scored(rollout, warnings)
+        if self.objective.needs_reference and self._probe is None:
+            self._probe = guards.ReferenceProbe.take(self.checked, rollout, prompts[0])
 
         tally = metrics.Tally()
         losses: list[float] = []
@@ -177,13 +199,14 @@ class Trainer:
                     reference=reference and reference.cut(rows),
                     weights=weights,
                 )
-                fresh = len(norms) == 0  # no weight has changed since the rollout
-                self.optimizer.zero_grad()  # of a step that was broken off
-                losses.append(self._backward(batch, tally, watch, fresh=fresh))
+                losses.append(self._gradient(batch, tally, watch, warnings))
                 with watch("optimizer"):
-                    norms.append(self._update(self.completed * self.updates_per_step + len(norms)))
+                    norms.append(self._update(self.completed * self.updates_per_step + self.updates_done))
+                self.updates_done += 1
 
-        self.completed += 1
+        if number == 1 and self._probe is not None:
+            self._probe.check(self.checked, self._gap_limit, when="after the first step")
+        self.completed, self.updates_done = number, 0
         lengths = rollout.mask.sum(-1).double()
         report = StepReport(
             step=self.completed,
@@ -205,6 +228,7 @@ class Trainer:
             reward_names=scores.names,
             advantages=advantages,
             prompts=prompts,
+            warnings=warnings,
         )
         if self.accelerator.trackers:
             self.accelerator.log(dict(report.metrics), step=self.completed)
@@ -215,19 +239,46 @@ class Trainer:
         """Optimizer steps per rollout."""
         return self.updates_per_rollout * self.minibatches
 
-    def save(self, folder: Path | str) -> None:
-        """Write weights, optimizer and position into `folder`, atomically: it is complete or it is not there."""
-        checkpoint.save(Path(folder), policy=self.policy, optimizer=self.optimizer, step=self.completed)
+    def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
+        """Write weights, optimizer and position into `folder`, atomically: it is complete or it is not there.
+
+        Args:
+            folder: replaced if it is there.
+            notes: plain data to keep beside them, such as the config.
+
+        Raises:
+            RunError: it cannot be written, or the reference has changed.
+        """
+        state: dict[str, Any] = {"step": self.completed, "updates_done": self.updates_done, "notes": dict(notes or {})}
+        probe: dict[str, Tensor] = {}
+        if self._probe is not None:
+            self._probe.check(self.checked, self._gap_limit, when=f"after step {self.completed}")
+            state["probe"], probe = self._probe.state()
+        if self.accelerator.scaler is not None:
+            state["loss_scale"] = self.accelerator.scaler.state_dict()
+        checkpoint.save(Path(folder), policy=self.policy, optimizer=self.optimizer, state=state, probe=probe)
 
     def load(self, folder: Path | str) -> None:
-        """Go on from what `save` wrote."""
-        self.completed = checkpoint.load(Path(folder), policy=self.policy, optimizer=self.optimizer)
+        """Go on from what `save` wrote.
+
+        Raises:
+            CheckpointError: it is not whole, not of grpokit, or of another policy.
+            RunError: the policy's reference is not that of the checkpoint's run.
+        """
+        found = checkpoint.load(Path(folder), policy=self.policy, optimizer=self.optimizer)
+        self.completed = found.step
+        if self.accelerator.scaler is not None and "loss_scale" in found.state:
+            self.accelerator.scaler.load_state_dict(found.state["loss_scale"])
+        self._probe = None
+        if self.objective.needs_reference and "probe" in found.state:
+            self._probe = guards.ReferenceProbe.restore(found.state["probe"], found.probe, self.prompts, self.device)
+            self._probe.check(self.checked, self._gap_limit, when=f"after loading {folder}")
 
     def close(self) -> None:
         """Let trackers write what they hold back."""
         self.accelerator.end_training()
 
-    def _rollout(self) -> tuple[list[int], Rollout]:
+    def _rollout(self, warnings: list[str]) -> tuple[list[int], Rollout]:
         indices = prompt_indices(self.seed, self.completed, per_step=self.prompts_per_step, total=len(self.prompts))
         seeds = derive_seeds(
             self.seed,
@@ -235,8 +286,19 @@ class Trainer:
             step=self.completed,
             prompts=self.prompts_per_step,
             group_size=self.group_size,
+        ).to(self.device)
+        prompts = [self.prompts[i] for i in indices]
+        rows = len(prompts) * self.group_size
+        size = min(self.rollout_batch_size or rows, rows)
+        rollout, fitted = fitting(
+            lambda n: self.checked.rollout(prompts, self.group_size, seeds, at_once=n), size, what="drawing samples"
         )
-        rollout = self.checked.rollout([self.prompts[i] for i in indices], self.group_size, seeds.to(self.device))
+        if fitted < size:
+            self.rollout_batch_size = fitted
+            warnings.append(
+                f"memory did not hold {size} rows at a time while drawing samples: trainer.rollout_batch_size is now "
+                f"{fitted}"
+            )
         return indices, rollout
 
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
@@ -255,133 +317,84 @@ class Trainer:
             )
         return advantages.to(rollout.old.logprobs)  # [B] or [B, T]
 
-    def _old(self, rollout: Rollout) -> Steps | None:
-        """The old log-probs, or None: the first pass's own values, detached.
+    def _scored(self, rollout: Rollout, warnings: list[str]) -> tuple[Steps | None, Steps | None]:
+        """The old log-probs (None: the first pass's own values, detached) and the reference's (None: not needed).
 
         A sampler in low precision disagrees with the training forward by more than a policy update does, so there the
-        training forward's values count. With one update the first pass computes them anyway.
+        training forward's values count as the old ones. With one update the first pass computes them anyway.
         """
-        if self.mixed_precision == "no" and not self.checked.low_precision:
-            return rollout.old
-        if self.updates_per_step == 1:
-            return None
-        return self.checked.logprobs(rollout, self.micro_batch_size)
+        old: Steps | None = None if self._low_precision else rollout.old
+        reference = None
+        if self._low_precision and self.updates_per_step > 1:
+            old = self._shrinking(lambda n: self.checked.logprobs(rollout, n), warnings)
+        if self.objective.needs_reference and not self.objective.needs_moments:
+            reference = self._shrinking(lambda n: self.checked.logprobs(rollout, n, self.policy.reference), warnings)
+        return old, reference
 
-    def _reference_logprobs(self, rollout: Rollout) -> Steps | None:
-        if not self.objective.needs_reference or self.objective.needs_moments:
-            return None
-        return self.checked.logprobs(rollout, self.micro_batch_size, self.policy.reference)
+    def _gradient(self, batch: Piece, tally: metrics.Tally, watch: metrics.Stopwatch, warnings: list[str]) -> float:
+        """Accumulate the gradient of one optimizer step and hold it against the guards; returns the loss."""
+        fresh = self.updates_done == 0  # no weight has changed since the rollout
 
-    def _backward(self, batch: Piece, tally: metrics.Tally, watch: metrics.Stopwatch, *, fresh: bool) -> float:
-        """Accumulate the gradient of one optimizer step, piece by piece; returns the loss."""
-        loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for rows in micro_batches(batch.rollout.groups, self.micro_batch_size):
-            piece = batch.select(rows)
-            slices = self.checked.slices(piece.rollout)
-            if self.objective.whole_sequence and len(slices) > 1:
-                loss += self._backward_whole(piece, slices, tally, watch, fresh=fresh)
-                continue
-            for steps in slices:
-                if not bool(piece.rollout.mask[:, steps].any()):
-                    continue  # such as the last step of a sampler, which has no noise and no density
-                with watch("replay"):
-                    reference = self._reference(piece, [steps])
-                    new = self.checked.replay(piece.rollout, steps, grad=True)
-                    value = self._loss(piece, new, steps, reference, tally, fresh=fresh)
-                with watch("backward"):
-                    self.accelerator.backward(value)
-                loss += value.detach()
-        return float(loss)
+        def attempt(size: int) -> tuple[float, metrics.Tally]:
+            self.optimizer.zero_grad()  # of an attempt or a step that was broken off
+            seen = metrics.Tally()
+            return self._backward(batch, size=size, tally=seen, watch=watch, fresh=fresh), seen
 
-    def _backward_whole(
-        self, piece: Piece, slices: Sequence[slice], tally: metrics.Tally, watch: metrics.Stopwatch, *, fresh: bool
-    ) -> Tensor:
-        """A loss that ties a row's decisions together, on a policy that is replayed slice by slice.
-
-        A pass without gradient gathers all decisions; the loss's derivative by each is then the constant with which
-        the second pass weighs that decision's own gradient.
-        """
-        with watch("replay"):
-            views = [self.checked.replay(piece.rollout, steps, grad=False) for steps in slices]
-            whole = leaves(concatenate(views))
-            every = slice(0, piece.rollout.mask.shape[1])
-            value = self._loss(piece, whole, every, self._reference(piece, slices), tally, fresh=fresh)
-        slopes = gradients(value, whole)
-        for steps in slices:
-            if not bool(piece.rollout.mask[:, steps].any()):
-                continue
-            with watch("replay"):
-                new = self.checked.replay(piece.rollout, steps, grad=True)
-                weighted = torch.stack(
-                    [(slope[:, steps] * getattr(new, name)).sum() for name, slope in slopes.items()]
-                ).sum()
-            with watch("backward"):
-                self.accelerator.backward(weighted)
-        return value.detach()
-
-    def _reference(self, piece: Piece, slices: Sequence[slice]) -> Steps | None:
-        """The reference's view of consecutive slices; the context is left before any backward pass."""
-        if self.objective.needs_moments:
-            with self.policy.reference():
-                return concatenate([self.checked.replay(piece.rollout, steps, grad=False) for steps in slices])
-        return piece.reference and piece.reference.cut(steps=slice(slices[0].start, slices[-1].stop))
-
-    def _loss(
-        self, piece: Piece, new: Steps, steps: slice, reference: Steps | None, tally: metrics.Tally, *, fresh: bool
-    ) -> Tensor:
-        """The weighted sum of the objective over some decisions of a piece: a scalar."""
-        mask = piece.rollout.mask[:, steps]
-        old = piece.old.cut(steps=steps) if piece.old else new.detach()
-        advantages = piece.advantages if piece.advantages.ndim == 1 else piece.advantages[:, steps]
-        result = self.objective(new, old, advantages, mask, reference)
-        for name, values in result.stats.items():
-            tally.add(name, values, mask)
+        loss, seen = self._shrinking(attempt, warnings)
+        step = self.completed + 1
         if fresh:
-            tally.add("gap", (new.logprobs.detach() - piece.rollout.old.logprobs[:, steps]).abs(), mask)
-        return (result.value * piece.weights[:, steps].to(result.value)).sum()
+            guards.check_gap(seen.means().get("gap", 0.0), seen.extremes("gap")[1], self._gap_limit, step=step)
+        if self.accelerator.scaler is None:  # a loss scaler skips such updates itself
+            guards.check_finite(
+                loss, self.checked, batch.rollout, self.micro_batch_size, step=step, update=self.updates_done + 1
+            )
+        tally.merge(seen)
+        return loss
+
+    def _shrinking(self, attempt: Callable[[int], T], warnings: list[str]) -> T:
+        """Do something in micro-batches, in smaller ones for good where memory does not hold them."""
+        result, fitted = fitting(attempt, self.micro_batch_size, what="scoring samples")
+        if fitted < self.micro_batch_size:
+            warnings.append(
+                f"memory did not hold micro-batches of {self.micro_batch_size} rows: trainer.micro_batch_size is now "
+                f"{fitted}; what was under way was done again, and its gradient is the same to rounding"
+            )
+            self.micro_batch_size = fitted
+        return result
 
     def _update(self, update_index: int) -> float:
         """One optimizer step; returns the gradient's norm before clipping."""
-        if all(p.grad is None for p in self.parameters):
-            raise RunError(
-                "No trainable parameter got a gradient. Usual causes: the policy's modules() are not the ones that "
-                "replay uses, replay runs under no_grad, or every decision is masked."
-            )
+        guards.check_gradient(self.parameters)
         limit = math.inf if self.max_grad_norm is None else self.max_grad_norm
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, limit))
-        if not math.isfinite(norm) and self.accelerator.scaler is None:  # a loss scaler skips such steps itself
-            raise RunError(
-                f"The gradient's norm is {norm} in step {self.completed + 1}, update {update_index + 1} of the run; "
-                "this update was not made. Usual causes: a learning rate that is too high, or NaN from the policy's "
-                "replay."
-            )
+        rate = self._learning_rate(update_index)
         for group in self.optimizer.param_groups:
-            group["lr"] = self._learning_rate(update_index)
-        watch_weights = not self._moved and norm > 0 and self.accelerator.scaler is None
-        before = _fingerprint(self.parameters) if watch_weights else None
-        self.optimizer.step()
+            group["lr"] = rate
+        if self.accelerator.scaler is not None:  # a loss scaler skips updates whose gradient is no number itself
+            self.optimizer.step()
+        else:
+            guards.check_norm(norm, step=self.completed + 1, update=self.updates_done + 1)
+            with self._movement.watch(norm=norm, rate=rate):
+                self.optimizer.step()
         self.optimizer.zero_grad()
-        if before is not None:
-            if torch.equal(before, _fingerprint(self.parameters)):
-                raise RunError(
-                    f"No weight changed in the first update, though the gradient's norm is {norm:.3g} and the learning "
-                    f"rate {self._learning_rate(update_index):.3g}. Usual causes: the rate is too small for the "
-                    "weights' precision, or the optimizer holds other parameters than the policy."
-                )
-            self._moved = True
         return norm
 
     def _learning_rate(self, update_index: int) -> float:
-        rate = self.learning_rate * min(1.0, (update_index + 1) / max(1, self.warmup_steps))
-        if self.schedule == "cosine":
-            horizon = max(1, self.steps * self.updates_per_step - self.warmup_steps)
-            progress = min(1.0, max(0, update_index - self.warmup_steps) / horizon)
-            rate *= (1 + math.cos(math.pi * progress)) / 2
-        return rate
+        return learning_rate(
+            update_index,
+            peak=self.learning_rate,
+            schedule=self.schedule,
+            warmup=self.warmup_steps,
+            total=self.steps * self.updates_per_step,
+        )
 
     def _check_numbers(self) -> None:
-        for name in ("steps", "prompts_per_step", "micro_batch_size", "updates_per_rollout", "minibatches"):
-            if getattr(self, name) < 1:
+        for name in (
+            *("steps", "prompts_per_step", "micro_batch_size", "rollout_batch_size", "updates_per_rollout"),
+            "minibatches",
+        ):
+            given = getattr(self, name)
+            if given is not None and given < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.group_size < 2:
             raise UsageError(
@@ -399,8 +412,8 @@ class Trainer:
             raise UsageError(f"max_grad_norm must be above 0, or None for no clipping, got {self.max_grad_norm}.")
         if self.warmup_steps < 0:
             raise UsageError(f"warmup_steps must be 0 or more, got {self.warmup_steps}.")
-        if self.schedule not in ("constant", "cosine"):
-            raise UsageError(f"schedule must be 'constant' or 'cosine', got {self.schedule!r}.")
+        if self.schedule not in SCHEDULES:
+            raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}.")
         trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(self.terms))
         self.advantage(trial, torch.ones(len(self.terms)), torch.zeros(2, dtype=torch.int64))  # its options, tried now
         if len(self.prompts) == 0:
@@ -424,9 +437,3 @@ class Trainer:
                 "Keep them in float32 (frozen ones may stay small) and set mixed_precision: bf16."
             )
         return list(parameters.values())
-
-
-def _fingerprint(parameters: Sequence[torch.nn.Parameter]) -> Tensor:
-    """Two sums per parameter in fp64: any real update changes some of them."""
-    with torch.no_grad():
-        return torch.stack([torch.stack([p.double().sum(), p.double().square().sum()]) for p in parameters])

@@ -113,6 +113,33 @@ class PaddedLeft(Tokens):
         return replace(view, logprobs=view.logprobs - 0.05 * missing)
 
 
+class CountsFromTheEnd(After):
+    """Its trace says how far each row ends before the batch's longest."""
+
+    def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
+        counts = rollout.mask.sum(-1)
+        longest = int(counts.max())
+        behind = (longest - counts)[:, None].expand(-1, longest + 1)
+        tokens = rollout.trace.per_row["tokens"][:, :longest]
+        return replace(
+            rollout,
+            trace=replace(rollout.trace, per_row={"tokens": tokens, "behind": behind}),
+            old=rollout.old.cut(steps=slice(0, longest)),
+            mask=rollout.mask[:, :longest],
+        )
+
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        longest = rollout.mask.shape[1]
+        lost = longest - rollout.trace.per_row["behind"][:, :1] - rollout.mask.sum(-1, keepdim=True)
+        tokens = nn.functional.pad(rollout.trace.per_row["tokens"], (0, self.length - longest))
+        full = replace(rollout, trace=replace(rollout.trace, per_row={"tokens": tokens}))
+        view = super().replay(full, slice(*steps.indices(longest)))
+        return Steps(logprobs=view.logprobs - 0.1 * lost)
+
+    def step_slices(self, rollout: Rollout) -> list[slice]:
+        return [slice(0, rollout.mask.shape[1])]
+
+
 class DrawsByPlace(Tokens):
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         moved = replace(seeds, row=seeds.row + torch.arange(len(seeds.row)))
@@ -276,6 +303,7 @@ POLICIES: list[tuple[Callable[[], Any], set[str]]] = [
     (OutputsOfThePrompt, {"scored-is-sampled"}),
     (OutputsRedrawn, {"scored-is-sampled"}),
     (PaddedLeft, {"rows-independent"}),
+    (CountsFromTheEnd, {"joined"}),
     (DrawsByPlace, {"batch-size"}),
     (Unseeded, {"seeded"}),
     (MovesGlobalState, {"global-rng"}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import os
 import re
 import subprocess
@@ -9,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from grpokit import build, config
 
@@ -32,6 +35,17 @@ def test_python_snippets_run(name: str, body: str, tmp_path: Path) -> None:
         [sys.executable, "-c", body], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+SHOWN = sorted(f for f in (ROOT / "grpokit").rglob("*.py") if "    >>> " in f.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("file", SHOWN, ids=lambda f: f.stem)
+def test_examples_in_docstrings(file: Path) -> None:
+    module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+    found = doctest.testmod(module, extraglobs={"torch": torch})
+    assert found.attempted > 0
+    assert found.failed == 0
 
 
 @pytest.mark.parametrize(("name", "body"), blocks("yaml"), ids=[name for name, _ in blocks("yaml")])

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from test_resume import STEPS, assert_same
 
@@ -24,8 +26,11 @@ trainer:
   updates_per_rollout: 2
   kl_coef: 0.05
   learning_rate: 1e-3
-run: {{save_every: 1, eval_every: 3, threads: 1}}
+run: {{save_every: 1, eval_every: 3, keep_last: 2, best: format, threads: 1}}
 """
+
+
+KEPT = ["best", f"step_{STEPS - 1:06d}", f"step_{STEPS:06d}"]
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:
@@ -47,6 +52,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def newest(saved: Path) -> int:
+    """The step of the last whole checkpoint, 0 for none."""
+    return max((int(p.name.removeprefix("step_")) for p in saved.glob("step_*")), default=0)
+
+
 def kill_and_resume(whole: Path, seed: int, *, times: int) -> None:
     """Kill the run, each time some random while after it has saved another step."""
     draw = random.Random(seed)
@@ -54,15 +64,17 @@ def kill_and_resume(whole: Path, seed: int, *, times: int) -> None:
     for attempt in range(times):
         saved = folder / "checkpoints"
         process = start(folder, *(["--resume"] if attempt else []))
-        begun = len(list(saved.glob("step_*"))) if saved.is_dir() else 0
-        while process.poll() is None and not (saved.is_dir() and len(list(saved.glob("step_*"))) > begun):
+        begun = newest(saved)
+        while process.poll() is None and newest(saved) == begun:
             time.sleep(0.005)
         time.sleep(draw.uniform(0, 0.6))
         process.kill()
         process.communicate()
     finish(start(folder, "--resume"))
     assert_same(whole, folder)
-    assert not list((folder / "checkpoints").glob(".*"))
+    assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == KEPT
+    a, b = (load_file(f / "checkpoints/best/policy/model.safetensors") for f in (whole, folder))
+    assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -24,6 +24,7 @@ SMALL = [
     "trainer.schedule=cosine",
     "data.limit=20",
     "run.save_every=1",
+    "run.keep_last=null",
     "run.eval_every=4",
 ]
 PRESETS = ["toy-lm", "toy-glyph", "toy-flow"]

@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from grpokit import Prompt, RewardError, RewardTerm, Sample, UsageError, registry
 from grpokit.advantages import group
-from grpokit.builtin.text_rewards import contains, exact_match, length, numeric_answer, text_format
+from grpokit.builtin.text_rewards import ExactMatch, Length, NumericAnswer, TextFormat, contains
 from grpokit.reward import as_terms, score
 
 NAN = math.nan
@@ -165,15 +166,58 @@ def test_an_exception_without_words() -> None:
 
 
 def test_a_skipped_exception_leaves_rows_unscored() -> None:
-    terms = [RewardTerm(name="broken", reward=broken, on_error="skip"), RewardTerm(name="one", reward=says([1.0, 3.0]))]
-    scores = score(terms, samples("a", "b"))
-    assert scores.failed == [True, False]
+    lost = RewardTerm(name="broken", reward=broken, on_error="skip", skip_limit=1.0)
+    scores = score([lost, RewardTerm(name="one", reward=says([1.0, 3.0]))], samples("a", "b"))
+    assert scores.failed == [2, 0]
+    assert len(scores.notes) == 1
+    assert re.search(r"'broken' raised ValueError .* it left 2 rows unscored\.$", scores.notes[0])
     assert scores.matrix[:, 0].isnan().all()
     assert scores.matrix[:, 1].tolist() == [1, 3]
     assert scores.total.tolist() == [1, 3]
     with_it = group(scores.matrix, scores.weights, torch.zeros(2, dtype=torch.int64))
     without = group(scores.matrix[:, 1:], scores.weights[1:], torch.zeros(2, dtype=torch.int64))
     assert with_it.tolist() == without.tolist()
+
+
+def in_groups(*outputs: str, size: int = 2) -> list[Sample]:
+    return [Sample(prompt=Prompt(text="p"), output=o, group=i // size) for i, o in enumerate(outputs)]
+
+
+def fragile(given: Sequence[Sample]) -> list[float]:
+    if any(s.output == "poison" for s in given):
+        raise ValueError("cannot read this one")
+    return [float(len(s.output)) for s in given]
+
+
+def test_one_bad_sample_costs_its_group_alone() -> None:
+    given = in_groups("a", "bb", "ccc", "poison", "dddd", "e")
+    scores = score([RewardTerm(name="fragile", reward=fragile, on_error="skip")], given)
+    assert scores.matrix[:, 0].nan_to_num(nan=-1).tolist() == [1, 2, -1, -1, 4, 1]
+    assert scores.failed == [2]
+
+
+def test_skipping_has_a_limit() -> None:
+    given = in_groups("a", "bb", "ccc", "poison")
+    term = RewardTerm(name="fragile", reward=fragile, on_error="skip", skip_limit=0.4)
+    with pytest.raises(RewardError, match=r"it lost 2 of 4 rows; skip_limit allows a share of 0\.4\. Mend the reward"):
+        score([term], given)
+    assert score([replace(term, skip_limit=0.5)], given).failed == [2]
+
+
+def test_a_passing_failure_costs_nothing() -> None:
+    calls: list[int] = []
+
+    def unsteady(given: Sequence[Sample]) -> list[float]:
+        calls.append(len(given))
+        if len(calls) == 1:
+            raise TimeoutError("try again")
+        return [1.0] * len(given)
+
+    scores = score([RewardTerm(name="unsteady", reward=unsteady, on_error="skip", skip_limit=0)], in_groups(*"abcd"))
+    assert calls == [4, 2, 2]
+    assert scores.matrix[:, 0].tolist() == [1, 1, 1, 1]
+    assert scores.failed == [0]
+    assert "it left 0 rows unscored" in scores.notes[0]
 
 
 def test_ctrl_c_is_no_failure_of_the_reward() -> None:
@@ -259,11 +303,11 @@ def test_no_rewards(given: Any, words: str) -> None:
     ],
 )
 def test_exact_match(output: str, target: Any, options: dict[str, Any], expected: float) -> None:
-    assert exact_match(samples(output, target=target), **options) == pytest.approx([expected], nan_ok=True)
+    assert ExactMatch(**options)(samples(output, target=target)) == pytest.approx([expected], nan_ok=True)
 
 
 def test_an_optional_group_that_took_no_part_does_not_match() -> None:
-    assert exact_match(samples("cat", target="cat"), pattern="cat(x)?") == [0.0]
+    assert ExactMatch(pattern="cat(x)?")(samples("cat", target="cat")) == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +327,7 @@ def test_contains(output: str, target: Any, options: dict[str, Any], expected: f
 
 def test_format_is_of_the_whole_text() -> None:
     given = samples("<t>a\nb</t>5", "<t>a</t>5 ", "x<t>a</t>5", "<t></t>5", "")
-    assert text_format(given, pattern=r"<t>.*</t>\d") == [1, 0, 0, 1, 0]
+    assert TextFormat(pattern=r"<t>.*</t>\d")(given) == [1, 0, 0, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -307,7 +351,7 @@ def test_format_is_of_the_whole_text() -> None:
     ],
 )
 def test_numeric_answer(output: str, target: Any, options: dict[str, Any], expected: float) -> None:
-    assert numeric_answer(samples(output, target=target), **options) == pytest.approx([expected], nan_ok=True)
+    assert NumericAnswer(**options)(samples(output, target=target)) == pytest.approx([expected], nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -320,28 +364,40 @@ def test_numeric_answer(output: str, target: Any, options: dict[str, Any], expec
     ],
 )
 def test_length(options: dict[str, Any], expected: list[float]) -> None:
-    assert length(samples("", "ab", "abcde"), **options) == expected
+    assert Length(**options)(samples("", "ab", "abcde")) == expected
 
 
 @pytest.mark.parametrize(
-    ("reward", "given", "options", "words"),
+    ("reward", "options", "words"),
     [
-        (
-            exact_match,
-            samples("a", target="b"),
-            {"pattern": "("},
-            "pattern '\\(' is not a regular expression: .*unterminated",
-        ),
-        (text_format, samples("a"), {"pattern": "*"}, "not a regular expression: nothing to repeat"),
-        (numeric_answer, samples("5", target="five"), {}, "numeric-answer: the target 'five' is not a number"),
-        (exact_match, samples(5, target="5"), {}, "exact-match scores text, but the sample's output is a int"),
-        (contains, samples("5", target=["5"]), {}, "contains compares with a text, but the target is a list"),
-        (length, samples(None), {}, "length scores text, but the sample's output is a NoneType"),
+        ("exact-match", {"pattern": "("}, r"exact-match: the pattern '\(' is not a regular expression: .*unterminated"),
+        ("format", {"pattern": "*"}, "not a regular expression: nothing to repeat"),
+        ("numeric-answer", {"pattern": "a{99999999999}"}, "not a regular expression: the repetition number is too"),
+        ("numeric-answer", {"pattern": r"\d+"}, "the pattern '.*' has no group, so it does not say where"),
+        ("numeric-answer", {"tolerance": -1}, "tolerance must be 0 or more, got -1"),
+        ("numeric-answer", {"tolerance": "abc"}, "takes a number as 'tolerance', got 'abc'"),
+        ("length", {"minimum": 3, "maximum": 2}, "no text has at least 3 and at most 2 characters"),
+        ("length", {"maximum": True}, "takes a whole number or null as 'maximum', got true"),
+        ("contains", {"ignore_case": 1}, "takes true or false as 'ignore_case', got 1"),
     ],
 )
-def test_text_rewards_refuse(reward: Any, given: list[Sample], options: dict[str, Any], words: str) -> None:
+def test_wrong_parameters_are_found_when_a_reward_is_built(reward: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        reward(given, **options)
+        registry.create("reward", reward, options)
+
+
+@pytest.mark.parametrize(
+    ("reward", "given", "words"),
+    [
+        (NumericAnswer(), samples("5", target="five"), "numeric-answer: the target 'five' is not a number"),
+        (ExactMatch(), samples(5, target="5"), "exact-match scores text, but the sample's output is a int"),
+        (contains, samples("5", target=["5"]), "contains compares with a text, but the target is a list"),
+        (Length(), samples(None), "length scores text, but the sample's output is a NoneType"),
+    ],
+)
+def test_text_rewards_refuse(reward: Any, given: list[Sample], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        reward(given)
 
 
 @pytest.mark.parametrize("name", ["exact-match", "contains", "format", "numeric-answer", "length"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from grpokit.errors import RunError
+from grpokit.pieces import draws, join
 from grpokit.testing.case import Case, gap, replay, same_decisions, same_output
 from grpokit.testing.core import expect, expect_untouched, random_states, seed_random_states
 from grpokit.types import Rollout, Seeds
@@ -100,6 +102,28 @@ def batch_size(case: Case) -> None:
             expect(not wrong, f"that {part.rows} rows of prompt {p} alone are what they are among {whole.rows}",
                    f"other decisions in rows {wrong}",
                    "a draw by the row's place in the batch, or padding to the longest of the batch")  # fmt: skip
+
+
+def joined(case: Case) -> None:
+    """A rollout that was drawn row by row and joined is scored as it was drawn."""
+    policy, seeds = case.factory(), case.seeds()
+    with torch.no_grad():
+        parts = [
+            policy.rollout(case.prompts[draw.prompts], draw.group_size, seeds=draw.seeds)
+            for draw in draws(seeds, case.group_size, 1)
+        ]
+    cause = "a trace that knows the size of its batch; give it one size, or let it grow at the end of axis 1"
+    try:
+        whole = join(parts)
+    except RunError as error:
+        expect(False, "rows drawn one by one that can be joined to a rollout", str(error), cause)
+    for row, part in enumerate(parts):
+        again = replay(policy, whole.select(torch.tensor([row])))
+        expect(torch.equal(whole.mask[row].nonzero(), part.mask[0].nonzero()), f"the mask of row {row} as it was drawn",
+               f"{whole.mask[row].tolist()}", cause)  # fmt: skip
+        found = gap(again[whole.mask[row : row + 1]], replay(policy, part)[part.mask], part.mask[part.mask])
+        expect(found <= case.tolerance, f"the log-probs of row {row} as it was drawn alone", f"a gap of {found:.3g}",
+               cause)  # fmt: skip
 
 
 def scored_is_sampled(case: Case) -> None:

@@ -75,6 +75,7 @@ _CHECKS = (
     ("scored-is-sampled", "an output is decoded from its own decisions", "drawing", "scored_is_sampled"),
     ("rows-independent", "a row's log-probs do not depend on its batch", "scoring", "rows_independent"),
     ("batch-size", "a rollout does not depend on the batch size", "drawing", "batch_size"),
+    ("joined", "rows drawn apart can be scored together", "drawing", "joined"),
     ("seeded", "the seeds, and nothing else, decide the rollout", "drawing", "seeded"),
     ("global-rng", "global random states are left alone", "drawing", "global_rng"),
     ("replay-repeats", "two replays are equal to the bit", "scoring", "replay_repeats"),

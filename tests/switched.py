@@ -1,0 +1,32 @@
+"""Components of a run that a test can make fail at a chosen moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from grpokit import Sample
+from tiny_policies import TinyTokens, digit_sum
+
+
+class Switch:
+    """What happens when; a test sets it, and `off` undoes it."""
+
+    before_reward: ClassVar[Callable[[Sequence[Sample]], None] | None] = None
+    replay_is_nan: ClassVar[bool] = False
+
+    @classmethod
+    def off(cls) -> None:
+        cls.before_reward, cls.replay_is_nan = None, False
+
+
+def reward(samples: Sequence[Sample]) -> list[float]:
+    if Switch.before_reward is not None:
+        Switch.before_reward(samples)
+    return digit_sum(samples)
+
+
+class Switched(TinyTokens):
+    def replay(self, rollout, steps):
+        found = super().replay(rollout, steps)
+        return type(found)(logprobs=found.logprobs * float("nan")) if Switch.replay_is_nan else found

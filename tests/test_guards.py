@@ -1,0 +1,431 @@
+"""Guards stop what would train wrongly, say the measured figure, and leave what is right alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from grpokit import CheckpointError, Prompt, RunError, Steps, Trainer, UsageError, objectives
+from grpokit.guards import GapLimit, Quiet, ReferenceProbe, check_gap
+from grpokit.reward import Scores
+from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
+
+PROMPTS = [str(i) for i in range(12)]
+
+
+def make(policy: TinyTokens | None = None, reward=digit_sum, **options) -> Trainer:
+    defaults = {"prompts_per_step": 4, "group_size": 4, "micro_batch_size": 16, "learning_rate": 1e-2, "device": "cpu"}
+    return Trainer(policy or TinyTokens(), [reward], PROMPTS, **(defaults | options))
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.parameters])
+
+
+# --- ratio == 1 -----------------------------------------------------------------------------------------------------
+
+
+class Tempered(TinyTokens):
+    """Sampled at temperature 1, scored at another."""
+
+    temperature = 1.05
+
+    def replay(self, rollout, steps):
+        tokens, prompt = rollout.trace.per_row["tokens"], rollout.trace.per_group["number"][rollout.group_index]
+        previous = nn.functional.pad(tokens, (1, 0))[:, :-1][:, steps]
+        position = torch.arange(self.length)[steps].expand_as(previous)
+        logits = self.logits(prompt[:, None].expand_as(previous), position, previous) / self.temperature
+        return Steps(logprobs=logits.log_softmax(-1).gather(-1, tokens[:, steps, None])[..., 0])
+
+
+class Dropped(TinyTokens):
+    """Dropout left on in the scored pass."""
+
+    def replay(self, rollout, steps):
+        found = super().replay(rollout, steps)
+        return Steps(logprobs=nn.functional.dropout(found.logprobs, 0.1))
+
+
+class OneDecision(TinyTokens):
+    """A single decision of a single row is scored wrongly: the end token as if it were padding."""
+
+    def replay(self, rollout, steps):
+        found = super().replay(rollout, steps)
+        wrong = torch.zeros_like(found.logprobs)
+        wrong[0, 0] = 0.01
+        return Steps(logprobs=found.logprobs + wrong)
+
+
+@pytest.mark.parametrize("policy", [Tempered, Dropped, OneDecision])
+def test_a_replay_that_disagrees_stops_before_any_weight_changes(policy: type[TinyTokens]) -> None:
+    trainer = make(policy())
+    before = weights(trainer)
+    with pytest.raises(RunError, match=r"replay gives other log-probs than the rollout, before any update") as caught:
+        trainer.step()
+    assert "Usual causes: temperature" in str(caught.value)
+    assert torch.equal(weights(trainer), before)
+    assert trainer.completed == trainer.updates_done == 0
+
+
+@pytest.mark.parametrize("policy", [TinyTokens(), TinyTokens(slices=3), TinyGaussian()])
+@pytest.mark.parametrize("options", [{}, {"updates_per_rollout": 2, "minibatches": 2}, {"objective": "gspo"}])
+def test_a_right_policy_passes(policy: TinyTokens, options: dict) -> None:
+    if "objective" in options:
+        options = {"objective": objectives.gspo()}
+    trainer = make(policy, nearness if isinstance(policy, TinyGaussian) else digit_sum, **options)
+    for _ in range(3):
+        assert trainer.step().metrics["sampling/sampling_logp_difference/max"] < 1e-5
+
+
+def test_gap_limits() -> None:
+    full, low = GapLimit.of(None, low_precision=False), GapLimit.of(None, low_precision=True)
+    assert (full.mean, full.largest) == (1e-4, 1e-3)
+    assert (low.mean, low.largest) == (0.1, math.inf)
+    assert GapLimit.of(0.01, low_precision=False) == GapLimit(mean=0.01, largest=0.1)
+    check_gap(8.5e-6, 4.1e-5, full, step=1)  # the worst of a right policy in fp32
+    check_gap(0.08, 0.43, low, step=1)  # and in bf16
+    check_gap(math.nan, math.nan, full, step=1)  # nothing measured: every decision is masked
+    with pytest.raises(
+        RunError, match=r"by 5e-05 in the mean and 0\.002 at most; the limit is 0\.0001 in the mean and"
+    ):
+        check_gap(5e-5, 2e-3, full, step=1)
+    with pytest.raises(RunError, match=r"the limit is 0\.1 in the mean in low precision"):
+        check_gap(0.3, 1.2, low, step=7)
+
+
+# --- numbers that are none ------------------------------------------------------------------------------------------
+
+
+class Poisoned(TinyTokens):
+    """From the second step on, the log-probs of prompt 5 are no numbers in replay."""
+
+    where = "replay"
+    calls = 0
+
+    def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+        self.calls += 1
+        found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+        if self.where == "rollout" and self.calls > 1:
+            found.old.logprobs[9, 0] = math.inf
+        return found
+
+    def replay(self, rollout, steps):
+        found = super().replay(rollout, steps)
+        if self.where != "replay" or self.calls < 2:
+            return found
+        bad = torch.tensor([s.prompt.text == self.bad for s in rollout.samples])
+        column = torch.arange(found.logprobs.shape[1]) == 0
+        return Steps(logprobs=torch.where(bad[:, None] & column, found.logprobs * math.nan, found.logprobs))
+
+
+@pytest.mark.parametrize("size", [16, 3])
+def test_a_loss_that_is_no_number_names_step_row_and_prompt(size: int) -> None:
+    policy = Poisoned()
+    trainer = make(policy, micro_batch_size=size)
+    policy.bad = trainer.prompts[trainer_prompts(trainer, 1)[2]].text
+    trainer.step()
+    before = weights(trainer)
+    with pytest.raises(RunError) as caught:
+        trainer.step()
+    assert re.match(
+        r"The loss is nan in step 2, update 1; this update was not made: replay gives the log-prob nan for decision 0 "
+        rf"of row 8 \(prompt '{policy.bad}'; 4 of 16 rows have such\)\. Usual causes: ",
+        str(caught.value),
+    )
+    assert torch.equal(weights(trainer), before)
+    assert trainer.completed == 1
+
+
+def trainer_prompts(trainer: Trainer, step: int) -> list[int]:
+    from grpokit.data import prompt_indices
+
+    return prompt_indices(trainer.seed, step, per_step=trainer.prompts_per_step, total=len(trainer.prompts))
+
+
+def test_a_rollout_that_is_no_number_names_its_row() -> None:
+    policy = Poisoned()
+    policy.where = "rollout"
+    trainer = make(policy)
+    trainer.step()
+    with pytest.raises(
+        RunError, match=r"rollout gave the log-prob inf for decision 0 of row 9 \(prompt '\d+'; 1 of 16"
+    ):
+        trainer.step()
+
+
+def test_a_gradient_that_is_no_number_behind_a_finite_loss() -> None:
+    class Root(TinyTokens):
+        def replay(self, rollout, steps):
+            found = super().replay(rollout, steps)
+            return Steps(logprobs=found.logprobs + (self.net[0].weight.sum() * 0).sqrt())
+
+    with pytest.raises(RunError, match=r"The gradient's norm is nan in step 1, update 1, though the loss is finite"):
+        make(Root()).step()
+
+
+# --- the reference --------------------------------------------------------------------------------------------------
+
+
+class Shared(TinyTokens):
+    """Its reference shares the weights that are trained."""
+
+    def __init__(self, **options) -> None:
+        super().__init__(**options)
+        self.frozen = self.net
+
+
+class Drifting(TinyTokens):
+    """Its reference follows the policy a little at every rollout."""
+
+    def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+        if self.frozen is not None:
+            for p in self.frozen.parameters():
+                p.data += 0.01
+        return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+
+KL = {"objective": objectives.grpo(kl_coef=0.1)}
+
+
+def test_a_reference_that_moves_with_the_policy_stops_after_the_first_step() -> None:
+    with pytest.raises(
+        RunError, match=r"The reference has changed: after the first step, its log-probs .* by 0\.\d+ in"
+    ):
+        make(Shared(), **KL).step()
+
+
+def test_a_reference_that_drifts_is_found_when_the_run_is_saved(tmp_path: Path) -> None:
+    trainer = make(Drifting(), **KL)
+    trainer.step()
+    trainer.step()
+    with pytest.raises(RunError, match=r"The reference has changed: after step 2, .*frozen_copy"):
+        trainer.save(tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("policy", [TinyTokens, TinyGaussian])
+@pytest.mark.parametrize("kl", ["k3", "gaussian"])
+def test_a_reference_that_stays_passes_also_after_a_resume(policy: type[TinyTokens], kl: str, tmp_path: Path) -> None:
+    if kl == "gaussian" and policy is TinyTokens:
+        pytest.skip("tokens have no mean and std")
+    options = {"objective": objectives.grpo(kl_coef=0.1, kl=kl)}
+    reward = nearness if policy is TinyGaussian else digit_sum
+    first = make(policy(), reward, **options)
+    for _ in range(3):
+        first.step()
+    first.save(tmp_path / "state")
+    again = make(policy(), reward, **options)
+    again.load(tmp_path / "state")
+    assert again.step().metrics["kl"] == first.step().metrics["kl"]
+    again.save(tmp_path / "later")
+
+
+def test_a_resume_whose_reference_is_another_is_refused(tmp_path: Path) -> None:
+    """The start was changed after the policy was built, so a policy that is built anew has another reference."""
+    policy = TinyTokens()
+    policy.net[-1].weight.data *= 1.5
+    trainer = make(policy, **KL)
+    trainer.step()
+    trainer.save(tmp_path / "state")
+    again = make(TinyTokens(), **KL)
+    with pytest.raises(RunError, match=r"The reference has changed: after loading .*a start of the policy that is not"):
+        again.load(tmp_path / "state")
+    right = TinyTokens()
+    right.net[-1].weight.data *= 1.5
+    make(right, **KL).load(tmp_path / "state")
+
+
+def test_the_probe_survives_a_checkpoint_as_it_is(tmp_path: Path) -> None:
+    trainer = make(TinyTokens(), **KL)
+    trainer.step()
+    numbers, tensors = trainer._probe.state()
+    assert json.loads(json.dumps(numbers)) == numbers
+    back = ReferenceProbe.restore(numbers, tensors, trainer.prompts, torch.device("cpu"))
+    assert back.state()[1].keys() == tensors.keys()
+    assert all(torch.equal(back.state()[1][name], x) for name, x in tensors.items())
+    assert back.rollout.samples[0].prompt == trainer.prompts[numbers["prompt"]]
+
+
+# --- nothing to learn from ------------------------------------------------------------------------------------------
+
+
+def scores_of(*columns: list[float]) -> Scores:
+    matrix = torch.tensor(columns, dtype=torch.float64).T
+    names = ["ocr", "ssim", "third"][: len(columns)]
+    return Scores(
+        matrix=matrix,
+        weights=torch.ones(len(columns), dtype=torch.float64),
+        names=names,
+        seconds=[0.0] * len(columns),
+        failed=[0] * len(columns),
+    )
+
+
+GROUPS = torch.tensor([0, 0, 1, 1])
+
+
+def test_a_reward_that_never_tells_samples_apart_stops_the_run() -> None:
+    trainer = make(reward=lambda samples: [0.5] * len(samples), max_quiet_steps=3)
+    first = trainer.step()
+    assert first.warnings == [
+        "In step 1 all samples of every group got the same rewards, so there was nothing to learn from: '<lambda>' "
+        "gave 0.5 to all 16 rows that it scored. If this goes on for 3 steps, the run stops."
+    ]
+    assert trainer.step().warnings == []
+    with pytest.raises(RunError, match=r"For 3 steps in a row .* In step 3: '<lambda>' gave 0\.5 to all 16 rows"):
+        trainer.step()
+    assert trainer.completed == 2
+
+
+def test_which_reward_is_constant_is_said() -> None:
+    said = Quiet(None).look(scores_of([0, 0, 0, 0], [0.25, 0.25, 1, 1], [math.nan] * 4), GROUPS, step=4)
+    assert "'ocr' gave 0 to all 4 rows that it scored" in said
+    assert "'ssim' gave 0.25 to 1, the same inside each group" in said
+    assert "'third' scored no row" in said
+    assert "stops" not in said
+
+
+def test_steps_with_spread_start_the_count_anew() -> None:
+    quiet = Quiet(2)
+    for step in range(10):
+        column = [0.0, 0, 0, 0] if step % 2 else [0.0, 1, 0, 0]
+        quiet.look(scores_of(column), GROUPS, step=step)
+    assert quiet.count == 1
+
+
+def test_a_policy_that_has_converged_ends_its_training_well() -> None:
+    quiet = Quiet(2)
+    quiet.look(scores_of([0, 1, 0, 0]), GROUPS, step=1)
+    quiet.look(scores_of([1, 1, 1, 1]), GROUPS, step=2)
+    assert quiet.look(scores_of([1, 1, 1, 1]), GROUPS, step=3).endswith("to go on all the same.")
+    assert "No step had a higher mean reward, so the policy has converged" in quiet.converged
+
+
+def test_a_policy_that_has_collapsed_does_not() -> None:
+    quiet = Quiet(2)
+    quiet.look(scores_of([0, 1, 0, 0]), GROUPS, step=1)
+    quiet.look(scores_of([0, 0, 0, 0]), GROUPS, step=2)
+    with pytest.raises(RunError, match="For 2 steps in a row"):
+        quiet.look(scores_of([0, 0, 0, 0]), GROUPS, step=3)
+
+
+def test_iteration_ends_on_convergence() -> None:
+    trainer = make(steps=200, learning_rate=3e-2, max_quiet_steps=5)
+    reports = list(trainer)
+    assert len(reports) < 200
+    assert all(report.metrics["frac_reward_zero_std"] == 1 for report in reports[-5:])
+    assert reports[-1].warnings == [trainer.converged]
+
+
+# --- what is saved --------------------------------------------------------------------------------------------------
+
+
+def test_a_step_broken_off_between_updates_says_how_many_were_made(tmp_path: Path) -> None:
+    class Later(TinyTokens):
+        broken = False
+
+        def replay(self, rollout, steps):
+            found = super().replay(rollout, steps)
+            return Steps(logprobs=found.logprobs * math.nan) if self.broken else found
+
+    policy = Later()
+    trainer = make(policy, updates_per_rollout=3)
+    trainer.step()
+    trainer.optimizer.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
+    with pytest.raises(RunError, match=r"The loss is nan in step 2, update 2; this update was not made"):
+        trainer.step()
+    assert (trainer.completed, trainer.updates_done) == (1, 1)
+    policy.broken = False
+    trainer.save(tmp_path / "state")
+    assert json.loads((tmp_path / "state/state.json").read_text())["updates_done"] == 1
+    again = make(Later(), updates_per_rollout=3)
+    again.load(tmp_path / "state")
+    assert torch.equal(weights(again), weights(trainer))
+    assert again.step().step == 2
+
+
+def test_the_loss_scale_is_kept(tmp_path: Path) -> None:
+    """Of fp16 training, which needs a GPU; the scaler itself runs anywhere."""
+    trainer = make()
+    trainer.step()
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    trainer.save(tmp_path / "state")
+    again = make()
+    again.accelerator.scaler = torch.amp.GradScaler("cpu")
+    assert again.accelerator.scaler.get_scale() == 65536
+    again.load(tmp_path / "state")
+    assert again.accelerator.scaler.get_scale() == 512
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("state.json", r"is no checkpoint of grpokit: it has no state\.json"),
+        ("torn state", r"is damaged: state\.json is no JSON"),
+        ("foreign state", r"is no checkpoint of grpokit: its state\.json names no format"),
+        ("newer", r"has format 99; this grpokit reads up to 1\. Update grpokit"),
+        ("optimizer.safetensors", r"is damaged: .*optimizer\.safetensors"),
+        ("torn optimizer", r"is damaged: "),
+        ("policy/net.safetensors", r"is damaged: the policy cannot read its weights"),
+        ("another policy", r"is of another policy: its optimizer's state does not fit the 6 trainable parameters"),
+    ],
+)
+def test_unusable_checkpoints_change_nothing(damage: str, message: str, tmp_path: Path) -> None:
+    trainer = make()
+    trainer.step()
+    place = tmp_path / "step_000001"
+    trainer.save(place)
+    policy = TinyTokens()
+    match damage:
+        case "torn state":
+            (place / "state.json").write_text('{"format": 1, "st')
+        case "foreign state":
+            (place / "state.json").write_text('{"best_metric": null, "epoch": 3}')
+        case "newer":
+            (place / "state.json").write_text('{"format": 99}')
+        case "torn optimizer":
+            whole = (place / "optimizer.safetensors").read_bytes()
+            (place / "optimizer.safetensors").write_bytes(whole[: len(whole) // 2])
+        case "another policy":
+            policy = TinyTokens(width=8)
+        case _:
+            (place / damage).unlink()
+    fresh = make(policy)
+    before = weights(fresh)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        fresh.load(place)
+    assert caught.value.exit_code == 2
+    assert torch.equal(weights(fresh), before)
+    assert fresh.completed == 0
+
+
+def test_a_damaged_checkpoint_names_the_last_whole_one(tmp_path: Path) -> None:
+    trainer = make()
+    for step in (1, 2, 3, 4):
+        trainer.step()
+        trainer.save(tmp_path / f"step_{step:06d}")
+    for step in (3, 4):
+        (tmp_path / f"step_{step:06d}" / "optimizer.safetensors").write_bytes(b"torn")
+    with pytest.raises(CheckpointError, match=r"step_000002 is whole: delete .*step_000004 to go on from there"):
+        make().load(tmp_path / "step_000004")
+
+
+def test_a_prompt_beyond_the_data_is_no_matter_without_a_reference(tmp_path: Path) -> None:
+    """The probe is read only where there is a reference to hold it against."""
+    trainer = make(TinyTokens(), **KL)
+    trainer.step()
+    trainer.save(tmp_path / "state")
+    again = Trainer(TinyTokens(), [digit_sum], [Prompt(text="1")], prompts_per_step=1, group_size=4, device="cpu")
+    again.load(tmp_path / "state")
+    assert again.completed == 1
+
+
+def test_numbers_are_checked() -> None:
+    with pytest.raises(UsageError, match="rollout_batch_size must be at least 1, got 0"):
+        make(rollout_batch_size=0)

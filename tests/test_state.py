@@ -1,0 +1,245 @@
+"""What a run keeps and what it says when it cannot go on: checkpoints kept, failures that lose nothing, versions."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError, checkpoint, config, run
+from switched import Switch
+
+STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Switch.off()
+    monkeypatch.chdir(tmp_path)
+    lines = "".join(json.dumps({"prompt": str(i)}) + "\n" for i in range(1, 9))
+    (tmp_path / "prompts.jsonl").write_text(lines)
+
+
+def train(folder: str, *, resume: bool = False, force: bool = False, **changes: Any) -> run.Result:
+    settings: dict[str, Any] = {
+        "policy": {"use": "switched:Switched"},
+        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "prompts.jsonl"},
+        "rewards": [{"use": "switched:reward", "name": "digits"}],
+        "trainer": {"steps": STEPS, "prompts_per_step": 2, "group_size": 4, "learning_rate": 0.02, "device": "cpu"},
+        "run": {"dir": folder, "threads": 1},
+    }
+    for key, value in changes.items():
+        part, _, name = key.partition("__")
+        settings[part][name] = value
+    return run.train(config.parse(json.dumps(settings), "test", []), resume=resume, force=force)
+
+
+def rows(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def kept(folder: str) -> list[str]:
+    return sorted(p.name for p in Path(folder, "checkpoints").iterdir())
+
+
+def steady(folder: str) -> list[dict[str, Any]]:
+    noise = re.compile("time|seconds|memory")
+    return [{k: v for k, v in row.items() if not noise.search(k)} for row in rows(f"{folder}/metrics.jsonl")]
+
+
+# --- which checkpoints are kept -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"), [(1, [6]), (2, [5, 6]), (None, [1, 2, 3, 4, 5, 6]), (9, [1, 2, 3, 4, 5, 6])]
+)
+def test_the_last_checkpoints_are_kept(keep: int | None, expected: list[int]) -> None:
+    train("out", run__save_every=1, run__keep_last=keep)
+    assert kept("out") == [f"step_{n:06d}" for n in expected]
+
+
+def test_the_best_by_a_held_out_score_is_kept_beside_them() -> None:
+    train("out", trainer__learning_rate=0.3, run__eval_every=1, run__best="digits", run__keep_last=1)
+    scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl") if row["step"] > 0}
+    best = max(scores, key=lambda step: (scores[step], -step))  # the first of equals
+    assert best != STEPS, "the test needs a run whose best is not its last"
+    assert kept("out") == ["best", f"step_{STEPS:06d}"]
+    assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == best
+    train("all", trainer__learning_rate=0.3, run__save_every=1, run__keep_last=None)
+    a = load_file("out/checkpoints/best/policy/net.safetensors")
+    b = load_file(f"all/checkpoints/step_{best:06d}/policy/net.safetensors")
+    assert all(torch.equal(a[name], b[name]) for name in b)
+
+
+def test_the_best_is_the_same_after_a_resume() -> None:
+    train("straight", run__eval_every=1, run__best="digits")
+    train("out", run__eval_every=1, run__best="digits", run__save_every=1, run__keep_last=None)
+    for name in ("step_000004", "step_000005", "step_000006"):
+        shutil.rmtree(Path("out/checkpoints", name))
+    train("out", run__eval_every=1, run__best="digits", resume=True)
+    a, b = (load_file(f"{f}/checkpoints/best/policy/net.safetensors") for f in ("straight", "out"))
+    assert all(torch.equal(a[name], b[name]) for name in b)
+    assert rows("out/eval.jsonl") == rows("straight/eval.jsonl")
+
+
+def test_a_best_that_nothing_measures_is_refused_before_the_run() -> None:
+    with pytest.raises(UsageError, match=r"run\.best is 'digit' \(did you mean 'digits'\?\); the held-out scores are"):
+        train("out", run__best="digit")
+    assert not Path("out").exists()
+    with pytest.raises(ConfigError, match=r"run\.best is 'digits', a held-out score, but the config names no held-out"):
+        train("out", run__best="digits", data__eval_jsonl=None)
+    assert not Path("out").exists()
+
+
+def test_a_checkpoint_holds_config_and_versions() -> None:
+    train("out")
+    notes = checkpoint.read_state(Path(f"out/checkpoints/step_{STEPS:06d}"))["notes"]
+    assert notes["config"]["trainer"]["learning_rate"] == 0.02
+    assert notes["versions"] == json.loads(Path("out/versions.json").read_text())
+    files = {p.name for p in Path(f"out/checkpoints/step_{STEPS:06d}").rglob("*") if p.is_file()}
+    assert files == {"state.json", "optimizer.safetensors", "net.safetensors"}  # nothing pickled
+
+
+# --- failures lose nothing ------------------------------------------------------------------------------------------
+
+
+def test_a_guard_that_stops_keeps_the_last_good_state() -> None:
+    def act(samples: Sequence[Sample]) -> None:
+        Switch.replay_is_nan = samples[0].group >= 6  # steps have two groups: in the fourth
+
+    Switch.before_reward = act
+    with pytest.raises(RunError) as caught:
+        train("out")
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("The loss is nan in step 4, update 1; this update was not made")
+    assert second == (
+        "The state after step 3 is saved in out/checkpoints/step_000003; with the cause mended, go on with --resume."
+    )
+    assert rows("out/warnings.jsonl") == [{"step": 4, "message": first}]
+    assert "The loss is nan in step 4" in Path("out/report.html").read_text()
+    Switch.off()
+    train("out", resume=True)
+    train("straight")
+    assert steady("out") == steady("straight")
+    assert rows("out/warnings.jsonl") == []
+
+
+def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Trainer._update
+
+    def then_break(self: Trainer, index: int) -> float:
+        norm = update(self, index)
+        Switch.replay_is_nan = index == 4  # after the first of the two updates of the third step
+        return norm
+
+    monkeypatch.setattr(Trainer, "_update", then_break)
+    with pytest.raises(RunError, match=r"The loss is nan in step 3, update 2") as caught:
+        train("out", trainer__updates_per_rollout=2)
+    assert str(caught.value).endswith(
+        "\nThe weights after 1 of 2 updates of step 3 are saved in out/checkpoints/step_000002; with the cause mended, "
+        "go on with --resume, which draws that step anew."
+    )
+    monkeypatch.setattr(Trainer, "_update", update)
+    Switch.off()
+    assert train("out", trainer__updates_per_rollout=2, resume=True).steps == STEPS
+    assert [row["step"] for row in steady("out")] == list(range(1, STEPS + 1))
+    said = rows("out/warnings.jsonl")[0]
+    assert said["step"] == 2
+    assert "was saved in the middle of step 3, when 1 of its 2 updates were made" in said["message"]
+
+
+def test_a_step_that_the_journal_lacks_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when a step is written down: a checkpoint of it would leave a gap in metrics.jsonl."""
+    from grpokit.folder import Journal
+
+    write = Journal._append
+
+    def full(self: Journal, name: str, row: dict[str, Any]) -> None:
+        if name == "metrics.jsonl" and row["step"] == 4:
+            raise RunError("metrics.jsonl cannot be written: No space left on device.")
+        write(self, name, row)
+
+    monkeypatch.setattr(Journal, "_append", full)
+    with pytest.raises(RunError, match=r"No space left on device\.\nGo on from out/checkpoints/step_000002 with --res"):
+        train("out", run__save_every=2)
+    monkeypatch.setattr(Journal, "_append", write)
+    train("out", run__save_every=2, resume=True)
+    train("straight")
+    assert steady("out") == steady("straight")
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint_whole() -> None:
+    train("out", trainer__steps=2, run__save_every=1)
+    before = {p: p.read_bytes() for p in Path("out/checkpoints").rglob("*") if p.is_file()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
+    try:
+        with pytest.raises(RunError, match=r"cannot be written: "):
+            train("out", resume=True, run__save_every=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert before == {p: p.read_bytes() for p in Path("out/checkpoints").rglob("*") if p.is_file()}
+    train("out", resume=True)
+    train("straight")
+    assert steady("out") == steady("straight")
+
+
+def test_a_damaged_last_checkpoint_names_the_one_before() -> None:
+    train("out", run__save_every=1)
+    torn = Path("out/checkpoints/step_000006/optimizer.safetensors")
+    torn.write_bytes(torn.read_bytes()[:100])
+    before = Path("out/metrics.jsonl").read_bytes()
+    with pytest.raises(
+        UsageError, match=r"step_000006 is damaged: .* out/checkpoints/step_000005 is whole: delete out/"
+    ):
+        train("out", resume=True)
+    assert Path("out/metrics.jsonl").read_bytes() == before
+    shutil.rmtree(torn.parent)
+    train("out", resume=True)
+    train("straight")
+    assert steady("out") == steady("straight")
+
+
+def test_other_versions_are_told_on_resume() -> None:
+    train("out", trainer__steps=3)
+    versions = json.loads(Path("out/versions.json").read_text())
+    now = versions["torch"]
+    versions["torch"] = "1.0.0"
+    Path("out/versions.json").write_text(json.dumps(versions))
+    train("out", resume=True)
+    said = f"resumed with other versions (torch 1.0.0 -> {now}): the numbers may differ"
+    assert {"step": 3, "message": said} in rows("out/warnings.jsonl")
+
+
+def test_a_converged_policy_ends_the_run_well() -> None:
+    result = train("out", trainer__steps=300, trainer__learning_rate=0.05, trainer__max_quiet_steps=5)
+    assert not result.interrupted
+    assert result.steps < 300
+    assert rows("out/eval.jsonl")[-1]["step"] == result.steps
+    assert "so the policy has converged" in rows("out/warnings.jsonl")[-1]["message"]
+
+
+def test_a_reward_that_stops_in_an_evaluation_loses_no_step() -> None:
+    evaluations = 0
+
+    def act(samples: Sequence[Sample]) -> None:
+        nonlocal evaluations
+        evaluations += len({s.group for s in samples}) == 8  # a step has 2 groups
+        if evaluations == 2:
+            raise OSError("gone")
+
+    Switch.before_reward = act
+    with pytest.raises(RewardError, match=r"gone.*\nThe state after step 3 is saved in out/checkpoints/step_000003"):
+        train("out", run__eval_every=3)
+    Switch.off()
+    train("out", run__eval_every=3, resume=True)
+    train("straight", run__eval_every=3)
+    assert rows("out/eval.jsonl") == rows("straight/eval.jsonl")
