@@ -1,32 +1,35 @@
 """The files of a run folder: who may write there, and how each file grows.
 
 `config.yaml` (resolved), `versions.json`, `metrics.jsonl` (one object per step), `eval.jsonl` (one per evaluation),
-`warnings.jsonl` (what guards noticed),
-`samples/` (the same held-out prompts at every evaluation). What `grpokit.report` reads is written here.
+`warnings.jsonl` (what guards noticed), `samples/` (the same held-out prompts at every evaluation), `groups/` (the best
+and the worst group of some steps). What `grpokit.report` reads is written here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import platform
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from PIL import Image
 
 import grpokit
-from grpokit import registry
+from grpokit import registry, source
 from grpokit.config import RunConfig, resolved
-from grpokit.errors import RunError, UsageError
+from grpokit.errors import RunError, UsageError, nearest
 from grpokit.evaluation import Evaluation
-from grpokit.report import read_rows
+from grpokit.images import Drawable
+from grpokit.report import listed, read_journal
+from grpokit.reward import weighted_sum
 from grpokit.types import Sample, StepReport
 
 SHOWN_SAMPLES = 16
@@ -43,7 +46,7 @@ def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
     """
     used = _check(folder, resume=resume, overwrite=overwrite)
     former = folder.with_name(f".{folder.name}.replaced")
-    new = not folder.exists()
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         if used and overwrite:
             shutil.rmtree(former, ignore_errors=True)
@@ -59,6 +62,9 @@ def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
             os.replace(former, folder)
         elif new:
             shutil.rmtree(folder)
+            with suppress(OSError):  # of a parent that something else was put into meanwhile
+                for parent in new[1:]:
+                    parent.rmdir()
         raise
     shutil.rmtree(former, ignore_errors=True)
 
@@ -85,18 +91,22 @@ def _check(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     return used
 
 
-def write_header(folder: Path, config: RunConfig) -> None:
-    """Write the resolved config and the versions of all that took part."""
-    versions = {
+def versions() -> dict[str, Any]:
+    """The versions of Python, grpokit, torch and all plugins."""
+    return {
         "python": platform.python_version(),
         "grpokit": grpokit.__version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "plugins": {p.name: f"{p.package} {p.version}" for p in registry.plugins() if not p.error},
     }
+
+
+def write_header(folder: Path, config: RunConfig) -> None:
+    """Write the resolved config and the versions of all that took part."""
     settings = resolved(config)
     settings["run"]["dir"] = str(folder)
-    _write(folder / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
-    _write(folder / "versions.json", json.dumps(versions, indent=2))
+    _write(folder / "config.yaml", source.write(settings))
+    _write(folder / "versions.json", json.dumps(versions(), indent=2))
 
 
 class Journal:
@@ -105,30 +115,95 @@ class Journal:
     def __init__(self, folder: Path, completed: int) -> None:
         self.folder = folder
         self.last_evaluation = -1
+        self.last_step = 0
+        self._evaluations: list[Mapping[str, Any]] = []
+        damaged = []
         for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl"):
             path = folder / name
-            if not path.is_file():
-                continue
-            rows = [row for row in read_rows(path) if row["step"] <= completed]
+            if name == "warnings.jsonl" and not path.is_file():
+                continue  # it is there only once something was noticed
+            found, bad = read_journal(path)
+            if bad:
+                damaged.append(f"{name} held lines that are no rows, which were left out on resume: {listed(bad)}.")
+            rows = [row for row in found if row["step"] <= completed]
             _write(path, "".join(json.dumps(row) + "\n" for row in rows))
             if name == "eval.jsonl" and rows:
                 self.last_evaluation = rows[-1]["step"]
+                self._evaluations = list(rows)
+            elif name == "metrics.jsonl" and rows:
+                self.last_step = rows[-1]["step"]
+        for line in damaged:
+            self.warning(completed, line)
+        for place in [*folder.glob("samples/step_*"), *folder.glob("groups/step_*")]:
+            number = place.name.removeprefix("step_")
+            if number.isdecimal() and int(number) > completed:
+                shutil.rmtree(place)
 
     def step(self, done: StepReport) -> None:
         """Append a step's metrics, and what guards noticed in it."""
         for line in done.warnings:
             self.warning(done.step, line)
         self._append("metrics.jsonl", _finite(done.metrics))
+        self.last_step = done.step
 
     def warning(self, step: int, message: str) -> None:
         """Append a warning: step 0 stands for what was noticed before the first step."""
         self._append("warnings.jsonl", {"step": step, "message": message})
 
     def evaluation(self, step: int, found: Evaluation) -> None:
-        """Append an evaluation's means, and keep its first samples."""
-        save_samples(self.folder / "samples" / f"step_{step:06d}", found)
-        self._append("eval.jsonl", {"step": step, **_finite(found.summary())})
+        """Append an evaluation's means, and keep all its scores and some of its samples."""
+        place = self.folder / "samples" / f"step_{step:06d}"
+        place.mkdir(parents=True, exist_ok=True)
+        _write(place / "scores.json", json.dumps(_all_scores(found)))
+        save_samples(place, found)
+        row = {"step": step, **_finite(found.summary())}
+        self._append("eval.jsonl", row)
+        self._evaluations.append(row)
         self.last_evaluation = step
+
+    def is_best(self, name: str) -> bool:
+        """Whether the last evaluation has the highest mean of a score, of all after the start.
+
+        Raises:
+            UsageError: no such score is evaluated.
+        """
+        *earlier, last = self._evaluations
+        if name not in last:
+            known = [key for key in last if key != "step" and "/" not in key]
+            raise UsageError(f"run.best is '{name}'{nearest(name, known)}; the held-out scores are {', '.join(known)}.")
+        others = [row[name] for row in earlier if row["step"] > 0 and row[name] is not None]
+        return last["step"] > 0 and last[name] is not None and last[name] > max(others, default=-math.inf)
+
+    def groups(self, done: StepReport, weights: Sequence[float]) -> None:
+        """Keep the samples of a step's best and worst group, by their mean weighted reward.
+
+        Args:
+            done: the step.
+            weights: R, of the rewards.
+        """
+        total = weighted_sum(done.rewards, torch.tensor(weights, dtype=torch.float64))
+        ids = done.rollout.groups.cpu()
+        means = {group: float(total[ids == group].nanmean()) for group in ids.unique().tolist()}
+        ranked = sorted((g for g, mean in means.items() if not math.isnan(mean)), key=means.__getitem__)
+        mask, advantages = done.rollout.mask.cpu(), done.advantages.cpu()
+        if advantages.dim() == 2:  # [B, T] -> [B], over real decisions
+            advantages = torch.where(mask, advantages, 0).sum(-1) / mask.sum(-1).clamp(min=1)
+        folder = self.folder / "groups" / f"step_{done.step:06d}"
+        rows = [
+            {
+                "place": place,
+                "group": group,
+                **_write_output(folder, i, done.rollout.samples[i]),
+                "scores": _finite(dict(zip(done.reward_names, done.rewards[i].tolist(), strict=True))),
+                "reward": _number(float(total[i])),
+                "advantage": float(advantages[i]),
+            }
+            for place, chosen in (("best", ranked[-1:]), ("worst", ranked[:-1][:1]))
+            for group in chosen
+            for i in (ids == group).nonzero()[:, 0].tolist()
+        ]
+        if rows:
+            _write_rows(folder, rows)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         try:
@@ -138,13 +213,38 @@ class Journal:
             raise RunError(f"{self.folder / name} cannot be written: {error}.") from error
 
 
-def save_samples(folder: Path, found: Evaluation, *, most: int | None = SHOWN_SAMPLES) -> None:
-    """Write samples (pictures as PNG) and `samples.jsonl` with their prompts and scores."""
+def save_samples(folder: Path, found: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:
+    """Write samples (pictures as PNG) and `samples.jsonl` with their prompts and scores.
+
+    Where there are more than `most`, every prompt's first sample comes before any prompt's second.
+    """
+    seen: Counter[int] = Counter()
+    turn = []  # of each sample, among its prompt's
+    for sample in found.samples:
+        turn.append(seen[sample.group])
+        seen[sample.group] += 1
+    chosen = sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
+    totals = found.scores.total.tolist()
     rows = []
-    for i, sample in enumerate(found.samples[:most]):
+    for i in chosen:
         scores = _finite(dict(zip(found.scores.names, found.scores.matrix[i].tolist(), strict=True)))
-        rows.append({**_write_output(folder, i, sample), "scores": scores})
+        rows.append({**_write_output(folder, i, found.samples[i]), "scores": scores, "reward": _number(totals[i])})
     _write_rows(folder, rows)
+
+
+def _all_scores(found: Evaluation) -> dict[str, Any]:
+    """Every sample's scores, and which samples share a prompt: what a paired comparison needs."""
+    order: dict[int, int] = {}
+    texts = []
+    for sample in found.samples:
+        if sample.group not in order:
+            order[sample.group] = len(order)
+            texts.append(sample.prompt.text)
+    return {
+        "prompts": hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
+        "prompt": [order[sample.group] for sample in found.samples],
+        "scores": {name: [_number(x) for x in column.tolist()] for name, column in found.columns().items()},
+    }
 
 
 def save_outputs(folder: Path, samples: Sequence[Sample]) -> None:
@@ -160,10 +260,14 @@ def _write_output(folder: Path, index: int, sample: Sample) -> dict[str, Any]:
         sample.output.save(folder / row["file"])
     else:
         row["output"] = sample.output if isinstance(sample.output, str) else repr(sample.output)
-    if isinstance(sample.prompt.target, Image.Image):
-        row["target"] = f"{index:04d}.target.png"
-        sample.prompt.target.save(folder / row["target"])
-    elif sample.prompt.target is not None:
+        if isinstance(sample.output, Drawable):
+            row["file"] = f"{index:04d}.png"
+            (folder / row["file"]).write_bytes(sample.output._repr_png_())
+    for name, given in (("source", sample.prompt.image), ("target", sample.prompt.target)):
+        if isinstance(given, Image.Image):
+            row[name] = f"{index:04d}.{name}.png"
+            given.save(folder / row[name])
+    if sample.prompt.target is not None and "target" not in row:
         row["target_text"] = str(sample.prompt.target)
     return row
 
@@ -174,11 +278,15 @@ def _write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _finite(row: Mapping[str, float]) -> dict[str, float | None]:
     """NaN is no JSON: it becomes null."""
-    return {name: value if math.isfinite(value) else None for name, value in row.items()}
+    return {name: _number(value) for name, value in row.items()}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a whole file or nothing."""
+    """Write a whole file or nothing; half a surrogate pair, which UTF-8 cannot hold, as its JSON escape."""
     temporary = path.with_suffix(".partial")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
     os.replace(temporary, path)

@@ -5,12 +5,23 @@ Pillow's modes differ in what a number means; this is the one place that decides
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image
 
 from grpokit.errors import RewardError
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """An output that is no picture and can be shown as one: IPython's display protocol for PNG.
+
+    Notebooks show such an object by themselves; a run keeps the picture for its report.
+    """
+
+    def _repr_png_(self) -> bytes:
+        """The picture as the bytes of a PNG file."""
 
 
 def to_rgb(picture: Any, *, what: str) -> Image.Image:

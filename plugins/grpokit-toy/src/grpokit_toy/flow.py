@@ -7,6 +7,7 @@ to data, and every noisy step is a Gaussian decision of two dimensions. Training
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,8 +125,10 @@ class ToyFlow(Policy):
                 latents.append(there[:, 0])
         groups = seeds.group_ids.repeat_interleave(group_size)
         samples = [
-            Sample(prompt=prompts[i // group_size], output=(px, py), group=group)
-            for i, (group, (px, py)) in enumerate(zip(groups.tolist(), latents[-1].tolist(), strict=True))
+            Sample(prompt=prompts[i // group_size], output=Point(xy, radius=wanted), group=group)
+            for i, (group, xy, wanted) in enumerate(
+                zip(groups.tolist(), latents[-1].tolist(), radius.tolist(), strict=True)
+            )
         ]
         empty = torch.zeros(len(samples), 0, dtype=self._dtype, device=device)
         return Rollout(
@@ -202,6 +205,27 @@ class ToyFlow(Policy):
         return self._frozen
 
 
+class Point(tuple[float, float]):
+    """A point (x, y) that remembers the ring it was asked for, so that notebooks and reports can show it.
+
+    Attributes:
+        radius: of the ring.
+    """
+
+    radius: float
+
+    def __new__(cls, xy: Sequence[float], *, radius: float = 1.0) -> Point:
+        """Make a point of two numbers."""
+        point = super().__new__(cls, xy)
+        point.radius = radius
+        return point
+
+    def _repr_png_(self) -> bytes:
+        out = io.BytesIO()
+        draw_points([self], self.radius, size=96, dot=3).save(out, format="PNG")
+        return out.getvalue()
+
+
 def on_ring(samples: Sequence[Sample], *, width: float = 0.15) -> list[float]:
     """1 for a point whose distance from the origin is within `width` of the radius that the prompt asks for, else 0.
 
@@ -244,13 +268,16 @@ def prompt_radius(prompt: Prompt) -> float:
     return float(found[1])
 
 
-def draw_points(points: Sequence[tuple[float, float]], radius: float, *, size: int = 192) -> Image.Image:
+def draw_points(
+    points: Sequence[tuple[float, float]], radius: float, *, size: int = 192, dot: float = 1
+) -> Image.Image:
     """A picture of points of the square from -2 to 2 over the ring that was asked for.
 
     Args:
         points: (x, y), y upwards.
         radius: of the ring.
         size: of the picture, in pixels.
+        dot: radius of a point, in pixels.
     """
     picture = Image.new("RGB", (size, size), "white")
     pen = ImageDraw.Draw(picture)
@@ -259,7 +286,7 @@ def draw_points(points: Sequence[tuple[float, float]], radius: float, *, size: i
     pen.ellipse([low, low, high, high], outline="silver")
     for x, y in points:
         px, py = middle + x * scale, middle - y * scale
-        pen.ellipse([px - 1, py - 1, px + 1, py + 1], fill="navy")
+        pen.ellipse([px - dot, py - dot, px + dot, py + dot], fill="navy")
     return picture
 
 

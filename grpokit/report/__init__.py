@@ -1,0 +1,16 @@
+"""A run folder -> one self-contained HTML page that opens offline.
+
+`reading` takes in what the run wrote, `scores` and `samples` decide what to show of it, `charts` draws curves as
+inline SVG, `page` puts it into the templates, which escape everything that came from data.
+"""
+
+from __future__ import annotations
+
+from grpokit.report.charts import figure as figure
+from grpokit.report.page import compare as compare
+from grpokit.report.page import write as write
+from grpokit.report.reading import listed as listed
+from grpokit.report.reading import read_journal as read_journal
+from grpokit.report.reading import read_rows as read_rows
+
+__all__ = ["compare", "figure", "listed", "read_journal", "read_rows", "write"]

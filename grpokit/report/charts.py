@@ -1,0 +1,235 @@
+"""Curves of a run, or of two runs over each other, as inline SVG; and a picture of the story for a README.
+
+matplotlib draws with fixed colours, which are then swapped for CSS variables, so that a page's theme decides. Lines
+differ by their dashes as well as by colour. Long runs are thinned: raw values in the background, a running mean in
+front.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+from cycler import cycler
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from grpokit.report.reading import Row, Run, read
+from grpokit.report.samples import Album, grid
+
+_INK = "#8a8f98"  # axes and text in a grey that reads on white and on black
+_COLOURS = ["#2a7de1", "#e0762f", "#2ca05a", "#b452cd", "#c7a008", "#d1495b"]
+_DASHES: list[Any] = ["solid", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 3)), (0, (8, 2, 2, 2))]
+_POINTS = 1000  # the most that a line is drawn with
+_NOISY = 120  # from so many points on, a running mean is drawn
+_UNSCORED = "Samples not scored"
+_FROM_ZERO = {"Groups without spread", "Clipped decisions", "Gradient norm", "Seconds per step", _UNSCORED}
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "grpokit",  # the same run gives the same page
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.parse_math": False,  # a reward's name may hold dollar signs
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "text.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": _INK,
+    "grid.alpha": 0.25,
+    "axes.prop_cycle": cycler(color=_COLOURS),
+    "legend.frameon": False,
+    "path.simplify_threshold": 0.5,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One curve.
+
+    Attributes:
+        name: in the legend.
+        steps: x.
+        values: y, as many.
+        widths: half-widths of confidence intervals, drawn as a band; empty for none.
+        colour: index of its colour.
+        dash: index of its dashes.
+    """
+
+    name: str
+    steps: Sequence[float]
+    values: Sequence[float]
+    widths: Sequence[float] = ()
+    colour: int = 0
+    dash: int = 0
+
+
+def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """All charts that one run or two have figures for: title, unit, a summary in words, and the SVG.
+
+    Of two runs the second is dashed, and a colour means the same metric.
+    """
+    names = list(dict.fromkeys(name for run in runs for name in run.weights))
+    keys = list(dict.fromkeys(key for run in runs for key in (run.metrics[-1] if run.metrics else {})))
+    rewards = {name: "reward" if name == "reward" else f"rewards/{name}/mean" for name in names}
+    phases = {key.removeprefix("time/"): key for key in keys if key.startswith("time/")}
+    memory = {key.removeprefix("memory/"): key for key in keys if key.startswith("memory/")}
+    wanted: list[tuple[str, str, dict[str, str]]] = [
+        ("Reward in training", "mean over a step's samples", rewards),
+        ("Spread inside groups", "mean std of a group's reward", {"std": "reward_std"}),
+        ("Groups without spread", "share of groups with equal rewards", {"share": "frac_reward_zero_std"}),
+        ("KL to the reference", "nats per decision", {"kl": "kl"}),
+        ("Entropy", "nats per decision", {"entropy": "entropy"}),
+        ("Clipped decisions", "share", {"low": "clip_ratio/low_mean", "high": "clip_ratio/high_mean"}),
+        ("Gradient norm", "before clipping", {"norm": "grad_norm"}),
+        ("Sampler against replay", "largest gap of log-probs, nats", {"gap": "sampling/sampling_logp_difference/max"}),
+        (_UNSCORED, "rows of a step", {name: f"rewards/{name}/unscored" for name in names}),
+        ("Seconds per step", "by phase", phases),
+        ("Memory", "MiB", memory),
+    ]
+    held_out = [_lines(run.evaluations, dict(zip(names, names, strict=True)), widths=True) for run in runs]
+    found = [_chart("Reward on held-out prompts", "mean, with its 95 % confidence interval", _merged(held_out))]
+    for title, unit, columns in wanted:
+        lines = _merged([_lines(run.metrics, columns) for run in runs])
+        if title == _UNSCORED and not any(value for line in lines for value in line.values):
+            continue
+        found.append(_chart(title, unit, lines))
+    return [chart for chart in found if chart["svg"]]
+
+
+def figure(run: Path) -> Figure:
+    """Reward over the steps and, where the run draws pictures, samples of the same prompts before and after."""
+    return story(read(run), Album())
+
+
+def story(found: Run, album: Album) -> Figure:
+    """As `figure`, of a run that was read, with pictures that were."""
+    names = {"reward": "reward", **{name: name for name in found.names}}
+    trained = {"reward": "reward", **{name: f"rewards/{name}/mean" for name in found.names}}
+    evaluations = found.evaluations
+    lines = _lines(evaluations, names) if evaluations else _lines(found.metrics, trained)
+    samples = grid(found, album)
+    pictures = [row for row in samples["rows"] if all(c["card"] and c["card"].picture for c in _ends(row))][:6]
+    with matplotlib.rc_context(_STYLE | {"text.color": "#333333"}):
+        drawn = Figure(figsize=(9, 3.2), layout="constrained")
+        areas: Any = drawn.subfigures(1, 2, width_ratios=[1.15, 1]) if pictures else [drawn]
+        axes = areas[0].subplots()
+        for line in lines:
+            marker = "o" if len(line.steps) < 15 else ""
+            axes.plot(line.steps, line.values, label=line.name, linewidth=1.6, marker=marker, markersize=3)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        if len(lines) > 1:
+            axes.legend(fontsize=8)
+        axes.set_title("held-out prompts" if evaluations else "training prompts", fontsize=9)
+        axes.set_xlabel("step")
+        if pictures:
+            cells = areas[1].subplots(len(pictures), 2, squeeze=False)
+            for axis_row, row in zip(cells, pictures, strict=True):
+                for axis, cell in zip(axis_row, _ends(row), strict=True):
+                    data = base64.b64decode(cell["card"].picture.partition(",")[2])
+                    kind = "jpeg" if cell["card"].picture.startswith("data:image/jpeg") else "png"
+                    axis.imshow(matplotlib.image.imread(io.BytesIO(data), format=kind), cmap="gray")
+                    axis.set_axis_off()
+            cells[0][0].set_title(f"step {samples['steps'][0]}", fontsize=9)
+            cells[0][1].set_title(f"step {samples['steps'][-1]}", fontsize=9)
+    return drawn
+
+
+def _ends(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    return row["cells"][0], row["cells"][-1]
+
+
+def _lines(rows: Sequence[Row], columns: Mapping[str, str], *, widths: bool = False) -> list[Line]:
+    """A line for each column that holds any figure."""
+    lines = []
+    for index, (name, key) in enumerate(columns.items()):
+        kept = [row for row in rows if row.get(key) is not None]
+        if kept:
+            half = [row.get(f"{key}/ci95") or 0.0 for row in kept] if widths else []
+            lines.append(
+                Line(
+                    name=name,
+                    steps=[row["step"] for row in kept],
+                    values=[row[key] for row in kept],
+                    widths=half,
+                    colour=index,
+                    dash=index,
+                )
+            )
+    return lines
+
+
+def _merged(runs: Sequence[Sequence[Line]]) -> list[Line]:
+    if len(runs) == 1:
+        return list(runs[0])
+    return [
+        replace(line, name=f"{letter}: {line.name}", dash=dash)
+        for dash, (letter, lines) in enumerate(zip("AB", runs, strict=True))
+        for line in lines
+    ]
+
+
+def _chart(title: str, unit: str, lines: Sequence[Line]) -> dict[str, str]:
+    if not lines:
+        return {"title": title, "unit": unit, "summary": "", "svg": ""}
+    window = 0
+    with matplotlib.rc_context(_STYLE | {"font.size": 10}):
+        drawn = Figure(figsize=(4.4, 2.7), layout="constrained")
+        axes = drawn.subplots()
+        for line in lines:
+            window = max(window, _draw(axes, line))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+        axes.margins(x=0.02)
+        if title in _FROM_ZERO:
+            highest = max(max(line.values) for line in lines)
+            axes.set_ylim(0, 1.08 * highest if highest > 0 else 1)
+        if len(lines) > 1:
+            drawn.legend(loc="outside lower center", ncols=3, fontsize=9, handlelength=2.5)
+        out = io.StringIO()
+        drawn.savefig(
+            out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
+    said = "; ".join(f"{line.name} from {line.values[0]:.4g} to {line.values[-1]:.4g}" for line in lines)
+    note = f"; bold: mean of {window} steps" if window else ""
+    return {"title": title, "unit": unit + note, "summary": said, "svg": _themed(out.getvalue())}
+
+
+def _draw(axes: Any, line: Line) -> int:
+    """Draw a line; returns over how many steps it was averaged, 0 for not at all."""
+    colour, dash = _COLOURS[line.colour % len(_COLOURS)], _DASHES[line.dash % len(_DASHES)]
+    style = {"color": colour, "linestyle": dash, "linewidth": 1.6, "label": line.name}
+    steps, values = np.asarray(line.steps, float), np.asarray(line.values, float)
+    if len(values) < _NOISY:
+        axes.plot(steps, values, marker="o" if len(values) < 15 else "", markersize=3, **style)
+        if any(line.widths):
+            half = np.asarray(line.widths, float)
+            axes.fill_between(steps, values - half, values + half, color=colour, alpha=0.15, linewidth=0)
+        return 0
+    window = max(5, len(values) // 50)
+    weights = np.convolve(np.ones_like(values), np.ones(window), mode="same")
+    smooth = np.convolve(values, np.ones(window), mode="same") / weights
+    every = -(-len(values) // _POINTS)
+    axes.plot(steps[::every], values[::every], color=colour, linewidth=0.6, alpha=0.35)
+    axes.plot(steps[::every], smooth[::every], **style)
+    return window
+
+
+def _themed(svg: str) -> str:
+    """Leave out what a page does not need, and let its theme choose the colours."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'<g id="[\w.]+_\d+">', "<g>", svg)  # the same in every chart
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
+    svg = re.sub(rf"(fill|stroke): {_INK}", r"\1: currentColor", svg)
+    for index, colour in enumerate(_COLOURS):
+        svg = re.sub(rf"(fill|stroke): {colour}", rf"\1: var(--line-{index})", svg)
+    return svg

@@ -1,0 +1,114 @@
+"""Before and after: mean scores on held-out prompts, how far apart they are, and whether that can be chance.
+
+Two evaluations of one run have the same prompts and the same draws, so the interval that counts is that of the paired
+differences. The intervals of both means say how well each is known; they are too wide to compare them by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from grpokit.intervals import half_width
+from grpokit.report.reading import Row, Run, Scored
+
+Verdict = Literal["better", "worse", "even", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One score before and after; None where there is no figure.
+
+    Attributes:
+        name: of the reward, or "reward" for the weighted sum.
+        before: mean.
+        after: mean.
+        before_width: half the 95 % confidence interval.
+        after_width: likewise.
+        change: mean difference.
+        width: half its 95 % confidence interval.
+        paired: whether that is of paired differences; else both intervals were added, which makes it too wide.
+        verdict: "even" where the change is smaller than its interval; "unknown" without an interval or with weight 0.
+    """
+
+    name: str
+    before: float | None
+    after: float | None
+    before_width: float | None
+    after_width: float | None
+    change: float | None
+    width: float | None
+    paired: bool
+    verdict: Verdict
+
+
+def headline(run: Run) -> list[Change]:
+    """The first and the last evaluation of a run."""
+    if not run.evaluations:
+        return []
+    first, last = run.evaluations[0], run.evaluations[-1]
+    return changes(first, last, run.scored(first["step"]), run.scored(last["step"]), run.weights)
+
+
+def changes(
+    before: Row, after: Row, old: Scored | None, new: Scored | None, weights: Mapping[str, float]
+) -> list[Change]:
+    """Compare two evaluations.
+
+    Args:
+        before: row of `eval.jsonl`.
+        after: likewise.
+        old: all scores of the one before, where they were kept.
+        new: of the one after.
+        weights: name -> weight; a lower score is better where it is negative.
+    """
+    paired = old is not None and new is not None and (old.prompts, old.prompt) == (new.prompts, new.prompt)
+    found = []
+    for name, weight in weights.items():
+        means = before.get(name), after.get(name)
+        widths = before.get(f"{name}/ci95"), after.get(f"{name}/ci95")
+        change = width = None
+        matched = paired and old is not None and new is not None and name in old.scores and name in new.scores
+        if matched and old is not None and new is not None:
+            gaps = [
+                math.nan if x is None or y is None else y - x
+                for x, y in zip(old.scores[name], new.scores[name], strict=True)
+            ]
+            kept = [gap for gap in gaps if not math.isnan(gap)]
+            if kept:
+                change, width = math.fsum(kept) / len(kept), half_width(gaps, old.prompt)
+        elif means[0] is not None and means[1] is not None:
+            change = means[1] - means[0]
+            if widths[0] is not None and widths[1] is not None:
+                width = widths[0] + widths[1]
+        width = None if width is None or math.isnan(width) else width
+        found.append(
+            Change(
+                name=name,
+                before=means[0],
+                after=means[1],
+                before_width=widths[0],
+                after_width=widths[1],
+                change=change,
+                width=width,
+                paired=matched,
+                verdict=_verdict(change, width, weight),
+            )
+        )
+    return found
+
+
+def _verdict(change: float | None, width: float | None, weight: float) -> Verdict:
+    if change is None or width is None or weight == 0:
+        return "unknown"
+    if abs(change) <= width:
+        return "even"
+    return "better" if (change > 0) == (weight > 0) else "worse"
+
+
+def prompts_of(run: Run) -> int | None:
+    """How many held-out prompts the last evaluation had, where that was kept."""
+    scored = run.scored(run.evaluations[-1]["step"]) if run.evaluations else None
+    return len(set(scored.prompt)) if scored is not None else None
