@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it. Bad input prints one messag
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpokit.errors import GrpokitError, UsageError
+from grpokit.errors import GrpokitError, UsageError, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +35,10 @@ app = typer.Typer(
 Source = Annotated[
     str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder to --resume.")
 ]
-RunOrSource = Annotated[str, typer.Argument(metavar="RUN_OR_PRESET", help="A run folder, a preset or a config file.")]
+RunOrSource = Annotated[
+    str,
+    typer.Argument(metavar="RUN_OR_PRESET", help="A run folder or one of its checkpoints, a preset, a config file."),
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config, as in trainer.steps=50.")
 ]
@@ -95,7 +99,9 @@ def sample(
 
     config, policy = _load_policy(source, overrides)
     given = _given_prompts(prompt, prompts)
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not overwrite)):
+    if os.path.isfile(out):
+        raise UsageError(f"{out} is a file; expected a folder for the samples. Choose another with --out.")
+    if os.path.isdir(out) and any(out.iterdir()) and not overwrite:
         raise UsageError(f"{out} is in use. Choose another folder with --out, or add --overwrite.")
     if given is None:
         train_prompts, held_out = build.prompts(config)
@@ -108,8 +114,13 @@ def sample(
         stream="sample",
         mixed_precision=config.trainer.mixed_precision,
     )
-    folder.save_outputs(out, samples)
-    print(f"{len(samples)} samples in {out}")
+    try:
+        folder.save_outputs(out, samples)
+    except OSError as error:
+        raise UsageError(
+            f"The samples cannot be written to {out}: {error}. Choose another folder with --out."
+        ) from error
+    print(f"{counted(len(samples), 'sample')} in {out}")
 
 
 @app.command()
@@ -120,7 +131,7 @@ def evaluate(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The most held-out prompts to take.")] = None,
 ) -> None:
     """Score held-out prompts: before training and, for a run, at its last checkpoint, with the same draws."""
-    from grpokit import build
+    from grpokit import build, checkpoint
     from grpokit.evaluation import evaluate as score_policy
 
     config, folder = _read(source, overrides)
@@ -134,7 +145,7 @@ def evaluate(
         if label == "after":
             if place is None:
                 continue
-            policy.load(place / "policy")
+            checkpoint.load_policy(place, policy)
         found = score_policy(
             policy,
             terms,
@@ -148,11 +159,61 @@ def evaluate(
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]) -> None:
-    """Write a run's report.html anew."""
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN [RUN]", help="A run folder, or two to compare.", show_default=False)
+    ],
+) -> None:
+    """Write a run's report.html anew; of two runs, compare.html in the folder of the second."""
     from grpokit import report as reports
 
-    print(f"report: {reports.write(folder)}")
+    if len(folders) == 1:
+        print(f"report: {reports.write(folders[0])}")
+    elif len(folders) == 2:
+        print(f"comparison: {reports.compare(*folders)}")
+    else:
+        raise UsageError(f"Give one run folder for its report, or two to compare; got {len(folders)}.")
+
+
+@app.command()
+def rescore(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with recorded rollouts.")],
+    reward: Annotated[str, typer.Option("--reward", help="Its name, or package.module:function.")],
+    parameters: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The reward's parameters, as in maximum=3.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="A Parquet file for the new scores.")] = None,
+) -> None:
+    """Score recorded rollouts with another reward: how would the rankings have changed?"""
+    from rich.table import Table
+    from rich.text import Text
+
+    from grpokit import rescore as rescoring
+
+    found = rescoring.rescore(run, reward, _parameters(parameters or []), out=out)
+    table = Table("reward", box=None, pad_edge=False)
+    for title in rescoring.HEADINGS:
+        table.add_column(title, justify="right")
+    for name, *cells in rescoring.table(found):
+        table.add_row(Text(name), *cells)
+    _console().print(table)
+    for line in rescoring.lines(found):
+        print(line)
+
+
+@app.command()
+def redraw(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    step: Annotated[int, typer.Option("--step", help="The step, from 1.")],
+) -> None:
+    """Draw a step of a run again, and compare it bit by bit with what the run kept."""
+    from grpokit.redraw import redraw as draw_again
+
+    found = draw_again(run, step, say=lambda line: print(line, file=sys.stderr))
+    for line in found.lines():
+        print(line)
+    if not found.equal:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -256,28 +317,31 @@ def _options(
 
 
 def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
-    """The config of a run, preset or file, and the run's last checkpoint."""
-    from grpokit import build, checkpoint
+    """The config of a run, checkpoint, preset or file, and the run's last checkpoint, or the one given."""
+    from grpokit import build, checkpoint, config
 
-    if not Path(source).is_dir():
-        return build.read_config(source, overrides or [])[0], None
     folder = Path(source)
+    if not folder.is_dir():
+        return build.read_config(source, overrides or [])[0], None
+    if (folder / checkpoint.STATE).is_file():
+        settings = json.dumps(checkpoint.read_state(folder).get("notes", {}).get("config"))
+        return config.parse(settings, f"the config in {folder}", overrides or []), folder
     if not (folder / "config.yaml").is_file():
-        raise UsageError(f"{folder} is no run folder: it has no config.yaml.")
-    config, _ = build.read_config(source, overrides or [])
+        raise UsageError(f"{folder} is no run folder: it has no config.yaml. It is no checkpoint either.")
+    settings_of_run, _ = build.read_config(source, overrides or [])
     found = checkpoint.latest(folder / "checkpoints")
     if found is None:
         raise UsageError(f"The run {folder} has no checkpoint yet.")
-    return config, found
+    return settings_of_run, found
 
 
 def _load_policy(source: str, overrides: list[str] | None) -> tuple[Any, Any]:
-    from grpokit import build
+    from grpokit import build, checkpoint
 
     config, place = _read(source, overrides)
     policy = build.policy(config)
     if place is not None:
-        policy.load(place / "policy")
+        checkpoint.load_policy(place, policy)
     return config, policy
 
 
@@ -295,7 +359,7 @@ def _given_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[P
 def _parameters(given: list[str]) -> dict[str, Any]:
     import yaml
 
-    from grpokit.config import parse_value
+    from grpokit.source import parse_value
 
     params = {}
     for item in given:

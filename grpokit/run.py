@@ -6,6 +6,7 @@ What it prints is for whoever passes a `Watcher`.
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,11 +17,11 @@ from typing import Any
 
 import torch
 
-from grpokit import build, checkpoint, registry, report
+from grpokit import build, checkpoint, record, registry, report
 from grpokit.config import RunConfig, differences, resolved
-from grpokit.errors import RewardError, UsageError
+from grpokit.errors import ConfigError, GrpokitError, RewardError, RunError, UsageError
 from grpokit.evaluation import Evaluation, evaluate
-from grpokit.folder import Journal, claimed, write_header
+from grpokit.folder import Journal, claimed, versions, write_header
 from grpokit.policy import Policy
 from grpokit.report import read_rows
 from grpokit.reward import RewardTerm
@@ -92,54 +93,75 @@ def train(
     folder = Path(config.run.dir or Path("runs") / name)
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
+    if config.run.record:
+        record.require()
     terms = build.rewards(config)
     prompts, held_out = build.prompts(config)
+    if config.run.best is not None and held_out is None:
+        raise ConfigError(
+            f"run.best is '{config.run.best}', a held-out score, but the config names no held-out prompts: give "
+            "data.eval_prompts, data.eval_jsonl or data.eval_fraction."
+        )
     policy = build.policy(config)
     every = config.run.eval_every
+    notes = {"config": resolved(config), "versions": versions()}
+    kept = folder / "checkpoints"
 
     def look() -> None:
         if held_out is not None and journal.last_evaluation != trainer.completed:
             found = _evaluate(config, policy, terms, held_out)
             journal.evaluation(trainer.completed, found)
             watcher.evaluated(trainer.completed, found)
+            if config.run.best is not None and journal.is_best(config.run.best):
+                trainer.save(kept / "best", notes=notes)
 
     def save() -> Path:
-        place = folder / "checkpoints" / f"step_{trainer.completed:06d}"
-        trainer.save(place)
+        place = kept / f"step_{trainer.completed:06d}"
+        trainer.save(place, notes=notes)
+        checkpoint.prune(kept, config.run.keep_last)
         return place
 
     with claimed(folder, resume=resume, overwrite=overwrite):  # what fails in here leaves the folder as it was
-        if resume and not force:
-            _refuse_changes(folder, config)
+        warnings = []
+        if resume:
+            warnings = _changed_versions(folder)
+            if not force:
+                _refuse_changes(folder, config)
         trainer = build.trainer(config, policy, terms, prompts, folder)
         if resume:
-            _resume(trainer, folder)
+            warnings += _resume(trainer, folder)
         write_header(folder, config)
         watcher.start(trainer)
         _tell(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
         journal = Journal(folder, trainer.completed)
+        record.cut(folder, trainer.completed)
+        for line in warnings:
+            journal.warning(trainer.completed, line)
+            watcher.say(f"warning: {line}")
         if journal.last_evaluation < 0 or (every and trainer.completed % every == 0):  # a resume adds none of its own
             look()
     with _stop_on_interrupt() as stop:
-        while trainer.completed < trainer.steps and not stop.is_set():
+        while trainer.completed < trainer.steps and not trainer.converged and not stop.is_set():
             try:
                 done = trainer.step()
                 journal.step(done)
+                if config.run.record:
+                    record.write(folder, done, [term.weight for term in terms])
+                if done.step in (1, trainer.steps) or (every and done.step % every == 0) or trainer.converged:
+                    journal.groups(done, [term.weight for term in terms])
                 watcher.step(done)
                 _tell(watcher, "grpokit_step_end", report=done)
                 if every and done.step % every == 0:
                     look()
-            except (RewardError, UsageError) as error:  # both come before a step's first update, or after its last
-                remedy = "correct the input, then" if isinstance(error, UsageError) else "with the cause mended,"
-                saved = f"The state after step {trainer.completed} is saved in {save()}; {remedy} go on with --resume."
-                raise type(error)(f"{error}\n{saved}") from error
-            if config.run.save_every and done.step % config.run.save_every == 0:
-                save()
+                if config.run.save_every and done.step % config.run.save_every == 0:
+                    save()
+            except (RewardError, UsageError, RunError) as error:
+                raise _told(error, folder, journal, trainer, save) from error
             del done  # lets go of the rollout before the next one is drawn
     if not (folder / "checkpoints" / f"step_{trainer.completed:06d}").exists():
         save()
     trainer.close()
-    interrupted = trainer.completed < trainer.steps
+    interrupted = trainer.completed < trainer.steps and not trainer.converged
     if not interrupted:
         look()
     report.write(folder)
@@ -184,11 +206,55 @@ def _refuse_changes(folder: Path, config: RunConfig) -> None:
         )
 
 
-def _resume(trainer: Trainer, folder: Path) -> None:
+def _resume(trainer: Trainer, folder: Path) -> list[str]:
+    """Load the last checkpoint; returns what is to be said about it."""
     found = checkpoint.latest(folder / "checkpoints")
     if found is None:
         raise UsageError(f"{folder} has no checkpoint to resume from. Start anew with --overwrite.")
     trainer.load(found)
+    updates = checkpoint.read_state(found).get("updates_done", 0)
+    if not updates:
+        return []
+    return [
+        f"{found} was saved in the middle of step {trainer.completed + 1}, when {updates} of its "
+        f"{trainer.updates_per_step} updates were made; the step is drawn anew, so this run is not the one that an "
+        "uninterrupted run would have been"
+    ]
+
+
+def _changed_versions(folder: Path) -> list[str]:
+    """What has changed since the run was started, of the packages that take part in it."""
+    try:
+        before = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return [f"{folder / 'versions.json'} cannot be read, so it is not known whether the versions are the same"]
+    changes = [f"{key} {old} -> {new}" for key, old, new in differences(before, versions())]
+    return [f"resumed with other versions ({', '.join(changes)}): the numbers may differ"] if changes else []
+
+
+def _told(
+    error: GrpokitError, folder: Path, journal: Journal, trainer: Trainer, save: Callable[[], Path]
+) -> GrpokitError:
+    """The error with what is left of the run, after saving what can be saved and writing the report."""
+    remedy = "correct the input, then" if isinstance(error, UsageError) else "with the cause mended,"
+    last = checkpoint.latest(folder / "checkpoints")
+    try:
+        if journal.last_step != trainer.completed:  # a step that is not in the journal would leave a gap
+            left = f"Go on from {last} with --resume" if last else "Nothing was saved"
+        elif trainer.updates_done:
+            left = (
+                f"The weights after {trainer.updates_done} of {trainer.updates_per_step} updates of step "
+                f"{trainer.completed + 1} are saved in {save()}; {remedy} go on with --resume, which draws that step "
+                "anew"
+            )
+        else:
+            left = f"The state after step {trainer.completed} is saved in {save()}; {remedy} go on with --resume"
+        journal.warning(trainer.completed + 1, str(error))
+        report.write(folder)
+    except (GrpokitError, OSError) as second:
+        left = f"The state after step {trainer.completed} could not be saved ({second})"
+        left += f"; {remedy} go on from {last} with --resume" if last else ""
+    return type(error)(f"{error}\n{left}.")
 
 
 def _tell(watcher: Watcher, hook: str, **arguments: Any) -> None:

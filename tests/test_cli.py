@@ -169,10 +169,11 @@ def test_run_folder(finished: Path) -> None:
         "eval.jsonl",
         "report.html",
         "report.png",
-        *(f"samples/step_00000{n}/samples.jsonl" for n in (0, 2, 4, 5)),
+        *(f"samples/step_00000{n}/{name}" for n in (0, 2, 4, 5) for name in ("samples.jsonl", "scores.json")),
+        *(f"groups/step_00000{n}/samples.jsonl" for n in (1, 2, 4, 5)),
         *(
             f"checkpoints/step_000005/{name}"
-            for name in ("state.json", "optimizer.safetensors", "policy/net.safetensors")
+            for name in ("state.json", "optimizer.safetensors", "probe.safetensors", "policy/net.safetensors")
         ),
     }
     versions = json.loads((finished / "out/versions.json").read_text())
@@ -199,7 +200,8 @@ def test_metrics(finished: Path) -> None:
 def test_resolved_config(finished: Path) -> None:
     found = yaml.safe_load((finished / "out/config.yaml").read_text())
     assert found["seed"] == 7
-    assert found["rewards"][1] == {"use": "length", "weight": 1.0, "on_error": "stop", "maximum": 3, "scale": 0.1}
+    settings = {"weight": 1.0, "on_error": "stop", "skip_limit": 0.5}
+    assert found["rewards"][1] == {"use": "length", **settings, "maximum": 3, "scale": 0.1}
     assert found["trainer"]["micro_batch_size"] == 8  # a default is written out
     assert found["trainer"]["kl_coef"] == 0.01
 
@@ -354,8 +356,9 @@ def test_a_damaged_checkpoint(call: Call, tmp_path: Path) -> None:
     assert call("train", "c.yaml").code == 0
     (tmp_path / "out/checkpoints/step_000001/optimizer.safetensors").write_bytes(b"torn")
     done = call("train", "c.yaml", "--resume", "trainer.steps=2")
-    assert done.code == 1
-    assert "checkpoints/step_000001 is no usable checkpoint: SafetensorError" in done.err
+    assert done.code == 2
+    assert "checkpoints/step_000001 is damaged: " in done.err
+    assert "There is no other whole checkpoint beside it: start anew with --overwrite." in done.err
 
 
 def test_save_every(call: Call, tmp_path: Path) -> None:
@@ -455,8 +458,8 @@ def test_a_reward_that_raises(call: Call, tmp_path: Path) -> None:
 
 
 def test_a_reward_that_raises_may_be_skipped(call: Call, tmp_path: Path) -> None:
-    use = reward_file(tmp_path, COUNTING.format(then='if calls == 2:\n        raise OSError("gone")'))
-    rewards = [{"use": use, "on_error": "skip"}, {"use": "length", "maximum": 2}]
+    use = reward_file(tmp_path, COUNTING.format(then='if 2 <= calls <= 4:\n        raise OSError("gone")'))
+    rewards = [{"use": use, "on_error": "skip", "skip_limit": 1}, {"use": "length", "maximum": 2}]
     config(tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=rewards, trainer__steps=3)
     assert call("train", "c.yaml").code == 0
     found = rows(tmp_path / "out/metrics.jsonl")
@@ -494,14 +497,15 @@ def test_a_picture_that_breaks_later_loses_no_step(call: Call, tmp_path: Path) -
     lines = [{"prompt": str(i), "target": f"{i}.png"} for i in range(1, 5)]
     (tmp_path / "pictures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for i in range(1, 5):
-        Image.new("L", (2, 2)).save(tmp_path / f"{i}.png")
+        Image.effect_noise((64, 64), 90).save(tmp_path / f"{i}.png")
     from grpokit.data import prompt_indices
 
     third = prompt_indices(7, 2, per_step=1, total=4)[0] + 1
-    (tmp_path / f"{third}.png").write_text("broken")
+    whole = (tmp_path / f"{third}.png").read_bytes()
+    (tmp_path / f"{third}.png").write_bytes(whole[: len(whole) // 2])  # the header is sound
     done = call("train", "c.yaml", "data={jsonl: pictures.jsonl}")
     assert done.code == 2
-    assert f"error: {third}.png cannot be read as a picture" in done.err
+    assert f"error: pictures.jsonl, line {third}: {third}.png cannot be read as a picture: image file is tr" in done.err
     assert (
         "The state after step 2 is saved in out/checkpoints/step_000002; correct the input, then go on with --resume."
         in done.err
@@ -574,6 +578,24 @@ def test_sample_from_the_start_and_from_the_end(
     assert (done.code, done.err) == (2, "error: Give either --prompt or --prompts, not both.\n")
 
 
+def test_a_checkpoint_can_be_used_without_its_run(call: Call, finished: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(finished / "out/checkpoints/step_000005", tmp_path / "mine")
+    config(tmp_path)
+    assert table(call("evaluate", "mine").out) == table(call("evaluate", finished / "out").out)
+    words = ["--prompt", "3", "-n", 6]
+    for source, out in (("mine", "a"), (finished / "out", "b"), ("c.yaml", "c")):
+        assert call("sample", source, "--out", out, *words).code == 0
+    a, b, start = ((tmp_path / out / "samples.jsonl").read_text() for out in "abc")
+    assert a == b != start
+    (tmp_path / "mine/policy/net.safetensors").write_bytes(b"torn")
+    done = call("sample", "mine", "--out", "d", *words)
+    assert done.code == 2
+    assert done.err.startswith("error: The checkpoint mine is damaged: the policy cannot read its weights (")
+    assert not (tmp_path / "d").exists()
+
+
 # --- report --------------------------------------------------------------------------------------------------------
 
 
@@ -596,7 +618,7 @@ def test_report_is_self_contained(finished: Path) -> None:
     assert f"{first['digit_sum']:.3f} → " in page
     assert f"{last['digit_sum']:.3f}" in page
     for step in (0, 2, 4, 5):
-        assert f"step {step}</th>" in page
+        assert f">step {step}</span>" in page
 
 
 def test_report_again(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -663,7 +685,8 @@ def test_report_shows_pictures(call: Call, tmp_path: Path) -> None:
     )
     assert call("train", "c.yaml").code == 0
     page = (tmp_path / "out/report.html").read_text()
-    assert page.count('src="data:image/png;base64,') == 2 * 8  # evaluations x rows shown
+    over_steps = page[page.index('<h2 id="steps">') : page.index('<h2 id="pairs">')]
+    assert over_steps.count('src="data:image/png;base64,') == 2 * 8  # evaluations x rows shown
     assert references(page) == []
     shown = rows(tmp_path / "out/samples/step_000001/samples.jsonl")
     with Image.open(tmp_path / "out/samples/step_000001" / shown[3]["file"]) as image:
@@ -703,7 +726,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     ),
     "a policy's value": (
         ["train", "c.yaml", "policy.length=seven"],
-        ["cannot be built with length='seven'", "TypeError"],
+        ["c.yaml, line 4: policy: ", "takes a whole number as 'length', got 'seven'"],
     ),
     "no policy at all": (
         ["train", "c.yaml", "policy={use: 'tiny_policies:Prompt', text: a}"],
@@ -731,7 +754,10 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["two.txt, line 1, has no picture in pictures"],
     ),
     "no such data source": (["train", "c.yaml", "data={use: 'tiny_policies:no'}"], ["'no' in 'tiny_policies'"]),
-    "eval_split alone": (["train", "c.yaml", "data={prompts: two.txt, eval_split: x}"], ["there is no dataset"]),
+    "eval_split alone": (
+        ["train", "c.yaml", "data={prompts: two.txt, eval_split: x}"],
+        ["'eval_split' goes with 'dataset', which is not given"],
+    ),
     "everything held out": (
         ["train", "c.yaml", "data={prompts: two.txt, eval_fraction: 0.9}"],
         ["leaves 0 for training and 2 for evaluation"],
