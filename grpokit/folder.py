@@ -44,12 +44,14 @@ def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
     Raises:
         UsageError: the folder is in use, holds something else, cannot be made, or has nothing to resume.
     """
-    used = _check(folder, resume=resume, overwrite=overwrite)
     former = folder.with_name(f".{folder.name}.replaced")
-    new = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
+        if former.exists():  # a replacement was killed while it was set up
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(former, folder)
+        used = _check(folder, resume=resume, overwrite=overwrite)
+        new = [place for place in (folder, *folder.parents) if not place.exists()]
         if used and overwrite:
-            shutil.rmtree(former, ignore_errors=True)
             os.replace(folder, former)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -66,7 +68,24 @@ def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
                 for parent in new[1:]:
                     parent.rmdir()
         raise
-    shutil.rmtree(former, ignore_errors=True)
+    if former.exists():
+        gone = folder.with_name(f".{folder.name}.deleted")
+        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(former, gone)  # half of a run that is being deleted is never put back
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A full disk or a folder without permission is an error of the run, which can be resumed.
+
+    Raises:
+        RunError: names what could not be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error}.") from error
 
 
 def _check(folder: Path, *, resume: bool, overwrite: bool) -> bool:
@@ -153,7 +172,8 @@ class Journal:
     def evaluation(self, step: int, found: Evaluation) -> None:
         """Append an evaluation's means, and keep all its scores and some of its samples."""
         place = self.folder / "samples" / f"step_{step:06d}"
-        place.mkdir(parents=True, exist_ok=True)
+        with _writing(place):
+            place.mkdir(parents=True, exist_ok=True)
         _write(place / "scores.json", json.dumps(_all_scores(found)))
         save_samples(place, found)
         row = {"step": step, **_finite(found.summary())}
@@ -206,11 +226,9 @@ class Journal:
             _write_rows(folder, rows)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        try:
-            with (self.folder / name).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        except OSError as error:
-            raise RunError(f"{self.folder / name} cannot be written: {error}.") from error
+        path = self.folder / name
+        with _writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
 
 
 def save_samples(folder: Path, found: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:
@@ -253,23 +271,29 @@ def save_outputs(folder: Path, samples: Sequence[Sample]) -> None:
 
 
 def _write_output(folder: Path, index: int, sample: Sample) -> dict[str, Any]:
-    folder.mkdir(parents=True, exist_ok=True)
     row: dict[str, Any] = {"prompt": sample.prompt.text}
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_pictures(folder, index, sample, row)
+    if not isinstance(sample.output, Image.Image):
+        row["output"] = sample.output if isinstance(sample.output, str) else repr(sample.output)
+    if sample.prompt.target is not None and "target" not in row:
+        row["target_text"] = str(sample.prompt.target)
+    return row
+
+
+def _write_pictures(folder: Path, index: int, sample: Sample, row: dict[str, Any]) -> None:
+    """Write what can be shown as a picture, and note the files in `row`."""
     if isinstance(sample.output, Image.Image):
         row["file"] = f"{index:04d}.png"
         sample.output.save(folder / row["file"])
-    else:
-        row["output"] = sample.output if isinstance(sample.output, str) else repr(sample.output)
-        if isinstance(sample.output, Drawable):
-            row["file"] = f"{index:04d}.png"
-            (folder / row["file"]).write_bytes(sample.output._repr_png_())
+    elif isinstance(sample.output, Drawable):
+        row["file"] = f"{index:04d}.png"
+        (folder / row["file"]).write_bytes(sample.output._repr_png_())
     for name, given in (("source", sample.prompt.image), ("target", sample.prompt.target)):
         if isinstance(given, Image.Image):
             row[name] = f"{index:04d}.{name}.png"
             given.save(folder / row[name])
-    if sample.prompt.target is not None and "target" not in row:
-        row["target_text"] = str(sample.prompt.target)
-    return row
 
 
 def _write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -288,5 +312,6 @@ def _number(value: float) -> float | None:
 def _write(path: Path, text: str) -> None:
     """Write a whole file or nothing; half a surrogate pair, which UTF-8 cannot hold, as its JSON escape."""
     temporary = path.with_suffix(".partial")
-    temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-    os.replace(temporary, path)
+    with _writing(path):
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        os.replace(temporary, path)

@@ -350,7 +350,6 @@ def dr_grpo(
 
 def gspo(
     *,
-    ratio: RatioKind = "sequence",
     clip_range: float = 3e-4,
     clip_range_high: float | None = 4e-4,
     kl: KLKind = "k3",
@@ -359,7 +358,7 @@ def gspo(
 ) -> Objective:
     """GSPO (Zheng et al., 2025, arXiv:2507.18071): one ratio per sequence, with the paper's narrow clip range."""
     return grpo(
-        ratio=ratio,
+        ratio="sequence",
         clip_range=clip_range,
         clip_range_high=clip_range_high,
         kl=kl,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from grpokit import advantages, build, record, registry
-from grpokit.errors import DataError, RunError, UsageError
+from grpokit.errors import DataError, RunError, UsageError, counted
 from grpokit.record import Described, Recorded
 from grpokit.reward import RewardTerm, score
 from grpokit.types import Prompt, Sample
@@ -142,7 +142,8 @@ def table(found: Rescored) -> Iterator[tuple[str, ...]]:
 
 def lines(found: Rescored) -> Iterator[str]:
     """What the table does not say."""
-    yield f"{found.rows} samples of {found.steps} steps scored again, {found.unscored} of them could not be scored"
+    again = f"{counted(found.rows, 'sample')} of {counted(found.steps, 'step')} scored again"
+    yield f"{again}, {found.unscored} of them could not be scored"
     share = found.flipped / found.rows
     yield f"{found.flipped} of {found.rows} advantages ({share:.1%}) would have had the other sign"
     yield "tau: mean of Kendall's tau-b with the new reward, over the groups in which both tell samples apart"

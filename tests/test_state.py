@@ -192,6 +192,34 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_whole() -> None:
     assert steady("out") == steady("straight")
 
 
+@pytest.mark.parametrize("full", ["groups/step_000001", "samples/step_000003/scores.json"])
+def test_a_full_disk_under_the_samples_loses_no_step(full: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder's name is taken by a file, as good a reason not to write there as any."""
+    from grpokit.folder import Journal
+
+    begin = Journal.__init__
+
+    def occupied(self: Journal, folder: Path, completed: int) -> None:
+        begin(self, folder, completed)
+        part, step = full.split("/")[:2]
+        (folder / part).mkdir(exist_ok=True)
+        (folder / part / step).write_text("in the way")
+
+    monkeypatch.setattr(Journal, "__init__", occupied)
+    with pytest.raises(
+        RunError, match=rf"out/{full.split('/')[0]}.* cannot be written: .*\nThe state after step \d is saved"
+    ):
+        train("out", run__eval_every=3)
+    monkeypatch.setattr(Journal, "__init__", begin)
+    for part in ("groups", "samples"):
+        for path in Path("out", part).glob("step_*"):
+            if path.is_file():
+                path.unlink()
+    train("out", run__eval_every=3, resume=True)
+    train("straight", run__eval_every=3)
+    assert steady("out") == steady("straight")
+
+
 def test_a_damaged_last_checkpoint_names_the_one_before() -> None:
     train("out", run__save_every=1)
     torn = Path("out/checkpoints/step_000006/optimizer.safetensors")
@@ -243,3 +271,16 @@ def test_a_reward_that_stops_in_an_evaluation_loses_no_step() -> None:
     train("out", run__eval_every=3, resume=True)
     train("straight", run__eval_every=3)
     assert rows("out/eval.jsonl") == rows("straight/eval.jsonl")
+
+
+def test_a_replacement_that_was_killed_is_undone() -> None:
+    """kill -9 between the moment that the old run is put aside and the moment that the new one stands."""
+    train("out", trainer__steps=2)
+    before = {p.relative_to("out"): p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
+    Path("out").rename(".out.replaced")
+    Path("out").mkdir()
+    Path("out/config.yaml").write_text("half")
+    with pytest.raises(UsageError, match="holds a run already"):
+        train("out", trainer__steps=2)
+    assert before == {p.relative_to("out"): p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
+    assert not Path(".out.replaced").exists()

@@ -1,0 +1,110 @@
+"""Boxes: read from a list or a JSON text, and compared by intersection over union.
+
+Pure Python without texts around it, so that every number can be checked by hand. Whether the right and lower edge
+belong to a box is a convention that data sets differ in; it is said with every call and never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Literal
+
+Edges = Literal["exclusive", "inclusive"]
+"""What x2 and y2 are: "exclusive", the first coordinate outside (width x2 - x1); "inclusive", the last pixel inside
+(width x2 - x1 + 1)."""
+
+KEYS = ("bbox_2d", "bbox", "box")
+"""Names under which a JSON object may hold its box."""
+
+LARGEST = 1e9
+"""Coordinates beyond it belong to no picture, and their areas would leave the exact numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A rectangle: (x1, y1) is its left upper corner, (x2, y2) its right lower one, y pointing down."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+    def area(self, edges: Edges) -> float:
+        """Width times height."""
+        more = _more(edges)
+        return (self.x2 - self.x1 + more) * (self.y2 - self.y1 + more)
+
+
+def read_box(value: Any, edges: Edges) -> Box:
+    """Return the one box that a list of four numbers, or the JSON text of one, holds.
+
+    In a JSON text the list may stand in an object under one of `KEYS` (others of its keys are not looked at), and list
+    or object may be the only entry of a list, as vision-language models write them.
+
+    Args:
+        value: the list, tuple or text.
+        edges: the convention, which decides whether x2 may equal x1.
+
+    Raises:
+        ValueError: it is no box; the message says why and starts with a small letter.
+
+    >>> read_box("[10, 20, 30, 40]", "exclusive")
+    Box(x1=10.0, y1=20.0, x2=30.0, y2=40.0)
+    >>> read_box('[{"bbox_2d": [1, 2, 3.5, 4], "label": "cup"}]', "exclusive")
+    Box(x1=1.0, y1=2.0, x2=3.5, y2=4.0)
+    """
+    found = _unwrapped(value) if isinstance(value, str) else value
+    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+        raise ValueError(f"it is a {type(found).__name__}, not a list")
+    if len(found) != 4:
+        raise ValueError(f"it has {len(found)} entries")
+    for name, x in zip(("x1", "y1", "x2", "y2"), found, strict=True):
+        if not isinstance(x, Real) or isinstance(x, bool):
+            raise ValueError(f"its {name} is a {type(x).__name__}, not a number")
+        if not abs(x) <= LARGEST:  # so written that NaN is refused too
+            raise ValueError(f"its {name} is not a number between -{LARGEST:.0e} and {LARGEST:.0e}")
+    box = Box(x1=float(found[0]), y1=float(found[1]), x2=float(found[2]), y2=float(found[3]))
+    if box.x2 < box.x1 or box.y2 < box.y1:
+        raise ValueError("its second corner is not right of and below its first")
+    if not box.area(edges) > 0:
+        raise ValueError(f"it is empty (with {edges} edges)")
+    return box
+
+
+def iou(a: Box, b: Box, edges: Edges) -> float:
+    """Intersection over union of two boxes that are not empty, in [0, 1].
+
+    >>> iou(Box(x1=0, y1=0, x2=4, y2=4), Box(x1=2, y1=2, x2=6, y2=6), "exclusive") == 4 / 28
+    True
+    >>> iou(Box(x1=0, y1=0, x2=4, y2=4), Box(x1=2, y1=2, x2=6, y2=6), "inclusive") == 9 / 41
+    True
+    """
+    more = _more(edges)
+    width = min(a.x2, b.x2) - max(a.x1, b.x1) + more
+    height = min(a.y2, b.y2) - max(a.y1, b.y1) + more
+    if width <= 0 or height <= 0:
+        return 0.0
+    shared = width * height
+    return shared / (a.area(edges) + b.area(edges) - shared)
+
+
+def _more(edges: Edges) -> int:
+    return 1 if edges == "inclusive" else 0
+
+
+def _unwrapped(text: str) -> Any:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:  # the second: thousands of brackets
+        raise ValueError("it is not JSON") from error
+    if isinstance(found, list) and len(found) == 1:
+        found = found[0]
+    if isinstance(found, dict):
+        present = [key for key in KEYS if key in found]
+        if len(present) != 1:
+            raise ValueError(f"its object should have one of the keys {', '.join(KEYS)}, and has {len(present)}")
+        found = found[present[0]]
+    return found

@@ -1,0 +1,145 @@
+"""The rewards `box-iou` and `box-format`: texts that think, and then answer with a box.
+
+`boxes` reads and compares boxes; this module finds the answer in the text. A wrong answer is a score of 0, since the
+policy wrote it; a wrong target is an error, since a person did. Both need only Python.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import get_args
+
+from grpokit import DataError, RewardError, Sample, UsageError
+from grpokit_grounding.boxes import Box, Edges, iou, read_box
+
+_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+_WHOLE = re.compile(r"\s*<think>(.*)</think>\s*<answer>.*</answer>\s*", re.DOTALL)
+
+
+class BoxIoU:
+    """Intersection over union of the answer's box and the target box, in [0, 1].
+
+    The answer is what stands between `<answer>` and `</answer>`; where the text does not have exactly one of each, or
+    no box between them (`boxes.read_box`), the score is 0. Thoughts are not looked at: that is what `box-format` is for.
+
+    Args:
+        threshold: in (0, 1]; 1 is scored where the IoU reaches it and 0 elsewhere. None: the IoU itself.
+        edges: what x2 and y2 are, in answers and targets alike: "exclusive", the first coordinate outside the box;
+            "inclusive", the last pixel inside.
+
+    Raises:
+        UsageError: a parameter is out of its range.
+    """
+
+    def __init__(self, *, threshold: float | None = None, edges: Edges = "exclusive") -> None:
+        if threshold is not None and not 0 < threshold <= 1:
+            raise UsageError(f"box-iou: threshold must lie above 0 and at most at 1 (null: graded), got {threshold}.")
+        self.threshold = threshold
+        self.edges = _checked(edges, "box-iou")
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """Score samples.
+
+        Args:
+            samples: B samples whose outputs are texts; targets are boxes, each a list of four numbers or its JSON text.
+
+        Returns:
+            B scores; NaN where the prompt has no target.
+
+        Raises:
+            RewardError: an output is not a text.
+            DataError: a target is not a box.
+        """
+        return [self._one(row, sample) for row, sample in enumerate(samples)]
+
+    def _one(self, row: int, sample: Sample) -> float:
+        text = _text(row, sample, "box-iou")
+        if sample.prompt.target is None:
+            return math.nan
+        target = self._target(row, sample)
+        answer = answer_box(text, self.edges)
+        overlap = 0.0 if answer is None else iou(answer, target, self.edges)
+        return overlap if self.threshold is None else float(overlap >= self.threshold)
+
+    def _target(self, row: int, sample: Sample) -> Box:
+        try:
+            return read_box(sample.prompt.target, self.edges)
+        except ValueError as error:
+            said = repr(sample.prompt.target)
+            raise DataError(
+                "The reward 'box-iou' compares with a box: expected [x1, y1, x2, y2] with x1 < x2 and y1 < y2, as a "
+                f"list or its JSON text, as the target of row {row} (prompt {sample.prompt.text!r}), got "
+                f"{said if len(said) <= 80 else said[:80] + '...'}: {error}. Correct the target, or leave it out where "
+                "there is no box."
+            ) from error
+
+
+class BoxFormat:
+    """1 where the whole text is `<think>thoughts</think><answer>box</answer>`, else 0. It needs no target.
+
+    White space may stand around the two parts. The thoughts must not be blank, no tag may come twice, and the answer
+    must be a box and nothing else (`boxes.read_box`): so a text that scores 1 here is one that `box-iou` can grade.
+
+    Args:
+        edges: as for `box-iou`; it decides whether a box may be one pixel wide with x2 equal to x1.
+
+    Raises:
+        UsageError: `edges` is neither of the two.
+    """
+
+    def __init__(self, *, edges: Edges = "exclusive") -> None:
+        self.edges = _checked(edges, "box-format")
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """Score samples.
+
+        Args:
+            samples: B samples whose outputs are texts.
+
+        Returns:
+            B scores, each 0 or 1.
+
+        Raises:
+            RewardError: an output is not a text.
+        """
+        return [float(self._holds(_text(row, sample, "box-format"))) for row, sample in enumerate(samples)]
+
+    def _holds(self, text: str) -> bool:
+        if any(text.count(tag) != 1 for tag in _TAGS):
+            return False
+        whole = _WHOLE.fullmatch(text)
+        return whole is not None and bool(whole[1].strip()) and answer_box(text, self.edges) is not None
+
+
+def answer_box(text: str, edges: Edges) -> Box | None:
+    """The box between the only `<answer>` and the only `</answer>` of a text, or None.
+
+    >>> answer_box("<answer>[0, 0, 2, 1]</answer>", "exclusive")
+    Box(x1=0.0, y1=0.0, x2=2.0, y2=1.0)
+    >>> answer_box("<answer>[0, 0, 2, 1]</answer><answer>[5, 5, 6, 6]</answer>", "exclusive") is None
+    True
+    """
+    if text.count("<answer>") != 1 or text.count("</answer>") != 1:
+        return None  # several guesses, of which one may fit, are no answer
+    inside = text.partition("<answer>")[2].partition("</answer>")[0]
+    try:
+        return read_box(inside, edges)
+    except ValueError:
+        return None
+
+
+def _text(row: int, sample: Sample, reward: str) -> str:
+    if not isinstance(sample.output, str):
+        raise RewardError(
+            f"Expected a text as the output of row {row} (reward '{reward}'), got {type(sample.output).__name__}. This "
+            "reward scores texts: use it with a policy that writes them."
+        )
+    return sample.output
+
+
+def _checked(edges: Edges, reward: str) -> Edges:
+    if edges not in get_args(Edges):
+        raise UsageError(f"{reward}: edges must be 'exclusive' or 'inclusive', got {edges!r}.")
+    return edges
