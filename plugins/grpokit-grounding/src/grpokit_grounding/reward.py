@@ -22,7 +22,7 @@ class BoxIoU:
     """Intersection over union of the answer's box and the target box, in [0, 1].
 
     The answer is what stands between `<answer>` and `</answer>`; where the text does not have exactly one of each, or
-    no box between them (`boxes.read_box`), the score is 0. Thoughts are not looked at: that is what `box-format` is for.
+    no box between them (`boxes.read_box`), the score is 0. Thoughts are not looked at; `box-format` does that.
 
     Args:
         threshold: in (0, 1]; 1 is scored where the IoU reaches it and 0 elsewhere. None: the IoU itself.
@@ -123,9 +123,9 @@ def answer_box(text: str, edges: Edges) -> Box | None:
     """
     if text.count("<answer>") != 1 or text.count("</answer>") != 1:
         return None  # several guesses, of which one may fit, are no answer
-    inside = text.partition("<answer>")[2].partition("</answer>")[0]
+    inside, closed, _ = text.partition("<answer>")[2].partition("</answer>")
     try:
-        return read_box(inside, edges)
+        return read_box(inside, edges) if closed else None
     except ValueError:
         return None
 
