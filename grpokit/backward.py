@@ -53,7 +53,7 @@ class Backward:
                 if not bool(piece.rollout.mask[:, steps].any()):
                     continue  # such as the last step of a sampler, which has no noise and no density
                 with watch("replay"):
-                    reference = self._reference(piece, [steps])
+                    reference = self._reference(piece, [steps], steps)
                     new = self.policy.replay(piece.rollout, steps, grad=True)
                     value = self._loss(piece, new, steps, reference, tally, fresh=fresh)
                 with watch("backward"):
@@ -67,33 +67,37 @@ class Backward:
         A pass without gradient gathers all decisions; the loss's derivative by each is then the constant with which
         the second pass weighs that decision's own gradient.
         """
+        kept = [steps for steps in slices if bool(piece.rollout.mask[:, steps].any())]
+        if not kept:
+            return torch.zeros((), dtype=torch.float64, device=piece.weights.device)
+        columns = torch.cat([torch.arange(steps.start, steps.stop) for steps in kept]).to(piece.weights.device)
         with watch("replay"):
-            views = [self.policy.replay(piece.rollout, steps, grad=False) for steps in slices]
-            whole = leaves(concatenate(views))
-            every = slice(0, piece.rollout.mask.shape[1])
-            value = self._loss(piece, whole, every, self._reference(piece, slices), tally, fresh=fresh)
+            whole = leaves(concatenate([self.policy.replay(piece.rollout, steps, grad=False) for steps in kept]))
+            reference = self._reference(piece, kept, columns)
+            value = self._loss(piece, whole, columns, reference, tally, fresh=fresh)
         slopes = gradients(value, whole)
-        for steps in slices:
-            if not bool(piece.rollout.mask[:, steps].any()):
-                continue
+        start = 0
+        for steps in kept:
+            part = slice(start, start + steps.stop - steps.start)
+            start = part.stop
             with watch("replay"):
                 new = self.policy.replay(piece.rollout, steps, grad=True)
                 weighted = torch.stack(
-                    [(slope[:, steps] * getattr(new, name)).sum() for name, slope in slopes.items()]
+                    [(slope[:, part] * getattr(new, name)).sum() for name, slope in slopes.items()]
                 ).sum()
             with watch("backward"):
                 self.backward(weighted)
         return value.detach()
 
-    def _reference(self, piece: Piece, slices: Sequence[slice]) -> Steps | None:
-        """The reference's view of consecutive slices."""
+    def _reference(self, piece: Piece, slices: Sequence[slice], columns: slice | Tensor) -> Steps | None:
+        """The reference's view of some slices, which together are `columns`."""
         if self.objective.needs_moments:
             with self.policy.reference():
                 return concatenate([self.policy.replay(piece.rollout, steps, grad=False) for steps in slices])
-        return piece.reference and piece.reference.cut(steps=slice(slices[0].start, slices[-1].stop))
+        return piece.reference and piece.reference.cut(steps=columns)
 
     def _loss(
-        self, piece: Piece, new: Steps, steps: slice, reference: Steps | None, tally: Tally, *, fresh: bool
+        self, piece: Piece, new: Steps, steps: slice | Tensor, reference: Steps | None, tally: Tally, *, fresh: bool
     ) -> Tensor:
         """The weighted sum of the objective over some decisions of a piece: a scalar."""
         mask = piece.rollout.mask[:, steps]

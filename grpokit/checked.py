@@ -124,14 +124,21 @@ class CheckedPolicy:
         return Steps(logprobs=logprobs)
 
 
-def not_finite(rollout: Rollout, logprobs: Tensor) -> str:
-    """Where the first of `logprobs` [B, T] that is no number stands, in words; empty if all real ones are finite."""
+def not_finite(rollout: Rollout, logprobs: Tensor, rows: Tensor | None = None) -> str:
+    """Where the first of `logprobs` [B, T] that is no number stands, in words; empty if all real ones are finite.
+
+    Args:
+        rollout: with the mask.
+        logprobs: of all decisions.
+        rows: the rows' numbers, where they are not 0 to B - 1.
+    """
     wrong = (rollout.mask & ~logprobs.isfinite()).nonzero()
     if not len(wrong):
         return ""
     row, decision = wrong[0].tolist()
+    number = row if rows is None else int(rows[row])
     return (
-        f"the log-prob {float(logprobs[row, decision])} for decision {decision} of row {row} "
+        f"the log-prob {float(logprobs[row, decision])} for decision {decision} of row {number} "
         f"(prompt {rollout.samples[row].prompt.text!r}; {len(wrong[:, 0].unique())} of {rollout.rows} "
         "rows have such)"
     )

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from grpokit.errors import CheckpointError, GrpokitError, RunError
+from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError
 from grpokit.policy import Policy
 
 FORMAT = 1
@@ -28,16 +28,18 @@ STATE, OPTIMIZER, PROBE = "state.json", "optimizer.safetensors", "probe.safetens
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """What a checkpoint held beside weights and optimizer state.
+    """What a checkpoint holds beside the weights.
 
     Attributes:
         step: completed steps.
         state: the plain data given to `save`.
+        optimizer: what the optimizer's `load_state_dict` takes.
         probe: the tensors given to `save`.
     """
 
     step: int
     state: Mapping[str, Any]
+    optimizer: dict[str, Any]
     probe: dict[str, Tensor]
 
 
@@ -54,13 +56,17 @@ def save(
         probe: tensors for a later check; no file where there is none.
 
     Raises:
+        UsageError: the folder holds something else than a checkpoint.
         RunError: the disk is full or the folder cannot be written.
     """
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / STATE).is_file():
+        raise UsageError(f"{folder} holds files that are no checkpoint, and would be replaced. Choose another folder.")
+    former = folder.with_name(f".{folder.name}.former")
     temporary = folder.with_name(f".{folder.name}.partial")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         (temporary / "policy").mkdir(parents=True)
-        policy.save(temporary / "policy")
+        _save_policy(temporary / "policy", policy)
         tensors, numbers = _split(optimizer.state_dict()["state"])
         save_file(tensors, temporary / OPTIMIZER)
         if probe:
@@ -68,7 +74,6 @@ def save(
         text = json.dumps({"format": FORMAT, **state, "optimizer": numbers})
         (temporary / STATE).write_text(text, encoding="utf-8")
         _flush(temporary)
-        former = folder.with_name(f".{folder.name}.former")
         shutil.rmtree(former, ignore_errors=True)
         if folder.exists():
             os.replace(folder, former)
@@ -76,11 +81,21 @@ def save(
         shutil.rmtree(former, ignore_errors=True)
     except (OSError, SafetensorError) as error:  # a full disk is the second, where safetensors meets it
         shutil.rmtree(temporary, ignore_errors=True)
+        if former.exists() and not folder.exists():
+            os.replace(former, folder)
         raise RunError(f"The checkpoint {folder} cannot be written: {error}.") from error
 
 
-def load(folder: Path, *, policy: Policy, optimizer: Any) -> Loaded:
-    """Read a checkpoint into the policy and the optimizer.
+def _save_policy(folder: Path, policy: Policy) -> None:
+    """Let the policy write; what other ways of writing raise where the disk is full counts as that."""
+    try:
+        policy.save(folder)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise OSError(f"the policy's save raised {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def read(folder: Path, *, optimizer: Any) -> Loaded:
+    """Read a checkpoint and hold it against the optimizer; nothing is changed.
 
     Raises:
         CheckpointError: something is missing, torn, of another policy, or from a newer grpokit.
@@ -91,20 +106,25 @@ def load(folder: Path, *, policy: Policy, optimizer: Any) -> Loaded:
         probe = load_file(folder / PROBE) if (folder / PROBE).is_file() else {}
     except (OSError, SafetensorError) as error:
         raise _damaged(folder, f"{error}") from error
+    try:
+        found = _join(tensors, state["optimizer"])
+    except (ValueError, TypeError) as error:
+        raise _damaged(folder, f"the optimizer's numbers in {STATE} are not what was saved ({error})") from error
+    if not found and state["step"] and "loss_scale" not in state:  # with a loss scaler every update may be skipped
+        raise _damaged(folder, f"{OPTIMIZER} is empty")
     full = optimizer.state_dict()
-    parameters = [index for group in full["param_groups"] for index in group["params"]]
-    full["state"] = _join(tensors, state["optimizer"])
+    indices = [index for group in full["param_groups"] for index in group["params"]]
     shapes = [tuple(p.shape) for group in optimizer.param_groups for p in group["params"]]
-    found = {index: tuple(entries["exp_avg"].shape) for index, entries in full["state"].items() if "exp_avg" in entries}
-    expected = {index: shape for index, shape in zip(parameters, shapes, strict=True) if index in found}
-    if found != expected:
-        raise CheckpointError(
-            f"The checkpoint {folder} is of another policy: its optimizer's state does not fit the "
-            f"{len(parameters)} trainable parameters of this one. Resume with the policy of the run's config."
-        )
-    load_policy(folder, policy)
-    optimizer.load_state_dict(full)
-    return Loaded(step=state["step"], state=state, probe=probe)
+    wanted = dict(zip(indices, shapes, strict=True))
+    for index, entries in found.items():
+        if not {"step", "exp_avg", "exp_avg_sq"} <= entries.keys():
+            raise _damaged(folder, f"{OPTIMIZER} lacks parts of the parameter {index}")
+        if any(tuple(entries[name].shape) != wanted.get(index) for name in ("exp_avg", "exp_avg_sq")):
+            raise CheckpointError(
+                f"The checkpoint {folder} is of another policy: its optimizer's state does not fit the {len(wanted)} "
+                "trainable parameters of this one. Resume with the policy of the run's config."
+            )
+    return Loaded(step=state["step"], state=state, optimizer={**full, "state": found}, probe=probe)
 
 
 def load_policy(folder: Path, policy: Policy) -> None:
@@ -179,10 +199,18 @@ def latest(folder: Path) -> Path | None:
 
 
 def prune(folder: Path, keep_last: int | None) -> None:
-    """Delete all but the last `keep_last` checkpoints `step_...` (None keeps all)."""
+    """Delete all but the last `keep_last` checkpoints `step_...` (None keeps all).
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
     for old in steps(folder)[: -keep_last if keep_last else 0]:
         gone = old.with_name(f".{old.name}.former")
-        os.replace(old, gone)  # at once out of sight, then piece by piece
+        shutil.rmtree(gone, ignore_errors=True)
+        try:
+            os.replace(old, gone)  # at once out of sight, then piece by piece
+        except OSError as error:
+            raise RunError(f"The old checkpoint {old} cannot be deleted: {error}.") from error
         shutil.rmtree(gone, ignore_errors=True)
 
 

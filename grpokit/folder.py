@@ -286,14 +286,19 @@ def _write_pictures(folder: Path, index: int, sample: Sample, row: dict[str, Any
     """Write what can be shown as a picture, and note the files in `row`."""
     if isinstance(sample.output, Image.Image):
         row["file"] = f"{index:04d}.png"
-        sample.output.save(folder / row["file"])
+        _as_png(sample.output).save(folder / row["file"])
     elif isinstance(sample.output, Drawable):
         row["file"] = f"{index:04d}.png"
         (folder / row["file"]).write_bytes(sample.output._repr_png_())
     for name, given in (("source", sample.prompt.image), ("target", sample.prompt.target)):
         if isinstance(given, Image.Image):
             row[name] = f"{index:04d}.{name}.png"
-            given.save(folder / row[name])
+            _as_png(given).save(folder / row[name])
+
+
+def _as_png(picture: Image.Image) -> Image.Image:
+    """The picture in a mode that PNG has: these files are for looking at."""
+    return picture if picture.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16") else picture.convert("RGB")
 
 
 def _write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:

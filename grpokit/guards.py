@@ -7,16 +7,16 @@ Each says the measured figure, the usual causes and the remedy. The checks of sh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpokit.advantages import zero_std_groups
 from grpokit.checked import CheckedPolicy, not_finite
-from grpokit.errors import RunError
+from grpokit.errors import CheckpointError, RunError, UsageError
 from grpokit.reward import Scores
 from grpokit.types import Prompt, Rollout, Sample, Steps, Trace
 
@@ -72,15 +72,26 @@ def check_gap(mean: float, largest: float, limit: GapLimit, *, step: int) -> Non
         )
 
 
-def check_finite(loss: float, policy: CheckedPolicy, rollout: Rollout, size: int, *, step: int, update: int) -> None:
+def check_finite(
+    loss: float, policy: CheckedPolicy, rollout: Rollout, size: int, *, rows: Tensor, step: int, update: int
+) -> None:
     """Stop before an update whose loss is no number, and find the row that it comes from.
+
+    Args:
+        loss: of the update.
+        policy: scores the rows again, to find the cause.
+        rollout: the rows of the update.
+        size: rows at a time.
+        rows: their numbers in the step.
+        step: number of the step.
+        update: number of the update in it.
 
     Raises:
         RunError: with the row, its prompt and the decision.
     """
     if math.isfinite(loss):
         return
-    found = not_finite(rollout, policy.logprobs(rollout, size).logprobs)
+    found = not_finite(rollout, policy.logprobs(rollout, size).logprobs, rows)
     cause = (
         f"replay gives {found}"
         if found
@@ -93,7 +104,7 @@ def check_finite(loss: float, policy: CheckedPolicy, rollout: Rollout, size: int
 
 
 class Quiet:
-    """Watches for steps in which all samples of every group got the same rewards.
+    """Watches for steps in which every advantage is 0: all samples of every group got the same rewards.
 
     After too many in a row there are two cases. Where the reward is at least as high as any step's with spread, the
     policy has converged, and `converged` says so; else something is wrong, and `look` raises.
@@ -106,14 +117,16 @@ class Quiet:
         self.most = most
         self.count = 0
         self.best = -math.inf  # the highest mean reward of a step with spread
+        self.streak = -math.inf  # and of the quiet steps that are being counted
         self.told = False
         self.converged = ""
 
-    def look(self, scores: Scores, groups: Tensor, *, step: int) -> str:
+    def look(self, scores: Scores, advantages: Tensor, groups: Tensor, *, step: int) -> str:
         """Take in a step; returns a warning, or an empty text.
 
         Args:
             scores: of the step's B rows.
+            advantages: [B] or [B, T].
             groups: [B] group ids.
             step: its number, for messages.
 
@@ -121,18 +134,21 @@ class Quiet:
             RunError: nothing to learn from for too long.
         """
         reward = float(scores.total.nanmean())
-        if not bool(zero_std_groups(scores.matrix, scores.weights, groups).all()):
-            self.count = 0
+        if bool(advantages.any()):
+            self.count, self.streak = 0, -math.inf
             self.best = max(self.best, reward) if reward == reward else self.best
             return ""
         self.count += 1
-        seen = "; ".join(_constant(name, column) for name, column in zip(scores.names, scores.matrix.T, strict=True))
+        self.streak = max(self.streak, reward) if reward == reward else self.streak
+        seen = "; ".join(
+            _constant(name, column, groups) for name, column in zip(scores.names, scores.matrix.T, strict=True)
+        )
         if self.most is not None and self.count >= self.most:
             happened = (
                 f"For {self.count} steps in a row all samples of every group got the same rewards, so there was "
                 f"nothing to learn from. In step {step}: {seen}."
             )
-            if math.isfinite(self.best) and reward >= self.best:
+            if math.isfinite(self.best) and self.streak >= self.best:
                 self.converged = (
                     f"{happened} No step had a higher mean reward, so the policy has converged. Raise "
                     "trainer.max_quiet_steps to go on all the same."
@@ -152,15 +168,31 @@ class Quiet:
             f"{seen}.{limit}"
         )
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, so that a resumed run counts on."""
+        numbers = {"best": self.best, "streak": self.streak}
+        finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
+        return {"most": self.most, "count": self.count, "told": self.told, "converged": self.converged, **finite}
 
-def _constant(name: str, column: Tensor) -> str:
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Read what `state` gave; nothing given starts anew."""
+        self.count, self.told = int(state.get("count", 0)), bool(state.get("told", False))
+        self.best, self.streak = (
+            -math.inf if state.get(name) is None else float(state[name]) for name in ("best", "streak")
+        )
+        self.converged = str(state.get("converged", "")) if state.get("most") == self.most else ""
+
+
+def _constant(name: str, column: Tensor, groups: Tensor) -> str:
     known = column[~column.isnan()]
     if not len(known):
         return f"'{name}' scored no row"
     low, high = float(known.min()), float(known.max())
     if low == high:
         return f"'{name}' gave {low:g} to all {len(known)} rows that it scored"
-    return f"'{name}' gave {low:g} to {high:g}, the same inside each group"
+    scored = [column[(groups == group) & ~column.isnan()] for group in groups.unique()]
+    same = all(len(part.unique()) < 2 for part in scored)
+    return f"'{name}' gave {low:g} to {high:g}" + (", the same inside each group" if same else ", which did not count")
 
 
 def check_gradient(parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -190,6 +222,32 @@ def check_norm(norm: float, *, step: int, update: int) -> None:
         )
 
 
+class Skipped:
+    """Counts the updates in a row that a loss scaler skipped, because the gradient was no number at any scale."""
+
+    MOST = 20
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def look(self, *, skipped: bool, scale: float) -> None:
+        """Take in an update.
+
+        Args:
+            skipped: whether it was.
+            scale: the scaler's after it.
+
+        Raises:
+            RunError: too many in a row.
+        """
+        self.count = self.count + 1 if skipped else 0
+        if self.count >= self.MOST:
+            raise RunError(
+                f"The loss scaler skipped {self.count} updates in a row, and its scale fell to {scale:.3g}: the "
+                "gradient is not finite at any scale. Use mixed_precision: bf16, or a lower learning rate."
+            )
+
+
 class Movement:
     """Watches that the first update with a gradient moves some weight.
 
@@ -212,7 +270,7 @@ class Movement:
         Raises:
             RunError: no weight changed.
         """
-        if self.seen or norm == 0:
+        if self.seen or norm == 0 or rate == 0:
             yield
             return
         before = self._sums()
@@ -228,7 +286,12 @@ class Movement:
     def _sums(self) -> Tensor:
         """Two sums per parameter in fp64, [n, 2]: any real update changes some of them."""
         with torch.no_grad():
-            return torch.stack([torch.stack([p.double().sum(), p.double().square().sum()]) for p in self.parameters])
+            return torch.stack(
+                [
+                    torch.stack([p.sum(dtype=torch.float64), torch.linalg.vector_norm(p, dtype=torch.float64)])
+                    for p in self.parameters
+                ]
+            )
 
 
 class ReferenceProbe:
@@ -237,7 +300,7 @@ class ReferenceProbe:
     It goes into checkpoints, so that a resumed run finds out whether its reference is that of the run's start.
 
     Args:
-        rollout: one row of the first step.
+        rollout: the longest row of the first step.
         prompt: index of its prompt in the training data.
         logprobs: [1, T] as the reference gave them before the first update.
     """
@@ -246,9 +309,17 @@ class ReferenceProbe:
         self.rollout, self.prompt, self.logprobs = rollout, prompt, logprobs
 
     @classmethod
-    def take(cls, policy: CheckedPolicy, rollout: Rollout, prompt: int) -> ReferenceProbe:
-        """Score the first row of a rollout with the reference."""
-        row = rollout.select(torch.zeros(1, dtype=torch.int64, device=rollout.groups.device))
+    def take(cls, policy: CheckedPolicy, rollout: Rollout, prompts: Sequence[int]) -> ReferenceProbe:
+        """Score the longest row of a rollout with the reference.
+
+        Args:
+            policy: gives the reference.
+            rollout: of the first step.
+            prompts: index of each group's prompt in the training data, in the order of the rows.
+        """
+        at = int(rollout.mask.sum(-1).argmax())
+        row = rollout.select(torch.tensor([at], device=rollout.groups.device))
+        prompt = prompts[at // (rollout.rows // len(prompts))]
         return cls(row, prompt, policy.logprobs(row, 1, policy.reference).logprobs)
 
     def check(self, policy: CheckedPolicy, limit: GapLimit, *, when: str) -> None:
@@ -287,22 +358,37 @@ class ReferenceProbe:
 
     @classmethod
     def restore(
-        cls, numbers: dict[str, int], tensors: dict[str, Tensor], prompts: Sequence[Prompt], device: torch.device
+        cls, numbers: Mapping[str, int], tensors: Mapping[str, Tensor], prompts: Sequence[Prompt], device: torch.device
     ) -> ReferenceProbe:
-        """Read what `state` gave."""
+        """Read what `state` gave.
+
+        Raises:
+            CheckpointError: parts are missing, or the prompts are fewer than they were.
+        """
+        if numbers.get("prompt", 0) >= len(prompts):
+            raise CheckpointError(
+                f"The checkpoint's run had at least {numbers['prompt'] + 1} training prompts, this one has "
+                f"{len(prompts)}. Resume with the prompts that the run was started with."
+            )
         tensors = {name: x.to(device) for name, x in tensors.items()}
-        groups = tensors["groups"]
 
         def part(kind: str) -> dict[str, Tensor]:
             return {name.removeprefix(kind): x for name, x in tensors.items() if name.startswith(kind)}
 
-        rollout = Rollout(
-            samples=[Sample(prompt=prompts[numbers["prompt"]], output=None, group=int(groups[0]))],
-            groups=groups,
-            old=Steps(logprobs=tensors["logprobs"]),
-            mask=tensors["mask"],
-            max_steps=numbers["max_steps"],
-            action_dims=numbers["action_dims"],
-            trace=Trace(per_row=part("per_row."), per_group=part("per_group.")),
-        )
-        return cls(rollout, numbers["prompt"], tensors["reference"])
+        try:
+            groups = tensors["groups"]
+            rollout = Rollout(
+                samples=[Sample(prompt=prompts[numbers["prompt"]], output=None, group=int(groups[0]))],
+                groups=groups,
+                old=Steps(logprobs=tensors["logprobs"]),
+                mask=tensors["mask"],
+                max_steps=numbers["max_steps"],
+                action_dims=numbers["action_dims"],
+                trace=Trace(per_row=part("per_row."), per_group=part("per_group.")),
+            )
+            return cls(rollout, numbers["prompt"], tensors["reference"])
+        except (KeyError, UsageError) as error:
+            raise CheckpointError(
+                f"The checkpoint's sample for the reference cannot be read ({error}): it was changed, or its file is "
+                "missing. Resume from another checkpoint."
+            ) from error

@@ -6,7 +6,8 @@ again in halves, with the same result to rounding. What counts as running out of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
@@ -45,6 +46,27 @@ def fitting(attempt: Callable[[int], T], size: int, *, what: str) -> tuple[T, in
                 "LoRA, gradient checkpointing in the policy, smaller outputs, or a GPU with more memory."
             )
         size //= 2
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Work that cannot be halved: running out of memory in here is an error of the run.
+
+    Args:
+        what: names the work, such as "making an update".
+
+    Raises:
+        RunError: in place of torch's error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not should_reduce_batch_size(error):
+            raise
+        raise RunError(
+            f"Out of memory while {what}: {shortened(error)} Remedies: a smaller trainer.micro_batch_size, LoRA, or a "
+            "GPU with more memory."
+        ) from error
 
 
 def shortened(error: BaseException) -> str:

@@ -158,6 +158,7 @@ def _rescued(term: RewardTerm, samples: Sequence[Sample], error: BaseException) 
     said = _said(term, error, samples)
     if term.on_error == "stop":
         raise RewardError(f"{said} Mend it, or set `on_error: skip` to count its rows as unscored.") from error
+    traceback.clear_frames(error.__traceback__)  # they hold what the failed call had made
     values = [math.nan] * len(samples)
     groups: dict[int, list[int]] = {}
     for row, sample in enumerate(samples):
@@ -172,7 +173,7 @@ def _rescued(term: RewardTerm, samples: Sequence[Sample], error: BaseException) 
         except (Exception, SystemExit):
             lost += len(rows)
         else:
-            for row, value in zip(rows, _checked(term.name, answer, part), strict=True):
+            for row, value in zip(rows, _checked(term.name, answer, part, rows), strict=True):
                 values[row] = value
     if lost > term.skip_limit * len(samples):
         raise RewardError(
@@ -192,7 +193,7 @@ def _said(term: RewardTerm, error: BaseException, samples: Sequence[Sample]) -> 
     )
 
 
-def _checked(name: str, values: Any, samples: Sequence[Sample]) -> list[float]:
+def _checked(name: str, values: Any, samples: Sequence[Sample], rows: Sequence[int] | None = None) -> list[float]:
     if isinstance(values, Tensor) or type(values).__module__ == "numpy":
         values = values.tolist()
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
@@ -202,19 +203,24 @@ def _checked(name: str, values: Any, samples: Sequence[Sample]) -> list[float]:
             f"Reward '{name}' returned {len(values)} scores for {len(samples)} samples; expected one per sample."
         )
     checked = []
-    for row, value in enumerate(values):
+    for i, value in enumerate(values):
+        where = f"row {i if rows is None else rows[i]} (prompt {samples[i].prompt.text!r})"
         if hasattr(value, "item"):  # of numpy or torch
             with contextlib.suppress(RuntimeError, ValueError):  # more than one number: refused below
                 value = value.item()
         if not isinstance(value, numbers.Real):
             raise RewardError(
-                f"Reward '{name}' gave {value!r} ({type(value).__name__}) for row {row} "
-                f"(prompt {samples[row].prompt.text!r}); expected a number, or NaN for 'cannot score this sample'."
+                f"Reward '{name}' gave {value!r} ({type(value).__name__}) for {where}; expected a number, or NaN for "
+                "'cannot score this sample'."
             )
-        if math.isinf(value):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isinf(number):
             raise RewardError(
-                f"Reward '{name}' gave {value} for row {row} (prompt {samples[row].prompt.text!r}); "
-                "expected a finite number, or NaN for 'cannot score this sample'."
+                f"Reward '{name}' gave {number} for {where}; expected a finite number, or NaN for 'cannot score this "
+                "sample'."
             )
-        checked.append(float(value))
+        checked.append(number)
     return checked

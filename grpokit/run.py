@@ -10,7 +10,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,8 +112,11 @@ def train(
             found = _evaluate(config, policy, terms, held_out)
             journal.evaluation(trainer.completed, found)
             watcher.evaluated(trainer.completed, found)
-            if config.run.best is not None and journal.is_best(config.run.best):
-                trainer.save(kept / "best", notes=notes)
+            keep_best()
+
+    def keep_best() -> None:
+        if config.run.best is not None and journal.is_best(config.run.best):
+            trainer.save(kept / "best", notes=notes)
 
     def save() -> Path:
         place = kept / f"step_{trainer.completed:06d}"
@@ -135,11 +138,15 @@ def train(
         _tell(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
         journal = Journal(folder, trainer.completed)
         record.cut(folder, trainer.completed)
+        if journal.last_step < trainer.completed:
+            warnings.append(f"metrics.jsonl ends at step {journal.last_step}, before the checkpoint: it has a gap")
         for line in warnings:
             journal.warning(trainer.completed, line)
             watcher.say(f"warning: {line}")
         if journal.last_evaluation < 0 or (every and trainer.completed % every == 0):  # a resume adds none of its own
             look()
+        if resume and journal.last_evaluation == trainer.completed:
+            keep_best()  # a failure may have come between the evaluation and this
     with _stop_on_interrupt() as stop:
         while trainer.completed < trainer.steps and not trainer.converged and not stop.is_set():
             try:
@@ -163,7 +170,10 @@ def train(
     trainer.close()
     interrupted = trainer.completed < trainer.steps and not trainer.converged
     if not interrupted:
-        look()
+        try:
+            look()
+        except (RewardError, UsageError, RunError) as error:
+            raise _told(error, folder, journal, trainer, save) from error
     report.write(folder)
     _tell(watcher, "grpokit_run_end", folder=folder)
     evaluations = read_rows(folder / "eval.jsonl")
@@ -237,10 +247,14 @@ def _told(
 ) -> GrpokitError:
     """The error with what is left of the run, after saving what can be saved and writing the report."""
     remedy = "correct the input, then" if isinstance(error, UsageError) else "with the cause mended,"
-    last = checkpoint.latest(folder / "checkpoints")
+    kept = folder / "checkpoints"
+    last, here = checkpoint.latest(kept), kept / f"step_{trainer.completed:06d}"
+    go_on = f"{remedy} go on from {last} with --resume" if last else "start anew with --overwrite"
     try:
-        if journal.last_step != trainer.completed:  # a step that is not in the journal would leave a gap
-            left = f"Go on from {last} with --resume" if last else "Nothing was saved"
+        if trainer.torn or journal.last_step != trainer.completed:
+            left = f"This state was not saved: {go_on}"  # half an update, or a step that would be a gap in the journal
+        elif here == last and (trainer.updates_done or not checkpoint.read_state(here).get("updates_done")):
+            left = f"The state after step {trainer.completed} is saved in {here}; {remedy} go on with --resume"
         elif trainer.updates_done:
             left = (
                 f"The weights after {trainer.updates_done} of {trainer.updates_per_step} updates of step "
@@ -249,11 +263,11 @@ def _told(
             )
         else:
             left = f"The state after step {trainer.completed} is saved in {save()}; {remedy} go on with --resume"
+    except GrpokitError as second:
+        left = f"The state after step {trainer.completed} could not be saved ({second}); {go_on}"
+    with suppress(GrpokitError, OSError):  # a full disk may be the very cause
         journal.warning(trainer.completed + 1, str(error))
         report.write(folder)
-    except (GrpokitError, OSError) as second:
-        left = f"The state after step {trainer.completed} could not be saved ({second})"
-        left += f"; {remedy} go on from {last} with --resume" if last else ""
     return type(error)(f"{error}\n{left}.")
 
 

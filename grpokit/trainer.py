@@ -24,7 +24,7 @@ from grpokit.checked import LOW_PRECISION, CheckedPolicy
 from grpokit.data import as_prompts, prompt_indices
 from grpokit.devices import make_accelerator
 from grpokit.errors import RunError, UsageError, counted
-from grpokit.memory import fitting
+from grpokit.memory import explained, fitting
 from grpokit.objectives import Objective, reduction_weights
 from grpokit.pieces import Piece, micro_batches, minibatch_rows
 from grpokit.policy import Policy
@@ -130,7 +130,8 @@ class Trainer:
         self._probe: guards.ReferenceProbe | None = None
         self.completed = 0
         self.updates_done = 0  # of a step that is under way, or was broken off
-        self._movement = guards.Movement(self.parameters)
+        self.torn = False  # whether an update was broken off while it was made
+        self._movement, self._skipped = guards.Movement(self.parameters), guards.Skipped()
         if self.objective.needs_reference:
             with self.policy.reference():  # a frozen copy is taken now: before any update, and before a resume
                 pass
@@ -169,7 +170,7 @@ class Trainer:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         warnings: list[str] = []
-        number = self.completed + 1
+        number, self.updates_done = self.completed + 1, 0
 
         with watch("rollout"):
             prompts, rollout = self._rollout(warnings)
@@ -177,12 +178,13 @@ class Trainer:
             scores = score(self.terms, rollout.samples)
         warnings += scores.notes
         advantages = self._advantages(scores, rollout)
-        quiet = self._quiet.look(scores, rollout.groups.cpu(), step=number)
+        quiet = self._quiet.look(scores, advantages.cpu(), rollout.groups.cpu(), step=number)
         warnings += [quiet] * bool(quiet)
         with watch("replay"):
             old, reference = self._scored(rollout, warnings)
         if self.objective.needs_reference and self._probe is None:
-            self._probe = guards.ReferenceProbe.take(self.checked, rollout, prompts[0])
+            with explained("scoring a sample with the reference"):
+                self._probe = guards.ReferenceProbe.take(self.checked, rollout, prompts)
 
         tally = metrics.Tally()
         losses: list[float] = []
@@ -199,7 +201,7 @@ class Trainer:
                     reference=reference and reference.cut(rows),
                     weights=weights,
                 )
-                losses.append(self._gradient(batch, tally, watch, warnings))
+                losses.append(self._gradient(batch, rows, tally, watch, warnings))
                 with watch("optimizer"):
                     norms.append(self._update(self.completed * self.updates_per_step + self.updates_done))
                 self.updates_done += 1
@@ -249,7 +251,12 @@ class Trainer:
         Raises:
             RunError: it cannot be written, or the reference has changed.
         """
-        state: dict[str, Any] = {"step": self.completed, "updates_done": self.updates_done, "notes": dict(notes or {})}
+        state: dict[str, Any] = {
+            "step": self.completed,
+            "updates_done": self.updates_done,
+            "quiet": self._quiet.state(),
+            "notes": dict(notes or {}),
+        }
         probe: dict[str, Tensor] = {}
         if self._probe is not None:
             self._probe.check(self.checked, self._gap_limit, when=f"after step {self.completed}")
@@ -265,14 +272,19 @@ class Trainer:
             CheckpointError: it is not whole, not of grpokit, or of another policy.
             RunError: the policy's reference is not that of the checkpoint's run.
         """
-        found = checkpoint.load(Path(folder), policy=self.policy, optimizer=self.optimizer)
-        self.completed = found.step
+        found = checkpoint.read(Path(folder), optimizer=self.optimizer)
+        probe = None
+        if self.objective.needs_reference and "probe" in found.state:
+            probe = guards.ReferenceProbe.restore(found.state["probe"], found.probe, self.prompts, self.device)
+        checkpoint.load_policy(Path(folder), self.policy)
+        self.optimizer.load_state_dict(found.optimizer)
+        self.completed, self.updates_done, self.torn = found.step, 0, False
         if self.accelerator.scaler is not None and "loss_scale" in found.state:
             self.accelerator.scaler.load_state_dict(found.state["loss_scale"])
-        self._probe = None
-        if self.objective.needs_reference and "probe" in found.state:
-            self._probe = guards.ReferenceProbe.restore(found.state["probe"], found.probe, self.prompts, self.device)
-            self._probe.check(self.checked, self._gap_limit, when=f"after loading {folder}")
+        self._quiet.restore(found.state.get("quiet", {}))
+        self._probe = probe
+        if probe is not None:
+            probe.check(self.checked, self._gap_limit, when=f"after loading {folder}")
 
     def close(self) -> None:
         """Let trackers write what they hold back."""
@@ -331,7 +343,9 @@ class Trainer:
             reference = self._shrinking(lambda n: self.checked.logprobs(rollout, n, self.policy.reference), warnings)
         return old, reference
 
-    def _gradient(self, batch: Piece, tally: metrics.Tally, watch: metrics.Stopwatch, warnings: list[str]) -> float:
+    def _gradient(
+        self, batch: Piece, rows: Tensor, tally: metrics.Tally, watch: metrics.Stopwatch, warnings: list[str]
+    ) -> float:
         """Accumulate the gradient of one optimizer step and hold it against the guards; returns the loss."""
         fresh = self.updates_done == 0  # no weight has changed since the rollout
 
@@ -341,13 +355,12 @@ class Trainer:
             return self._backward(batch, size=size, tally=seen, watch=watch, fresh=fresh), seen
 
         loss, seen = self._shrinking(attempt, warnings)
-        step = self.completed + 1
+        step, update = self.completed + 1, self.updates_done + 1
+        guards.check_finite(
+            loss, self.checked, batch.rollout, self.micro_batch_size, rows=rows, step=step, update=update
+        )
         if fresh:
             guards.check_gap(seen.means().get("gap", 0.0), seen.extremes("gap")[1], self._gap_limit, step=step)
-        if self.accelerator.scaler is None:  # a loss scaler skips such updates itself
-            guards.check_finite(
-                loss, self.checked, batch.rollout, self.micro_batch_size, step=step, update=self.updates_done + 1
-            )
         tally.merge(seen)
         return loss
 
@@ -370,12 +383,18 @@ class Trainer:
         rate = self._learning_rate(update_index)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        if self.accelerator.scaler is not None:  # a loss scaler skips updates whose gradient is no number itself
-            self.optimizer.step()
-        else:
+        scaler = self.accelerator.scaler
+        if scaler is None:  # a loss scaler skips updates whose gradient is no number
             guards.check_norm(norm, step=self.completed + 1, update=self.updates_done + 1)
-            with self._movement.watch(norm=norm, rate=rate):
+        self.torn = True  # as long as the update may be half made
+        with explained("making an update"):
+            if scaler is None:
+                with self._movement.watch(norm=norm, rate=rate):
+                    self.optimizer.step()
+            else:
                 self.optimizer.step()
+                self._skipped.look(skipped=self.optimizer.step_was_skipped, scale=scaler.get_scale())
+        self.torn = False
         self.optimizer.zero_grad()
         return norm
 

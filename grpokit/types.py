@@ -89,7 +89,7 @@ class Steps:
     mean: Tensor | None = None
     std: Tensor | None = None
 
-    def cut(self, rows: Tensor | slice = slice(None), steps: slice = slice(None)) -> Steps:
+    def cut(self, rows: Tensor | slice = slice(None), steps: Tensor | slice = slice(None)) -> Steps:
         """Return the view of some rows and some decisions."""
 
         def part(x: Tensor | None) -> Tensor | None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from grpokit import CheckpointError, Prompt, RunError, Steps, Trainer, UsageError, objectives
-from grpokit.guards import GapLimit, Quiet, ReferenceProbe, check_gap
+from grpokit import CheckpointError, Prompt, RunError, Steps, Trainer, UsageError, advantages, checkpoint, objectives
+from grpokit.guards import GapLimit, Quiet, ReferenceProbe, Skipped, check_gap
 from grpokit.reward import Scores
 from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
@@ -270,6 +272,11 @@ def scores_of(*columns: list[float]) -> Scores:
 GROUPS = torch.tensor([0, 0, 1, 1])
 
 
+def look(quiet: Quiet, *columns: list[float], step: int) -> str:
+    scores = scores_of(*columns)
+    return quiet.look(scores, advantages.group(scores.matrix, scores.weights, GROUPS), GROUPS, step=step)
+
+
 def test_a_reward_that_never_tells_samples_apart_stops_the_run() -> None:
     trainer = make(reward=lambda samples: [0.5] * len(samples), max_quiet_steps=3)
     first = trainer.step()
@@ -284,7 +291,7 @@ def test_a_reward_that_never_tells_samples_apart_stops_the_run() -> None:
 
 
 def test_which_reward_is_constant_is_said() -> None:
-    said = Quiet(None).look(scores_of([0, 0, 0, 0], [0.25, 0.25, 1, 1], [math.nan] * 4), GROUPS, step=4)
+    said = look(Quiet(None), [0, 0, 0, 0], [0.25, 0.25, 1, 1], [math.nan] * 4, step=4)
     assert "'ocr' gave 0 to all 4 rows that it scored" in said
     assert "'ssim' gave 0.25 to 1, the same inside each group" in said
     assert "'third' scored no row" in said
@@ -295,24 +302,187 @@ def test_steps_with_spread_start_the_count_anew() -> None:
     quiet = Quiet(2)
     for step in range(10):
         column = [0.0, 0, 0, 0] if step % 2 else [0.0, 1, 0, 0]
-        quiet.look(scores_of(column), GROUPS, step=step)
+        look(quiet, column, step=step)
     assert quiet.count == 1
 
 
 def test_a_policy_that_has_converged_ends_its_training_well() -> None:
     quiet = Quiet(2)
-    quiet.look(scores_of([0, 1, 0, 0]), GROUPS, step=1)
-    quiet.look(scores_of([1, 1, 1, 1]), GROUPS, step=2)
-    assert quiet.look(scores_of([1, 1, 1, 1]), GROUPS, step=3).endswith("to go on all the same.")
+    look(quiet, [0, 1, 0, 0], step=1)
+    look(quiet, [1, 1, 1, 1], step=2)
+    assert look(quiet, [1, 1, 1, 1], step=3).endswith("to go on all the same.")
     assert "No step had a higher mean reward, so the policy has converged" in quiet.converged
 
 
 def test_a_policy_that_has_collapsed_does_not() -> None:
     quiet = Quiet(2)
-    quiet.look(scores_of([0, 1, 0, 0]), GROUPS, step=1)
-    quiet.look(scores_of([0, 0, 0, 0]), GROUPS, step=2)
+    look(quiet, [0, 1, 0, 0], step=1)
+    look(quiet, [0, 0, 0, 0], step=2)
     with pytest.raises(RunError, match="For 2 steps in a row"):
-        quiet.look(scores_of([0, 0, 0, 0]), GROUPS, step=3)
+        look(quiet, [0, 0, 0, 0], step=3)
+
+
+def test_convergence_is_by_the_best_of_the_quiet_steps() -> None:
+    """Prompts differ in what can be reached, so the last quiet step may lie below."""
+    quiet = Quiet(3)
+    look(quiet, [0.95, 1, 1, 0.95], step=1)
+    for step, value in ((2, 1.0), (3, 1.0), (4, 0.9)):
+        look(quiet, [value] * 4, step=step)
+    assert "has converged" in quiet.converged
+
+
+def test_rewards_that_cancel_in_the_sum_but_not_in_the_advantages_are_not_quiet() -> None:
+    """Per-reward z-scores (gdpo) learn where the weighted sum is the same for all."""
+    scores = scores_of([0, 0, 1, 1], [2, 2, 0, 0])
+    scores = replace(scores, weights=torch.tensor([2.0, 1.0], dtype=torch.float64))
+    one = torch.zeros(4, dtype=torch.int64)
+    assert advantages.gdpo(scores.matrix, scores.weights, one).abs().min() > 0.5
+    assert Quiet(1).look(scores, advantages.gdpo(scores.matrix, scores.weights, one), one, step=1) == ""
+    said = Quiet(None).look(scores, advantages.group(scores.matrix, scores.weights, one), one, step=1)
+    assert "'ocr' gave 0 to 1, which did not count" in said
+
+
+def test_the_count_goes_on_after_a_resume() -> None:
+    first, second = Quiet(3), Quiet(3)
+    look(first, [0, 1, 0, 0], step=1)
+    look(first, [1, 1, 1, 1], step=2)
+    second.restore(json.loads(json.dumps(first.state())))
+    assert vars(second) == vars(first)
+    second.restore({})
+    assert vars(second) == vars(Quiet(3))
+
+
+def test_updates_that_a_loss_scaler_skips_for_ever_stop_the_run() -> None:
+    skipped = Skipped()
+    for count in range(1, 60):
+        skipped.look(skipped=count % 20 != 0, scale=1.0)
+    skipped = Skipped()
+    for _ in range(19):
+        skipped.look(skipped=True, scale=1.0)
+    with pytest.raises(
+        RunError, match=r"skipped 20 updates in a row, and its scale fell to 6e-08: the gradient is not"
+    ):
+        skipped.look(skipped=True, scale=6e-8)
+
+
+def test_a_step_that_was_broken_off_leaves_no_count_behind() -> None:
+    class Later(TinyTokens):
+        broken = False
+
+        def replay(self, rollout, steps):
+            found = super().replay(rollout, steps)
+            return Steps(logprobs=found.logprobs * math.nan) if self.broken else found
+
+    policy = Later()
+    trainer = make(policy, updates_per_rollout=3, warmup_steps=100)
+    handle = trainer.optimizer.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
+    with pytest.raises(RunError, match="update 2"):
+        trainer.step()
+    handle.remove()
+    policy.broken = False
+    report = trainer.step()
+    assert report.metrics["learning_rate"] == pytest.approx(3 / 100 * 1e-2)
+    assert report.metrics["sampling/sampling_logp_difference/mean"] < 1e-5  # it was measured
+
+
+def test_a_checkpoint_replaces_nothing_but_a_checkpoint(tmp_path: Path) -> None:
+    trainer = make()
+    trainer.step()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/thesis.txt").write_text("years")
+    with pytest.raises(UsageError, match=r"work holds files that are no checkpoint, and would be replaced\. Choose"):
+        trainer.save(tmp_path / "work")
+    assert (tmp_path / "work/thesis.txt").read_text() == "years"
+    trainer.save(tmp_path / "state")
+    trainer.save(tmp_path / "state")
+
+
+def test_a_policy_that_cannot_write_leaves_nothing(tmp_path: Path) -> None:
+    class Full(TinyTokens):
+        def save(self, folder):
+            raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos")
+
+    trainer = make(Full())
+    trainer.step()
+    with pytest.raises(RunError, match=r"cannot be written: the policy's save raised RuntimeError: \[enforce fail"):
+        trainer.save(tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state, place: (place / "probe.safetensors").unlink(), "sample for the reference cannot be read"),
+        (lambda state, place: state["probe"].update(prompt=99), "had at least 100 training prompts, this one has 12"),
+        (lambda state, place: state.update(probe={"prompt": 0}), "sample for the reference cannot be read"),
+        (lambda state, place: state.update(optimizer={"abc": {}}), "numbers in state.json are not what was saved"),
+        (lambda state, place: state.update(optimizer={"0": 5}), "numbers in state.json are not what was saved"),
+        (
+            lambda state, place: (state.update(optimizer={}), save_file({}, place / "optimizer.safetensors")),
+            "optimizer.safetensors is empty",
+        ),
+        (lambda state, place: save_file({}, place / "optimizer.safetensors"), "lacks parts of the parameter 0"),
+        (lambda state, place: forget(place, "3.exp_avg_sq"), "optimizer.safetensors lacks parts of the parameter 3"),
+    ],
+)
+def test_changed_checkpoints_are_refused_before_anything_is_loaded(change, message: str, tmp_path: Path) -> None:
+    trainer = make(TinyTokens(), **KL)
+    trainer.step()
+    place = tmp_path / "step_000001"
+    trainer.save(place)
+    state = json.loads((place / "state.json").read_text())
+    change(state, place)
+    (place / "state.json").write_text(json.dumps(state))
+    fresh = make(TinyTokens(), **KL)
+    before = weights(fresh)
+    with pytest.raises(CheckpointError, match=message):
+        fresh.load(place)
+    assert torch.equal(weights(fresh), before)
+
+
+def forget(place: Path, name: str) -> None:
+    tensors = load_file(place / "optimizer.safetensors")
+    del tensors[name]
+    save_file(tensors, place / "optimizer.safetensors")
+
+
+def test_pruning_gets_past_what_a_kill_has_left(tmp_path: Path) -> None:
+    trainer = make()
+    for step in (1, 2):
+        trainer.step()
+        trainer.save(tmp_path / f"step_{step:06d}")
+    (tmp_path / ".step_000001.former").mkdir()
+    (tmp_path / ".step_000001.former/rest").touch()
+    checkpoint.prune(tmp_path, 1)
+    assert [p.name for p in tmp_path.iterdir()] == ["step_000002"]
+
+
+def test_the_probe_is_a_row_that_decides_something() -> None:
+    class FirstRowForced(Shared):
+        """Nothing is decided in the first row of a rollout."""
+
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+            found.mask[0] = False
+            return found
+
+    with pytest.raises(RunError, match="The reference has changed: after the first step"):
+        make(FirstRowForced(), **KL).step()
+
+
+def test_whole_sequence_losses_replay_no_masked_slice_either() -> None:
+    class LastMasked(TinyTokens):
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+            found.mask[:, -1] = False
+            return found
+
+    cut, whole = LastMasked(slices=7), LastMasked()
+    options = {"objective": objectives.gspo(kl_coef=0.1), "updates_per_rollout": 2, "learning_rate": 0.05}
+    a, b = make(cut, **options), make(whole, **options)
+    a.step(), b.step()
+    assert slice(6, 7) not in [steps for _, steps in cut.replayed]
+    assert torch.allclose(weights(a), weights(b), rtol=0, atol=2e-6)
 
 
 def test_iteration_ends_on_convergence() -> None:

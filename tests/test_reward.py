@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -202,6 +203,35 @@ def test_skipping_has_a_limit() -> None:
     with pytest.raises(RewardError, match=r"it lost 2 of 4 rows; skip_limit allows a share of 0\.4\. Mend the reward"):
         score([term], given)
     assert score([replace(term, skip_limit=0.5)], given).failed == [2]
+
+
+def test_a_number_beyond_all_bounds_is_infinite() -> None:
+    with pytest.raises(RewardError, match=r"'mine' gave inf for row 0 \(prompt 'prompt 0'\)"):
+        score([RewardTerm(name="mine", reward=says([10**400]))], samples("a"))
+
+
+def test_rows_are_numbered_as_in_the_step_also_group_by_group() -> None:
+    def strange(given: Sequence[Sample]) -> list[float]:
+        if len(given) > 2:
+            raise ValueError("all at once is too much")
+        return [math.inf if s.output == "bad" else 1.0 for s in given]
+
+    with pytest.raises(RewardError, match="gave inf for row 5 "):
+        score([RewardTerm(name="r", reward=strange, on_error="skip")], in_groups("a", "b", "c", "d", "e", "bad"))
+
+
+def test_a_failed_call_lets_go_of_what_it_held() -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def heavy(given: Sequence[Sample]) -> list[float]:
+        assert all(ref() is None for ref in held)
+        big = torch.zeros(10)
+        held.append(weakref.ref(big))
+        if len(given) > 2:
+            raise RuntimeError("CUDA out of memory.")
+        return [1.0] * len(given)
+
+    assert score([RewardTerm(name="r", reward=heavy, on_error="skip")], in_groups(*"abcd")).failed == [0]
 
 
 def test_a_passing_failure_costs_nothing() -> None:

@@ -168,7 +168,9 @@ def test_a_step_that_the_journal_lacks_is_not_saved(monkeypatch: pytest.MonkeyPa
         write(self, name, row)
 
     monkeypatch.setattr(Journal, "_append", full)
-    with pytest.raises(RunError, match=r"No space left on device\.\nGo on from out/checkpoints/step_000002 with --res"):
+    with pytest.raises(
+        RunError, match=r"device\.\nThis state was not saved: .* go on from out/checkpoints/step_000002 with"
+    ):
         train("out", run__save_every=2)
     monkeypatch.setattr(Journal, "_append", write)
     train("out", run__save_every=2, resume=True)
@@ -284,3 +286,82 @@ def test_a_replacement_that_was_killed_is_undone() -> None:
         train("out", trainer__steps=2)
     assert before == {p.relative_to("out"): p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
     assert not Path(".out.replaced").exists()
+
+
+def test_a_converged_run_stays_converged_when_it_is_resumed() -> None:
+    options = {"trainer__steps": 300, "trainer__learning_rate": 0.05, "trainer__max_quiet_steps": 5}
+    ended = train("out", **options, run__save_every=1, run__keep_last=None).steps
+    assert train("out", **options, resume=True).steps == ended
+    for step in (ended, ended - 1, ended - 2):  # in the middle of the quiet steps: the count goes on
+        shutil.rmtree(f"out/checkpoints/step_{step:06d}")
+    assert train("out", **options, resume=True).steps == ended
+
+
+def test_a_failure_between_two_updates_leaves_a_clean_checkpoint_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Trainer._update
+
+    def then_break(self: Trainer, index: int) -> float:
+        norm = update(self, index)
+        Switch.replay_is_nan = index == 4
+        return norm
+
+    monkeypatch.setattr(Trainer, "_update", then_break)
+    options = {"trainer__updates_per_rollout": 2, "run__save_every": 1}
+    with pytest.raises(
+        RunError, match=r"step 3, update 2.*\nThe state after step 2 is saved in out/checkpoints/step_000002"
+    ):
+        train("out", **options)
+    monkeypatch.setattr(Trainer, "_update", update)
+    Switch.off()
+    train("out", **options, resume=True)
+    train("straight", **options)
+    assert steady("out") == steady("straight")
+
+
+def test_a_best_that_could_not_be_written_is_written_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Trainer.save
+
+    def full(self: Trainer, folder: Path, **options: Any) -> None:
+        if folder.name == "best" and self.completed == 3:
+            raise RunError("The checkpoint best cannot be written: No space left on device.")
+        save(self, folder, **options)
+
+    monkeypatch.setattr(Trainer, "save", full)
+    options = {"run__eval_every": 3, "run__best": "digits"}
+    with pytest.raises(RunError, match=r"best cannot be written.*\nThe state after step 3 is saved"):
+        train("out", **options, trainer__steps=4)
+    monkeypatch.setattr(Trainer, "save", save)
+    train("out", **options, trainer__steps=4, resume=True)
+    scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl")}
+    assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == max((3, 4), key=lambda s: (scores[s], -s))
+
+
+def test_a_failed_last_evaluation_says_where_the_state_is() -> None:
+    def act(samples: Sequence[Sample]) -> None:
+        if Path("out/checkpoints/step_000006").exists():
+            raise OSError("gone")
+
+    Switch.before_reward = act
+    with pytest.raises(
+        RewardError, match=r"gone.*\nThe state after step 6 is saved in out/checkpoints/step_000006; with"
+    ):
+        train("out")
+    assert Path("out/report.html").is_file()
+
+
+def test_memory_that_ends_in_an_update_saves_no_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = torch.optim.AdamW.step
+    calls: list[int] = []
+
+    def fail(self: torch.optim.AdamW, *given: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has 79 GiB.")
+        return step(self, *given, **options)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", fail)
+    with pytest.raises(
+        RunError, match=r"Out of memory while making an update: .*2\.50 GiB\. Rem.*\nThis state was not sa"
+    ):
+        train("out")
+    assert not Path("out/checkpoints").exists()
