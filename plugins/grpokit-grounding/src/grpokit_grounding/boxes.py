@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal
 
 Edges = Literal["exclusive", "inclusive"]
@@ -62,10 +61,10 @@ def read_box(value: Any, edges: Edges) -> Box:
     if len(found) != 4:
         raise ValueError(f"it has {len(found)} entries")
     for name, x in zip(("x1", "y1", "x2", "y2"), found, strict=True):
-        if not isinstance(x, Real) or isinstance(x, bool):
+        if isinstance(x, bool) or not isinstance(x, (int, float)):
             raise ValueError(f"its {name} is a {type(x).__name__}, not a number")
         if not abs(x) <= LARGEST:  # so written that NaN is refused too
-            raise ValueError(f"its {name} is not a number between -{LARGEST:.0e} and {LARGEST:.0e}")
+            raise ValueError(f"its {name} is not a number between -{LARGEST:,.0f} and {LARGEST:,.0f}")
     box = Box(x1=float(found[0]), y1=float(found[1]), x2=float(found[2]), y2=float(found[3]))
     if box.x2 < box.x1 or box.y2 < box.y1:
         raise ValueError("its second corner is not right of and below its first")

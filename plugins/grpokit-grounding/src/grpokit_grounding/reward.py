@@ -68,9 +68,10 @@ class BoxIoU:
             return read_box(sample.prompt.target, self.edges)
         except ValueError as error:
             said = repr(sample.prompt.target)
+            less = "<" if self.edges == "exclusive" else "<="
             raise DataError(
-                "The reward 'box-iou' compares with a box: expected [x1, y1, x2, y2] with x1 < x2 and y1 < y2, as a "
-                f"list or its JSON text, as the target of row {row} (prompt {sample.prompt.text!r}), got "
+                f"The reward 'box-iou' compares with a box: expected [x1, y1, x2, y2] with x1 {less} x2 and y1 {less} "
+                f"y2, as a list or its JSON text, as the target of row {row} (prompt {sample.prompt.text!r}), got "
                 f"{said if len(said) <= 80 else said[:80] + '...'}: {error}. Correct the target, or leave it out where "
                 "there is no box."
             ) from error
