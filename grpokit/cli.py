@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpokit.errors import GrpokitError, UsageError, counted
+from grpokit.errors import GrpokitError, RunError, UsageError, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,9 +116,9 @@ def sample(
     )
     try:
         folder.save_outputs(out, samples)
-    except OSError as error:
+    except RunError as error:
         raise UsageError(
-            f"The samples cannot be written to {out}: {error}. Choose another folder with --out."
+            f"The samples cannot be written to {out}: {error.__cause__}. Choose another folder with --out."
         ) from error
     print(f"{counted(len(samples), 'sample')} in {out}")
 

@@ -27,7 +27,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
     yield RewardSpec(
         name="box-format",
         factory="grpokit_grounding.reward:BoxFormat",
-        summary="1 where the text is <think>...</think><answer>[x1, y1, x2, y2]</answer> and nothing else",
+        summary="1 where the text is thoughts and then one box, each in its tags, and nothing else",
         accepts={"text"},
         range=(0.0, 1.0),
         install=_INSTALL,
