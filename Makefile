@@ -41,4 +41,5 @@ $(SMALL): | $(BIN)/python
 $(FULL): | $(BIN)/python
 	@echo "installing the full environment (a few minutes the first time)"
 	$(INSTALL) -r requirements-dev.txt
+	@$(BIN)/python -c "import torchvision" 2>/dev/null || $(BIN)/python tools/torchvision_beside_cpu_torch.py
 	touch $@

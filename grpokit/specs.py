@@ -7,7 +7,7 @@ fast and a missing dependency of one reward does not touch the others. New field
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,14 +43,18 @@ class RewardSpec(Spec):
     Attributes:
         accepts: the kinds of output that it can score: "image", "text".
         range: the lowest and highest score, None where there is no bound.
-        examples: pairs (better, worse) of samples as plain data, for documentation and checks.
+        per_sample: whether a sample's score is its own. False: it depends on its group (whole groups always come).
+        examples: pairs (better, worse), for documentation and checks. Each side is a mapping with `output` and, where
+            the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For what is no plain data, such
+            as pictures: "package.module:function" of a function that takes nothing and returns such pairs.
     """
 
     kind: ClassVar[str] = "reward"
 
     accepts: frozenset[str] | set[str] = frozenset({"image", "text"})
     range: tuple[float | None, float | None] = (None, None)
-    examples: Sequence[Any] = ()
+    per_sample: bool = True
+    examples: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] | str = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,4 @@
-"""The command line. Thin: it reads arguments, calls the library and prints.
-
-Nothing heavy is imported before a command needs it. Bad input prints one message and exits with 2, a failed run with
-1, Ctrl-C with 130 after a checkpoint was saved.
-"""
+"""The commands that make and read runs: train, sample, evaluate, report, rescore, redraw."""
 
 from __future__ import annotations
 
@@ -10,27 +6,14 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from grpokit.errors import GrpokitError, RunError, UsageError, counted
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from grpokit.types import Prompt
-
-
-app = typer.Typer(
-    help="Post-train image generators, and any other stochastic generator, with GRPO.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+from grpokit.cli.app import app, console, given_prompts, parse_parameters
+from grpokit.errors import RunError, UsageError, counted
 
 Source = Annotated[
     str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder to --resume.")
@@ -42,16 +25,6 @@ RunOrSource = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config, as in trainer.steps=50.")
 ]
-
-
-def main() -> None:
-    """Entry point of the `grpokit` command."""
-    sys.path.append(os.getcwd())  # so that a config can name `my_rewards:brightness` in a file beside it
-    try:
-        app()
-    except GrpokitError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
 
 
 @app.command()
@@ -68,7 +41,7 @@ def train(
 
     config, name = build.read_config(source, overrides or [])
     try:
-        with watch(_console()) as watcher:
+        with watch(console()) as watcher:
             result = run.train(config, name=name, resume=resume, overwrite=overwrite, force=force, watcher=watcher)
     except KeyboardInterrupt:
         print("Stopped at once: what came after the last saved checkpoint is lost.", file=sys.stderr)
@@ -98,7 +71,7 @@ def sample(
     from grpokit.evaluation import draw
 
     config, policy = _load_policy(source, overrides)
-    given = _given_prompts(prompt, prompts)
+    given = given_prompts(prompt, prompts)
     if os.path.isfile(out):
         raise UsageError(f"{out} is a file; expected a folder for the samples. Choose another with --out.")
     if os.path.isdir(out) and any(out.iterdir()) and not overwrite:
@@ -190,13 +163,13 @@ def rescore(
 
     from grpokit import rescore as rescoring
 
-    found = rescoring.rescore(run, reward, _parameters(parameters or []), out=out)
+    found = rescoring.rescore(run, reward, parse_parameters(parameters or []), out=out)
     table = Table("reward", box=None, pad_edge=False)
     for title in rescoring.HEADINGS:
         table.add_column(title, justify="right")
     for name, *cells in rescoring.table(found):
         table.add_row(Text(name), *cells)
-    _console().print(table)
+    console().print(table)
     for line in rescoring.lines(found):
         print(line)
 
@@ -214,106 +187,6 @@ def redraw(
         print(line)
     if not found.equal:
         raise typer.Exit(1)
-
-
-@app.command()
-def plugins() -> None:
-    """List policies, rewards and presets with the package that brings each, and what is broken."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from grpokit import registry
-
-    found = registry.plugins()
-    table = Table(box=None, pad_edge=False)
-    for title in ("kind", "name", "package", "version", "state"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("what it does")  # the only one that a narrow terminal breaks
-
-    def row(kind: str, name: str, plugin: registry.Plugin, state: str, text: str) -> None:
-        cells = (kind, name, plugin.package, plugin.version)  # as Text: a plugin's own brackets are no markup
-        table.add_row(*map(Text, cells), Text(state, style="" if state == "ok" else "red"), Text(text))
-
-    for kind in ("policy", "reward", "preset", "advantage", "objective"):
-        for plugin, spec in registry.specs(kind):
-            row(kind, spec.name, plugin, "ok", spec.summary)
-    for plugin in found:
-        if plugin.error:
-            row("plugin", plugin.name, plugin, "broken", "see below")
-        elif not plugin.specs:
-            row("plugin", plugin.name, plugin, "ok", "watches runs")
-    console = _console()
-    console.print(table)
-    for plugin in found:
-        if plugin.error:
-            console.print(f"{plugin.name}: {plugin.error}", markup=False, soft_wrap=True)
-
-
-@app.command()
-def check(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A policy or reward: its name, or package.module:Name.")],
-    parameters: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its parameters, as in temperature=0.7.")
-    ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="policy or reward, where NAME could be both.")] = None,
-    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt for a policy; give two.")] = None,
-    prompts: Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")] = None,
-    slow: Annotated[bool, typer.Option("--slow", help="Also check that a policy learns a toy reward.")] = False,
-) -> None:
-    """Check a policy or a reward against its contract."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from grpokit import checking
-    from grpokit.testing import find, outcomes
-
-    given = _given_prompts(prompt, prompts)
-    params = _parameters(parameters or [])
-    if find.kind_of(name, kind) == "policy":
-        checks = checking.of_policy(name, params, given if prompts is None or given is None else given[:4], slow=slow)
-    else:
-        if given:
-            raise UsageError(f"'{name}' is a reward, which reads no prompts: leave --prompt and --prompts out.")
-        checks = checking.of_reward(name, params)
-    table = Table("check", "result", "message", box=None, pad_edge=False)
-    failed = 0
-    for outcome in outcomes(checks):
-        failed += not outcome.ok
-        state = Text("ok" if outcome.ok else "failed", style="" if outcome.ok else "red")
-        table.add_row(Text(outcome.name), state, Text(outcome.message))
-    _console().print(table)
-    print(
-        f"{name}: {failed} of {table.row_count} checks failed"
-        if failed
-        else f"{name}: all {table.row_count} checks passed"
-    )
-    if failed:
-        raise typer.Exit(1)
-
-
-@app.command()
-def schema() -> None:
-    """Print the JSON schema of a config, for editors."""
-    from grpokit import config
-
-    print(config.schema())
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        import grpokit
-
-        print(grpokit.__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
 
 
 def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
@@ -345,34 +218,6 @@ def _load_policy(source: str, overrides: list[str] | None) -> tuple[Any, Any]:
     return config, policy
 
 
-def _given_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Prompt] | None:
-    """The prompts of --prompt and --prompts, or None where neither is given."""
-    from grpokit import data
-
-    if prompt and prompts:
-        raise UsageError("Give either --prompt or --prompts, not both.")
-    if prompt:
-        return data.as_prompts(prompt)
-    return data.read_text(prompts) if prompts else None
-
-
-def _parameters(given: list[str]) -> dict[str, Any]:
-    import yaml
-
-    from grpokit.source import parse_value
-
-    params = {}
-    for item in given:
-        key, equals, value = item.partition("=")
-        if not equals or not key.isidentifier():
-            raise UsageError(f"Expected a parameter as key=value, got '{item}'.")
-        try:
-            params[key] = parse_value(value)
-        except yaml.YAMLError as error:
-            raise UsageError(f"The value of {key} is not YAML: {value!r}.") from error
-    return params
-
-
 def _print_scores(columns: Mapping[str, Mapping[str, Any]]) -> None:
     """A table of mean scores with their confidence half-widths."""
     from rich.table import Table
@@ -387,11 +232,4 @@ def _print_scores(columns: Mapping[str, Mapping[str, Any]]) -> None:
     names = [n for n in next(iter(columns.values())) if n != "step" and not n.endswith("/ci95")]
     for name in names:
         table.add_row(name, *(shown(row, name) for row in columns.values()))
-    _console().print(table)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=160)
+    console().print(table)

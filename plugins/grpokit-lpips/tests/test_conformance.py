@@ -1,0 +1,22 @@
+"""lpips against grpokit's conformance checks, with a random trunk."""
+
+from grpokit import registry
+from grpokit.testing import example_samples, outcomes, reward_checks
+from grpokit_lpips.reward import LPIPSReward
+
+
+def test_lpips(checkpoints):
+    params = {"net": "squeeze", "weights_path": checkpoints["squeeze"], "device": "cpu", "batch_size": 4}
+    results = list(
+        outcomes(
+            reward_checks(
+                LPIPSReward(**params),
+                example_samples({"image"}),
+                spec=registry.find("reward", "lpips")[1],
+                params=params,
+                module="grpokit_lpips.plugin",
+            )
+        )
+    )
+    assert len(results) == 11
+    assert [result for result in results if not result.ok] == []
