@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from grpokit.errors import ConfigError, DataError, PluginError, UsageError
 from grpokit.objectives import Objective
 from grpokit.policy import Policy, missing_methods
 from grpokit.reward import RewardTerm
+from grpokit.specs import PolicySpec, RewardSpec
 from grpokit.trainer import Trainer
 from grpokit.types import Prompt
+from grpokit.workers import PooledReward
 
 
 def read_config(source: str, overrides: Sequence[str] = ()) -> tuple[RunConfig, str]:
@@ -77,21 +79,62 @@ def policy(config: RunConfig) -> Policy:
 
 
 def rewards(config: RunConfig) -> list[RewardTerm]:
-    """Build the reward terms, in the config's order."""
-    return [_term(config, i, reward) for i, reward in enumerate(config.rewards)]
+    """Build the reward terms, in the config's order; each must accept what the policy makes.
+
+    Those with worker processes have them started; `close` ends these.
+    """
+    terms: list[RewardTerm] = []
+    try:
+        for i, reward in enumerate(config.rewards):
+            terms.append(_term(config, i, reward))
+    except BaseException:
+        close(terms)
+        raise
+    return terms
+
+
+def close(terms: Sequence[RewardTerm]) -> None:
+    """End the worker processes of rewards."""
+    for term in terms:
+        if isinstance(term.reward, PooledReward):
+            term.reward.close()
 
 
 def _term(config: RunConfig, index: int, reward: RewardConfig) -> RewardTerm:
     with _at(config, "rewards", index):
-        built = registry.create("reward", reward.use, reward.params)
-        _check_callable("reward", reward.use, built, "samples")
+        _check_accepts(config, reward.use)
+        built: Any
+        if reward.workers:
+            built = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
+            built.start()
+        else:
+            built = registry.create("reward", reward.use, reward.params)
+            _check_callable("reward", reward.use, built, "samples")
     return RewardTerm(
         name=reward.name or reward.use.rpartition(":")[2],
         reward=built,
         weight=reward.weight,
+        every=reward.every,
         on_error=reward.on_error,
         skip_limit=reward.skip_limit,
     )
+
+
+def _check_accepts(config: RunConfig, use: str) -> None:
+    """Hold what a reward accepts against what the policy makes, as far as plugins say so."""
+    reward = registry.spec_of("reward", use)
+    with _at(config, "policy"):
+        policy = registry.spec_of("policy", config.policy.use)
+    if isinstance(reward, RewardSpec) and isinstance(policy, PolicySpec) and policy.makes not in reward.accepts:
+        others = sorted(s.name for _, s in registry.specs("reward") if policy.makes in getattr(s, "accepts", ()))
+        raise ConfigError(
+            f"The reward '{use}' scores {_several(reward.accepts)}, but the policy '{config.policy.use}' makes "
+            f"{_several([policy.makes])}. Installed rewards for these: {', '.join(others) or 'none'}."
+        )
+
+
+def _several(kinds: Iterable[str]) -> str:
+    return " or ".join(kind if kind.endswith("s") else f"{kind}s" for kind in sorted(kinds))
 
 
 def _check_callable(kind: str, name: str, built: Any, arguments: str) -> None:
@@ -185,9 +228,10 @@ def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
         built: AdvantageFn = _component("advantage", given, {})
         _check_callable("advantage", name, built, "rewards, weights and groups")
         groups = torch.arange(2).repeat_interleave(config.trainer.group_size)
-        scores = torch.arange(float(len(groups) * len(rewards))).reshape(len(groups), -1).double()
+        weights = torch.tensor([r.weight for r in rewards if not r.monitor], dtype=torch.float64)
+        scores = torch.arange(float(len(groups) * len(weights))).reshape(len(groups), -1).double()
         with registry.explained(f"The advantage '{name}' cannot work"):
-            built(scores, torch.tensor([r.weight for r in rewards], dtype=torch.float64), groups)
+            built(scores, weights, groups)
     return built
 
 

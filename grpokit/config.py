@@ -51,12 +51,32 @@ class Component(BaseModel):
 class RewardConfig(Component):
     """A reward in the mix; keys beside these go to its factory."""
 
-    weight: float = Field(default=1.0, allow_inf_nan=False, description="factor in the weighted sum")
+    weight: float = Field(
+        default=1.0, allow_inf_nan=False, description="factor in the weighted sum; 0: a monitor, measured only"
+    )
+    every: _Total = Field(default=1, ge=1, description="a monitor is measured in the first of so many steps")
     name: _Text | None = Field(default=None, description="its name in metrics; by default what `use` says")
     on_error: Literal["stop", "skip"] = Field(default="stop", description="what an exception does")
     skip_limit: float = Field(
         default=0.5, ge=0, le=1, description="with on_error: skip, the largest share of rows that may be lost to it"
     )
+    workers: Annotated[int, BeforeValidator(_whole)] = Field(
+        default=0, ge=0, le=256, description="processes that it runs in; 0: the run's own"
+    )
+    reward_timeout: float | None = Field(
+        default=None, gt=0, le=86_400, allow_inf_nan=False, description="with workers, seconds that a call may take"
+    )
+
+    @model_validator(mode="after")
+    def _keys_that_go_together(self) -> RewardConfig:
+        if self.every > 1 and self.weight != 0:
+            raise ValueError(
+                f"every: {self.every} goes with weight: 0 (a monitor); a reward that is trained on is needed in each "
+                "step"
+            )
+        if self.reward_timeout is not None and not self.workers:
+            raise ValueError("reward_timeout needs a process that can be ended: set workers to 1 or more")
+        return self
 
 
 _COMPANIONS = {
@@ -182,6 +202,13 @@ class RunConfig(_Strict):
     rewards: list[RewardConfig] = Field(min_length=1)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     run: RunSettings = Field(default_factory=RunSettings)
+
+    @model_validator(mode="after")
+    def _something_to_train_on(self) -> RunConfig:
+        if not any(reward.weight for reward in self.rewards):
+            raise ValueError("all rewards have the weight 0, so they are monitors, and none is left to train on")
+        return self
+
     _source: Source | None = PrivateAttr(default=None)
 
     def place(self, *path: str | int) -> str:

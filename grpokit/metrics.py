@@ -98,9 +98,9 @@ def reward_metrics(scores: Scores, groups: Tensor, advantages: Tensor) -> dict[s
         groups: [B] group ids.
         advantages: [B] or [B, T].
     """
-    total = scores.total
+    total, trained = scores.total, scores.trained
     known = ~total.isnan()
-    quiet = zero_std_groups(scores.matrix, scores.weights, groups)
+    quiet = zero_std_groups(trained.matrix, trained.weights, groups)
     stds = [
         float(part.std()) if len(part) > 1 else 0.0 for part in (total[known & (groups == g)] for g in groups.unique())
     ]
@@ -113,8 +113,10 @@ def reward_metrics(scores: Scores, groups: Tensor, advantages: Tensor) -> dict[s
         "advantage/std": float(advantages.std()),
         "advantage/abs_max": float(advantages.abs().max()),
     }
-    columns = zip(scores.names, scores.matrix.T, scores.seconds, scores.failed, strict=True)
-    for name, column, seconds, failed in columns:
+    columns = zip(scores.names, scores.matrix.T, scores.seconds, scores.failed, scores.asked, strict=True)
+    for name, column, seconds, failed, asked in columns:
+        if not asked:
+            continue
         kept = column[~column.isnan()]
         metrics[f"rewards/{name}/mean"] = float(kept.mean()) if len(kept) else float("nan")
         metrics[f"rewards/{name}/std"] = float(kept.std()) if len(kept) > 1 else 0.0

@@ -173,6 +173,16 @@ def find(kind: str, name: str) -> tuple[Plugin, Spec]:
     raise PluginError(message)
 
 
+def spec_of(kind: str, name: str) -> Spec | None:
+    """The spec called `name`, or None for "package.module:function", which no plugin announces.
+
+    Raises:
+        PluginError: no such name, or several.
+    """
+    prefix = name.rpartition(":")[0]
+    return None if prefix and prefix not in {p.name for p in plugins()} else find(kind, name)[1]
+
+
 def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any:
     """Build the component `name` of a kind with its parameters.
 

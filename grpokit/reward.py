@@ -3,7 +3,7 @@
 A reward is any callable `Sequence[Sample] -> Sequence[float]`. One call gets whole groups. NaN means "cannot score
 this sample" and is counted; infinity, a wrong length or a wrong type stop the run and name the reward and the row. An
 exception stops it too, unless the term says `on_error="skip"`: then the groups that raise it alone count as unscored,
-up to a share of the rows.
+up to a share of the rows. Rewards in worker processes work on the same samples at the same time as the others.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from grpokit.errors import RewardError, UsageError
 from grpokit.types import Sample
+from grpokit.workers import Pending, PooledReward, in_words
 
 Reward: TypeAlias = Callable[[Sequence[Sample]], Sequence[float]]
 
@@ -34,7 +35,9 @@ class RewardTerm:
     Attributes:
         name: the column's name in metrics.
         reward: the callable.
-        weight: what it is multiplied by in the weighted sum.
+        weight: what it is multiplied by in the weighted sum. With 0 the reward is a monitor: it is measured and never
+            trained on.
+        every: a monitor is measured in the first of so many training steps.
         on_error: "stop", or "skip": an exception makes its rows unscored.
         skip_limit: with "skip", the largest share of rows that may be lost to exceptions before it stops all the same.
     """
@@ -42,8 +45,18 @@ class RewardTerm:
     name: str
     reward: Reward
     weight: float = 1.0
+    every: int = 1
     on_error: Literal["stop", "skip"] = "stop"
     skip_limit: float = 0.5
+
+    @property
+    def monitor(self) -> bool:
+        """Whether it is only measured."""
+        return self.weight == 0
+
+    def due(self, step: int | None) -> bool:
+        """Whether it is measured in a training step, counted from 1; None is no training step."""
+        return step is None or not self.monitor or (step - 1) % self.every == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +65,11 @@ class Scores:
 
     Attributes:
         matrix: [B, R] fp64, NaN where a reward could not score.
-        weights: [R] fp64.
+        weights: [R] fp64; 0 for a monitor.
         names: R names.
         seconds: R wall-clock seconds.
         failed: R counts of rows that were lost to exceptions and skipped.
+        asked: R, whether the reward was asked at all; a monitor is not in each step.
         notes: a sentence for each reward that raised and was skipped.
     """
 
@@ -64,11 +78,26 @@ class Scores:
     names: Sequence[str]
     seconds: Sequence[float]
     failed: Sequence[int]
+    asked: Sequence[bool]
     notes: Sequence[str] = ()
 
     @property
+    def trained(self) -> Scores:
+        """Without the monitors: what advantages are made of."""
+        kept = self.weights.nonzero()[:, 0].tolist()
+        return Scores(
+            matrix=self.matrix[:, kept],
+            weights=self.weights[kept],
+            names=[self.names[i] for i in kept],
+            seconds=[self.seconds[i] for i in kept],
+            failed=[self.failed[i] for i in kept],
+            asked=[self.asked[i] for i in kept],
+            notes=self.notes,
+        )
+
+    @property
     def total(self) -> Tensor:
-        """[B] weighted sum of what each row got; NaN for a row that no reward scored.
+        """[B] weighted sum of what each row got; NaN for a row that no reward scored but monitors.
 
         A score that is missing counts as that reward's mean over the other rows, not as 0.
         """
@@ -77,6 +106,7 @@ class Scores:
 
 def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
     """Scores [B, R] and weights [R] -> [B], with missing scores as in `Scores.total`."""
+    matrix, weights = matrix[:, weights != 0], weights[weights != 0]
     means = matrix.nanmean(0).nan_to_num(nan=0.0)
     total = (torch.where(matrix.isnan(), means, matrix) * weights.to(matrix)).sum(-1)
     return torch.where(matrix.isnan().all(-1), torch.nan, total)
@@ -112,37 +142,97 @@ def _name_of(reward: Any) -> str:
     return str(getattr(reward, "__name__", type(reward).__name__))
 
 
-def score(terms: Sequence[RewardTerm], samples: Sequence[Sample]) -> Scores:
-    """Run every reward on all samples.
+def score(terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None) -> Scores:
+    """Run the rewards on all samples.
+
+    Args:
+        terms: the rewards.
+        samples: B samples.
+        step: of training, from 1, in which some monitors may not be due; None asks all.
 
     Raises:
         RewardError: a reward raised (and its `on_error` is "stop", or too many rows are lost), or returned infinity,
             a wrong length or type.
         UsageError: a reward cannot work with its parameters or with the targets, whatever its `on_error`.
     """
-    columns: list[list[float]] = []
-    seconds, failed, notes = [], [], []
-    for term in terms:
-        start = time.perf_counter()
-        lost = 0
-        try:
-            values = _call(term, samples)
-        except UsageError:  # a parameter or a target is wrong: skipping rows would hide it
-            raise
-        except (Exception, SystemExit) as error:
-            values, lost = _rescued(term, samples, error)
-            notes.append(f"{_said(term, error, samples)} Called again group by group, it left {lost} rows unscored.")
-        columns.append(_checked(term.name, values, samples))
-        failed.append(lost)
-        seconds.append(time.perf_counter() - start)
+    asked = [term.due(step) for term in terms]
+    begun = {
+        i: term.reward.submit(samples)
+        for i, term in enumerate(terms)
+        if asked[i] and isinstance(term.reward, PooledReward)
+    }
+    columns = [_Column(values=[math.nan] * len(samples)) for _ in terms]
+    try:
+        for i, term in enumerate(terms):
+            if asked[i] and i not in begun:
+                columns[i] = _measured(term, samples)
+        for i, pending in begun.items():
+            columns[i] = _collected(terms[i], pending, samples)
+    finally:
+        for pending in begun.values():
+            pending.cancel()
     return Scores(
-        matrix=torch.tensor(columns, dtype=torch.float64).T.contiguous(),
+        matrix=torch.tensor([c.values for c in columns], dtype=torch.float64).T.contiguous(),
         weights=torch.tensor([t.weight for t in terms], dtype=torch.float64),
         names=[t.name for t in terms],
-        seconds=seconds,
-        failed=failed,
-        notes=notes,
+        seconds=[c.seconds for c in columns],
+        failed=[c.lost for c in columns],
+        asked=asked,
+        notes=[c.note for c in columns if c.note],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    """What one reward said: values [B], how many rows its exceptions cost, and a sentence about these."""
+
+    values: list[float]
+    seconds: float = 0.0
+    lost: int = 0
+    note: str = ""
+
+
+def _measured(term: RewardTerm, samples: Sequence[Sample]) -> _Column:
+    start = time.perf_counter()
+    lost, note = 0, ""
+    try:
+        values = _call(term, samples)
+    except UsageError:  # a parameter or a target is wrong: skipping rows would hide it
+        raise
+    except (Exception, SystemExit) as error:
+        values, lost = _rescued(term, samples, error)
+        note = f"{_said(term, error, samples)} Called again group by group, it left {lost} rows unscored."
+    values = _checked(term.name, values, samples)
+    return _Column(values=values, seconds=time.perf_counter() - start, lost=lost, note=note)
+
+
+def _collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> _Column:
+    """What the worker processes of a reward said; each portion that failed is an error of its rows."""
+    values = [math.nan] * len(samples)
+    lost, failures = 0, []
+    for portion in pending:
+        if portion.error is not None:
+            raise type(portion.error)(f"Reward '{term.name}': {portion.error}") from portion.error
+        if not portion.failure:
+            part = [samples[row] for row in portion.rows]
+            for row, value in zip(portion.rows, _checked(term.name, portion.values, part, portion.rows), strict=True):
+                values[row] = value
+            continue
+        failures.append(f"{portion.failure} on {in_words(portion.rows, samples)}")
+        if term.on_error == "stop":
+            raise RewardError(f"Reward '{term.name}' {failures[0]}. {_REMEDY}")
+        lost += len(portion.rows)
+        if lost > term.skip_limit * len(samples):
+            raise RewardError(
+                f"Reward '{term.name}' {failures[0]}; in all it lost {lost} of {len(samples)} rows or more, and "
+                f"skip_limit allows a share of {term.skip_limit:g}. Mend the reward, or raise its skip_limit."
+            )
+    more = f", and {len(failures) - 3} times more" if len(failures) > 3 else ""
+    note = f"Reward '{term.name}' left {lost} rows unscored: it {'; it '.join(failures[:3])}{more}." if lost else ""
+    return _Column(values=values, seconds=pending.seconds, lost=lost, note=note)
+
+
+_REMEDY = "Mend it, or set `on_error: skip` to count its rows as unscored."
 
 
 def _call(term: RewardTerm, samples: Sequence[Sample]) -> Any:
@@ -157,7 +247,7 @@ def _rescued(term: RewardTerm, samples: Sequence[Sample], error: BaseException) 
     """What a reward that raised says of each group alone, NaN where it raises again, and how many rows that lost."""
     said = _said(term, error, samples)
     if term.on_error == "stop":
-        raise RewardError(f"{said} Mend it, or set `on_error: skip` to count its rows as unscored.") from error
+        raise RewardError(f"{said} {_REMEDY}") from error
     traceback.clear_frames(error.__traceback__)  # they hold what the failed call had made
     values = [math.nan] * len(samples)
     groups: dict[int, list[int]] = {}

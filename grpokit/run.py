@@ -89,13 +89,28 @@ def train(
             from the run's without `force`.
         RunError, RewardError: the run failed; the message says what is left.
     """
-    watcher = watcher or Watcher()
     folder = Path(config.run.dir or Path("runs") / name)
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     if config.run.record:
         record.require()
     terms = build.rewards(config)
+    try:
+        return _train(config, folder, terms, watcher or Watcher(), resume=resume, overwrite=overwrite, force=force)
+    finally:
+        build.close(terms)
+
+
+def _train(
+    config: RunConfig,
+    folder: Path,
+    terms: list[RewardTerm],
+    watcher: Watcher,
+    *,
+    resume: bool,
+    overwrite: bool,
+    force: bool,
+) -> Result:
     prompts, held_out = build.prompts(config)
     if config.run.best is not None and held_out is None:
         raise ConfigError(

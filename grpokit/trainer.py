@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from grpokit import advantages as advantage_functions
-from grpokit import checkpoint, guards, metrics, objectives
+from grpokit import checkpoint, guards, metrics, monitors, objectives
 from grpokit.advantages import AdvantageFn
 from grpokit.backward import Backward
 from grpokit.checked import LOW_PRECISION, CheckedPolicy
@@ -126,7 +126,7 @@ class Trainer:
         self._low_precision = mixed_precision != "no" or self.checked.low_precision
         self._gap_limit = guards.GapLimit.of(max_logprob_gap, low_precision=self._low_precision)
         self._backward = Backward(self.checked, self.objective, self.accelerator.backward)
-        self._quiet = guards.Quiet(max_quiet_steps)
+        self._quiet, self._hacking = guards.Quiet(max_quiet_steps), monitors.Hacking()
         self._probe: guards.ReferenceProbe | None = None
         self.completed = 0
         self.updates_done = 0  # of a step that is under way, or was broken off
@@ -175,10 +175,10 @@ class Trainer:
         with watch("rollout"):
             prompts, rollout = self._rollout(warnings)
         with watch("reward"):
-            scores = score(self.terms, rollout.samples)
-        warnings += scores.notes
-        advantages = self._advantages(scores, rollout)
-        quiet = self._quiet.look(scores, advantages.cpu(), rollout.groups.cpu(), step=number)
+            scores = score(self.terms, rollout.samples, step=number)
+        warnings += [*scores.notes, *self._hacking.look(scores, step=number)]
+        advantages = self._advantages(scores.trained, rollout)
+        quiet = self._quiet.look(scores.trained, advantages.cpu(), rollout.groups.cpu(), step=number)
         warnings += [quiet] * bool(quiet)
         with watch("replay"):
             old, reference = self._scored(rollout, warnings)
@@ -255,6 +255,7 @@ class Trainer:
             "step": self.completed,
             "updates_done": self.updates_done,
             "quiet": self._quiet.state(),
+            "monitors": self._hacking.state(),
             "notes": dict(notes or {}),
         }
         probe: dict[str, Tensor] = {}
@@ -282,6 +283,7 @@ class Trainer:
         if self.accelerator.scaler is not None and "loss_scale" in found.state:
             self.accelerator.scaler.load_state_dict(found.state["loss_scale"])
         self._quiet.restore(found.state.get("quiet", {}))
+        self._hacking.restore(found.state.get("monitors", {}))
         self._probe = probe
         if probe is not None:
             probe.check(self.checked, self._gap_limit, when=f"after loading {folder}")
@@ -433,8 +435,11 @@ class Trainer:
             raise UsageError(f"warmup_steps must be 0 or more, got {self.warmup_steps}.")
         if self.schedule not in SCHEDULES:
             raise UsageError(f"schedule must be one of {', '.join(SCHEDULES)}, got {self.schedule!r}.")
-        trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(self.terms))
-        self.advantage(trial, torch.ones(len(self.terms)), torch.zeros(2, dtype=torch.int64))  # its options, tried now
+        trained = [term for term in self.terms if not term.monitor]
+        if not trained:
+            raise UsageError("All rewards have the weight 0, so they are monitors, and none is left to train on.")
+        trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(trained))
+        self.advantage(trial, torch.ones(len(trained)), torch.zeros(2, dtype=torch.int64))  # its options, tried now
         if len(self.prompts) == 0:
             raise UsageError("There is no prompt to train on.")
 

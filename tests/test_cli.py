@@ -200,7 +200,7 @@ def test_metrics(finished: Path) -> None:
 def test_resolved_config(finished: Path) -> None:
     found = yaml.safe_load((finished / "out/config.yaml").read_text())
     assert found["seed"] == 7
-    settings = {"weight": 1.0, "on_error": "stop", "skip_limit": 0.5}
+    settings = {"weight": 1.0, "on_error": "stop", "skip_limit": 0.5, "every": 1, "workers": 0}
     assert found["rewards"][1] == {"use": "length", **settings, "maximum": 3, "scale": 0.1}
     assert found["trainer"]["micro_batch_size"] == 8  # a default is written out
     assert found["trainer"]["kl_coef"] == 0.01

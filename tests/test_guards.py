@@ -266,6 +266,7 @@ def scores_of(*columns: list[float]) -> Scores:
         names=names,
         seconds=[0.0] * len(columns),
         failed=[0] * len(columns),
+        asked=[True] * len(columns),
     )
 
 

@@ -79,9 +79,10 @@ def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
 
     Of two runs the second is dashed, and a colour means the same metric.
     """
-    names = list(dict.fromkeys(name for run in runs for name in run.weights))
+    weights = {name: weight for run in runs for name, weight in run.weights.items()}
+    names = {name: name if weight else f"{name} (monitor)" for name, weight in weights.items()}
     keys = list(dict.fromkeys(key for run in runs for key in (run.metrics[-1] if run.metrics else {})))
-    rewards = {name: "reward" if name == "reward" else f"rewards/{name}/mean" for name in names}
+    rewards = {said: "reward" if name == "reward" else f"rewards/{name}/mean" for name, said in names.items()}
     phases = {key.removeprefix("time/"): key for key in keys if key.startswith("time/")}
     memory = {key.removeprefix("memory/"): key for key in keys if key.startswith("memory/")}
     wanted: list[tuple[str, str, dict[str, str]]] = [
@@ -93,11 +94,11 @@ def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
         ("Clipped decisions", "share", {"low": "clip_ratio/low_mean", "high": "clip_ratio/high_mean"}),
         ("Gradient norm", "before clipping", {"norm": "grad_norm"}),
         ("Sampler against replay", "largest gap of log-probs, nats", {"gap": "sampling/sampling_logp_difference/max"}),
-        (_UNSCORED, "rows of a step", {name: f"rewards/{name}/unscored" for name in names}),
+        (_UNSCORED, "rows of a step", {said: f"rewards/{name}/unscored" for name, said in names.items()}),
         ("Seconds per step", "by phase", phases),
         ("Memory", "MiB", memory),
     ]
-    held_out = [_lines(run.evaluations, dict(zip(names, names, strict=True)), widths=True) for run in runs]
+    held_out = [_lines(run.evaluations, {said: name for name, said in names.items()}, widths=True) for run in runs]
     found = [_chart("Reward on held-out prompts", "mean, with its 95 % confidence interval", _merged(held_out))]
     for title, unit, columns in wanted:
         lines = _merged([_lines(run.metrics, columns) for run in runs])

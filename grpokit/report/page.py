@@ -20,7 +20,7 @@ from grpokit.errors import RunError, UsageError
 from grpokit.report.charts import charts, story
 from grpokit.report.reading import listed, read
 from grpokit.report.samples import Album, figure, first_and_last, grid, groups, pairs
-from grpokit.report.scores import changes, headline, prompts_of
+from grpokit.report.scores import changes, hacking, headline, prompts_of
 
 
 def write(run: Path) -> Path:
@@ -31,10 +31,12 @@ def write(run: Path) -> Path:
         RunError: the page cannot be written.
     """
     found, album = read(run), Album()
+    tiles = headline(found)
     page = _render(
         "report.html",
         run=found,
-        headline=headline(found),
+        headline=tiles,
+        alarm=hacking(tiles),
         prompts=prompts_of(found),
         charts=charts([found]),
         grid=grid(found, album),

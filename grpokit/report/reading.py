@@ -80,19 +80,19 @@ class Run:
     @property
     def names(self) -> list[str]:
         """The rewards' names, in the order of the config."""
-        last = self.metrics[-1] if self.metrics else {}
-        named = [m.group(1) for key in last if (m := re.fullmatch(r"rewards/(.+)/mean", key))]
+        ends = [key for row in (*self.metrics[:1], *self.metrics[-1:]) for key in row]  # a monitor may miss the last
+        named = list(dict.fromkeys(m.group(1) for key in ends if (m := re.fullmatch(r"rewards/(.+)/mean", key))))
         scored = self.evaluations[-1] if self.evaluations else {}
         return named or [key for key in scored if key not in ("step", "reward") and not key.endswith("/ci95")]
 
     @property
     def weights(self) -> dict[str, float]:
-        """Name -> weight, of "reward" (the weighted sum) and of the rewards; no sum where it is the one reward."""
+        """Name -> weight, of "reward" (the weighted sum) and of the rewards; no sum of one with the weight 1."""
         rewards = self.settings.get("rewards")
         given = [r.get("weight", 1.0) if isinstance(r, dict) else 1.0 for r in rewards or []]
         known = given if len(given) == len(self.names) else [1.0] * len(self.names)
         weights = dict(zip(self.names, known, strict=True))
-        return weights if list(weights.values()) == [1.0] else {"reward": 1.0, **weights}
+        return weights if [w for w in weights.values() if w] == [1.0] else {"reward": 1.0, **weights}
 
     def sample_folders(self, kind: str) -> list[tuple[int, Path]]:
         """(step, folder) of all whole folders of "samples" or "groups", in the order of the steps."""

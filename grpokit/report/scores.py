@@ -7,7 +7,7 @@ differences. The intervals of both means say how well each is known; they are to
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,7 +30,8 @@ class Change:
         change: mean difference.
         width: half its 95 % confidence interval.
         paired: whether that is of paired differences; else both intervals were added, which makes it too wide.
-        verdict: "even" where the change is smaller than its interval; "unknown" without an interval or with weight 0.
+        verdict: "even" where the change is smaller than its interval; "unknown" without an interval.
+        monitor: whether the reward is only measured.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Change:
     width: float | None
     paired: bool
     verdict: Verdict
+    monitor: bool = False
 
 
 def headline(run: Run) -> list[Change]:
@@ -95,17 +97,36 @@ def changes(
                 width=width,
                 paired=matched,
                 verdict=_verdict(change, width, weight),
+                monitor=weight == 0,
             )
         )
     return found
 
 
 def _verdict(change: float | None, width: float | None, weight: float) -> Verdict:
-    if change is None or width is None or weight == 0:
+    if change is None or width is None:
         return "unknown"
     if abs(change) <= width:
         return "even"
-    return "better" if (change > 0) == (weight > 0) else "worse"
+    return "better" if (change > 0) == (weight >= 0) else "worse"
+
+
+def hacking(found: Sequence[Change]) -> str:
+    """An alarm where a trained reward got better on held-out prompts and a monitor worse, both beyond chance."""
+    better = [c for c in found if not c.monitor and c.verdict == "better"]
+    named = [c for c in better if c.name != "reward"] or better
+    worse = [c for c in found if c.monitor and c.verdict == "worse"]
+    if not (named and worse):
+        return ""
+    trained = "is trained on" if len(named) == 1 else "are trained on"
+    return (
+        f"Reward hacking? On held-out prompts {_changed(named)}, which {trained}, while {_changed(worse)}, only "
+        "measured. Look at the samples: what raised the score may not be what was wanted."
+    )
+
+
+def _changed(found: Sequence[Change]) -> str:
+    return " and ".join(f"'{c.name}' changed by {c.change:+.3g} ± {c.width:.2g}" for c in found)
 
 
 def prompts_of(run: Run) -> int | None:

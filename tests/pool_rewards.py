@@ -1,0 +1,88 @@
+"""Rewards for worker processes: they do what their outputs say."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from grpokit import DataError, Sample, UsageError
+
+
+def obey(samples: Sequence[Sample]) -> list[Any]:
+    """Each output is a number to return, or an order."""
+    return [_one(str(s.output)) for s in samples]
+
+
+def _one(output: str) -> Any:
+    if output == "raise":
+        raise ValueError("I do not like\nthis one")
+    if output == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if output == "leave":
+        os._exit(3)
+    if output == "hang":
+        time.sleep(3600)
+    if output == "stop":  # as a process that is swapped out, or held by a debugger
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if output == "target":
+        raise DataError("the target is no number")
+    if output == "pid":
+        return os.getpid()
+    if output == "inf":
+        return math.inf
+    if output == "none":
+        return None
+    return float(output)
+
+
+def slow(samples: Sequence[Sample], seconds: float = 0.2) -> list[float]:
+    time.sleep(seconds * len(samples))
+    return [float(s.output) for s in samples]
+
+
+def group_mean(samples: Sequence[Sample]) -> list[float]:
+    """Depends on its group."""
+    mean = sum(float(s.output) for s in samples) / len(samples)
+    return [float(s.output) - mean for s in samples]
+
+
+def generator(samples: Sequence[Sample]) -> Iterator[float]:
+    return (0.0 for _ in samples)
+
+
+def short(samples: Sequence[Sample]) -> list[float]:
+    return [0.0] * (len(samples) - 1)
+
+
+def array(samples: Sequence[Sample]) -> Any:
+    import numpy as np
+
+    return np.array([float(s.output) for s in samples], dtype=np.float32)
+
+
+class Built:
+    """Counts its calls, and may be impossible to build."""
+
+    def __init__(self, mode: str = "good") -> None:
+        if mode == "usage":
+            raise UsageError("Weights 'w.pt' are missing. Run: fetch w.pt")
+        if mode == "crash":
+            raise KeyError("no such thing")
+        if mode == "die":
+            os._exit(7)
+        self.calls = 0
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        self.calls += 1
+        return [float(self.calls)] * len(samples)
+
+
+def unlucky(samples: Sequence[Sample], order: str = "raise") -> list[float]:
+    """Fails on prompt 3."""
+    if samples[0].prompt.text == "3":
+        _one(order)
+    return [float(len(s.output)) for s in samples]

@@ -1,0 +1,243 @@
+"""Rewards in worker processes: what a crash, a hang or an exception costs; how many there are makes no odds."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from grpokit import DataError, PluginError, Prompt, RewardError, RewardTerm, Sample, UsageError
+from grpokit.reward import Scores, score
+from grpokit.workers import PooledReward
+from pool_rewards import obey
+
+Make = Callable[..., PooledReward]
+
+
+@pytest.fixture
+def pooled() -> Iterator[Make]:
+    made: list[PooledReward] = []
+
+    def make(function: str, params: dict[str, Any] | None = None, **options: Any) -> PooledReward:
+        made.append(PooledReward(f"pool_rewards:{function}", params, **options))
+        return made[-1]
+
+    yield make
+    for reward in made:
+        reward.close()
+
+
+def samples(*outputs: Any, size: int = 2) -> list[Sample]:
+    return [Sample(prompt=Prompt(text=f"prompt {i // size}"), output=x, group=i // size) for i, x in enumerate(outputs)]
+
+
+def asked(reward: PooledReward, given: list[Sample], **options: Any) -> Scores:
+    return score([RewardTerm(name="r", reward=reward, **options)], given)
+
+
+def column(reward: PooledReward, given: list[Sample], **options: Any) -> list[float]:
+    return asked(reward, given, **options).matrix[:, 0].tolist()
+
+
+@pytest.mark.parametrize("per_sample", [True, False])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_scores_are_those_of_one_process_in_the_same_order(pooled: Make, workers: int, per_sample: bool) -> None:
+    outputs = [f"{i / 7:.17f}" for i in range(24)]
+    reward = pooled("obey", workers=workers, per_sample=per_sample)
+    assert column(reward, samples(*outputs, size=4)) == obey(samples(*outputs))
+
+
+def test_a_reward_without_a_spec_gets_whole_groups(pooled: Make) -> None:
+    reward = pooled("group_mean", workers=2)
+    mixed = samples("1", "3", "10", "30")
+    assert column(reward, [mixed[i] for i in (0, 2, 1, 3)]) == [-1.0, -10.0, 1.0, 10.0]
+    assert not reward.per_sample
+    assert PooledReward("length").per_sample  # its spec says so
+
+
+def test_answers_may_be_arrays_and_samples_may_hold_pictures(pooled: Make) -> None:
+    assert column(pooled("array"), samples("0.5", "0.25")) == [0.5, 0.25]
+    picture = Image.new("RGB", (300, 300), "red")
+    given = [Sample(prompt=Prompt(text="p", target=picture), output="2", group=0)]
+    assert column(pooled("obey"), given) == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ("kill", "lost its worker process, which was ended by SIGKILL, on row 2 (prompt 'prompt 1')"),
+        ("leave", "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')"),
+        ("hang", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
+        ("stop", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
+        ("raise", "raised ValueError: I do not like this one (pool_rewards.py, line "),
+    ],
+)
+def test_a_failure_is_an_error_of_its_row(pooled: Make, order: str, words: str) -> None:
+    reward = pooled("obey", workers=2, timeout=1, per_sample=True)
+    given = samples("0", "1", order, "3", "4", "5")
+    with pytest.raises(RewardError) as caught:
+        asked(reward, given)
+    assert str(caught.value).startswith(f"Reward 'r' {words}")
+    assert str(caught.value).endswith(". Mend it, or set `on_error: skip` to count its rows as unscored.")
+    found = asked(reward, given, on_error="skip")
+    assert found.matrix[:, 0].nan_to_num(nan=-1).tolist() == [0, 1, -1, 3, 4, 5]
+    assert found.failed == [1]
+    assert found.notes[0].startswith(f"Reward 'r' left 1 rows unscored: it {words}")
+    assert column(reward, samples("7", "8")) == [7.0, 8.0]  # the lost process has been replaced
+
+
+def test_a_group_fails_as_one_where_calls_get_groups(pooled: Make) -> None:
+    found = asked(pooled("obey", workers=2), samples("0", "1", "kill", "3", "4", "5"), on_error="skip")
+    assert found.matrix[:, 0].nan_to_num(nan=-1).tolist() == [0, 1, -1, -1, 4, 5]
+    assert found.failed == [2]
+    assert "on rows 2-3 (prompt 'prompt 1')" in found.notes[0]
+
+
+def test_skipping_has_a_limit(pooled: Make) -> None:
+    reward = pooled("obey", workers=2, per_sample=True)
+    with pytest.raises(RewardError, match=r"it lost 2 of 4 rows or more, and skip_limit allows a share of 0\.25"):
+        asked(reward, samples("kill", "raise", "1", "2"), on_error="skip", skip_limit=0.25)
+
+
+def test_the_first_failing_row_is_named_whoever_fails_first(pooled: Make) -> None:
+    reward = pooled("obey", workers=2, timeout=1, per_sample=True)
+    for _ in range(3):
+        with pytest.raises(RewardError, match=r"on row 1 \("):
+            asked(reward, samples("0", "hang", "raise", "raise"))
+
+
+def test_a_process_that_dies_while_idle_costs_nothing(pooled: Make) -> None:
+    reward = pooled("obey", workers=2, per_sample=True)
+    first = {int(x) for x in column(reward, samples(*["pid"] * 12))}
+    for pid in first:
+        os.kill(pid, signal.SIGKILL)
+    found = asked(reward, samples(*["pid"] * 12))
+    second = {int(x) for x in found.matrix[:, 0].tolist()}
+    assert found.failed == [0]
+    assert not first & second
+
+
+def test_nan_is_unscored_and_nonsense_stops(pooled: Make) -> None:
+    reward = pooled("obey", per_sample=True)
+    assert math.isnan(column(reward, samples("nan", "1"))[0])
+    for order, words in (
+        ("inf", r"Reward 'r' gave inf for row 1 \(prompt 'prompt 0'\)"),
+        ("none", r"Reward 'r' gave None \(NoneType\) for row 1 \(prompt 'prompt 0'\)"),
+    ):
+        with pytest.raises(RewardError, match=words):
+            column(reward, samples("1", order), on_error="skip")
+    with pytest.raises(RewardError, match="Reward 'r' returned 1 scores for 2 samples"):
+        column(pooled("short"), samples("1", "1"), on_error="skip")
+    with pytest.raises(RewardError, match="Reward 'r': it returned a generator; expected one number per sample"):
+        column(pooled("generator"), samples("1", "1"), on_error="skip")
+
+
+def test_a_wrong_target_is_never_skipped(pooled: Make) -> None:
+    with pytest.raises(DataError, match=r"^Reward 'r': the target is no number$"):
+        column(pooled("obey"), samples("1", "target"), on_error="skip")
+
+
+def test_a_sample_that_cannot_be_sent(pooled: Make) -> None:
+    with pytest.raises(UsageError, match=r"Reward 'r': samples cannot be sent to its worker process .*Take `workers`"):
+        column(pooled("obey"), samples(lambda: 1, "2"))
+
+
+@pytest.mark.parametrize(
+    ("use", "params", "kind", "words"),
+    [
+        ("pool_rewards:Built", {"mode": "usage"}, UsageError, r"Weights 'w.pt' are missing\. Run: fetch w.pt"),
+        ("pool_rewards:Built", {"mode": "crash"}, PluginError, r"KeyError: 'no such thing'"),
+        ("pool_rewards:Built", {"mode": "die"}, PluginError, r"ended with exit code 7 before the reward was built"),
+        ("pool_rewards:Built", {"colour": 1}, PluginError, r"no parameter 'colour'.*It accepts: mode='good'"),
+        ("pool_rewards:nothing", {}, PluginError, r"no such function or class"),
+    ],
+)
+def test_what_cannot_be_built_says_so_at_the_start(
+    use: str, params: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        PooledReward(use, params, workers=2).start()
+
+
+def test_numbers_out_of_range() -> None:
+    with pytest.raises(UsageError, match=r"workers must be at least 1, got 0\."):
+        PooledReward("length", workers=0)
+    with pytest.raises(UsageError, match=r"reward_timeout must be above 0 seconds, got 0\."):
+        PooledReward("length", timeout=0)
+
+
+def test_called_directly(pooled: Make) -> None:
+    reward = pooled("obey", workers=2, per_sample=True)
+    assert reward(samples("1", "2", "3")) == [1.0, 2.0, 3.0]
+    with pytest.raises(RewardError, match=r"The reward 'pool_rewards:obey' lost its worker .* on row 1 \(prompt"):
+        reward(samples("1", "kill"))
+
+
+def test_it_works_beside_the_other_rewards(pooled: Make) -> None:
+    rewards = [pooled("slow", workers=2, per_sample=True), pooled("slow", workers=1, per_sample=True)]
+    for reward in rewards:
+        reward.start()
+        reward(samples("1", "1", "1", "1"))  # all processes stand
+    given = samples("1", "2", "3", "4")
+
+    def own(batch: Any) -> list[float]:
+        time.sleep(0.8)
+        return [float(s.output) for s in batch]
+
+    start = time.perf_counter()
+    found = score([RewardTerm(name=str(i), reward=r) for i, r in enumerate([*rewards, own])], given)
+    whole = time.perf_counter() - start
+    assert found.matrix.tolist() == [[float(x)] * 3 for x in (1, 2, 3, 4)]
+    assert whole < 0.75 * (0.4 + 0.8 + 0.8)  # what one after the other would take
+    assert found.seconds[0] < found.seconds[1] < whole
+
+
+def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent("""
+        import time
+        from grpokit import Prompt, Sample
+        from grpokit.workers import PooledReward
+
+        if __name__ == "__main__":
+            reward = PooledReward("pool_rewards:obey", workers=2, per_sample=True)
+            print(*{int(x) for x in reward([Sample(prompt=Prompt(text="p"), output="pid", group=0)] * 20)}, flush=True)
+            reward.submit([Sample(prompt=Prompt(text="p"), output="hang", group=0)] * 2)
+            time.sleep(60)
+        """)
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert pids
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    parent.stdout.close()
+    if Path("/proc").exists():
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from grpokit.workers import PooledReward\nPooledReward('pool_rewards:obey', workers=1).start()\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 1
+    assert 'A script needs its own code under `if __name__ == "__main__":`' in done.stderr
