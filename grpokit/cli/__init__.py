@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import sys
 
-from grpokit.cli import components, runs
+from grpokit.cli import authoring, components, runs, scoring
 from grpokit.cli.app import app
 from grpokit.errors import GrpokitError
 
-__all__ = ["app", "components", "main", "runs"]
+__all__ = ["app", "authoring", "components", "main", "runs", "scoring"]
 
 
 def main() -> None:

@@ -70,9 +70,9 @@ def parse_parameters(given: list[str]) -> dict[str, Any]:
     return params
 
 
-def console() -> Console:
+def console(*, stderr: bool = False) -> Console:
     """Where tables go: as wide as the terminal, or wide where the output is a file."""
     from rich.console import Console
 
-    made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=160)
+    made = Console(highlight=False, stderr=stderr)
+    return made if made.is_terminal else Console(highlight=False, width=160, stderr=stderr)

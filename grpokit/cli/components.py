@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grpokit.cli.app import app, console, given_prompts, parse_parameters
 from grpokit.errors import UsageError
+
+if TYPE_CHECKING:
+    from grpokit.testing import Climb
 
 
 @app.command()
@@ -55,13 +58,14 @@ def check(
     prompts: Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")] = None,
     slow: Annotated[bool, typer.Option("--slow", help="Also check that a policy learns a toy reward.")] = False,
 ) -> None:
-    """Check a policy or a reward against its contract."""
+    """Check a policy or a reward against its contract; a reward also climbs a ladder and is graded."""
     from rich.table import Table
     from rich.text import Text
 
     from grpokit import checking
     from grpokit.testing import find, outcomes
 
+    climb = None
     given = given_prompts(prompt, prompts)
     params = parse_parameters(parameters or [])
     if find.kind_of(name, kind) == "policy":
@@ -69,21 +73,31 @@ def check(
     else:
         if given:
             raise UsageError(f"'{name}' is a reward, which reads no prompts: leave --prompt and --prompts out.")
-        checks = checking.of_reward(name, params)
+        checks, climb = checking.of_reward(name, params)
     table = Table("check", "result", "message", box=None, pad_edge=False)
-    failed = 0
+    failed = skipped = 0
     for outcome in outcomes(checks):
-        failed += not outcome.ok
-        state = Text("ok" if outcome.ok else "failed", style="" if outcome.ok else "red")
-        table.add_row(Text(outcome.name), state, Text(outcome.message))
-    console().print(table)
-    print(
-        f"{name}: {failed} of {table.row_count} checks failed"
-        if failed
-        else f"{name}: all {table.row_count} checks passed"
-    )
+        failed += outcome.failed
+        skipped += outcome.state == "not checked"
+        style = {"ok": "", "failed": "red", "not checked": "yellow"}[outcome.state]
+        table.add_row(Text(outcome.name), Text(outcome.state, style=style), Text(outcome.message))
+    out = console()
+    out.print(table)
+    if climb is not None:
+        out.print(f"\n{_graded(climb)}\n", markup=False, highlight=False, soft_wrap=True)
+    ran = table.row_count - skipped
+    more = f", {skipped} not checked" if skipped else ""
+    print(f"{name}: {failed} of {ran} checks failed{more}" if failed else f"{name}: all {ran} checks passed{more}")
     if failed:
         raise typer.Exit(1)
+
+
+def _graded(climb: Climb) -> str:
+    """The report of a ladder; a reward that raises while it climbs has failed checks that say so."""
+    try:
+        return f"ladder\n{climb.report}"
+    except Exception as error:
+        return f"ladder: not climbed, since the reward raised {type(error).__name__}"
 
 
 @app.command()

@@ -1,0 +1,29 @@
+"""The command for authors of plugins: new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grpokit.cli.app import app
+from grpokit.errors import counted
+
+
+@app.command()
+def new(
+    what: Annotated[str, typer.Argument(metavar="reward|policy", help="What to make.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What configs will call it, such as sharp-edges.")],
+    folder: Annotated[Path, typer.Option("--folder", help="Where to make the folder grpokit-NAME.")] = Path(),
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="What a reward scores: image (the default) or text.")
+    ] = None,
+) -> None:
+    """Write the package of a new reward or policy: it works, is tested, and is yours to change."""
+    from grpokit import scaffold
+
+    made = scaffold.new(what, name, folder=folder, kind=kind)
+    print(f"{made.folder} holds a working {what} in {counted(len(made.files), 'file')}. Next:\n")
+    for line in made.next_steps:
+        print(f"  {line}")

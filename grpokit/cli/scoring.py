@@ -1,0 +1,244 @@
+"""The command that scores files: score."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grpokit.cli.app import app, console, parse_parameters
+from grpokit.errors import DataError, GrpokitError, UsageError, counted
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from grpokit.reward import RewardTerm
+    from grpokit.scorefiles import Column, Row, Tally
+
+_FEW = 20  # rows that a table shows one by one
+_NAMED = 5  # files that a message names
+
+
+@app.command()
+def score(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A picture, a folder of pictures, or a file of JSON lines.")
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME.KEY=VALUE]...",
+            help="Parameters of the rewards, as in ssim.window=7, or changes to the config.",
+        ),
+    ] = None,
+    reward: Annotated[
+        list[str] | None, typer.Option("--reward", help="A reward: its name, or package.module:function; repeatable.")
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", help="Take the rewards and weights of this preset, file or run.")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt of the picture or pictures.")] = None,
+    target: Annotated[Path | None, typer.Option("--target", help="The picture to compare with.")] = None,
+    source: Annotated[Path | None, typer.Option("--source", help="The picture that was edited.")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", help="A file with one prompt per line, for pictures named by line.")
+    ] = None,
+    targets: Annotated[Path | None, typer.Option("--targets", help="Folder of target pictures named by line.")] = None,
+    sources: Annotated[Path | None, typer.Option("--sources", help="Folder of source pictures named by line.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A file for the scores, one JSON object per sample.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the summary goes to stderr.")] = False,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples in memory at a time.")] = 32,
+) -> None:
+    """Score pictures or texts that lie in files, without training."""
+    from grpokit import outputs, scorefiles
+
+    if out is not None and os.path.lexists(out) and not (overwrite and out.is_file()):
+        kind = "is a folder; expected a file" if out.is_dir() else "is in use"
+        more = "." if out.is_dir() else ", or add --overwrite."
+        raise UsageError(f"{out} {kind}. Choose another with --out{more}")
+    weighted = config is not None
+    entries = outputs.find(
+        path, prompt=prompt, prompts=prompts, target=target, source=source, targets=targets, sources=sources
+    )
+    with _rewards(reward or [], config, words or []) as (terms, uses):
+        scorefiles.check_accepts(uses, entries)
+        rows = scorefiles.score_files(
+            terms,
+            entries,
+            batch_size=batch_size,
+            whole_groups=scorefiles.compares_groups(uses),
+            say=lambda line: print(line, file=sys.stderr),
+        )
+        tally = scorefiles.Tally()
+        first: list[Row] = []
+        with _written(out) as write, _bar() as bar:
+            task = bar.add_task("scoring", total=len(entries))
+            for row in rows:
+                tally.add(row)
+                first += [row] if len(first) <= _FEW else []
+                line = json.dumps(row.as_json(weighted=weighted), ensure_ascii=False)
+                line = line.encode(errors="backslashreplace").decode()  # half a surrogate pair as its JSON escape
+                write(line)
+                if as_json:
+                    print(line)
+                bar.update(task, advance=1)
+    _print_tables(first if len(entries) <= _FEW and not as_json else [], tally, weighted=weighted, aside=as_json)
+    if out is not None:
+        print(f"scores: {out}", file=sys.stderr if as_json else sys.stdout)
+    _say_what_is_missing(tally, len(entries), weighted=weighted)
+
+
+@contextmanager
+def _rewards(
+    names: Sequence[str], config: str | None, words: Sequence[str]
+) -> Iterator[tuple[list[RewardTerm], list[str]]]:
+    """The rewards of --reward or of --config, with the names that they are used by."""
+    from grpokit import build, registry
+    from grpokit.reward import RewardTerm, as_terms
+
+    if bool(names) == bool(config):
+        raise UsageError("Say what to score with: either --reward NAME, once or more, or --config PRESET_OR_FILE.")
+    if config:
+        settings, _ = build.read_config(config, words)
+        terms = build.rewards(settings)
+        uses = [reward.use for reward in settings.rewards]
+    else:
+        params = _parameters(names, words)
+        terms = [
+            RewardTerm(name=name.rpartition(":")[2], reward=registry.create("reward", name, params[name]))
+            for name in names
+        ]
+        uses = list(names)
+    try:
+        yield as_terms(terms), uses
+    finally:
+        build.close(terms)
+
+
+def _parameters(names: Sequence[str], words: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+    """NAME.KEY=VALUE words -> the parameters of each reward; of a single one the name may be left out."""
+    given: dict[str, list[str]] = {name: [] for name in names}
+    if len(given) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"--reward {twice} is given twice. For two settings of one reward, write a config.")
+    for word in words:
+        owners = [name for name in given if word.startswith(f"{name}.")]
+        if owners:
+            given[owners[0]].append(word.removeprefix(f"{owners[0]}."))
+        elif len(given) == 1:
+            given[names[0]].append(word)
+        else:
+            raise UsageError(f"'{word}' is no parameter of {' or '.join(names)}: expected {names[0]}.KEY=VALUE.")
+    return {name: parse_parameters(own) for name, own in given.items()}
+
+
+@contextmanager
+def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
+    """Writes the lines of `out` as they come; what stops the scoring says that they stay there."""
+    if out is None:
+        yield lambda line: None
+        return
+    with _writing(out):
+        file = out.open("w", encoding="utf-8", buffering=1)
+
+    def write(line: str) -> None:
+        with _writing(out):
+            file.write(f"{line}\n")
+
+    try:
+        yield write
+    except GrpokitError as error:
+        raise type(error)(f"{error} What was scored before is in {out}.") from error
+    finally:
+        file.close()
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error}. Choose another with --out.") from error
+
+
+def _bar() -> Progress:
+    """A bar on stderr where somebody watches; nothing elsewhere."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    err = console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    both = sys.stdout.isatty()  # lines on stdout then stand above the bar; else they must not go where the bar goes
+    return Progress(*columns, console=err, disable=not err.is_terminal, transient=True, redirect_stdout=both)
+
+
+def _print_tables(rows: Sequence[Row], tally: Tally, *, weighted: bool, aside: bool) -> None:
+    """Each row where they are few, and always a summary."""
+    from rich.table import Table
+    from rich.text import Text
+
+    screen = console(stderr=aside)
+    columns = {name: column for name, column in tally.summary().items() if weighted or name != "reward"}
+    if rows and len(rows) > 1:
+        table = Table("file", box=None, pad_edge=False)
+        for name in columns:
+            table.add_column(Text(name), justify="right", no_wrap=True)
+        table.add_column("prompt")
+        for row in rows:
+            values = {**row.scores, "reward": row.reward}
+            cells = [Text("unreadable" if row.problem else _shown(values[name])) for name in columns]
+            table.add_row(Text(row.entry.where), *cells, Text(row.entry.text))
+        screen.print(table)
+        screen.print()
+    table = Table("reward", box=None, pad_edge=False)
+    for title in ("mean", "± 95 %", "lowest", "highest", "scored", "not scored"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for name, column in columns.items():
+        table.add_row(Text(name), *_cells(column))
+    screen.print(table)
+
+
+def _cells(column: Column) -> list[str]:
+    numbers = (column.mean, column.half_width, column.lowest, column.highest)
+    return [*map(_shown, numbers), f"{column.scored:,}", f"{len(column.unscored):,}"]
+
+
+def _shown(value: float) -> str:
+    return "-" if value != value else f"{value:z.4f}"
+
+
+def _say_what_is_missing(tally: Tally, total: int, *, weighted: bool) -> None:
+    """Name what has no score; what could not be read, or a reward that said nothing at all, is bad input.
+
+    Raises:
+        DataError: files could not be read, or a reward could score nothing.
+    """
+    for name, column in tally.summary().items():
+        if column.unscored and column.scored and (weighted or name != "reward"):
+            some = f"{len(column.unscored):,} of {counted(total, 'sample')}"
+            print(f"{name} could not score {some}: {_listed(column.unscored)}", file=sys.stderr)
+    if tally.problems:
+        found = [f"{name} ({problem.rstrip('.')})" for name, problem in tally.problems.items()]
+        raise DataError(
+            f"{len(found):,} of {counted(total, 'sample')} could not be read, so without a score: "
+            f"{_listed(found, between='; ')}."
+        )
+    silent = [name for name, column in tally.summary().items() if not column.scored and name != "reward"]
+    if silent:
+        raise DataError(
+            f"No sample could be scored by {' and '.join(silent)}. A reward may need a prompt (--prompt, --prompts), a "
+            "target (--target, --targets) or a source (--source, --sources)."
+        )
+
+
+def _listed(names: Sequence[str], between: str = ", ") -> str:
+    more = f"{between}and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return between.join(names[:_NAMED]) + more
