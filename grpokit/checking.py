@@ -1,11 +1,12 @@
 """Checks of a component by its name: `grpokit check` builds it as a run would, with prompts or samples to try it on.
 
 Where a preset uses the component, its parameters and its prompts are taken; a policy that no preset uses needs
-prompts, a reward meets built-in examples.
+prompts, a reward meets the examples of its spec or built-in ones, and what it accepts.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from grpokit import build, registry
 from grpokit.config import RunConfig
 from grpokit.errors import GrpokitError, UsageError
 from grpokit.evaluation import draw
-from grpokit.testing import Check, example_samples, find, policy_checks, reward_checks
+from grpokit.testing import Check, Climb, find, ladder_checks, policy_checks, reward_checks
 from grpokit.types import Prompt
 
 
@@ -44,25 +45,29 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
     )
 
 
-def of_reward(name: str, params: dict[str, Any]) -> Iterable[Check]:
-    """The checks of a reward, on samples of a preset that uses it, or on built-in examples.
+def of_reward(name: str, params: dict[str, Any]) -> tuple[Iterable[Check], Climb]:
+    """The checks of a reward, on samples of a preset that uses it, the examples of its spec, or built-in ones.
 
     Args:
         name: as in a config.
         params: for its factory; they go before those of the preset.
+
+    Returns:
+        The checks, and the ladder that the last of them climb, for its report.
     """
     spec, module = find.announced("reward", name)
     config = _preset_with("reward", name)
-    if config is None:
-        samples = example_samples(spec.accepts if spec else {"text"})
-    else:
+    samples = None
+    if config is not None:
         used = next(reward for reward in config.rewards if reward.use in (name, name.rpartition(":")[2]))
         params = used.params | params
         samples = draw(
             build.policy(config), build.prompts(config)[0][:3], seed=0, samples_per_prompt=3, stream="sample"
         )
     reward = registry.create("reward", name, params)
-    return reward_checks(reward, samples, spec=spec, params=params, module=module)
+    climb = Climb(reward, spec=spec)
+    checks = reward_checks(reward, samples, spec=spec, params=params, module=module, ladder=False)
+    return itertools.chain(checks, ladder_checks(climb)), climb
 
 
 def _preset_with(kind: str, name: str) -> RunConfig | None:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
+import textwrap
+import time
+import types
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import broken_components as broken
+import broken_rewards
 from grpokit import Prompt, RewardSpec, Sample, UsageError, registry
+from grpokit.builtin import text_rewards
 from grpokit.testing import (
     Check,
     CheckError,
+    NotChecked,
+    degenerate,
+    dependencies,
     example_samples,
+    examples,
     outcomes,
     parametrize_with_checks,
     policy_checks,
@@ -27,6 +40,7 @@ from tiny_policies import TinyGaussian
 
 PROMPTS = ["1", "2", "3"]
 WORDS = ["banana", "cat", "a", "dog", "aa b"]
+EXAMPLES = (({"output": "banana"}, {"output": "dog"}), ({"output": "a"}, {"output": "ab"}))
 SPEC = RewardSpec(name="letters", factory="broken_components:good", accepts={"text"}, range=(0, 1))
 
 
@@ -48,7 +62,7 @@ def hooks(factory: Any) -> dict[str, Any]:
 
 
 def failed(checks: Any) -> dict[str, str]:
-    return {o.name: o.message for o in outcomes(checks) if not o.ok}
+    return {o.name: o.message for o in outcomes(checks) if o.failed}
 
 
 @parametrize_with_checks(policy_checks(broken.Tokens, PROMPTS, decode=broken.decode, params={"seed": 1}))
@@ -63,7 +77,7 @@ def test_a_good_policy_of_gaussian_steps(check: Check) -> None:
 
 @parametrize_with_checks(reward_checks(broken.good, samples(), spec=SPEC, params={"x": [1]}, module="tiny_policies"))
 def test_a_good_reward(check: Check) -> None:
-    if check.name != "light-plugin":  # tiny_policies imports torch
+    if check.name != "light-plugin" and not check.name.startswith("ladder"):  # tiny_policies imports torch
         check()
 
 
@@ -100,7 +114,10 @@ def test_only_the_right_check_catches_a_broken_reward(make: Callable[[], Any], c
 def test_every_check_has_a_component_that_it_alone_catches() -> None:
     alone = {next(iter(caught)) for _, caught in [*broken.POLICIES, *broken.REWARDS] if len(caught) == 1}
     names = {c.name for c in policy_checks(broken.Tokens, PROMPTS, learn=True)}
-    names |= {c.name for c in reward_checks(broken.good, samples(), spec=SPEC)}
+    alone |= {name for name, *_ in (*broken_rewards.PICTURES, *broken_rewards.TEXTS, *broken_rewards.AT_THE_EDGE)}
+    alone |= {"examples", "missing-dependency"}  # their own tests below
+    full = replace(SPEC, accepts={"text", "image"}, install="pip install x", examples=EXAMPLES)
+    names |= {c.name for c in reward_checks(broken.good, samples(), spec=full)}
     assert names - alone == {"protocol", "learns"}  # a method that is missing fails its own check too; the test above
 
 
@@ -111,7 +128,7 @@ def test_parameters_that_json_cannot_hold(value: Any) -> None:
 
 def test_a_heavy_plugin_module() -> None:
     checks = list(reward_checks(broken.good, samples(), module="tiny_policies"))
-    assert "got torch. Usual" in failed(checks)["light-plugin"]
+    assert "got torch, numpy" in failed(checks)["light-plugin"]
     assert not failed(reward_checks(broken.good, samples(), module="grpokit.builtin.plugin"))
 
 
@@ -152,14 +169,196 @@ def test_too_little_to_check_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "params"),
-    [("exact-match", {}), ("contains", {}), ("numeric-answer", {}), ("length", {"maximum": 5})],
+    ("name", "params", "weak"),
+    [
+        ("exact-match", {}, set()),
+        ("contains", {}, {"ladder-extra-text"}),
+        ("numeric-answer", {}, {"ladder-extra-text"}),
+        ("length", {"maximum": 5}, set()),
+        ("format", {"pattern": "[0-9]+"}, set()),
+    ],
 )
-def test_built_in_rewards(name: str, params: dict[str, Any]) -> None:
+def test_built_in_rewards(name: str, params: dict[str, Any], weak: set[str]) -> None:
     spec = registry.find("reward", name)[1]
     assert isinstance(spec, RewardSpec)
     reward = registry.create("reward", name, params)
-    assert not failed(reward_checks(reward, example_samples({"text"}), spec=spec, params=params))
+    assert set(failed(reward_checks(reward, example_samples({"text"}), spec=spec, params=params))) == weak
+    assert set(failed(reward_checks(reward, spec=spec, params=params))) == weak  # on the examples, where there are any
+
+
+# --- what a reward meets beyond its samples ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "reward", "said"), broken_rewards.AT_THE_EDGE)
+def test_outputs_at_the_edge(name: str, reward: Any, said: str) -> None:
+    kind = "text" if name == "degenerate-texts" else "image"
+    found = failed(reward_checks(reward, example_samples({kind})[:-1] if kind == "image" else samples(), ladder=False))
+    assert set(found) == {name}, found
+    assert said in found[name]
+
+
+def test_a_huge_picture_must_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(batch: Any) -> list[float]:
+        sizes = [broken_rewards.pixels(s.output).shape for s in batch]
+        return [float(np.ones((h, w, 4)).sum() / (4 * h * w)) for h, w, _ in sizes]
+
+    def thrifty(batch: Any) -> list[float]:
+        return broken_rewards.brightness([replace(s, output=s.output.convert("RGB").resize((8, 8))) for s in batch])
+
+    sample = example_samples({"image"})[0]
+    monkeypatch.setattr(degenerate, "MEMORY", 100 * 2**20)
+    degenerate.check_pictures(thrifty, sample)
+    with pytest.raises(
+        CheckError, match=r"at most 100 MiB of memory for a picture of 4096 x 1024 pixels; got \d{3} MiB"
+    ):
+        degenerate.check_pictures(greedy, sample)
+
+
+def test_every_kind_of_odd_output_is_tried() -> None:
+    seen: list[Any] = []
+
+    def notes(batch: Any) -> list[float]:
+        seen.extend(s.output for s in batch)
+        return [0.0] * len(batch)
+
+    degenerate.check_pictures(notes, example_samples({"image"})[0])
+    assert {(1, 1), (1, 64), (64, 1), (4096, 1024)} <= {picture.size for picture in seen}
+    assert {picture.mode for picture in seen} == {"RGB", "1", "L", "LA", "P", "RGBA", "CMYK", "I;16"}
+    seen.clear()
+    degenerate.check_texts(notes, samples()[0])
+    assert max(map(len, seen)) >= 100_000
+    assert "" in seen
+    assert any("\0" in text for text in seen)
+
+
+def test_a_long_answer_is_read_in_no_time() -> None:
+    reward = registry.create("reward", "numeric-answer")
+    long = {"x" * 10**6: 0.0, "one 2, " * 10**5: 1.0, "1" * 10**5 + "x2": 1.0}
+    prompt = Prompt(text="", target="2")
+    started = time.perf_counter()
+    assert reward([Sample(prompt=prompt, output=text, group=0) for text in long]) == list(long.values())
+    assert time.perf_counter() - started < 20  # it was hours
+
+
+def test_the_last_number_is_the_one_that_the_plain_pattern_finds() -> None:
+    plain = re.compile(r".*?([-+]?\d[\d,]*(?:\.\d+)?)(?!.*\d)", re.DOTALL)
+    fast = re.compile(text_rewards._LAST_NUMBER, re.DOTALL)
+    rng = np.random.default_rng(0)
+    for text in ("".join(rng.choice(list("0123,.+- x\n"), 12)) for _ in range(5000)):
+        found, again = plain.search(text), fast.search(text)
+        assert (found and found[1]) == (again and again[1]), repr(text)
+
+
+def test_examples_hold_or_say_what_is_wrong() -> None:
+    spec = replace(SPEC, examples=EXAMPLES)
+    assert not failed(reward_checks(broken.good, spec=spec))  # they are the samples, too
+    turned = replace(SPEC, examples=[(worse, better) for better, worse in EXAMPLES])
+    found = failed(reward_checks(broken.good, spec=turned))
+    assert set(found) == {"examples"}
+    assert "of pair 0 of the spec's examples; got 0.0 for 'dog' and 0.5 for 'banana'" in found["examples"]
+    unscored = replace(SPEC, examples=[(EXAMPLES[0][0], {"output": "nothing"})])
+
+    def nan(batch: Any) -> list[float]:
+        return [math.nan if s.output == "nothing" else x for x, s in zip(broken.good(batch), batch, strict=True)]
+
+    assert set(failed(reward_checks(nan, spec=unscored))) == {"examples"}
+    (other,) = [o for o in outcomes(reward_checks(broken.good, spec=turned, params={"x": 1})) if o.name == "examples"]
+    assert other.state == "not checked"
+    assert "may need other parameters" in other.message
+
+
+def test_examples_from_a_function_and_those_that_cannot_be_read() -> None:
+    named = replace(SPEC, examples="test_testing_examples:pairs")
+    module = types.ModuleType("test_testing_examples")
+    vars(module)["pairs"] = lambda: EXAMPLES
+    sys.modules[module.__name__] = module
+    assert [s.output for s in examples.samples_for({"text"}, named)] == ["banana", "dog", "a", "ab"]
+    single = replace(SPEC, examples=EXAMPLES[:1])
+    assert [s.group for s in examples.samples_for({"text"}, single)] == [0, 0, 1, 1]
+    for wrong, said in (
+        ("no.such:thing", "name 'no.such:thing', which cannot be imported"),
+        ([{"output": "x"}], r"must be pairs \(better, worse\), got \{'output'"),
+        (
+            [({"output": "x"}, {"text": "y"})],
+            "expected a mapping with 'output' and possibly prompt, target, image, meta",
+        ),
+    ):
+        with pytest.raises(UsageError, match=said):
+            list(reward_checks(broken.good, spec=replace(SPEC, examples=wrong)))
+
+
+def test_what_a_function_accepts_is_found_by_calling_it() -> None:
+    assert examples.accepted(broken.good) == {"text"}
+    assert examples.accepted(broken_rewards.mse) == {"image"}
+    assert examples.accepted(lambda batch: [1.0] * len(batch)) == {"text", "image"}
+    assert examples.accepted(lambda batch: [1 / 0]) == {"text"}
+    names = {check.name for check in reward_checks(broken_rewards.brightness)}
+    assert "degenerate-images" in names
+    assert "degenerate-texts" not in names
+
+
+MODULES = {
+    "late_plugin": """
+        from grpokit import RewardSpec, hookimpl
+        @hookimpl
+        def grpokit_rewards():
+            for name in ("early", "late", "hides"):
+                yield RewardSpec(name=name, factory=f"late_{name}:Score", install="pip install late-reward")
+    """,
+    "late_early": "import skimage\nclass Score:\n    pass\n",
+    "late_late": "class Score:\n    def __call__(self, samples):\n        import skimage\n",
+    "late_hides": "try:\n    import skimage\nexcept ImportError:\n    raise ValueError('sorry') from None\n",
+}
+
+
+def test_a_missing_dependency_must_name_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, code in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(code))
+    record = tmp_path / "late_reward-1.0.dist-info"
+    record.mkdir()
+    requires = "Requires-Dist: grpokit\nRequires-Dist: numpy\nRequires-Dist: scikit_image>=0.24\n"
+    extra = "Requires-Dist: pytest; extra == 'test'\n"
+    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: late-reward\nVersion: 1.0\n{requires}{extra}")
+    (record / "entry_points.txt").write_text("[grpokit]\nlate = late_plugin\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.plugins.cache_clear()
+    try:
+        assert dependencies.third_party("late-reward") == ["skimage"]  # grpokit brings numpy, and pytest is an extra
+        spec = {name: registry.find("reward", name)[1] for name in ("early", "late", "hides")}
+        dependencies.check_missing(spec["early"], {})  # type: ignore[arg-type]
+        for name, said in (("late", "got a reward that was built"), ("hides", "sorry")):
+            with pytest.raises(CheckError, match=said):
+                dependencies.check_missing(spec[name], {})  # type: ignore[arg-type]
+    finally:
+        monkeypatch.undo()
+        registry.plugins.cache_clear()
+
+
+def test_shipped_rewards_name_their_remedy() -> None:
+    for name in ("ssim", "ocr", "lpips"):
+        dependencies.check_missing(registry.find("reward", name)[1], {})  # type: ignore[arg-type]
+    with pytest.raises(NotChecked, match="grpokit-grounding needs no package beyond those of grpokit"):
+        dependencies.check_missing(registry.find("reward", "box-iou")[1], {})  # type: ignore[arg-type]
+    with pytest.raises(NotChecked, match="no installed plugin announces the reward 'letters'"):
+        dependencies.check_missing(SPEC, {})
+
+
+def test_groups_decide_where_the_spec_says_so() -> None:
+    def above_all(batch: Any) -> list[float]:
+        scores = broken.good(batch)
+        return [x - min(scores) for x in scores]
+
+    def above_the_group(batch: Any) -> list[float]:
+        scores = broken.good(batch)
+        lowest = {
+            g: min(x for x, s in zip(scores, batch, strict=True) if s.group == g) for g in {s.group for s in batch}
+        }
+        return [x - lowest[s.group] for x, s in zip(scores, batch, strict=True)]
+
+    grouped = replace(SPEC, per_sample=False)
+    assert not failed(reward_checks(above_the_group, samples(), spec=grouped))
+    assert set(failed(reward_checks(above_the_group, samples(), spec=SPEC))) == {"batch-size"}
+    assert set(failed(reward_checks(above_all, samples()[:2] + samples()[3:], spec=grouped))) == {"batch-size"}
 
 
 def test_names_are_light() -> None:

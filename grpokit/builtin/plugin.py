@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from grpokit import AdvantageSpec, ObjectiveSpec, RewardSpec, hookimpl
 
 _TEXT = frozenset({"text"})
+_EXAMPLES = {
+    "exact-match": (({"output": "12", "target": "12"}, {"output": "13", "target": "12"}),),
+    "contains": (({"output": "the answer is 12", "target": "12"}, {"output": "the answer is 13", "target": "12"}),),
+    "numeric-answer": (({"output": "7 + 5 = 12.0", "target": "12"}, {"output": "7 + 5 = 13", "target": "12"}),),
+}  # `format` and `length` score nothing that their parameters do not ask for
 
 
 @hookimpl
@@ -26,6 +31,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
             name=name,
             factory=f"grpokit.builtin.text_rewards:{factory}",
             accepts=_TEXT,
+            examples=_EXAMPLES.get(name, ()),
             range=(low, high),
             summary=summary,
         )

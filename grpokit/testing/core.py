@@ -1,7 +1,7 @@
 """What a check is, how it fails, and the checks that policies and rewards share.
 
-A check is a name and a function without arguments that raises `CheckError`. Whatever else a component raises inside
-one becomes a `CheckError` too. Torch is imported only when a check runs.
+A check is a name and a function without arguments that raises `CheckError`, or `NotChecked` where it has nothing to
+say. Whatever else a component raises inside one becomes a `CheckError` too. Torch is imported only when a check runs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,28 @@ import os
 import random
 import subprocess
 import sys
+import unittest
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from grpokit.errors import GrpokitError
 
-HEAVY = ("torch", "tensorflow", "transformers", "diffusers", "onnxruntime")
+HEAVY = (
+    *("torch", "tensorflow", "transformers", "diffusers", "onnxruntime"),
+    *("numpy", "PIL", "scipy", "skimage", "cv2", "matplotlib", "pandas"),
+)
 """Modules that a plugin's light module must not import."""
+
+State = Literal["ok", "failed", "not checked"]
 
 
 class CheckError(AssertionError):
     """A component breaks its contract: what was expected, what came, and the usual cause."""
+
+
+class NotChecked(unittest.SkipTest):
+    """A check says nothing here, and why: pytest counts it as skipped, `outcomes` as "not checked"."""
 
 
 def expect(holds: object, expected: str, came: str, cause: str) -> None:
@@ -53,10 +63,13 @@ class Check:
 
         Raises:
             CheckError: the component breaks the contract, or raised something by itself.
+            NotChecked: the check does not apply to the component, or something that it needs is missing.
         """
         with kept_random_states():
             try:
                 self.test()
+            except NotChecked:
+                raise
             except CheckError as failed:
                 raise CheckError(f"{self.name}: {failed}") from failed
             except Exception as error:  # a component may raise anything
@@ -72,11 +85,27 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What running a check came to; `message` is empty where it passed."""
+    """What running a check came to.
+
+    Attributes:
+        name: the check's.
+        state: "not checked" where it does not apply, or needs something that is missing here.
+        message: what is wrong, or why nothing was checked; empty where all is well.
+    """
 
     name: str
-    ok: bool
+    state: State
     message: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the check ran and passed."""
+        return self.state == "ok"
+
+    @property
+    def failed(self) -> bool:
+        """Whether the check ran and found a mistake."""
+        return self.state == "failed"
 
 
 def outcomes(checks: Iterable[Check]) -> Iterator[Outcome]:
@@ -85,9 +114,11 @@ def outcomes(checks: Iterable[Check]) -> Iterator[Outcome]:
         try:
             check()
         except CheckError as failed:
-            yield Outcome(name=check.name, ok=False, message=str(failed).removeprefix(f"{check.name}: "))
+            yield Outcome(name=check.name, state="failed", message=str(failed).removeprefix(f"{check.name}: "))
+        except NotChecked as reason:
+            yield Outcome(name=check.name, state="not checked", message=str(reason))
         else:
-            yield Outcome(name=check.name, ok=True)
+            yield Outcome(name=check.name, state="ok")
 
 
 def random_states() -> dict[str, Any]:
@@ -173,8 +204,7 @@ def _light(module: str) -> None:
         f"import importlib, sys; importlib.import_module({module!r}); "
         f"print(*[m for m in {HEAVY!r} if m in sys.modules])"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = in_new_python(code)
     expect(done.returncode == 0, f"that '{module}' can be imported", done.stderr.strip()[-400:], "a missing dependency")
     expect(
         not done.stdout.strip(),
@@ -182,3 +212,9 @@ def _light(module: str) -> None:
         ", ".join(done.stdout.split()),
         "an import at the top of the module with the hooks; name the factory as a string and import in its module",
     )
+
+
+def in_new_python(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in another Python that finds the modules which this one finds; what it printed is kept."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)

@@ -1,7 +1,8 @@
 """The checks that every reward passes.
 
 A reward is called with the samples given, with each alone, in another order, twice, with none at all, and with an
-output that it cannot know. Every check but `numbers` takes scores as they come, so that one mistake fails one check.
+output that it cannot know; `degenerate`, `examples`, `dependencies` and `ladder` add theirs. Every check but `numbers`
+takes scores as they come, so that one mistake fails one check.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from grpokit.errors import GrpokitError, UsageError
 from grpokit.reward import Reward, RewardTerm, score
 from grpokit.specs import RewardSpec
 from grpokit.testing.core import Check, common_checks, expect, expect_untouched, random_states
+from grpokit.testing.degenerate import check_pictures, check_texts
+from grpokit.testing.dependencies import check_missing
+from grpokit.testing.examples import accepted, check_examples, example_samples, samples_for
+from grpokit.testing.ladders import Climb, ladder_checks
 from grpokit.types import Sample
 
 _DIGITS = 1e-6
@@ -23,31 +28,39 @@ _DIGITS = 1e-6
 
 def reward_checks(
     reward: Reward,
-    samples: Sequence[Sample],
+    samples: Sequence[Sample] | None = None,
     *,
     spec: RewardSpec | None = None,
     params: Mapping[str, Any] | None = None,
     module: str | None = None,
-    per_sample: bool = True,
+    per_sample: bool | None = None,
+    ladder: bool = True,
 ) -> Iterator[Check]:
     """Yield the checks of a reward.
 
     Args:
         reward: the reward, with its parameters bound.
-        samples: at least two that it can score, of at least two groups and in ascending order of these.
-        spec: what its plugin announces; its range is checked.
+        samples: at least two that it can score, of at least two groups and in ascending order of these; by default the
+            spec's examples, or built-in texts or pictures.
+        spec: what its plugin announces; it decides which of the checks apply.
         params: the parameters that it was built with.
         module: the plugin's module behind the entry point, which must import nothing heavy.
-        per_sample: whether a sample's score is its own; if not, whole groups are compared.
+        per_sample: whether a sample's score is its own; if not, whole groups are compared. By default as in the spec.
+        ladder: add the image and text ladder (`grpokit.testing.ladder`).
 
     Raises:
-        UsageError: too few samples or groups.
+        UsageError: too few samples or groups, or examples in the spec that cannot be read.
     """
+    accepts = frozenset(spec.accepts) if spec is not None else accepted(reward) if samples is None else _kinds(samples)
+    if samples is None:
+        samples = samples_for(accepts, spec)
     if len(samples) < 2 or len({s.group for s in samples}) < 2:
         raise UsageError(f"A reward's checks need samples of at least two groups; got {len(samples)} samples.")
+    if per_sample is None:
+        per_sample = spec is None or spec.per_sample
     tests = [
         ("numbers", "there is one finite number or NaN per sample", partial(_numbers, reward, samples)),
-        ("batch-size", "a sample's score is the same alone and among others",
+        ("batch-size", "a sample's score is the same alone, in its group and among other groups",
          partial(_batch, reward, samples, per_sample)),
         ("order", "scores follow their samples into another order", partial(_order, reward, samples)),
         ("deterministic", "the same samples get the same scores again", partial(_deterministic, reward, samples)),
@@ -59,9 +72,35 @@ def reward_checks(
     if spec is not None and spec.range != (None, None):
         test = partial(_range, reward, samples, spec.range)
         tests.insert(1, ("range", "scores lie in the range that the spec declares", test))
+    if "image" in accepts:
+        test = partial(check_pictures, reward, _first(samples, "image"))
+        tests.append(("degenerate-images", "any picture gets a number, NaN or a clear error", test))
+    if "text" in accepts:
+        test = partial(check_texts, reward, _first(samples, "text"))
+        tests.append(("degenerate-texts", "any text gets a number, NaN or a clear error", test))
+    if spec is not None and spec.examples:
+        test = partial(check_examples, reward, spec, params or {})
+        tests.append(("examples", "the better side of each example scores more", test))
+    if spec is not None and spec.install:
+        test = partial(check_missing, spec, params or {})
+        tests.append(("missing-dependency", "without its packages it says how to install them", test))
     for name, summary, test in tests:
         yield Check(name=name, summary=summary, test=test)
+    if ladder:
+        yield from ladder_checks(Climb(reward, spec=spec, accepts=accepts))
     yield from common_checks(params or {}, module)
+
+
+def _kinds(samples: Sequence[Sample]) -> frozenset[str]:
+    from PIL import Image
+
+    kinds = {str: "text", Image.Image: "image"}
+    return frozenset(kind for s in samples for base, kind in kinds.items() if isinstance(s.output, base))
+
+
+def _first(samples: Sequence[Sample], kind: str) -> Sample:
+    """The first sample with an output of a kind, or a built-in one."""
+    return next((s for s in samples if kind in _kinds([s])), example_samples({kind})[0])
 
 
 def _scores(reward: Reward, samples: Sequence[Sample]) -> list[float]:
@@ -94,12 +133,13 @@ def _range(reward: Reward, samples: Sequence[Sample], bounds: tuple[float | None
 
 def _batch(reward: Reward, samples: Sequence[Sample], per_sample: bool) -> None:
     together = _scores(reward, samples)
-    keys = list(range(len(samples))) if per_sample else [s.group for s in samples]
-    for key in dict.fromkeys(keys):
-        rows = [i for i, k in enumerate(keys) if k == key]
-        alone = _scores(reward, [samples[i] for i in rows])
-        for row, value in zip(rows, alone, strict=True):
-            expect(_same(value, together[row]), f"the score of row {row} alone to be its score among all, "
+    groups = [s.group for s in samples]
+    parts = [[i for i, g in enumerate(groups) if g == group] for group in dict.fromkeys(groups)]
+    alone = [[i] for i in range(len(samples))] if per_sample else []
+    for rows in [*alone, *parts]:
+        for row, value in zip(rows, _scores(reward, [samples[i] for i in rows]), strict=True):
+            where = "alone" if len(rows) == 1 else "in its group"
+            expect(_same(value, together[row]), f"the score of row {row} {where} to be its score among all, "
                    f"{together[row]}", f"{value}", "a mean, a padding or a normalisation over the batch")  # fmt: skip
 
 

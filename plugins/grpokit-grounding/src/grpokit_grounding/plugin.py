@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from grpokit import RewardSpec, hookimpl
 
+_CUP = {"prompt": "Where is the cup?", "target": [10, 10, 50, 40]}
+_PLATE = {"prompt": "Where is the plate?", "target": [0, 0, 20, 20]}
 _INSTALL = "pip install 'grpokit[grounding]'"
 
 
@@ -23,6 +25,13 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"text"},
         range=(0.0, 1.0),
         install=_INSTALL,
+        examples=[
+            (
+                {"output": "<think>on the left</think><answer>[10, 10, 50, 40]</answer>"} | _CUP,
+                {"output": "<think>on the right</think><answer>[60, 10, 99, 40]</answer>"} | _CUP,
+            ),
+            ({"output": "<answer>[0, 0, 20, 19]</answer>"} | _PLATE, {"output": "at [0, 0, 20, 19]"} | _PLATE),
+        ],
     )
     yield RewardSpec(
         name="box-format",
@@ -31,4 +40,14 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"text"},
         range=(0.0, 1.0),
         install=_INSTALL,
+        examples=[
+            (
+                {"output": "<think>on the left</think><answer>[10, 10, 50, 40]</answer>"} | _CUP,
+                {"output": "<answer>[10, 10, 50, 40]</answer>"} | _CUP,
+            ),
+            (
+                {"output": "<think>above</think>\n<answer>[0, 0, 20, 19]</answer>"} | _PLATE,
+                {"output": "<think> </think><answer>[0, 0, 20, 19]</answer>"} | _PLATE,
+            ),
+        ],
     )
