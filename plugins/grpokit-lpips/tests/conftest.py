@@ -6,6 +6,8 @@ import lpips
 import pytest
 import torch
 
+from grpokit_lpips import trunk
+
 
 @pytest.fixture(scope="session")
 def library():
@@ -34,3 +36,5 @@ def checkpoints(library, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))  # never the machine's
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(trunk, "SOURCE", "http://127.0.0.1:9/")  # where nobody answers: no test reaches the network

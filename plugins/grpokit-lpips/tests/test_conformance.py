@@ -18,5 +18,5 @@ def test_lpips(checkpoints):
             )
         )
     )
-    assert len(results) == 11
-    assert [result for result in results if not result.ok] == []
+    assert len(results) >= 11
+    assert [result for result in results if result.failed] == []

@@ -1,10 +1,17 @@
 """lpips: the library's own numbers, sizes and modes, batches, where weights come from, what is refused."""
 
+import errno
+import functools
+import hashlib
+import http.server
 import itertools
 import math
-import shutil
+import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 import warnings
 
 import lpips
@@ -19,6 +26,7 @@ from grpokit import DataError, PluginError, Prompt, RewardError, Sample, UsageEr
 from grpokit_lpips import reward, trunk
 from grpokit_lpips.reward import LPIPSReward
 
+PUBLISHED = trunk.SOURCE  # before conftest closes the way there
 NETS = pytest.mark.parametrize("net", ["alex", "vgg", "squeeze"])
 
 
@@ -82,7 +90,7 @@ def test_the_cached_checkpoint_is_read_as_the_library_reads_it(monkeypatch, tmp_
 def test_the_files_are_torchvisions(net):
     model = {"alex": "alexnet", "vgg": "vgg16", "squeeze": "squeezenet1_1"}[net]
     published = torchvision.models.get_model_weights(model).IMAGENET1K_V1.url
-    assert published == trunk.SOURCE + trunk.CHECKPOINTS[net]
+    assert published == PUBLISHED + trunk.CHECKPOINTS[net]
 
 
 def test_the_same_picture_is_best_and_noise_costs(score):
@@ -215,36 +223,104 @@ def test_a_target_of_the_wrong_type_is_refused(score):
         score([sample(picture(1), "1.png")])
 
 
+@pytest.fixture
+def served(monkeypatch, tmp_path, checkpoints):
+    """A server on this machine with the squeeze trunk under a name that ends in its hash; the names asked for."""
+    with open(checkpoints["squeeze"], "rb") as file:
+        content = file.read()
+    name = f"squeezenet1_1-{hashlib.sha256(content).hexdigest()[:8]}.pth"
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / name).write_bytes(content)
+    asked = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            asked.append(self.path.lstrip("/"))
+
+    handler = functools.partial(Handler, directory=str(tmp_path / "served"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        monkeypatch.setattr(trunk, "SOURCE", f"http://127.0.0.1:{server.server_port}/")
+        monkeypatch.setitem(trunk.CHECKPOINTS, "squeeze", name)
+        yield asked
+        server.shutdown()
+
+
+def test_a_missing_trunk_is_fetched_into_torchs_cache_once(served, library, tmp_path, capsys):
+    place = tmp_path / "torch-home" / "hub" / "checkpoints" / trunk.CHECKPOINTS["squeeze"]
+    output, target = noise(picture(5), 30), picture(5)
+    (got,) = LPIPSReward(net="squeeze", device="cpu")([sample(output, target)])
+    assert got == pytest.approx(direct(library["squeeze"], output, target), abs=1e-6)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        f"grpokit-lpips: fetching {trunk.SOURCE}{trunk.CHECKPOINTS['squeeze']} to '{place}'\n",
+    )
+    fetched = len(served)
+    assert LPIPSReward(net="squeeze", device="cpu")([sample(output, target)]) == [got]
+    assert set(served) == {trunk.CHECKPOINTS["squeeze"]}
+    assert len(served) == fetched
+    assert capsys.readouterr().err == ""
+
+
+def test_a_file_with_another_hash_is_not_kept(served, tmp_path):
+    name = trunk.CHECKPOINTS["squeeze"]
+    (tmp_path / "served" / name).write_bytes(b"another file")
+    with pytest.raises(
+        UsageError, match=rf"there is no file; fetching it from http://127\..*{name} failed: invalid hash value \(exp"
+    ):
+        LPIPSReward(net="squeeze", device="cpu")
+    assert list((tmp_path / "torch-home" / "hub" / "checkpoints").iterdir()) == []
+
+
+def test_a_file_that_the_server_lacks(served, tmp_path):
+    (tmp_path / "served" / trunk.CHECKPOINTS["squeeze"]).unlink()
+    with pytest.raises(UsageError, match=r"failed: the server says 404 File not found\. Fetch it into the cache with"):
+        LPIPSReward(net="squeeze", device="cpu")
+
+
 @NETS
 def test_missing_weights_say_which_file_where_and_how(net, tmp_path):
     place = tmp_path / "torch-home" / "hub" / "checkpoints" / trunk.CHECKPOINTS[net]
+    start = time.perf_counter()
     with pytest.raises(UsageError) as missing:
         LPIPSReward(net=net, device="cpu")
-    command = (
-        'python -c "import torch; torch.hub.load_state_dict_from_url'
-        f"('https://download.pytorch.org/models/{trunk.CHECKPOINTS[net]}', check_hash=True)\""
-    )
+    assert time.perf_counter() - start < 5  # no waiting and no second try
+    url = f"http://127.0.0.1:9/{trunk.CHECKPOINTS[net]}"
+    command = f"python -c \"import torch; torch.hub.load_state_dict_from_url('{url}', check_hash=True)\""
+    refused = f"[Errno {errno.ECONNREFUSED}] {os.strerror(errno.ECONNREFUSED)}"
     assert str(missing.value) == (
         f"The reward 'lpips' needs the weights of its trunk '{net}', the file {trunk.CHECKPOINTS[net]}. Looked for it "
-        f"at '{place}' (in torch's download cache), and there is no file. Fetch it into the cache with: {command} -- "
-        "or copy it from another machine and give its path as weights_path."
+        f"at '{place}' (in torch's download cache), and there is no file; fetching it from {url} failed: {refused}. "
+        f"Fetch it into the cache with: {command} -- or copy it from another machine and give its path as weights_path."
     )
 
 
-def test_the_command_of_the_message_fetches_the_file(monkeypatch, tmp_path, checkpoints):
-    """From a file instead of the network; everything else is the command as it is printed."""
-    shutil.copy(checkpoints["squeeze"], tmp_path / trunk.CHECKPOINTS["squeeze"])
-    monkeypatch.setattr(trunk, "SOURCE", f"{tmp_path.as_uri()}/")
+def test_a_server_that_never_answers_is_left_after_a_while(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(trunk, "SOURCE", f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        monkeypatch.setattr(trunk, "PATIENCE", 0.2)
+        with pytest.raises(UsageError, match=r"there is no file; fetching it from .* failed: timed out\. Fetch it"):
+            LPIPSReward(net="squeeze", device="cpu")
+
+
+def test_the_command_of_the_message_fetches_the_file(served, monkeypatch):
+    """As it is printed, hash and all, from a server on this machine."""
+    where = trunk.SOURCE
+    monkeypatch.setattr(trunk, "SOURCE", "http://127.0.0.1:9/")
     with pytest.raises(UsageError) as missing:
         LPIPSReward(net="squeeze", device="cpu")
     code = str(missing.value).partition('python -c "')[2].partition('"')[0]
-    code = code.replace("check_hash=True", "check_hash=False, progress=False")  # random weights have another hash
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code.replace("http://127.0.0.1:9/", where)], check=True, capture_output=True)
+    asked = len(served)
     assert LPIPSReward(net="squeeze", device="cpu")([sample(picture(1), picture(1))]) == [1.0]
+    assert len(served) == asked
 
 
 def test_a_weights_path_without_a_file_is_named(tmp_path):
-    with pytest.raises(UsageError, match=r"Looked for it at '.*gone\.pth' \(as the parameter weights_path says\)"):
+    with pytest.raises(
+        UsageError, match=r"gone\.pth' \(as the parameter weights_path says\), and there is no file\. F"
+    ):
         LPIPSReward(weights_path=str(tmp_path / "gone.pth"), device="cpu")
 
 

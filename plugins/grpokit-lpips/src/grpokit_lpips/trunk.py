@@ -1,12 +1,17 @@
 """The LPIPS network: its heads come with the package lpips, its trunk's weights from a file.
 
-The file is torchvision's classifier checkpoint, in torch's download cache unless a path is given. Nothing is downloaded
-here: a run that starts without the weights says which file it wants and how to fetch it.
+The file is torchvision's classifier checkpoint, in torch's download cache unless a path is given. Where the cache lacks
+it, it is fetched as torch.hub does, with its hash checked; a machine that cannot is told which file, where and how.
 """
 
 from __future__ import annotations
 
+import sys
+import urllib.error
+import urllib.request
 import warnings
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal
@@ -27,16 +32,19 @@ CHECKPOINTS: dict[str, str] = {
 
 SOURCE = "https://download.pytorch.org/models/"
 
+PATIENCE = 20.0
+"""Seconds that the server may take to answer; torch's own download would wait without end."""
+
 
 def build(net: Net, weights_path: str | Path | None) -> torch.nn.Module:
     """Return LPIPS 0.1 with the trunk's weights from a file, in float32 on the CPU, frozen and in evaluation mode.
 
     Args:
         net: the trunk.
-        weights_path: the trunk's checkpoint; None: `CHECKPOINTS[net]` in torch's download cache.
+        weights_path: the trunk's checkpoint; None: `CHECKPOINTS[net]` in torch's download cache, fetched if missing.
 
     Raises:
-        UsageError: the file does not exist or does not hold this trunk.
+        UsageError: the file does not exist and cannot be fetched, or does not hold this trunk.
     """
     weights = _read(net, weights_path)
     with (
@@ -69,11 +77,15 @@ def build(net: Net, weights_path: str | Path | None) -> torch.nn.Module:
 def _read(net: Net, weights_path: str | Path | None) -> Any:
     place = _place(net, weights_path)
     if not place.is_file():
-        looked = "as the parameter weights_path says" if weights_path is not None else "in torch's download cache"
-        raise UsageError(
-            f"The reward 'lpips' needs the weights of its trunk '{net}', the file {CHECKPOINTS[net]}. Looked for it at "
-            f"'{place}' ({looked}), and there is no file. {_remedy(net)}"
-        )
+        if weights_path is not None:
+            looked, failed = "as the parameter weights_path says", ""
+        else:
+            looked, failed = "in torch's download cache", _fetch(net, place)
+        if failed or weights_path is not None:
+            raise UsageError(
+                f"The reward 'lpips' needs the weights of its trunk '{net}', the file {CHECKPOINTS[net]}. Looked for "
+                f"it at '{place}' ({looked}), and there is no file{failed}. {_remedy(net)}"
+            )
     try:
         return torch.load(place, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError) as error:
@@ -81,6 +93,24 @@ def _read(net: Net, weights_path: str | Path | None) -> Any:
             f"The file '{place}' cannot be read as a checkpoint of torch ({type(error).__name__}): it is torn, or "
             f"another kind of file. Delete it. {_remedy(net)}"
         ) from error
+
+
+def _fetch(net: Net, place: Path) -> str:
+    """Bring the file into torch's cache; returns why that failed, as a part of a sentence, or nothing."""
+    url = f"{SOURCE}{CHECKPOINTS[net]}"
+    print(f"grpokit-lpips: fetching {url} to '{place}'", file=sys.stderr)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(urllib.error.HTTPError):  # whether anybody answers at all; what they say comes below
+            urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PATIENCE).close()
+        prefix = place.stem.rpartition("-")[2]
+        torch.hub.download_url_to_file(url, str(place), hash_prefix=prefix, progress=sys.stderr.isatty())
+    except urllib.error.HTTPError as error:
+        return f"; fetching it from {url} failed: the server says {error.code} {error.reason}"
+    except (OSError, HTTPException, RuntimeError) as error:  # the last: a hash that is another
+        reason = str(error.reason if isinstance(error, urllib.error.URLError) else error) or type(error).__name__
+        return f"; fetching it from {url} failed: {reason}"
+    return ""
 
 
 def _place(net: Net, weights_path: str | Path | None) -> Path:

@@ -1,0 +1,26 @@
+"""aesthetic and clip-score against grpokit's conformance checks, with a tiny CLIP."""
+
+import pytest
+
+from grpokit import registry
+from grpokit.testing import example_samples, outcomes, reward_checks
+
+
+@pytest.mark.parametrize("name", ["aesthetic", "clip-score"])
+def test_conformance(tiny, name):
+    params = {"model": "tiny-clip", "pretrained": None, "weights_path": tiny.torch_file, "device": "cpu"}
+    if name == "aesthetic":
+        params["head_path"] = tiny.head
+    results = list(
+        outcomes(
+            reward_checks(
+                registry.create("reward", name, params),
+                example_samples({"image"}),
+                spec=registry.find("reward", name)[1],
+                params=params,
+                module="grpokit_clip.plugin",
+            )
+        )
+    )
+    assert len(results) >= 10
+    assert [result for result in results if result.failed] == []
