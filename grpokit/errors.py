@@ -74,8 +74,10 @@ def counted(number: int, noun: str) -> str:
 
     >>> counted(1, "step"), counted(2000, "micro-batch")
     ('1 step', '2,000 micro-batches')
+    >>> counted(2, "weakness")
+    '2 weaknesses'
     """
-    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith(('ch', 'ss')) else 's'}"
 
 
 def shown(value: object) -> str:

@@ -8,7 +8,7 @@ fast and a missing dependency of one reward does not touch the others. New field
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 API = 1
@@ -47,6 +47,7 @@ class RewardSpec(Spec):
         examples: pairs (better, worse), for documentation and checks. Each side is a mapping with `output` and, where
             the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For what is no plain data, such
             as pictures: "package.module:function" of a function that takes nothing and returns such pairs.
+        weaknesses: checks of the conformance kit that it cannot pass by design -> why; they do not count as failed.
     """
 
     kind: ClassVar[str] = "reward"
@@ -55,6 +56,7 @@ class RewardSpec(Spec):
     range: tuple[float | None, float | None] = (None, None)
     per_sample: bool = True
     examples: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] | str = ()
+    weaknesses: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

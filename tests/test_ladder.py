@@ -212,7 +212,8 @@ def test_shipped_rewards_pass_what_is_no_known_weakness(name: str) -> None:
     spec = registry.find("reward", name)[1]
     assert isinstance(spec, RewardSpec)
     found = Climb(registry.create("reward", name, params), spec=spec)
-    assert set(failed(found)) == known
+    assert not failed(found)
+    assert {name for name, state in states(found).items() if state == "weakness"} == known == set(spec.weaknesses)
     page = (DOCS / "conformance.md").read_text(encoding="utf-8")
     assert not known or f"`{name}`" in page.partition("## Known weaknesses")[2]
 
@@ -245,7 +246,7 @@ def test_a_source_picture_alone_is_enough() -> None:
     ("words", "code", "said"),
     [
         (("box-iou",), 0, ["its spec's examples were attacked", "box-iou: all 12 checks passed, 4 not checked"]),
-        (("contains",), 1, ["'in a long text'", "fooled at once (E)", "contains: 1 of 15 checks failed"]),
+        (("contains",), 0, ["'in a long text'", "fooled at once (E)", "all 14 checks passed, 1 known weakness"]),
         (("exact-match",), 0, ["very hard to fool (A)", "exact-match: all 15 checks passed"]),
         (("broken_rewards:mse",), 0, ["photographs: reads the target picture", "the best attack, 'flat mean colour'"]),
         (("broken_rewards:first_letter",), 1, ["for an empty text; got IndexError"]),

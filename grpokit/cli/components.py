@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grpokit.cli.app import app, console, given_prompts, parse_parameters
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from grpokit.testing import Climb
@@ -75,19 +75,21 @@ def check(
             raise UsageError(f"'{name}' is a reward, which reads no prompts: leave --prompt and --prompts out.")
         checks, climb = checking.of_reward(name, params)
     table = Table("check", "result", "message", box=None, pad_edge=False)
-    failed = skipped = 0
-    for outcome in outcomes(checks):
-        failed += outcome.failed
-        skipped += outcome.state == "not checked"
-        style = {"ok": "", "failed": "red", "not checked": "yellow"}[outcome.state]
+    found = list(outcomes(checks))
+    for outcome in found:
+        style = {"ok": "", "failed": "red"}.get(outcome.state, "yellow")
         table.add_row(Text(outcome.name), Text(outcome.state, style=style), Text(outcome.message))
     out = console()
     out.print(table)
     if climb is not None:
         out.print(f"\n{_graded(climb)}\n", markup=False, highlight=False, soft_wrap=True)
-    ran = table.row_count - skipped
-    more = f", {skipped} not checked" if skipped else ""
-    print(f"{name}: {failed} of {ran} checks failed{more}" if failed else f"{name}: all {ran} checks passed{more}")
+    passed, failed, weak, skipped = (
+        sum(outcome.state == state for outcome in found) for state in ("ok", "failed", "weakness", "not checked")
+    )
+    said = [f"{failed} of {passed + failed} checks failed" if failed else f"all {passed} checks passed"]
+    said += [counted(weak, "known weakness")] if weak else []
+    said += [f"{skipped} not checked"] if skipped else []
+    print(f"{name}: {', '.join(said)}")
     if failed:
         raise typer.Exit(1)
 

@@ -25,7 +25,7 @@ HEAVY = (
 )
 """Modules that a plugin's light module must not import."""
 
-State = Literal["ok", "failed", "not checked"]
+State = Literal["ok", "failed", "weakness", "not checked"]
 
 
 class CheckError(AssertionError):
@@ -34,6 +34,10 @@ class CheckError(AssertionError):
 
 class NotChecked(unittest.SkipTest):
     """A check says nothing here, and why: pytest counts it as skipped, `outcomes` as "not checked"."""
+
+
+class KnownWeakness(NotChecked):
+    """A check fails, and the component's spec says that it must."""
 
 
 def expect(holds: object, expected: str, came: str, cause: str) -> None:
@@ -51,12 +55,14 @@ class Check:
         summary: what must hold, in one line.
         test: raises `CheckError` where it does not; `check()` runs it.
         slow: it takes longer than seconds.
+        weakness: why the component cannot pass it, where its spec says so.
     """
 
     name: str
     summary: str
     test: Callable[[], None]
     slow: bool = False
+    weakness: str = ""
 
     def __call__(self) -> None:
         """Run the check; the global random states of the processor are afterwards what they were before.
@@ -64,6 +70,7 @@ class Check:
         Raises:
             CheckError: the component breaks the contract, or raised something by itself.
             NotChecked: the check does not apply to the component, or something that it needs is missing.
+            KnownWeakness: the component breaks the contract, and its spec says so.
         """
         with kept_random_states():
             try:
@@ -71,6 +78,8 @@ class Check:
             except NotChecked:
                 raise
             except CheckError as failed:
+                if self.weakness:
+                    raise KnownWeakness(f"known weakness: {self.weakness}") from failed
                 raise CheckError(f"{self.name}: {failed}") from failed
             except Exception as error:  # a component may raise anything
                 said = f": {error}" if str(error) else ""
@@ -89,7 +98,8 @@ class Outcome:
 
     Attributes:
         name: the check's.
-        state: "not checked" where it does not apply, or needs something that is missing here.
+        state: "weakness" where it failed as the component's spec says; "not checked" where it does not apply, or needs
+            something that is missing here.
         message: what is wrong, or why nothing was checked; empty where all is well.
     """
 
@@ -115,6 +125,8 @@ def outcomes(checks: Iterable[Check]) -> Iterator[Outcome]:
             check()
         except CheckError as failed:
             yield Outcome(name=check.name, state="failed", message=str(failed).removeprefix(f"{check.name}: "))
+        except KnownWeakness as reason:
+            yield Outcome(name=check.name, state="weakness", message=str(reason).removeprefix("known weakness: "))
         except NotChecked as reason:
             yield Outcome(name=check.name, state="not checked", message=str(reason))
         else:

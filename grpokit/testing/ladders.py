@@ -91,8 +91,10 @@ def ladder_checks(climb: Climb) -> Iterator[Check]:
         climb: the ladder.
     """
     listed = [*(_PICTURES if "image" in climb.accepts else ()), *(_WORDS if climb.accepts & {"image", "text"} else ())]
+    known = climb.spec.weaknesses if climb.spec is not None else {}
     for name, summary in listed:
-        yield Check(name=name, summary=summary, test=functools.partial(_judge, climb, name))
+        test = functools.partial(_judge, climb, name)
+        yield Check(name=name, summary=summary, test=test, weakness=known.get(name, ""))
 
 
 def _judge(climb: Climb, name: str) -> None:

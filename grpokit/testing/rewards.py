@@ -84,8 +84,9 @@ def reward_checks(
     if spec is not None and spec.install:
         test = partial(check_missing, spec, params or {})
         tests.append(("missing-dependency", "without its packages it says how to install them", test))
+    known = spec.weaknesses if spec is not None else {}
     for name, summary, test in tests:
-        yield Check(name=name, summary=summary, test=test)
+        yield Check(name=name, summary=summary, test=test, weakness=known.get(name, ""))
     if ladder:
         yield from ladder_checks(Climb(reward, spec=spec, accepts=accepts))
     yield from common_checks(params or {}, module)
