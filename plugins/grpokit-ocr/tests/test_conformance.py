@@ -1,20 +1,23 @@
-"""ocr against grpokit's conformance checks."""
+"""ocr against grpokit's conformance checks, on the examples of its spec; the ladder draws single lines."""
 
 from grpokit import registry
-from grpokit.testing import Check, example_samples, parametrize_with_checks, reward_checks
+from grpokit.testing import Check, parametrize_with_checks, reward_checks
 from grpokit_ocr.reward import OCRReward
 
-PARAMS = {"threads": 1, "cache_size": 0}  # so that every score is a fresh one
+LINE = {"threads": 1, "cache_size": 0}  # so that every score is a fresh one
+PAGE = {**LINE, "layout": "page"}
 
 
-@parametrize_with_checks(
-    reward_checks(
-        OCRReward(**PARAMS),
-        example_samples({"image"}),
-        spec=registry.find("reward", "ocr")[1],
-        params=PARAMS,
-        module="grpokit_ocr.plugin",
-    )
-)
+def checks(params, *, ladder):
+    spec = registry.find("reward", "ocr")[1]
+    return reward_checks(OCRReward(**params), spec=spec, params=params, module="grpokit_ocr.plugin", ladder=ladder)
+
+
+@parametrize_with_checks(checks(LINE, ladder=True))
 def test_ocr(check: Check):
+    check()
+
+
+@parametrize_with_checks(checks(PAGE, ladder=False))
+def test_ocr_on_pages(check: Check):
     check()

@@ -14,8 +14,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 import grpokit
 from grpokit import PluginError, Prompt, RewardError, Sample, UsageError
-from grpokit_ocr import engine
-from grpokit_ocr.engine import LineReader, ink_box
+from grpokit_ocr import rapid
+from grpokit_ocr.rapid import LineReader
 from grpokit_ocr.reward import OCRReward
 
 FONTS = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
@@ -244,24 +244,6 @@ def test_parameters_out_of_range_are_refused(parameters):
         OCRReward(**parameters)
 
 
-def test_a_model_that_is_missing_or_no_recogniser_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"no OCR model at '.*nowhere\.onnx'"):
-        OCRReward(model=tmp_path / "nowhere.onnx")
-    detector = next(engine.packaged_model().parent.glob("*det*.onnx"))
-    with pytest.raises(UsageError, match="should list its characters"):
-        OCRReward(model=detector)
-
-
-def test_the_ink_box_is_the_word_with_a_margin():
-    image = Image.new("RGB", (100, 60), "white")
-    ImageDraw.Draw(image).rectangle((20, 10, 79, 49), fill="black")  # 60 x 40, margin 5, and 1 from the 3 x 3 mean
-    assert ink_box(image) == (14, 4, 86, 56)
-    huge = image.resize((4000, 2400), Image.Resampling.NEAREST)
-    assert ink_box(huge) == pytest.approx((600, 200, 3400, 2200), abs=6)  # margin 1600 / 8
-    assert ink_box(Image.new("RGB", (100, 60), "gray")) is None
-    assert ink_box(Image.new("RGB", (0, 60))) is None
-
-
 def test_the_registry_builds_the_reward():
     reward = grpokit.create("reward", "ocr", {"threads": 1, "extra_text_penalty": 0.5})
     assert isinstance(reward, OCRReward)
@@ -271,17 +253,26 @@ def test_the_registry_builds_the_reward():
 
 
 def test_a_missing_engine_names_the_install_command(monkeypatch):
-    monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(rapid.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PluginError, match=r"needs the Python module 'rapidocr'.*Run: pip install 'grpokit\[ocr\]'"):
         grpokit.create("reward", "ocr")
 
 
 def test_a_missing_dependency_names_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    for module in ("grpokit_ocr.engine", "grpokit_ocr.reward"):
-        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "grpokit_ocr.rapid")
     with pytest.raises(PluginError, match=r"needs the Python module 'onnxruntime'.*Run: pip install 'grpokit\[ocr\]'"):
         grpokit.create("reward", "ocr")
+
+
+def test_each_reward_has_a_cache_of_its_own(reader):
+    class Deaf:
+        def recognise(self, images: Sequence[Image.Image]) -> list[list[str]]:
+            return [[] for _ in images]
+
+    hears, deaf = OCRReward(engine=reader), OCRReward(engine=Deaf())
+    picture = sample(draw("river"))
+    assert [hears([picture]), deaf([picture]), hears([picture])] == [[1.0], [0.0], [1.0]]
 
 
 def test_announcing_the_reward_imports_nothing_heavy_and_reading_needs_no_opencv():
@@ -296,6 +287,6 @@ from grpokit_ocr.reward import OCRReward
 image = Image.new("RGB", (64, 16), "white")
 image.paste("black", (8, 4, 40, 12))
 assert isinstance(OCRReward(threads=1).read([image]), list)
-assert not {"rapidocr", "cv2", "torch"} & set(sys.modules)
+assert not {"rapidocr", "cv2", "torch", "easyocr", "tesserocr"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -30,6 +30,7 @@ def test_doctests():
         ('"two\nlines"', ["two\nlines"]),
         ('never "closed', []),
         ('"closed" and "open', ["closed"]),
+        ("signs «ici», „hier“ and ‘here’", []),  # not the contract's quotes
     ],
 )
 def test_quoted_spans(text, spans):
@@ -67,6 +68,11 @@ NO_EXTRA = [
     ("a text over two lines", 'the words "hello world"', ["hello", "world"], 1.0),
     ("apostrophe inside", '"don\'t" on a door', ["don't"], 1.0),
     ("typographic apostrophe", "“don’t” on a door", ["don't"], 1.0),
+    ("accent as a sign of its own", 'the word "café"', ["cafe\u0301"], 1.0),
+    ("accent not read: 1 of 4", 'the word "café"', ["cafe"], 3 / 4),
+    ("sharp s in capitals", 'the word "Straße"', ["STRASSE"], 1.0),
+    ("Chinese, one wrong of four", 'the sign "绿茶五元"', ["绿茶三元"], 3 / 4),
+    ("Japanese, half width", 'the sign "カフェ"', ["ｶﾌｪ"], 1.0),
     ("apostrophe not read: 1 of 5", '"don\'t" on a door', ["dont"], 4 / 5),
 ]
 

@@ -1,14 +1,12 @@
-"""ssim and mse against grpokit's conformance checks."""
+"""ssim, mse and structure against grpokit's conformance checks, on the examples of their specs."""
 
 from grpokit import registry
-from grpokit.testing import Check, example_samples, parametrize_with_checks, reward_checks
-from grpokit_ssim.reward import mse, ssim
+from grpokit.testing import Check, parametrize_with_checks, reward_checks
+from grpokit_ssim.reward import mse, ssim, structure
 
 
 def checks(name, reward):
-    return reward_checks(
-        reward, example_samples({"image"}), spec=registry.find("reward", name)[1], module="grpokit_ssim.plugin"
-    )
+    return reward_checks(reward, spec=registry.find("reward", name)[1], module="grpokit_ssim.plugin")
 
 
 @parametrize_with_checks(checks("ssim", ssim))
@@ -18,4 +16,9 @@ def test_ssim(check: Check):
 
 @parametrize_with_checks(checks("mse", mse))
 def test_mse(check: Check):
+    check()
+
+
+@parametrize_with_checks(checks("structure", structure))
+def test_structure(check: Check):
     check()

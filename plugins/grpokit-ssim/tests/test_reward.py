@@ -1,4 +1,4 @@
-"""ssim and mse: the definitions, the conformance ladder on photographs, odd pictures, what is refused."""
+"""ssim, mse and structure: the definitions, the conformance ladder on photographs, odd pictures, what is refused."""
 
 import io
 import itertools
@@ -15,13 +15,14 @@ from skimage.metrics import structural_similarity
 import grpokit
 from grpokit import DataError, PluginError, Prompt, RewardError, Sample
 from grpokit_ssim import reward
-from grpokit_ssim.reward import mse, ssim
+from grpokit_ssim.reward import mse, ssim, structure
 
-BOTH = pytest.mark.parametrize("score", [ssim, mse])
+ALL = pytest.mark.parametrize("score", [ssim, mse, structure])
 
 
-def sample(output: object, target: object = None, group: int = 0) -> Sample:
-    return Sample(prompt=Prompt(text="a picture", target=target), output=output, group=group)
+def sample(output: object, other: object = None, group: int = 0) -> Sample:
+    """One picture is both target and source, so that all three rewards can be held to the same."""
+    return Sample(prompt=Prompt(text="a picture", target=other, image=other), output=output, group=group)
 
 
 def photo(name: str, side: int = 192) -> Image.Image:
@@ -51,13 +52,40 @@ def photos() -> list[Image.Image]:
     return [photo(name) for name in ("astronaut", "chelsea", "coffee", "rocket")]
 
 
-def test_ssim_is_scikit_images(photos):
+@pytest.mark.parametrize("score", [ssim, structure])
+def test_it_is_scikit_images(photos, score):
     for target in photos:
         output = noise(target.filter(ImageFilter.GaussianBlur(1)), 10)
         direct = structural_similarity(
             np.asarray(target) / 255, np.asarray(output) / 255, data_range=1.0, channel_axis=-1
         )
-        assert ssim([sample(output, target)]) == pytest.approx([direct], abs=1e-6)
+        assert score([sample(output, target)]) == pytest.approx([direct], abs=1e-6)
+
+
+def test_ssim_and_mse_look_at_the_target_and_structure_at_the_source(photos):
+    target, source = photos[:2]
+    edited = noise(source, 20)
+    both = Sample(prompt=Prompt(text="a cat in space", target=target, image=source), output=edited, group=0)
+    assert structure([both]) == structure([sample(edited, source)]) != structure([sample(edited, target)])
+    assert ssim([both]) == ssim([sample(edited, target)])
+    assert mse([both]) == mse([sample(edited, target)])
+    no_source = Sample(prompt=Prompt(text="a cat", target=target), output=edited, group=0)
+    no_target = Sample(prompt=Prompt(text="a cat", image=source), output=edited, group=0)
+    assert [math.isnan(x) for x in structure([no_source, no_target])] == [True, False]
+    assert [math.isnan(x) for x in ssim([no_source, no_target])] == [False, True]
+
+
+def test_structure_falls_with_what_an_edit_changes_beside_the_asked(photos):
+    source = photos[0]
+    edits = []
+    for side in (0, 24, 48, 96, 192):  # pixels of a square that is painted over
+        edit = source.copy()
+        edit.paste("navy", (0, 0, side, side))
+        edits.append(edit)
+    scores = structure([sample(edit, source) for edit in edits])
+    assert scores[0] == 1.0
+    assert all(better > worse for better, worse in itertools.pairwise(scores)), scores
+    assert scores[1] > 0.97  # a 64th of the picture is another
 
 
 def test_ssim_of_flat_pictures_by_hand():
@@ -77,6 +105,7 @@ def test_mse_by_hand():
 def test_the_same_picture_is_best(photos):
     assert ssim([sample(photo, photo) for photo in photos]) == [1.0] * 4
     assert mse([sample(photo.copy(), photo) for photo in photos]) == [0.0] * 4
+    assert structure([sample(photo.copy(), photo) for photo in photos]) == [1.0] * 4
 
 
 LADDERS = {
@@ -87,7 +116,7 @@ LADDERS = {
 }
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize("ladder", LADDERS.values(), ids=LADDERS.keys())
 def test_each_step_down_the_ladder_costs(photos, ladder, score):
     for target in photos:
@@ -95,7 +124,7 @@ def test_each_step_down_the_ladder_costs(photos, ladder, score):
         assert all(better > worse for better, worse in itertools.pairwise(scores)), scores
 
 
-@BOTH
+@ALL
 def test_a_batch_of_one_equals_a_batch_of_many_in_any_order(photos, score):
     batch = [sample(noise(target, sigma), target) for target in photos for sigma in (5, 40)]
     together = score(batch)
@@ -104,7 +133,7 @@ def test_a_batch_of_one_equals_a_batch_of_many_in_any_order(photos, score):
     assert score([]) == []
 
 
-@BOTH
+@ALL
 def test_inputs_are_left_alone(photos, score):
     output, target = photos[0].resize((64, 48)).convert("RGBA"), photos[0].convert("P")
     before = output.tobytes(), target.tobytes(), target.getpalette()
@@ -113,7 +142,7 @@ def test_inputs_are_left_alone(photos, score):
     assert (output.mode, output.size, target.mode) == ("RGBA", (64, 48), "P")
 
 
-@BOTH
+@ALL
 def test_another_size_is_brought_to_the_targets(photos, score):
     target = photos[1]
     large, small = target.resize((400, 300)), target.resize((50, 40))
@@ -141,7 +170,7 @@ def test_the_window_is_the_largest_odd_one_that_fits(size, window):
     assert score == pytest.approx(direct, abs=1e-9)
 
 
-@BOTH
+@ALL
 def test_gray_palette_and_transparent_pictures(photos, score):
     gray = photos[2].convert("L")
     assert score([sample(gray, gray.convert("RGB"))]) == score([sample(gray, gray)])
@@ -163,15 +192,15 @@ def test_transparent_parts_are_white():
     assert mse([sample(keyed, flat(255, 255, 255))]) == [0.0]
 
 
-@BOTH
-def test_a_row_without_a_target_cannot_be_scored(photos, score):
+@ALL
+def test_a_row_without_the_other_picture_cannot_be_scored(photos, score):
     scores = score([sample(photos[0]), sample(photos[0], photos[0]), sample(photos[1])])
     assert math.isnan(scores[0])
     assert not math.isnan(scores[1])
     assert math.isnan(scores[2])
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize(("output", "named"), [("text", "str"), (None, "NoneType"), (np.zeros((8, 8, 3)), "ndarray")])
 def test_an_output_of_the_wrong_type_is_refused(score, output, named):
     with pytest.raises(
@@ -180,29 +209,32 @@ def test_an_output_of_the_wrong_type_is_refused(score, output, named):
         score([sample(flat(0, 0, 0), flat(0, 0, 0)), sample(output, flat(0, 0, 0))])
 
 
-@BOTH
+@ALL
 def test_a_target_of_the_wrong_type_is_refused(score):
-    with pytest.raises(DataError, match=r"as the target of row 0 \(prompt 'a picture'\), got str\. Give the prompts"):
+    place = "source" if score is structure else "target"
+    message = rf"as the {place} of row 0 \(prompt 'a picture'\), got str\. Give the prompts a folder of {place} images"
+    with pytest.raises(DataError, match=message):
         score([sample(flat(0, 0, 0), "1.png")])
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_a_picture_without_a_known_white_is_refused(score, mode):
     with pytest.raises(RewardError, match=f"mode '{mode}'.*Convert it first"):
         score([sample(Image.new(mode, (9, 9)), flat(0, 0, 0))])
 
 
-@BOTH
+@ALL
 def test_a_picture_without_pixels_is_refused(score):
     with pytest.raises(RewardError, match="0 x 9 pixels"):
         score([sample(Image.new("RGB", (0, 9)), flat(0, 0, 0))])
 
 
-def test_the_registry_finds_both():
+def test_the_registry_finds_them():
     target = flat(10, 20, 30)
     assert grpokit.create("reward", "ssim")([sample(target, target)]) == [1.0]
     assert grpokit.create("reward", "mse")([sample(target, target)]) == [0.0]
+    assert grpokit.create("reward", "structure")([sample(target, target)]) == [1.0]
     with pytest.raises(PluginError, match="has no parameter 'window'"):
         grpokit.create("reward", "ssim", {"window": 11})
 
@@ -219,7 +251,7 @@ def test_announcing_the_rewards_imports_nothing_heavy():
 import sys
 import grpokit_ssim.plugin
 specs = {spec.name: spec.range for spec in grpokit_ssim.plugin.grpokit_rewards()}
-assert specs == {"ssim": (-1, 1), "mse": (-1, 0)}
+assert specs == {"ssim": (-1, 1), "structure": (-1, 1), "mse": (-1, 0)}
 assert not {"numpy", "PIL", "skimage", "torch"} & set(sys.modules), sorted(sys.modules)
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

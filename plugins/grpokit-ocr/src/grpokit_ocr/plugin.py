@@ -1,7 +1,7 @@
 """Announces the reward `ocr` to grpokit.
 
-A light module: it imports only grpokit. The reward's own module, which needs onnxruntime, is imported when a run
-asks for the reward; a missing dependency then ends in the command under `install`.
+A light module: it imports only grpokit. The reward's own module, and the engine's with what it needs, are imported
+when a run asks for the reward; a missing dependency then ends in the command that installs it.
 """
 
 from __future__ import annotations
@@ -21,4 +21,5 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"image"},
         range=(0.0, 1.0),
         install="pip install 'grpokit[ocr]'",
+        examples="grpokit_ocr.examples:pairs",
     )

@@ -1,7 +1,7 @@
 """The reward `ocr`: reads each picture and scores what it reads against the text that the prompt quotes.
 
-`engine` reads, `scoring` compares; this module joins them and keeps what was read, so
-that a picture that comes again (in an evaluation, in a group that collapsed) is not read again.
+An engine reads (`engine` builds it), `scoring` compares; this module joins them and keeps what was read, so that a
+picture that comes again (in an evaluation, in a group that collapsed) is not read again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from PIL import Image
 
 from grpokit import Sample, UsageError
 from grpokit.images import to_rgb
-from grpokit_ocr.engine import Engine, LineReader
+from grpokit_ocr.engine import Engine, EngineName, Layout, build
 from grpokit_ocr.scoring import quoted, score_text
 
 
@@ -26,25 +26,35 @@ class OCRReward:
     Args:
         extra_text_penalty: in [0, 1]. 1: text that no quoted text asks for costs as much per letter as a wrong letter;
             0: it is free, which a generator learns to exploit.
-        threads: of the engine; None: the processor cores that this process may use, at most 4.
-        batch_size: the most pictures per call of the engine's model.
+        engine: "rapidocr", "easyocr" or "tesseract"; or an object with `recognise`, for which only
+            `extra_text_penalty` and `cache_size` mean something.
+        layout: "line": the picture's ink is one line of text. "page": lines are looked for, anywhere in the picture.
+        languages: codes, as the engine has them; None: English (and all that rapidocr's model reads).
+        device: for easyocr, as torch names it; None: a GPU if there is one. The others run on the CPU.
+        threads: of rapidocr and tesseract; None: the processor cores that this process may use, at most 4.
+        batch_size: the most pictures per call of rapidocr's recogniser, and the most lines of one picture per call of
+            easyocr's on a GPU.
+        weights_path: rapidocr: another recogniser of the PP-OCR family, as an ONNX file. easyocr: the folder with its
+            weights. tesseract: the folder with its language data.
         cache_size: how many pictures' texts are kept; 0 keeps none.
-        model: another recogniser for the engine (an ONNX file of the PP-OCR family).
-        engine: another engine; `threads`, `batch_size` and `model` then mean nothing.
 
     Raises:
-        UsageError: a parameter is out of its range.
+        UsageError: a parameter is out of its range or not for this engine, or the engine's weights are not there.
+        PluginError: the engine's package is not installed.
     """
 
     def __init__(
         self,
         *,
         extra_text_penalty: float = 1.0,
+        engine: EngineName | Engine = "rapidocr",
+        layout: Layout = "line",
+        languages: Sequence[str] | None = None,
+        device: str | None = None,
         threads: int | None = None,
         batch_size: int = 16,
+        weights_path: str | Path | None = None,
         cache_size: int = 4096,
-        model: str | Path | None = None,
-        engine: Engine | None = None,
     ) -> None:
         if not 0 <= extra_text_penalty <= 1:
             raise UsageError(f"extra_text_penalty must lie between 0 (off) and 1, got {extra_text_penalty}.")
@@ -52,7 +62,19 @@ class OCRReward:
             raise UsageError(f"cache_size must be 0 (no cache) or more, got {cache_size}.")
         self.extra_text_penalty = extra_text_penalty
         self.cache_size = cache_size
-        self.engine = LineReader(threads=threads, batch_size=batch_size, model=model) if engine is None else engine
+        self.engine: Engine = (
+            build(
+                engine,
+                layout=layout,
+                languages=languages,
+                device=device,
+                threads=threads,
+                batch_size=batch_size,
+                weights_path=weights_path,
+            )
+            if isinstance(engine, str)
+            else engine
+        )
         self._read: OrderedDict[bytes, list[str]] = OrderedDict()
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Announces the rewards `ssim` and `mse` to grpokit.
+"""Announces the rewards `ssim`, `structure` and `mse` to grpokit.
 
 A light module: it imports only grpokit. The rewards' own module, which needs scikit-image, is imported when a run
 asks for one of them; a missing dependency then ends in the command under `install`.
@@ -15,7 +15,7 @@ _INSTALL = "pip install 'grpokit[ssim]'"
 
 @hookimpl
 def grpokit_rewards() -> Iterator[RewardSpec]:
-    """Yield `ssim` and `mse`."""
+    """Yield `ssim`, `structure` and `mse`."""
     yield RewardSpec(
         name="ssim",
         factory="grpokit_ssim.reward:ssim",
@@ -23,6 +23,16 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"image"},
         range=(-1.0, 1.0),
         install=_INSTALL,
+        examples="grpokit_ssim.examples:targets",
+    )
+    yield RewardSpec(
+        name="structure",
+        factory="grpokit_ssim.reward:structure",
+        summary="structural similarity of the picture and the source picture that it edits (1: nothing changed)",
+        accepts={"image"},
+        range=(-1.0, 1.0),
+        install=_INSTALL,
+        examples="grpokit_ssim.examples:sources",
     )
     yield RewardSpec(
         name="mse",
@@ -31,4 +41,5 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"image"},
         range=(-1.0, 0.0),
         install=_INSTALL,
+        examples="grpokit_ssim.examples:targets",
     )

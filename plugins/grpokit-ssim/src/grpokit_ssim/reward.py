@@ -1,13 +1,14 @@
-"""The rewards `ssim` and `mse`: how close a picture comes to its prompt's target picture.
+"""The rewards `ssim` and `mse`, against the prompt's target picture, and `structure`, against its source picture.
 
-Both look at RGB in [0, 1], at the target's size; a row without a target is NaN, "cannot score". They are plain
-functions, since they keep nothing between calls; the targets that a group shares are converted once per call.
+All look at RGB in [0, 1], at the other picture's size; a row without that picture is NaN, "cannot score". They are
+plain functions, since they keep nothing between calls; pictures that a group shares are converted once per call.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ WINDOW = 7
 """Pixels; the side of SSIM's window, scikit-image's default. Smaller pictures get the largest odd side that fits."""
 
 RESAMPLING = Image.Resampling.BICUBIC
-"""The filter that brings an output to its target's size (with Pillow's antialiasing where it shrinks)."""
+"""The filter that brings an output to the other picture's size (with Pillow's antialiasing where it shrinks)."""
 
 Pixels = NDArray[np.float64]
 
@@ -42,7 +43,7 @@ def ssim(samples: Sequence[Sample]) -> list[float]:
         RewardError: an output is not a picture.
         DataError: a target is not a picture.
     """
-    return _compare(samples, "ssim", structure)
+    return _compare(samples, "ssim", "target", similarity)
 
 
 def mse(samples: Sequence[Sample]) -> list[float]:
@@ -58,10 +59,26 @@ def mse(samples: Sequence[Sample]) -> list[float]:
         RewardError: an output is not a picture.
         DataError: a target is not a picture.
     """
-    return _compare(samples, "mse", lambda output, target: -float(np.mean((output - target) ** 2)))
+    return _compare(samples, "mse", "target", lambda output, target: -float(np.mean((output - target) ** 2)))
 
 
-def structure(output: Pixels, target: Pixels) -> float:
+def structure(samples: Sequence[Sample]) -> list[float]:
+    """Structural similarity of each output and the source picture that it edits, in [-1, 1]; otherwise as `ssim`.
+
+    Args:
+        samples: B samples whose outputs are pictures.
+
+    Returns:
+        B scores; 1 for the source picture itself, NaN where the prompt has no source picture.
+
+    Raises:
+        RewardError: an output is not a picture.
+        DataError: a source is not a picture.
+    """
+    return _compare(samples, "structure", "source", similarity)
+
+
+def similarity(output: Pixels, target: Pixels) -> float:
     """SSIM of two pictures of the same size, both [h, w, 3] in [0, 1].
 
     A side below 3 pixels has no window with a variance; there the edge pixels are repeated up to 3.
@@ -77,25 +94,31 @@ def structure(output: Pixels, target: Pixels) -> float:
     return max(-1.0, min(1.0, float(value)))  # the declared range holds exactly, whatever the rounding
 
 
-def _compare(samples: Sequence[Sample], name: str, measure: Callable[[Pixels, Pixels], float]) -> list[float]:
-    targets: dict[int, Pixels] = {}  # by the identity of the picture that a group's prompts share
+def _compare(
+    samples: Sequence[Sample],
+    name: str,
+    against: Literal["target", "source"],
+    measure: Callable[[Pixels, Pixels], float],
+) -> list[float]:
+    others: dict[int, Pixels] = {}  # by the identity of the picture that a group's prompts share
     scores = []
     for row, sample in enumerate(samples):
         picture = to_rgb(sample.output, what=f"the output of row {row} (reward '{name}')")
-        target = sample.prompt.target
-        if target is None:
+        other = sample.prompt.target if against == "target" else sample.prompt.image
+        if other is None:
             scores.append(math.nan)
             continue
-        if not isinstance(target, Image.Image):
+        if not isinstance(other, Image.Image):
             raise DataError(
-                f"The reward '{name}' compares pictures: expected a PIL.Image.Image as the target of row {row} (prompt "
-                f"{sample.prompt.text!r}), got {type(target).__name__}. Give the prompts a folder of target images."
+                f"The reward '{name}' compares pictures: expected a PIL.Image.Image as the {against} of row {row} "
+                f"(prompt {sample.prompt.text!r}), got {type(other).__name__}. Give the prompts a folder of {against} "
+                "images."
             )
-        if id(target) not in targets:
-            targets[id(target)] = _pixels(to_rgb(target, what=f"the target of row {row} (reward '{name}')"))
-        if picture.size != target.size:
-            picture = picture.resize(target.size, RESAMPLING)
-        scores.append(measure(_pixels(picture), targets[id(target)]))
+        if id(other) not in others:
+            others[id(other)] = _pixels(to_rgb(other, what=f"the {against} of row {row} (reward '{name}')"))
+        if picture.size != other.size:
+            picture = picture.resize(other.size, RESAMPLING)
+        scores.append(measure(_pixels(picture), others[id(other)]))
     return scores
 
 
