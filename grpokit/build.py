@@ -29,21 +29,35 @@ from grpokit.types import Prompt
 from grpokit.workers import PooledReward
 
 
-def read_config(source: str, overrides: Sequence[str] = ()) -> tuple[RunConfig, str]:
+def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, str]:
     """Read a preset, a file or a run folder; returns the config and a short name for it.
+
+    A text that is a preset's name is that preset, whatever lies in the current folder; `./name`, or a Path, is what
+    lies there.
 
     Raises:
         ConfigError: neither a preset nor a file, or the config is wrong.
     """
     path = Path(source)
+    if isinstance(source, str) and names_preset(source):
+        return _read_preset(source, overrides)
     if os.path.isfile(path / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
         return configs.load(path / "config.yaml", [*overrides, f"run.dir={path}"]), path.resolve().name
     if path.suffix in (".yaml", ".yml") or os.path.isfile(path):
         return configs.load(path, overrides), path.stem
-    if os.path.isdir(path) and not any(source == spec.name for _, spec in registry.specs("preset")):
+    if os.path.isdir(path):
         raise ConfigError(
             f"{path} is a folder without a config.yaml; expected a preset, a config file or a run folder."
         )
+    return _read_preset(str(source), overrides)
+
+
+def names_preset(source: str) -> bool:
+    """Whether a preset is called so."""
+    return any(source == spec.name for _, spec in registry.specs("preset"))
+
+
+def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]:
     try:
         _, spec = registry.find("preset", source)
     except PluginError as error:

@@ -299,7 +299,7 @@ def _lines(path: Path) -> list[str]:
     except IsADirectoryError as error:
         raise DataError(f"{path} is a folder; expected a text file.") from error
     except (OSError, ValueError) as error:  # the second: not UTF-8, or a name that no file can have
-        raise DataError(f"{shown(str(path))[1:-1]} cannot be read as UTF-8 text: {_said(error)}.") from error
+        raise DataError(f"{shown(str(path), most=1000)[1:-1]} cannot be read as UTF-8 text: {_said(error)}.") from error
     lines = text.split("\n")
     binary = next((number for number, line in enumerate(lines, 1) if "\0" in line), None)
     if binary is not None:
@@ -318,7 +318,7 @@ def _numbered(folder: Path) -> dict[int, Path]:
     except FileNotFoundError as error:
         raise DataError(f"The folder {folder} does not exist (looked in {Path.cwd()}).") from error
     except (OSError, ValueError) as error:  # the second: a name that no folder can have
-        raise DataError(f"The folder {shown(str(folder))} cannot be read: {_said(error)}.") from error
+        raise DataError(f"The folder {shown(str(folder), most=1000)} cannot be read: {_said(error)}.") from error
     files: dict[int, Path] = {}
     for path in found:
         if path.suffix.lower() in PICTURES and path.stem.isdecimal():
@@ -382,6 +382,6 @@ def _existing(folder: Path, name: Any, where: str) -> Path:
         raise DataError(f"{where} is {shown(name)}; expected a file name.")
     path = folder / name
     if not os.path.exists(path):  # unlike Path.exists, it is False for a name that no file can have
-        raise DataError(f"{where}: the file {shown(str(path))[1:-1]} does not exist.")
+        raise DataError(f"{where}: the file {shown(str(path), most=1000)[1:-1]} does not exist.")
     check_picture(path, where=where)
     return path

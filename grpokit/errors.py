@@ -80,8 +80,8 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith(('ch', 'ss')) else 's'}"
 
 
-def shown(value: object) -> str:
-    """`value` as a message shows it: as Python writes it, cut after 80 characters, and groups by their size.
+def shown(value: object, *, most: int = 80) -> str:
+    """`value` as a message shows it: as Python writes it, cut after `most` characters, and groups by their size.
 
     >>> shown("abc"), shown([1, 2]), shown(None), shown({"b": 1})
     ("'abc'", 'a list of 2', 'nothing (null)', 'keys (b)')
@@ -91,13 +91,13 @@ def shown(value: object) -> str:
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, dict):
-        return f"keys ({_cut(', '.join(map(str, value)))})" if value else "no keys"
+        return f"keys ({_cut(', '.join(map(str, value)), most)})" if value else "no keys"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) >= 10**80:
         return "a number of more than 80 digits"  # Python may refuse to write it out
-    return _cut(repr(value))
+    return _cut(repr(value), most)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:80]}..."
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -26,12 +26,15 @@ class Hacking:
     def __init__(self) -> None:
         self._rows: dict[str, list[list[float]]] = {}  # monitor -> [step, its mean, the trained rewards' means...]
         self._told: set[str] = set()
+        self._trained: list[str] = []
 
     def look(self, scores: Scores, *, step: int) -> list[str]:
         """Take in a step; returns a warning for each monitor that begins to fall while a trained reward rises."""
         means = dict(zip(scores.names, scores.matrix.nanmean(0).tolist(), strict=True))
         weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
         trained = {name: weight for name, weight in weights.items() if weight}
+        if list(trained) != self._trained:  # a resume with --force may train on others: columns of something else
+            self._rows, self._told, self._trained = {}, set(), list(trained)
         warnings = []
         for name in (n for n in weights if n not in trained and math.isfinite(means[n])):
             rows = self._rows.setdefault(name, [])
@@ -53,13 +56,13 @@ class Hacking:
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, so that a resumed run looks on."""
         rows = {name: [[_plain(x) for x in row] for row in rows] for name, rows in self._rows.items()}
-        return {"rows": rows, "told": sorted(self._told)}
+        return {"rows": rows, "told": sorted(self._told), "trained": self._trained}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Read what `state` gave; nothing given starts anew."""
         rows = state.get("rows", {})
         self._rows = {n: [[math.nan if x is None else x for x in row] for row in kept] for n, kept in rows.items()}
-        self._told = set(state.get("told", []))
+        self._told, self._trained = set(state.get("told", [])), list(state.get("trained", []))
 
 
 def trend(values: Sequence[float]) -> float:

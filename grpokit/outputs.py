@@ -40,6 +40,7 @@ class Entry:
         text: the prompt's text.
         group: the same for all samples of one prompt.
         problem: why it cannot be opened, where that is known already.
+        line: its line in the file of JSON lines that lists it; 0 where there is none.
     """
 
     where: str
@@ -48,6 +49,7 @@ class Entry:
     text: str
     group: int
     problem: str = ""
+    line: int = 0
 
     @property
     def kind(self) -> str:
@@ -111,7 +113,7 @@ def find(
             return records(_without(path / SAMPLES, one))
         return _of_one_prompt(_pictures(path), prompt, target, source, group_each=not one)
     if not os.path.exists(path):
-        raise DataError(f"There is no file or folder {shown(str(path))[1:-1]} (looked in {Path.cwd()}).")
+        raise DataError(f"There is no file or folder {shown(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
     if prompts is not None:
         raise UsageError(
             f"--prompts goes with a folder of pictures, but {path} is a file. Give its prompt by --prompt."
@@ -237,6 +239,7 @@ def records(path: Path) -> list[Entry]:
                 prompt=functools.partial(_record, read, i, source),
                 text=row["prompt"],
                 group=groups.setdefault(key, len(groups)),
+                line=number,
             )
         )
     return sorted(entries, key=lambda entry: entry.group)

@@ -23,6 +23,7 @@ from grpokit.errors import UsageError
 from grpokit.folder import versions
 from grpokit.record import Recorded
 from grpokit.report import read_rows
+from grpokit.reward import RewardTerm
 from grpokit.trainer import Trainer
 from grpokit.types import StepReport
 
@@ -125,13 +126,19 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         record.require()
     kept = record.read(run, step) if step in recorded else None
     trace = record.read_trace(run, step) if step in recorded else {}
-    trainer, start = _trainer(run, step)
-    if trainer.completed < step - 1:
-        before = f"step {step - 1}" if trainer.completed == step - 2 else f"steps {trainer.completed + 1} to {step - 1}"
-        say(f"Repeating {before} first, from {start or _BUILT}.")
-    done = trainer.step()
-    while done.step < step:
+    config = _quiet(build.read_config(run)[0])
+    terms = build.rewards(config)
+    try:
+        trainer, start = _trainer(run, config, terms, step)
+        if trainer.completed < step - 1:
+            first = trainer.completed + 1
+            before = f"step {first}" if first == step - 1 else f"steps {first} to {step - 1}"
+            say(f"Repeating {before} first, from {start or _BUILT}.")
         done = trainer.step()
+        while done.step < step:
+            done = trainer.step()
+    finally:
+        build.close(terms)
     parts = [] if kept is None else list(_parts(kept, trace, done))
     if step in rows:
         parts.append(_metrics(rows[step], done.metrics))
@@ -145,14 +152,12 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
     )
 
 
-def _trainer(run: Path, step: int) -> tuple[Trainer, Path | None]:
+def _trainer(run: Path, config: RunConfig, terms: list[RewardTerm], step: int) -> tuple[Trainer, Path | None]:
     """The run's trainer as it was some steps before `step`, as few as its checkpoints allow."""
-    config, _ = build.read_config(str(run))
-    config = _quiet(config)
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     prompts, _ = build.prompts(config)
-    trainer = build.trainer(config, build.policy(config), build.rewards(config), prompts, run)
+    trainer = build.trainer(config, build.policy(config), terms, prompts, run)
     start = None
     for place in checkpoint.steps(run / "checkpoints"):
         state = checkpoint.read_state(place)

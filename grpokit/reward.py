@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from grpokit.errors import RewardError, UsageError
+from grpokit.errors import RewardError, UsageError, counted
 from grpokit.types import Sample
 from grpokit.workers import Pending, PooledReward, in_words
 
@@ -201,7 +201,7 @@ def _measured(term: RewardTerm, samples: Sequence[Sample]) -> _Column:
         raise
     except (Exception, SystemExit) as error:
         values, lost = _rescued(term, samples, error)
-        note = f"{_said(term, error, samples)} Called again group by group, it left {lost} rows unscored."
+        note = f"{_said(term, error, samples)} Called again group by group, it left {counted(lost, 'row')} unscored."
     values = _checked(term.name, values, samples)
     return _Column(values=values, seconds=time.perf_counter() - start, lost=lost, note=note)
 
@@ -227,8 +227,9 @@ def _collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) ->
                 f"Reward '{term.name}' {failures[0]}; in all it lost {lost} of {len(samples)} rows or more, and "
                 f"skip_limit allows a share of {term.skip_limit:g}. Mend the reward, or raise its skip_limit."
             )
-    more = f", and {len(failures) - 3} times more" if len(failures) > 3 else ""
-    note = f"Reward '{term.name}' left {lost} rows unscored: it {'; it '.join(failures[:3])}{more}." if lost else ""
+    more = f", and {counted(len(failures) - 3, 'call')} failed beside these" if len(failures) > 3 else ""
+    left = f"Reward '{term.name}' left {counted(lost, 'row')} unscored"
+    note = f"{left}: it {'; it '.join(failures[:3])}{more}." if lost else ""
     return _Column(values=values, seconds=pending.seconds, lost=lost, note=note)
 
 
@@ -289,8 +290,9 @@ def _checked(name: str, values: Any, samples: Sequence[Sample], rows: Sequence[i
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise RewardError(f"Reward '{name}' returned a {type(values).__name__}; expected one number per sample.")
     if len(values) != len(samples):
+        place = f", from row {rows[0]} on (prompt {samples[0].prompt.text!r})" if rows else ""
         raise RewardError(
-            f"Reward '{name}' returned {len(values)} scores for {len(samples)} samples; expected one per sample."
+            f"Reward '{name}' returned {len(values)} scores for {len(samples)} samples{place}; expected one per sample."
         )
     checked = []
     for i, value in enumerate(values):

@@ -218,7 +218,7 @@ def _refuse_changes(folder: Path, config: RunConfig) -> None:
     The part `run` (folders, how often) may change, and the number of steps where the schedule does not depend on it.
     """
     free = ("run.", "trainer.steps") if config.trainer.schedule == "constant" else ("run.",)
-    before = build.read_config(str(folder / "config.yaml"))[0]
+    before = build.read_config(folder / "config.yaml")[0]
     changes = [
         f"  {key}: {old!r} -> {new!r}"
         for key, old, new in differences(resolved(before), resolved(config))

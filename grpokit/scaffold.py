@@ -25,6 +25,7 @@ from grpokit.errors import UsageError, nearest, shown
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 30
+_OTHER_IN_YAML = ("false", "null", "true")
 _KINDS = {"image": "toy-glyph", "text": "toy-lm"}  # what a reward scores, and a preset that makes it
 
 _SHARED = {
@@ -123,6 +124,8 @@ def _check_name(name: str) -> None:
             f"The name {shown(name)} cannot be a package's: expected at most {_LONGEST} small letters, digits and "
             "single hyphens that begin with a letter, such as 'sharp-edges'."
         )
+    if name in _OTHER_IN_YAML:
+        raise UsageError(f"The name '{name}' is no text in YAML, so no config could use it. Choose another name.")
     for plugin in registry.plugins():
         taken = [spec.kind for spec in plugin.specs if spec.name == name]
         if taken or name == plugin.name:

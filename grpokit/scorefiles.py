@@ -42,6 +42,7 @@ class Row:
         """What a line of `--out` holds, with or without the weighted sum; NaN is written as null."""
         key, value = ("file", str(self.entry.output)) if self.entry.kind == "image" else ("output", self.entry.output)
         row: dict[str, Any] = {"prompt": self.entry.text, key: value, "group": self.entry.group}
+        row |= {"line": self.entry.line} if self.entry.line else {}  # groups are kept together, so lines change places
         row["scores"] = {name: _number(x) for name, x in self.scores.items()}
         if weighted:
             row["reward"] = _number(self.reward)

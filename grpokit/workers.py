@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
 import sys
@@ -17,10 +18,10 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -125,17 +126,21 @@ class PooledReward:
         """Start the processes and wait until the reward stands in one of them.
 
         Raises:
-            PluginError, UsageError: it cannot be built.
+            PluginError, UsageError: it cannot be built, or the machine has no room for so many processes.
         """
         if self._threads:
             return
         jobs: _Jobs = queue.SimpleQueue()
-        threads = [_Thread(jobs, _Worker(self.use, self.params, self.timeout)) for _ in range(self.workers)]
+        threads: list[_Thread] = []
         try:
+            for _ in range(self.workers):
+                threads.append(_Thread(jobs, _Worker(self.use, self.params, self.timeout)))
             threads[0].worker.ready()
         except BaseException:
             for thread in threads:
                 thread.worker.end()
+            for thread in threads:
+                thread.worker.process.join(timeout=5)
             raise
         for thread in threads:
             thread.start()
@@ -176,6 +181,7 @@ class PooledReward:
             thread.worker.end()
         for thread in self._threads:
             thread.join(timeout=5)
+            thread.worker.process.join(timeout=5)
         self._threads = []
 
     def _portions(self, samples: Sequence[Sample]) -> list[list[int]]:
@@ -206,16 +212,22 @@ class _Thread(threading.Thread):
         self.jobs, self.worker = jobs, worker
 
     def run(self) -> None:
-        while (job := self.jobs.get()) is not None:
-            rows, samples, future = job
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(self.worker.ask(rows, samples))
-            except GrpokitError as error:
-                future.set_result(Portion(rows=rows, error=error))
-            except Exception as error:  # for whoever waits, who would else wait for ever
-                future.set_exception(error)
+        while True:
+            job = self.jobs.get()
+            if job is None:
+                return
+            self._work(*job)
+            del job  # lets go of the samples before it waits for the next ones
+
+    def _work(self, rows: list[int], samples: list[Sample], future: Future[Portion]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self.worker.ask(rows, samples))
+        except GrpokitError as error:
+            future.set_result(Portion(rows=rows, error=error))
+        except Exception as error:  # for whoever waits, who would else wait for ever
+            future.set_exception(error)
 
 
 class _Worker:
@@ -224,14 +236,24 @@ class _Worker:
     def __init__(self, use: str, params: Mapping[str, Any], timeout: float | None) -> None:
         self.use, self.params, self.timeout = use, params, timeout
         self.ended = False
+        self._ending = threading.Lock()  # a process that is begun while another thread ends this would stay behind
         self._begin()
 
     def _begin(self) -> None:
-        self.pipe, theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_serve, args=(theirs, self.use, self.params), daemon=True)
-        self.process.start()
-        theirs.close()  # else its end would not be seen
-        self.built = False
+        with self._ending:
+            if self.ended:
+                return
+            try:
+                pipe, theirs = _SPAWN.Pipe()
+                process = _SPAWN.Process(target=_serve, args=(theirs, self.use, self.params), daemon=True)
+                with _interrupts_held_back():
+                    process.start()
+            except OSError as error:
+                raise UsageError(
+                    f"a worker process for '{self.use}' cannot be started ({_one_line(error)}). Set fewer `workers`."
+                ) from error
+            theirs.close()  # else its end would not be seen
+            self.pipe, self.process, self.built = pipe, process, False
 
     def ready(self) -> None:
         """Wait until the reward is built.
@@ -240,18 +262,25 @@ class _Worker:
             GrpokitError: what building it raised.
             PluginError: the process died meanwhile.
         """
+        end = self._lost_while_building()
+        if end:
+            raise PluginError(
+                f"The worker process of the reward '{self.use}' {end} before the reward was built. A script needs its "
+                'own code under `if __name__ == "__main__":`.'
+            )
+
+    def _lost_while_building(self) -> str:
+        """Wait until the reward is built; returns how the process ended meanwhile, or nothing."""
         if self.built:
-            return
+            return ""
         try:
             state, *said = self.pipe.recv()
-        except (EOFError, OSError) as error:
-            raise PluginError(
-                f"The worker process of the reward '{self.use}' {self._how_it_ended()} before the reward was built. A "
-                'script needs its own code under `if __name__ == "__main__":`.'
-            ) from error
+        except (EOFError, OSError):
+            return self._how_it_ended()
         if state == "failed":
             raise _error(*said)
         self.built = True
+        return ""
 
     def ask(self, rows: Sequence[int], samples: list[Sample]) -> Portion:
         """Score the samples of some rows.
@@ -261,16 +290,18 @@ class _Worker:
             RewardError: it returned something that no reward may return.
         """
         try:
-            data = ForkingPickler.dumps(samples)
+            data = pickle.dumps(samples)  # by value: multiprocessing's own would move tensors to shared memory
         except Exception as error:  # of whatever a sample holds
             raise UsageError(
                 f"samples cannot be sent to its worker process ({_one_line(error)}). Take `workers` out, so that it "
                 "runs in the run's own process."
             ) from error
         for _ in range(_TRIES):
-            if self.process.exitcode is not None and not self.ended:  # it died while it had nothing to do
+            if self.process.exitcode is not None:  # it died while it had nothing to do
                 self._begin()
-            self.ready()
+            end = self._lost_while_building()
+            if end and not self.ended:
+                continue
             late = threading.Event()
             timer = threading.Timer(self.timeout, self._stop, (late,)) if self.timeout else None
             taken, answer = False, None
@@ -279,7 +310,7 @@ class _Worker:
             try:
                 self.pipe.send_bytes(data)
                 taken = self.pipe.recv() == "taken"
-                answer = self.pipe.recv()
+                answer = self.pipe.recv_bytes()
             except (EOFError, OSError):  # its end
                 pass
             finally:
@@ -290,7 +321,7 @@ class _Worker:
                 self._how_it_ended()
                 return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s (reward_timeout)")
             if answer is not None:
-                return _opened(rows, *answer)
+                return _opened(rows, answer)
             end = self._how_it_ended()
             if taken or self.ended:
                 return Portion(rows=rows, failure=f"lost its worker process, which {end},")
@@ -298,23 +329,49 @@ class _Worker:
 
     def end(self) -> None:
         """End the process for good, whatever it is doing."""
-        self.ended = True
-        self.process.kill()
+        with self._ending:
+            self.ended = True
+            self._kill()
 
     def _stop(self, late: threading.Event) -> None:
         late.set()
+        self._kill()
+
+    def _kill(self) -> None:
+        """End the process, and what its reward has started, such as another program that hangs."""
+        if self.process.exitcode is None and self.process.pid is not None:
+            with suppress(ProcessLookupError):  # it has not come so far as to lead a group
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
 
     def _how_it_ended(self) -> str:
         """Wait for the end of a process that says nothing any more; returns how it ended."""
         self.process.join(timeout=5)
-        self.process.kill()  # one that closed its pipe and lives on
+        self._kill()  # one that closed its pipe and lives on
         self.process.join()
         code = self.process.exitcode or 0
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def _opened(rows: Sequence[int], state: str, *said: Any) -> Portion:
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C goes to all processes; one that is started in here cannot die of it before it knows to ignore it."""
+    resource_tracker.ensure_running()  # whose own start would let them through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _opened(rows: Sequence[int], answer: bytes) -> Portion:
+    try:
+        state, *said = pickle.loads(answer)  # noqa: S301 (of our own process)
+    except Exception as error:  # of whatever the reward made
+        raise RewardError(
+            f"what it returned cannot be read in the run's process ({_one_line(error)}); expected one number per "
+            "sample."
+        ) from error
     if state == "values":
         return Portion(rows=rows, values=said[0])
     if state == "failure":
@@ -335,7 +392,12 @@ def _one_line(error: BaseException) -> str:
 def _serve(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
     """What a worker process does: build the reward, then score what comes until nothing more can come."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the run's own decides
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the processes share the cores
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.setsid()  # so that what the reward starts can be ended with it
+    if "OMP_NUM_THREADS" not in os.environ:  # the processes share the cores
+        os.environ["OMP_NUM_THREADS"] = "1"
+        if "torch" in sys.modules:  # the user's script imports it, so it has looked there already
+            sys.modules["torch"].set_num_threads(1)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     try:
         reward = registry.create("reward", use, params)
@@ -360,7 +422,7 @@ def _leave_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)  # what the reward has started, and this process itself
 
 
 def _answer(reward: Any, samples: list[Sample] | Exception) -> bytes:
@@ -385,7 +447,7 @@ def _answer(reward: Any, samples: list[Sample] | Exception) -> bytes:
 
 
 def _packed(*answer: Any) -> bytes:
-    return bytes(ForkingPickler.dumps(answer))
+    return pickle.dumps(answer)
 
 
 def _plain(values: Any) -> Any:

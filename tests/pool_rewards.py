@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from grpokit import DataError, Sample, UsageError
@@ -79,6 +81,47 @@ class Built:
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         self.calls += 1
         return [float(self.calls)] * len(samples)
+
+
+class Mortal:
+    """Cannot be built a second time: the process ends by a signal."""
+
+    def __init__(self, marks: str) -> None:
+        place = Path(marks, "built")
+        if place.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        place.touch()
+
+    def __call__(self, samples: Sequence[Sample]) -> list[Any]:
+        return obey(samples)
+
+
+class Odd(float):
+    """Can be written, and not read again."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+def odd(samples: Sequence[Sample]) -> list[float]:
+    return [Odd(1) for _ in samples]
+
+
+def tensor_sum(samples: Sequence[Sample]) -> list[float]:
+    return [float(s.output.sum()) for s in samples]
+
+
+def torch_threads(samples: Sequence[Sample]) -> list[int]:
+    import torch
+
+    return [torch.get_num_threads() for _ in samples]
+
+
+def program(samples: Sequence[Sample]) -> list[float]:
+    """Waits for another program, whose process id it leaves in the file that the output names."""
+    with subprocess.Popen(["sleep", "600"]) as started:
+        Path(samples[0].output).write_text(str(started.pid))
+    return [0.0] * len(samples)
 
 
 def unlucky(samples: Sequence[Sample], order: str = "raise") -> list[float]:

@@ -849,3 +849,15 @@ def test_a_config_names_functions_in_files_beside_it(call: Call, tmp_path: Path)
     assert done.code == 2
     assert "has no parameter 'counts' (did you mean 'count'?)" in done.err
     assert (tmp_path / "out/metrics.jsonl").is_file()  # a mistake deletes nothing
+
+
+@pytest.mark.parametrize("words", [("train", "--overwrite"), ("sample",), ("evaluate", "--limit", "1")], ids=str)
+def test_a_presets_name_is_the_preset_whatever_lies_here(call: Call, tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "toy-lm").mkdir()
+    (tmp_path / "toy-lm" / "config.yaml").write_text("broken: [")
+    done = call(words[0], "toy-lm", *words[1:], "trainer.steps=1", "trainer.group_size=2", "run.eval_every=0")
+    assert done.code == 0, done.err
+    assert (tmp_path / "toy-lm" / "config.yaml").read_text() == "broken: ["
+    other = call(words[0], "./toy-lm", *words[1:])
+    assert other.code == 2
+    assert "toy-lm/config.yaml, line 1" in other.err

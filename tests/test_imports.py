@@ -58,7 +58,7 @@ MAY_IMPORT = {
     "folder": "errors registry source config report types images reward evaluation",
     "record": "errors types reward",
     "rescore": "errors registry types advantages reward build record",
-    "redraw": "errors config report types checkpoint trainer build folder record",
+    "redraw": "errors config report types reward checkpoint trainer build folder record",
     "run": "errors registry config report types policy reward data checkpoint evaluation trainer build folder record",
     "progress": "errors types evaluation trainer run",
     "cli": "errors registry source config report types reward data outputs scorefiles checkpoint evaluation trainer "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,23 @@ def test_a_resumed_watch_goes_on() -> None:
     assert any(expected)
 
 
+def test_columns_of_other_rewards_are_not_continued() -> None:
+    """A resume with --force may train on others."""
+    watch = Hacking()
+    for i in range(20):
+        watch.look(scores(i / 10, float(i)), step=i + 1)
+    watch.restore(json.loads(json.dumps(watch.state())))
+    two = scores(1.0, 30.0)
+    two = replace(
+        two,
+        matrix=torch.cat([two.matrix, two.matrix[:, :1]], 1),
+        weights=torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64),
+        names=["trained", "monitor", "late"],
+    )
+    assert watch.look(two, step=21) == []
+    assert watch.state()["rows"] == {"monitor": [[21, 30.0, 1.0, 1.0]]}
+
+
 def change(name: str, gap: float, *, monitor: bool = False, width: float = 0.1) -> Change:
     verdict: Any = "even" if abs(gap) <= width else "better" if gap > 0 else "worse"
     return Change(
@@ -209,6 +228,17 @@ def test_a_run_that_hacks_its_reward(call: Call, drawn: None, tmp_path: Path) ->
     assert "shortness (monitor)" in page
 
 
+def test_a_forced_resume_with_another_reward_goes_on(call: Call, tmp_path: Path) -> None:  # noqa: F811
+    first = {"use": "tiny_policies:digit_sum"}
+    monitor = {"use": "test_monitors:shortness", "weight": 0}
+    config(tmp_path, rewards=[first, monitor], trainer__steps=2)
+    assert call("train", "c.yaml").code == 0
+    config(tmp_path, rewards=[first, {"use": "length", "maximum": 3}, monitor], trainer__steps=4)
+    done = call("train", "c.yaml", "--resume", "--force")
+    assert done.code == 0, done.err
+    assert [row["step"] for row in rows(tmp_path / "out" / "metrics.jsonl")] == [1, 2, 3, 4]
+
+
 def test_what_a_reward_accepts_is_held_against_the_policy(call: Call, tmp_path: Path) -> None:  # noqa: F811
     config(tmp_path, policy={"use": "toy-lm"}, rewards=[{"use": "exact-match"}, {"use": "ssim"}])
     done = call("train", "c.yaml")
@@ -247,6 +277,15 @@ def test_a_run_with_worker_processes_is_the_run_without(call: Call, tmp_path: Pa
         assert done.code == 0, done.err
         found[workers] = [row["loss"] for row in rows(tmp_path / f"run{workers}" / "metrics.jsonl")]
     assert found[0] == found[1] == found[2]
+
+
+def test_no_command_leaves_worker_processes_behind(call: Call, tmp_path: Path) -> None:  # noqa: F811
+    reward = {"use": "pool_rewards:unlucky", "order": "0", "workers": 1}
+    config(tmp_path, rewards=[reward], trainer__steps=2, data={"jsonl": "prompts.jsonl", "eval_fraction": 0.5})
+    for words in (["train", "c.yaml"], ["evaluate", "out"], ["redraw", "out", "--step", "2"]):
+        done = call(*words)
+        assert done.code == 0, done.err
+        assert multiprocessing.active_children() == [], words
 
 
 @pytest.mark.parametrize("order", ["kill", "hang", "raise"])

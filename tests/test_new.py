@@ -261,6 +261,10 @@ BAD = {
         ["policy", "toy"],
         "error: 'toy' is already the name of a plugin of grpokit-toy 0.1.0. Choose another name.\n",
     ),
+    "no text in YAML": (
+        ["policy", "null"],
+        "error: The name 'null' is no text in YAML, so no config could use it. Choose another name.\n",
+    ),
     "neither": (
         ["rewrd", "sharp"],
         "error: Expected a reward or a policy to make, got 'rewrd' (did you mean 'reward'?).\n",

@@ -160,11 +160,28 @@ def test_the_change_is_paired(tmp_path: Path) -> None:
     assert "cannot be paired" in text_of(report.write(folder))
 
 
-@pytest.mark.parametrize(("weight", "verdict"), [(0.5, "better"), (-0.5, "worse"), (0, "unknown")])
+@pytest.mark.parametrize(("weight", "verdict"), [(0.5, "better"), (-0.5, "worse")])
 def test_what_is_better_follows_the_weight(tmp_path: Path, weight: float, verdict: str) -> None:
     reward, nice, _ = headline(read(make_run(tmp_path / "run", weight=weight)))
-    assert nice.verdict == verdict
-    assert reward.verdict == {"better": "better", "worse": "worse", "unknown": "even"}[verdict]
+    assert (nice.verdict, reward.verdict) == (verdict, verdict)
+
+
+def test_a_monitor_is_marked_and_one_trained_reward_needs_no_sum(tmp_path: Path) -> None:
+    found = headline(read(make_run(tmp_path / "run", weight=0)))
+    assert [(c.name, c.monitor, c.verdict) for c in found] == [("nice", True, "better"), ("length", False, "even")]
+
+
+def test_weights_go_by_name_where_a_forced_resume_added_a_reward(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", weight=0)
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    settings["rewards"].insert(0, {"use": "my_rewards:late", "weight": 2.0})
+    settings["rewards"].append({"use": "length", "weight": 3.0})
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    rows = (folder / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(rows[-1]) | {"rewards/late/mean": 1.0, "rewards/length-2/mean": 1.0}
+    (folder / "metrics.jsonl").write_text("\n".join([*rows[:-1], json.dumps(last)]) + "\n")
+    found = read(folder).weights
+    assert found == {"reward": 1.0, "nice": 0, "length": 1.0, "late": 2.0, "length-2": 3.0}
 
 
 def test_other_held_out_prompts_are_not_paired(tmp_path: Path) -> None:

@@ -136,10 +136,10 @@ def test_json_lines_of_texts(call: Call, tmp_path: Path) -> None:
     done = call("r.jsonl", *words, "--json")
     assert done.code == 0
     assert lines(done.out) == [
-        {"prompt": "p", "output": "yes, b", "group": 0, "scores": {"contains": 1.0, "length": -4.0}},
-        {"prompt": "p", "output": "x", "group": 0, "scores": {"contains": 0.0, "length": 0.0}},
-        {"prompt": "q", "output": "no", "group": 1, "scores": {"contains": 0.0, "length": 0.0}},
-        {"prompt": "p", "output": "\ud800", "group": 2, "scores": {"contains": None, "length": 0.0}},
+        {"prompt": "p", "output": "yes, b", "group": 0, "line": 1, "scores": {"contains": 1.0, "length": -4.0}},
+        {"prompt": "p", "output": "x", "group": 0, "line": 5, "scores": {"contains": 0.0, "length": 0.0}},
+        {"prompt": "q", "output": "no", "group": 1, "line": 3, "scores": {"contains": 0.0, "length": 0.0}},
+        {"prompt": "p", "output": "\ud800", "group": 2, "line": 7, "scores": {"contains": None, "length": 0.0}},
     ]
     assert table(done.err)["contains"] == [
         "0.3333",
@@ -381,7 +381,7 @@ def test_rows_that_a_reward_may_lose(tmp_path: Path) -> None:
     rows = list(score_files([term], outputs.find(tmp_path), say=said.append))
     assert [row.scores["inverse"] for row in rows] == [1 / 255, pytest.approx(math.nan, nan_ok=True), 1 / 51]
     assert len(said) == 1
-    assert "it left 1 rows unscored" in said[0]
+    assert "it left 1 row unscored" in said[0]
     with pytest.raises(RewardError, match=r"from .*0\.png to .*2\.png"):
         list(score_files({"inverse": fails}, outputs.find(tmp_path)))
 
@@ -467,6 +467,14 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["pictures", *WITH, "--out", "nowhere/s.jsonl"],
         "nowhere/s.jsonl cannot be written: [Errno 2] No such file or directory: 'nowhere/s.jsonl'. Choose "
         "another with --out.",
+    ),
+    "out is what is scored": (
+        ["r.jsonl", "--reward", "length", "--out", "r.jsonl", "--overwrite"],
+        "r.jsonl is read here, so scores cannot be written over it. Choose another file with --out.",
+    ),
+    "out is a picture in the folder": (
+        ["pictures", *WITH, "--out", "pictures/1.png", "--overwrite"],
+        "pictures/1.png is read here, so scores cannot be written over it. Choose another file with --out.",
     ),
     "prompt and prompts": (
         ["pictures", *WITH, "--prompt", "a", "--prompts", "prompts.txt"],

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from grpokit import DataError, PluginError, Prompt, RewardError, RewardTerm, Sample, UsageError
@@ -92,7 +96,7 @@ def test_a_failure_is_an_error_of_its_row(pooled: Make, order: str, words: str) 
     found = asked(reward, given, on_error="skip")
     assert found.matrix[:, 0].nan_to_num(nan=-1).tolist() == [0, 1, -1, 3, 4, 5]
     assert found.failed == [1]
-    assert found.notes[0].startswith(f"Reward 'r' left 1 rows unscored: it {words}")
+    assert found.notes[0].startswith(f"Reward 'r' left 1 row unscored: it {words}")
     assert column(reward, samples("7", "8")) == [7.0, 8.0]  # the lost process has been replaced
 
 
@@ -107,6 +111,14 @@ def test_skipping_has_a_limit(pooled: Make) -> None:
     reward = pooled("obey", workers=2, per_sample=True)
     with pytest.raises(RewardError, match=r"it lost 2 of 4 rows or more, and skip_limit allows a share of 0\.25"):
         asked(reward, samples("kill", "raise", "1", "2"), on_error="skip", skip_limit=0.25)
+
+
+def test_many_failures_are_told_by_three(pooled: Make) -> None:
+    reward = pooled("obey", workers=2, per_sample=True)
+    (note,) = asked(reward, samples(*["raise"] * 5, "1"), on_error="skip", skip_limit=1).notes
+    assert note.startswith("Reward 'r' left 5 rows unscored: it raised ValueError")
+    assert note.count("raised") == 3
+    assert note.endswith(" on row 2 (prompt 'prompt 1'), and 2 calls failed beside these.")
 
 
 def test_the_first_failing_row_is_named_whoever_fails_first(pooled: Make) -> None:
@@ -200,6 +212,102 @@ def test_it_works_beside_the_other_rewards(pooled: Make) -> None:
     assert found.matrix.tolist() == [[float(x)] * 3 for x in (1, 2, 3, 4)]
     assert whole < 0.75 * (0.4 + 0.8 + 0.8)  # what one after the other would take
     assert found.seconds[0] < found.seconds[1] < whole
+
+
+def test_a_process_that_dies_while_it_is_built_anew_costs_its_rows(pooled: Make, tmp_path: Path) -> None:
+    reward = pooled("Mortal", {"marks": str(tmp_path)}, per_sample=True)
+    found = asked(reward, samples("1", "2", "kill", "4"), on_error="skip")
+    assert found.matrix[:, 0].nan_to_num(nan=-1).tolist() == [1, 2, -1, -1]
+    assert found.notes == [
+        "Reward 'r' left 2 rows unscored: it lost its worker process, which was ended by SIGKILL, on row 2 (prompt "
+        "'prompt 1'); it lost 3 worker processes before they began; the last was ended by SIGKILL, on row 3 (prompt "
+        "'prompt 1')."
+    ]
+    (tmp_path / "built").unlink()
+    assert column(reward, samples("5", "6")) == [5.0, 6.0]
+
+
+def test_ctrl_c_does_not_reach_a_process_that_starts(pooled: Make) -> None:
+    begun, stop = threading.Event(), threading.Event()
+
+    def interrupt() -> None:
+        while not stop.wait(0.01):
+            for child in multiprocessing.active_children():
+                if child.pid is not None and child.is_alive():
+                    os.kill(child.pid, signal.SIGINT)
+                    begun.set()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        reward = pooled("obey", workers=2, per_sample=True)
+        assert column(reward, samples("1", "2", "3", "4")) == [1.0, 2.0, 3.0, 4.0]
+    finally:
+        stop.set()
+        thread.join()
+    assert begun.is_set()
+
+
+def test_a_program_that_hangs_is_ended_with_its_reward(pooled: Make, tmp_path: Path) -> None:
+    place = tmp_path / "pid"
+    with pytest.raises(RewardError, match=r"gave no answer within 3 s \(reward_timeout\)"):
+        column(pooled("program", timeout=3), samples(str(place)))
+    deadline = time.monotonic() + 10
+    while _runs(int(place.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(int(place.read_text()))
+
+
+def _runs(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    if Path("/proc").exists():  # where nobody collects orphans, a dead one stays as a zombie
+        return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_an_answer_that_cannot_be_read(pooled: Make) -> None:
+    words = r"^Reward 'r': what it returned cannot be read in the run's process \(ValueError: invalid literal for int"
+    with pytest.raises(RewardError, match=words):
+        column(pooled("odd"), samples("1"), on_error="skip")
+
+
+def test_tensors_are_sent_by_value(pooled: Make) -> None:
+    given = torch.ones(3, 1000)
+    assert column(pooled("tensor_sum"), samples(*given)) == [1000.0] * 3
+    assert not given.is_shared()
+
+
+def test_no_room_for_so_many_processes() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 8, before[1]))
+    try:
+        with pytest.raises(UsageError, match=r"^a worker process for 'length' cannot be started .* fewer `workers`\."):
+            PooledReward("length", workers=8).start()
+        assert multiprocessing.active_children() == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_torch_gets_one_thread_even_where_the_script_imports_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import torch
+        from grpokit import Prompt, Sample
+        from grpokit.workers import PooledReward
+
+        if __name__ == "__main__":
+            print(PooledReward("pool_rewards:torch_threads")([Sample(prompt=Prompt(text="p"), output="", group=0)]))
+        """)
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment["PYTHONPATH"] = str(Path(__file__).parent)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout == "[1]\n", done.stderr
 
 
 def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:

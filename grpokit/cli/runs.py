@@ -109,25 +109,28 @@ def evaluate(
 
     config, folder = _read(source, overrides)
     terms = build.rewards(config)
-    _, held_out = build.prompts(config)
-    if held_out is None:
-        raise UsageError("The config names no held-out prompts: give data.eval_prompts or data.eval_fraction.")
-    policy = build.policy(config)
     columns = {}
-    for label, place in (("before", None), ("after", folder)):
-        if label == "after":
-            if place is None:
-                continue
-            checkpoint.load_policy(place, policy)
-        found = score_policy(
-            policy,
-            terms,
-            held_out[:limit],
-            seed=config.seed,
-            samples_per_prompt=samples or config.run.eval_samples,
-            mixed_precision=config.trainer.mixed_precision,
-        )
-        columns[label] = found.summary()
+    try:
+        _, held_out = build.prompts(config)
+        if held_out is None:
+            raise UsageError("The config names no held-out prompts: give data.eval_prompts or data.eval_fraction.")
+        policy = build.policy(config)
+        for label, place in (("before", None), ("after", folder)):
+            if label == "after":
+                if place is None:
+                    continue
+                checkpoint.load_policy(place, policy)
+            found = score_policy(
+                policy,
+                terms,
+                held_out[:limit],
+                seed=config.seed,
+                samples_per_prompt=samples or config.run.eval_samples,
+                mixed_precision=config.trainer.mixed_precision,
+            )
+            columns[label] = found.summary()
+    finally:
+        build.close(terms)
     _print_scores(columns)
 
 
@@ -194,7 +197,7 @@ def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     from grpokit import build, checkpoint, config
 
     folder = Path(source)
-    if not folder.is_dir():
+    if not folder.is_dir() or build.names_preset(source):
         return build.read_config(source, overrides or [])[0], None
     if (folder / checkpoint.STATE).is_file():
         settings = json.dumps(checkpoint.read_state(folder).get("notes", {}).get("config"))

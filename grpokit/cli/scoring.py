@@ -69,6 +69,9 @@ def score(
     entries = outputs.find(
         path, prompt=prompt, prompts=prompts, target=target, source=source, targets=targets, sources=sources
     )
+    read = [path, path / outputs.SAMPLES, prompts, target, source, *(entry.output for entry in entries)]
+    if out is not None and out.exists() and any(_same_file(out, place) for place in [*read, Path(config or "")]):
+        raise UsageError(f"{out} is read here, so scores cannot be written over it. Choose another file with --out.")
     with _rewards(reward or [], config, words or []) as (terms, uses):
         scorefiles.check_accepts(uses, entries)
         rows = scorefiles.score_files(
@@ -95,6 +98,10 @@ def score(
     if out is not None:
         print(f"scores: {out}", file=sys.stderr if as_json else sys.stdout)
     _say_what_is_missing(tally, len(entries), weighted=weighted)
+
+
+def _same_file(out: Path, place: object) -> bool:
+    return isinstance(place, Path) and os.path.isfile(place) and out.samefile(place)
 
 
 @contextmanager

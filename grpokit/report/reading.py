@@ -88,10 +88,8 @@ class Run:
     @property
     def weights(self) -> dict[str, float]:
         """Name -> weight, of "reward" (the weighted sum) and of the rewards; no sum of one with the weight 1."""
-        rewards = self.settings.get("rewards")
-        given = [r.get("weight", 1.0) if isinstance(r, dict) else 1.0 for r in rewards or []]
-        known = given if len(given) == len(self.names) else [1.0] * len(self.names)
-        weights = dict(zip(self.names, known, strict=True))
+        given = _weights(self.settings.get("rewards"))
+        weights = {name: given.get(name, 1.0) for name in self.names}
         return weights if [w for w in weights.values() if w] == [1.0] else {"reward": 1.0, **weights}
 
     def sample_folders(self, kind: str) -> list[tuple[int, Path]]:
@@ -190,6 +188,17 @@ def listed(numbers: Iterable[int], *, most: int = 8) -> str:
     shown = ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in ranges[:most])
     rest = sum(map(len, ranges[most:]))
     return f"{shown} and {rest} more" if rest else shown
+
+
+def _weights(rewards: Any) -> dict[str, float]:
+    """Name -> weight of the config's rewards, with the numbers that training gives to names that come twice."""
+    weights: dict[str, float] = {}
+    for reward in rewards if isinstance(rewards, list) else []:
+        if isinstance(reward, dict):
+            name = str(reward.get("name") or str(reward.get("use")).rpartition(":")[2])
+            names = [name, *(f"{name}-{i}" for i in range(2, len(rewards) + 2))]
+            weights[next(n for n in names if n not in ("reward", "step", *weights))] = reward.get("weight", 1.0)
+    return weights
 
 
 def _parsed(text: str) -> dict[str, Any]:

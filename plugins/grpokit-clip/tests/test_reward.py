@@ -153,14 +153,27 @@ def test_the_second_reward_runs_no_image_tower(aesthetic, clip_score, passes):
     liked = aesthetic(samples)
     assert passes == [16, 4]
     fits = clip_score(samples)
-    assert aesthetic(samples[::-1]) == liked[::-1]
+    assert aesthetic(samples) == liked
     assert passes == [16, 4]
     new = sample(picture(99))
-    clip_score([samples[3], new, new, sample(picture(99))])  # one content that is new
+    clip_score([new, new, sample(picture(99))])  # one content
     assert passes == [16, 4, 1]
     aesthetic.tower._images.clear()
-    assert clip_score(samples) == pytest.approx(fits, abs=1e-6)
+    assert clip_score(samples) == fits
     assert passes == [16, 4, 1, 16, 4]
+
+
+def test_scores_do_not_depend_on_earlier_calls(clip_score, passes):
+    """Not by the last bit: a resumed run starts with an empty cache."""
+    samples = [sample(picture(i), f"number {i}") for i in range(9)]
+    first = clip_score(samples)
+    clip_score.tower._images.clear()
+    clip_score.tower._texts.clear()
+    for row in (7, 2, 4):
+        clip_score([samples[row]])
+    del passes[:]
+    assert clip_score(samples) == first
+    assert passes == [9]
 
 
 def test_two_rewards_at_once_run_the_image_tower_once(aesthetic, clip_score, passes, params, tiny):
@@ -208,10 +221,15 @@ def test_no_more_embeddings_are_kept_than_agreed(monkeypatch, aesthetic, clip_sc
     monkeypatch.setattr(tower, "KEPT", 5)
     samples = [sample(picture(i), f"number {i}") for i in range(9)]
     liked, fits = aesthetic(samples), clip_score(samples)
-    assert len(aesthetic.tower._images) == len(aesthetic.tower._texts) == 5
+    assert not aesthetic.tower._images  # one batch of 9
+    assert not clip_score.tower._texts
+    for start in (0, 3, 6):
+        aesthetic(samples[start : start + 3])
+    assert [len(batch) for batch in aesthetic.tower._images.values()] == [3]
     del passes[:]
-    assert aesthetic(samples[4:]) == liked[4:]  # the latest are there
+    assert aesthetic(samples[6:]) == pytest.approx(liked[6:], abs=1e-6)  # the latest are there
     assert passes == []
+    assert clip_score(samples) == fits
     assert aesthetic(samples[:1]) == pytest.approx(liked[:1], abs=1e-6)
     assert clip_score(samples) == pytest.approx(fits, abs=1e-6)
 

@@ -1,7 +1,7 @@
 """A CLIP model and the embeddings that it made, shared by all rewards of a process that ask for the same one.
 
-Embeddings are kept by what is in the picture or the text, so that `clip-score` after `aesthetic` (or the other way
-round) does not run the image tower again. A model lives as long as a reward holds it.
+Embeddings are kept by what is in the pictures or texts of a batch, so that `clip-score` after `aesthetic` (or the other
+way round) does not run the image tower again. A model lives as long as a reward holds it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Tower:
         self._lock = threading.Lock()
 
     def images(self, pictures: Sequence[Image.Image], *, batch_size: int, reward: str) -> Tensor:
-        """Embed RGB pictures; each content is computed once, and not again while it is kept.
+        """Embed RGB pictures; each content is computed once, and a batch not again while it is kept.
 
         Args:
             pictures: B pictures.
@@ -185,8 +185,12 @@ class Tower:
         return picture.crop((start, 0, end, short) if picture.width == long else (0, start, short, end))
 
 
-class _Recent(OrderedDict[_Item, Tensor]):
-    """Embeddings by what they are of; the least recently asked ones are dropped beyond `KEPT`."""
+class _Recent(OrderedDict[tuple[_Item, ...], Tensor]):
+    """Embeddings [b, D] by the batch that they were computed in; the least recently asked batches are dropped.
+
+    The last bits of an embedding depend on its batch. Whole batches are kept, so that what one call gives never
+    depends on earlier calls: a resumed run must not differ for what its cache lacks.
+    """
 
     def all(
         self,
@@ -196,17 +200,18 @@ class _Recent(OrderedDict[_Item, Tensor]):
         *,
         batch_size: int,
     ) -> list[Tensor]:
-        """One embedding [D] per key; those that are not kept are computed from the inputs, in their order."""
-        missing = {key: x for key, x in zip(keys, inputs, strict=True) if key not in self}
-        found = {key: self[key] for key in keys if key in self}
-        order = list(missing)
+        """One embedding [D] per key; equal keys are computed once, and batches that are kept not again."""
+        wanted: dict[_Item, Any] = {}
+        for key, x in zip(keys, inputs, strict=True):
+            wanted.setdefault(key, x)
+        order, found = list(wanted), {}
         for start in range(0, len(order), batch_size):
-            part = order[start : start + batch_size]
-            found.update(zip(part, embed([missing[key] for key in part]).unbind(), strict=True))
-        for key in dict.fromkeys(keys):
-            self[key] = found[key].clone() if key in missing else found[key]  # not a view that holds its batch
-            self.move_to_end(key)
-        while len(self) > KEPT:
+            part = tuple(order[start : start + batch_size])
+            if part not in self:
+                self[part] = embed([wanted[key] for key in part])
+            self.move_to_end(part)
+            found.update(zip(part, self[part].unbind(), strict=True))
+        while sum(map(len, self)) > KEPT:
             self.popitem(last=False)
         return [found[key] for key in keys]
 
