@@ -14,7 +14,7 @@ demo: $(SMALL)
 	$(BIN)/grpokit train toy-glyph --overwrite
 
 test: $(FULL)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 env: $(FULL)
 

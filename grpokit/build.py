@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from grpokit import config as configs
 from grpokit import data, registry
 from grpokit.advantages import AdvantageFn
 from grpokit.config import Component, RewardConfig, RunConfig
-from grpokit.errors import ConfigError, DataError, PluginError, UsageError
+from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest
 from grpokit.objectives import Objective
 from grpokit.policy import Policy, missing_methods
 from grpokit.reward import RewardTerm
@@ -97,10 +98,13 @@ def rewards(config: RunConfig) -> list[RewardTerm]:
 
     Those with worker processes have them started; `close` ends these.
     """
+    with _at(config, "policy"):
+        spec = registry.spec_of("policy", config.policy.use)
+    makes = spec.makes if isinstance(spec, PolicySpec) else None
     terms: list[RewardTerm] = []
     try:
         for i, reward in enumerate(config.rewards):
-            terms.append(_term(config, i, reward))
+            terms.append(_term(config, i, reward, makes))
     except BaseException:
         close(terms)
         raise
@@ -114,9 +118,9 @@ def close(terms: Sequence[RewardTerm]) -> None:
             term.reward.close()
 
 
-def _term(config: RunConfig, index: int, reward: RewardConfig) -> RewardTerm:
-    with _at(config, "rewards", index):
-        _check_accepts(config, reward.use)
+def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None) -> RewardTerm:
+    with _at(config, "rewards", index), _own_keys_named():
+        _check_accepts(reward.use, makes, config.policy.use)
         built: Any
         if reward.workers:
             built = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
@@ -134,17 +138,28 @@ def _term(config: RunConfig, index: int, reward: RewardConfig) -> RewardTerm:
     )
 
 
-def _check_accepts(config: RunConfig, use: str) -> None:
+def _check_accepts(use: str, makes: str | None, policy: str) -> None:
     """Hold what a reward accepts against what the policy makes, as far as plugins say so."""
-    reward = registry.spec_of("reward", use)
-    with _at(config, "policy"):
-        policy = registry.spec_of("policy", config.policy.use)
-    if isinstance(reward, RewardSpec) and isinstance(policy, PolicySpec) and policy.makes not in reward.accepts:
-        others = sorted(s.name for _, s in registry.specs("reward") if policy.makes in getattr(s, "accepts", ()))
+    spec = registry.spec_of("reward", use)
+    if isinstance(spec, RewardSpec) and makes is not None and makes not in spec.accepts:
+        others = sorted(s.name for _, s in registry.specs("reward") if makes in getattr(s, "accepts", ()))
         raise ConfigError(
-            f"The reward '{use}' scores {_several(reward.accepts)}, but the policy '{config.policy.use}' makes "
-            f"{_several([policy.makes])}. Installed rewards for these: {', '.join(others) or 'none'}."
+            f"The reward '{use}' scores {_several(spec.accepts)}, but the policy '{policy}' makes {_several([makes])}. "
+            f"Installed rewards for these: {', '.join(others) or 'none'}."
         )
+
+
+@contextmanager
+def _own_keys_named() -> Iterator[None]:
+    """Where a reward lacks a parameter, a key of the config may have been meant."""
+    try:
+        yield
+    except PluginError as error:
+        unknown = re.search(r"has no parameter '([^']*)'", str(error))
+        if unknown is None:
+            raise
+        keys = RewardConfig.model_fields
+        raise PluginError(f"{error} Keys of every reward: {', '.join(keys)}{nearest(unknown[1], keys)}.") from error
 
 
 def _several(kinds: Iterable[str]) -> str:

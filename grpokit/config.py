@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from grpokit.errors import ConfigError, nearest, shown
 from grpokit.source import Source, parse_value, problem, read
@@ -21,6 +30,12 @@ from grpokit.source import Source, parse_value, problem, read
 def _whole(value: Any) -> Any:
     """`1e3` and `2.0` are whole numbers too."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _device(value: Any) -> Any:
+    if value == "gpu":
+        raise ValueError("a GPU is called 'cuda' here")
+    return value
 
 
 _Size = Annotated[int, BeforeValidator(_whole), Field(le=1_000_000)]
@@ -146,7 +161,7 @@ class TrainerConfig(_Strict):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(_device)] = "auto"
     advantage: _Text | Component = "group"
     objective: _Text | Component = "grpo"
     ratio: Literal["token", "sequence"] | None = None
@@ -203,11 +218,15 @@ class RunConfig(_Strict):
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     run: RunSettings = Field(default_factory=RunSettings)
 
-    @model_validator(mode="after")
-    def _something_to_train_on(self) -> RunConfig:
-        if not any(reward.weight for reward in self.rewards):
-            raise ValueError("all rewards have the weight 0, so they are monitors, and none is left to train on")
-        return self
+    @field_validator("rewards")
+    @classmethod
+    def _something_to_train_on(cls, rewards: list[RewardConfig]) -> list[RewardConfig]:
+        if not any(reward.weight for reward in rewards):
+            raise ValueError(
+                "all rewards have the weight 0, so they are monitors, and none is left to train on; give at least one "
+                "another weight"
+            )
+        return rewards
 
     _source: Source | None = PrivateAttr(default=None)
 

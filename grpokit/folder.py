@@ -25,7 +25,7 @@ from PIL import Image
 import grpokit
 from grpokit import registry, source
 from grpokit.config import RunConfig, resolved
-from grpokit.errors import RunError, UsageError, nearest
+from grpokit.errors import RunError, UsageError
 from grpokit.evaluation import Evaluation
 from grpokit.images import Drawable
 from grpokit.report import listed, read_journal
@@ -182,16 +182,9 @@ class Journal:
         self.last_evaluation = step
 
     def is_best(self, name: str) -> bool:
-        """Whether the last evaluation has the highest mean of a score, of all after the start.
-
-        Raises:
-            UsageError: no such score is evaluated.
-        """
+        """Whether the last evaluation has the highest mean of a score, of all after the start."""
         *earlier, last = self._evaluations
-        if name not in last:
-            known = [key for key in last if key != "step" and "/" not in key]
-            raise UsageError(f"run.best is '{name}'{nearest(name, known)}; the held-out scores are {', '.join(known)}.")
-        others = [row[name] for row in earlier if row["step"] > 0 and row[name] is not None]
+        others = [row[name] for row in earlier if row["step"] > 0 and row.get(name) is not None]
         return last["step"] > 0 and last[name] is not None and last[name] > max(others, default=-math.inf)
 
     def groups(self, done: StepReport, weights: Sequence[float]) -> None:

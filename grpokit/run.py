@@ -19,12 +19,12 @@ import torch
 
 from grpokit import build, checkpoint, record, registry, report
 from grpokit.config import RunConfig, differences, resolved
-from grpokit.errors import ConfigError, GrpokitError, RewardError, RunError, UsageError
+from grpokit.errors import ConfigError, GrpokitError, RewardError, RunError, UsageError, nearest
 from grpokit.evaluation import Evaluation, evaluate
 from grpokit.folder import Journal, claimed, versions, write_header
 from grpokit.policy import Policy
 from grpokit.report import read_rows
-from grpokit.reward import RewardTerm
+from grpokit.reward import RewardTerm, as_terms
 from grpokit.trainer import Trainer
 from grpokit.types import Prompt, StepReport
 
@@ -116,6 +116,12 @@ def _train(
         raise ConfigError(
             f"run.best is '{config.run.best}', a held-out score, but the config names no held-out prompts: give "
             "data.eval_prompts, data.eval_jsonl or data.eval_fraction."
+        )
+    known = ["reward", *(term.name for term in as_terms(terms))]
+    if config.run.best not in (None, *known):
+        raise ConfigError(
+            f"{config.place('run', 'best')}there is no held-out score '{config.run.best}'"
+            f"{nearest(str(config.run.best), known)}. The scores are {', '.join(known)}."
         )
     policy = build.policy(config)
     every = config.run.eval_every

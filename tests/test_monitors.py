@@ -243,6 +243,7 @@ def test_what_a_reward_accepts_is_held_against_the_policy(call: Call, tmp_path: 
     config(tmp_path, policy={"use": "toy-lm"}, rewards=[{"use": "exact-match"}, {"use": "ssim"}])
     done = call("train", "c.yaml")
     assert done.code == 2
+    assert done.err.count("c.yaml, line") == 1
     assert "rewards.1: The reward 'ssim' scores images, but the policy 'toy-lm' makes texts." in done.err
     assert "Installed rewards for these: " in done.err
     assert "exact-match" in done.err.split("for these: ")[1]
@@ -254,7 +255,12 @@ def test_what_a_reward_accepts_is_held_against_the_policy(call: Call, tmp_path: 
     [
         ({"every": 2}, "every: 2 goes with weight: 0 (a monitor)"),
         ({"reward_timeout": 3}, "reward_timeout needs a process that can be ended: set workers to 1 or more"),
-        ({"weight": 0}, "all rewards have the weight 0, so they are monitors, and none is left to train on"),
+        (
+            {"wieght": 0.5},
+            "Keys of every reward: use, weight, every, name, on_error, skip_limit, workers, reward_timeout",
+        ),
+        ({"wieght": 0.5}, "(did you mean 'weight'?)"),
+        ({"weight": 0}, "rewards: all rewards have the weight 0, so they are monitors, and none is left to train on"),
         ({"weight": 0, "every": 0}, "rewards.0.every"),
         ({"workers": -1}, "rewards.0.workers"),
     ],

@@ -91,7 +91,9 @@ def test_the_best_is_the_same_after_a_resume() -> None:
 
 
 def test_a_best_that_nothing_measures_is_refused_before_the_run() -> None:
-    with pytest.raises(UsageError, match=r"run\.best is 'digit' \(did you mean 'digits'\?\); the held-out scores are"):
+    with pytest.raises(
+        UsageError, match=r"no held-out score 'digit' \(did you mean 'digits'\?\)\. The scores are reward, digits"
+    ):
         train("out", run__best="digit")
     assert not Path("out").exists()
     with pytest.raises(ConfigError, match=r"run\.best is 'digits', a held-out score, but the config names no held-out"):
