@@ -7,6 +7,7 @@ and the worst group of some steps). What `grpokit.report` reads is written here.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
@@ -33,6 +34,51 @@ from grpokit.reward import weighted_sum
 from grpokit.types import Sample, StepReport
 
 SHOWN_SAMPLES = 16
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder; a process that is killed lets go of it too.
+
+    Raises:
+        UsageError: another process trains there, or the folder cannot be made.
+    """
+    path = folder.with_name(f".{folder.name}.lock")
+    new = [place for place in path.parents if not place.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            file = path.open("a+")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.seek(0)
+                owner = file.read()
+                file.close()
+                raise UsageError(
+                    f"Another process{f' ({owner})' if owner else ''} is training in {folder}. Wait for its end, or "
+                    "choose another folder with run.dir=..."
+                ) from error
+            except OSError:  # a file system without locks
+                break
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                break
+            file.close()  # its last owner has just deleted it
+    except OSError as error:
+        raise UsageError(f"The run folder {folder} cannot be made: {error}.") from error
+    try:
+        with file:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+    finally:
+        with suppress(OSError):  # of one that holds the run
+            for parent in new:
+                parent.rmdir()
 
 
 @contextmanager

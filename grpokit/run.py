@@ -21,7 +21,7 @@ from grpokit import build, checkpoint, record, registry, report
 from grpokit.config import RunConfig, differences, resolved
 from grpokit.errors import ConfigError, GrpokitError, RewardError, RunError, UsageError, nearest
 from grpokit.evaluation import Evaluation, evaluate
-from grpokit.folder import Journal, claimed, versions, write_header
+from grpokit.folder import Journal, claimed, locked, versions, write_header
 from grpokit.policy import Policy
 from grpokit.report import read_rows
 from grpokit.reward import RewardTerm, as_terms
@@ -85,8 +85,8 @@ def train(
         watcher: hears of progress.
 
     Raises:
-        UsageError: bad input, a folder that is in use without `resume` or `overwrite`, or a resume whose config differs
-            from the run's without `force`.
+        UsageError: bad input, a folder in which another process trains, one that is in use without `resume` or
+            `overwrite`, or a resume whose config differs from the run's without `force`.
         RunError, RewardError: the run failed; the message says what is left.
     """
     folder = Path(config.run.dir or Path("runs") / name)
@@ -96,7 +96,8 @@ def train(
         record.require()
     terms = build.rewards(config)
     try:
-        return _train(config, folder, terms, watcher or Watcher(), resume=resume, overwrite=overwrite, force=force)
+        with locked(folder):
+            return _train(config, folder, terms, watcher or Watcher(), resume=resume, overwrite=overwrite, force=force)
     finally:
         build.close(terms)
 

@@ -6,6 +6,8 @@ import json
 import re
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError, checkpoint, config, run
+from grpokit.folder import locked
 from switched import Switch
 
 STEPS = 6
@@ -367,3 +370,41 @@ def test_memory_that_ends_in_an_update_saves_no_half_of_it(monkeypatch: pytest.M
     ):
         train("out")
     assert not Path("out/checkpoints").exists()
+
+
+# --- one process at a time -----------------------------------------------------------------------------------------
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from grpokit.folder import locked\n"
+    code += "with locked(Path(sys.argv[1])): print('mine', flush=True); sys.stdin.read()"
+    place = tmp_path / "new" / "out"
+    words = [sys.executable, "-c", code, str(place)]
+    first = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert first.stdin is not None
+    assert first.stdout is not None
+    assert first.stdout.readline() == "mine\n"
+    with pytest.raises(
+        UsageError, match=rf"^Another process \(process {first.pid} on .*\) is training in .*out\. Wait"
+    ), locked(place):
+        raise AssertionError
+    with locked(tmp_path / "new" / "other"):  # a folder beside it is free
+        pass
+    first.kill()
+    first.communicate()
+    with locked(place):  # the file of the killed one is still there
+        assert [path.name for path in place.parent.iterdir()] == [".out.lock"]
+    assert not list(place.parent.iterdir())
+
+
+def test_a_lock_leaves_no_folder_behind(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").unlink()
+    with locked(tmp_path / "a" / "b" / "out"):
+        assert (tmp_path / "a" / "b").is_dir()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / "a" / "b" / "out"):
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"The run folder .*file/out cannot be made"), locked(tmp_path / "file" / "out"):
+        raise AssertionError
