@@ -406,5 +406,6 @@ def test_a_lock_leaves_no_folder_behind(tmp_path: Path) -> None:
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"The run folder .*file/out cannot be made"), locked(tmp_path / "file" / "out"):
+    place = tmp_path / "file" / "out"
+    with pytest.raises(UsageError, match=r"The run folder .*file/out cannot be made"), locked(place):
         raise AssertionError
