@@ -24,7 +24,7 @@ class Drawable(Protocol):
         """The picture as the bytes of a PNG file."""
 
 
-def to_rgb(picture: Any, *, what: str) -> Image.Image:
+def to_rgb(picture: Any, *, what: str = "the output") -> Image.Image:
     """Return a picture as RGB with 8 bits per colour: transparent parts on white, 16-bit gray scaled down.
 
     Args:

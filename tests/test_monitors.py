@@ -224,7 +224,7 @@ def test_a_run_that_hacks_its_reward(call: Call, drawn: None, tmp_path: Path) ->
     assert f"warning, step {told[0]['step']}: Reward hacking?" in done.out
     page = (tmp_path / "out" / "report.html").read_text()
     assert "<h2>Alarm</h2><p>Reward hacking? On held-out prompts &#39;digit_sum&#39; changed by +" in page
-    assert "shortness <small>monitor, not trained on</small>" in page
+    assert "shortness <small>(monitor, not trained on)</small>" in page
     assert "shortness (monitor)" in page
 
 
