@@ -384,9 +384,10 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     assert first.stdin is not None
     assert first.stdout is not None
     assert first.stdout.readline() == "mine\n"
-    with pytest.raises(
-        UsageError, match=rf"^Another process \(process {first.pid} on .*\) is training in .*out\. Wait"
-    ), locked(place):
+    with (
+        pytest.raises(UsageError, match=rf"^Another process \(process {first.pid} on .*\) is training in .*out\. Wait"),
+        locked(place),
+    ):
         raise AssertionError
     with locked(tmp_path / "new" / "other"):  # a folder beside it is free
         pass
