@@ -6,7 +6,6 @@ prompts, a reward meets the examples of its spec or built-in ones, and what it a
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from grpokit import build, registry
 from grpokit.config import RunConfig
 from grpokit.errors import GrpokitError, UsageError
 from grpokit.evaluation import draw
-from grpokit.testing import Check, Climb, find, ladder_checks, policy_checks, reward_checks
+from grpokit.testing import Check, Climb, find, policy_checks, reward_checks
 from grpokit.types import Prompt
 
 
@@ -53,7 +52,7 @@ def of_reward(name: str, params: dict[str, Any]) -> tuple[Iterable[Check], Climb
         params: for its factory; they go before those of the preset.
 
     Returns:
-        The checks, and the ladder that the last of them climb, for its report.
+        The checks, and the ladder that some of them climb, for its report.
     """
     spec, module = find.announced("reward", name)
     config = _preset_with("reward", name)
@@ -66,8 +65,7 @@ def of_reward(name: str, params: dict[str, Any]) -> tuple[Iterable[Check], Climb
         )
     reward = registry.create("reward", name, params)
     climb = Climb(reward, spec=spec)
-    checks = reward_checks(reward, samples, spec=spec, params=params, module=module, ladder=False)
-    return itertools.chain(checks, ladder_checks(climb)), climb
+    return reward_checks(reward, samples, spec=spec, params=params, module=module, ladder=climb), climb
 
 
 def _preset_with(kind: str, name: str) -> RunConfig | None:

@@ -103,11 +103,15 @@ def read_text(path: Path, *, targets: Path | None = None, images: Path | None = 
     return _Lazy(rows)
 
 
-def read_jsonl(path: Path) -> Sequence[Prompt]:
+def read_jsonl(path: Path, *, problems: dict[int, str] | None = None) -> Sequence[Prompt]:
     """Read one JSON object per line with `prompt`, optional `target` and `image`; other keys go to `meta`.
 
     `image`, and a `target` that ends like a picture's file name, are paths relative to the file's folder; any other
     target is a text.
+
+    Args:
+        path: a UTF-8 text file.
+        problems: takes line number -> what is wrong with it; such lines are then left out instead of being an error.
 
     Raises:
         DataError: a file is missing, a line is no JSON object or lacks `prompt`, a picture is missing or is none.
@@ -117,17 +121,26 @@ def read_jsonl(path: Path) -> Sequence[Prompt]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line, object_pairs_hook=_without_repeats)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}, line {number}: not JSON ({error.msg} at column {error.colno}).") from error
-        except (ValueError, RecursionError) as error:  # a repeated key, a number too long for Python, deep nesting
-            raise DataError(f"{path}, line {number}: cannot be read: {error}.") from error
-        if not isinstance(row, dict):
-            raise DataError(f'{path}, line {number}: expected an object like {{"prompt": ...}}, got {line[:40]!r}.')
-        rows.append(_from_mapping(row, path.parent, f"{path}, line {number}"))
-    if not rows:
+            rows.append(_from_line(line, path.parent, f"{path}, line {number}"))
+        except DataError as error:
+            if problems is None:
+                raise
+            problems[number] = str(error)
+    if not rows and not problems:
         raise DataError(f"{path} holds no prompt: expected one JSON object per line.")
     return _Lazy(rows)
+
+
+def _from_line(line: str, folder: Path, where: str) -> _Row:
+    try:
+        row = json.loads(line, object_pairs_hook=_without_repeats)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}: not JSON ({error.msg} at column {error.colno}).") from error
+    except (ValueError, RecursionError) as error:  # a repeated key, a number too long for Python, deep nesting
+        raise DataError(f"{where}: cannot be read: {error}.") from error
+    if not isinstance(row, dict):
+        raise DataError(f'{where}: expected an object like {{"prompt": ...}}, got {line[:40]!r}.')
+    return _from_mapping(row, folder, where)
 
 
 def read_dataset(name: str, *, split: str = "train", columns: Mapping[str, str] | None = None) -> Sequence[Prompt]:

@@ -56,6 +56,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     " (did you mean 'toy-glyph'?)"
     >>> nearest("qqq", ["steps"])
     ''
+    >>> nearest("gpu", ["cpu", "cuda"])  # of three letters another first one makes another word
+    ''
     """
 
     def likeness(other: str) -> float:  # as people see it: the beginning counts for more, and letters may swap places
@@ -65,8 +67,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     if len(name) > 100:  # comparing takes the product of the lengths
         return ""
-    found = difflib.get_close_matches(name, list(known), n=5, cutoff=0.6)
+    likely = [other for other in known if len(name) > 3 or other[:1] == name[:1]]
+    found = difflib.get_close_matches(name, likely, n=5, cutoff=0.6)
     return f" (did you mean '{max(found, key=likeness)}'?)" if found else ""
+
+
+def a_type(value: object) -> str:
+    """The type of a value with its article.
+
+    >>> a_type(3), a_type("x"), a_type(None)
+    ('an int', 'a str', 'a NoneType')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -37,10 +37,12 @@ def grpokit_rewards() -> Iterable[RewardSpec]:  # type: ignore[empty-body]
         ```
         with, in `mypackage/reward.py`,
         ```python
+        from grpokit.images import to_rgb
         from PIL import ImageStat
 
         def brightness(samples):
-            return [ImageStat.Stat(s.output.convert("L")).mean[0] / 255 for s in samples]
+            pictures = [to_rgb(s.output, what="what `brightness` scores") for s in samples]
+            return [ImageStat.Stat(picture.convert("L")).mean[0] / 255 for picture in pictures]
         ```
     """
 

@@ -56,6 +56,11 @@ class Entry:
         """What it is: "image" or "text"."""
         return "image" if isinstance(self.output, Path) else "text"
 
+    @property
+    def missing(self) -> bool:
+        """Whether it is a picture whose file is not there."""
+        return isinstance(self.output, Path) and not os.path.exists(self.output)
+
     def open(self, prompt: Prompt | None = None) -> Sample:
         """Read the files.
 
@@ -67,6 +72,8 @@ class Entry:
         """
         if self.problem:
             raise DataError(self.problem)
+        if self.missing:
+            raise DataError(f"there is no file {self.output}")
         output = open_picture(self.output) if isinstance(self.output, Path) else self.output
         return Sample(prompt=self.prompt() if prompt is None else prompt, output=output, group=self.group)
 
@@ -107,6 +114,7 @@ def find(
                          f"give {name[:-1]}.")  # fmt: skip
     one = prompt is not None or target is not None or source is not None
     if os.path.isdir(path):
+        _refuse_run(path)
         if prompts is not None:
             return numbered(path, prompts, targets=targets, sources=sources)
         if (path / SAMPLES).is_file():
@@ -125,6 +133,23 @@ def find(
             f"{path} is neither a picture ({', '.join(PICTURES)}) nor a file of JSON lines (.jsonl), by its name."
         )
     return records(_without(path, one))
+
+
+def _refuse_run(folder: Path) -> None:
+    """The pictures of a run folder are its report's; the samples lie deeper.
+
+    Raises:
+        DataError: it is a run folder.
+    """
+    if not all(os.path.isfile(folder / name) for name in ("config.yaml", "metrics.jsonl")):
+        return
+    kept = sorted(folder.glob(f"samples/step_*/{SAMPLES}"))
+    if kept:
+        raise DataError(f"{folder} is a run; its samples are in {kept[-1].parent} (the last).")
+    raise DataError(
+        f"{folder} is a run without samples, since it was never evaluated. Draw some: grpokit sample {folder} --out "
+        "drawn"
+    )
 
 
 def _without(path: Path, prompt_given: bool) -> Path:
@@ -217,20 +242,27 @@ def records(path: Path) -> list[Entry]:
 
     An `output` that ends like a picture's file name is a path relative to the file's folder, any other a text; `file`
     is always a path. So the `samples.jsonl` of `grpokit sample` and of runs can be read too. Records with the same
-    prompt, target and source share a group, or those with the same `group` where they have one.
+    prompt, target and source share a group, or those with the same `group` where they have one. A line that is no such
+    object, or whose target or source is missing, becomes an entry with a problem, so that it is counted.
 
     Raises:
-        DataError: a line is no such object, or a target or source is missing.
+        DataError: the file cannot be read, or no line of it can; the first one's problem is told.
     """
-    read = data.read_jsonl(path)
+    problems: dict[int, str] = {}
+    read = data.read_jsonl(path, problems=problems)
     lines = enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1)
-    rows = [(number, json.loads(line)) for number, line in lines if line.strip()]
+    numbers = [(number, line) for number, line in lines if line.strip()]
+    rows = [(number, json.loads(line)) for number, line in numbers if number not in problems]
     groups: dict[str, int] = {}
     entries = []
     for i, (number, row) in enumerate(rows):
         where = f"{path}, line {number}"
-        output = _output(row, path.parent, where)
-        source = _source(row, path.parent, where)
+        try:
+            output = _output(row, path.parent, where)
+            source = _source(row, path.parent, where)
+        except DataError as error:
+            problems[number] = str(error)
+            continue
         key = json.dumps(row["group"]) if isinstance(row.get("group"), int) else _same_prompt(row, path.parent)
         entries.append(
             Entry(
@@ -242,7 +274,18 @@ def records(path: Path) -> list[Entry]:
                 line=number,
             )
         )
-    return sorted(entries, key=lambda entry: entry.group)
+    if not entries:
+        raise DataError(problems[min(problems)])
+    named = enumerate(sorted(problems.items()), len(groups))
+    bad = [_bad_line(path, number, problem, group) for group, (number, problem) in named]
+    return sorted([*entries, *bad], key=lambda entry: entry.group)
+
+
+def _bad_line(path: Path, number: int, problem: str, group: int) -> Entry:
+    prompt = functools.partial(Prompt, text="")
+    return Entry(
+        where=f"{path}, line {number}", output="", prompt=prompt, text="", group=group, problem=problem, line=number
+    )
 
 
 def _record(read: Sequence[Prompt], index: int, source: Path | None) -> Prompt:
@@ -258,7 +301,8 @@ def _record(read: Sequence[Prompt], index: int, source: Path | None) -> Prompt:
 def _output(row: Mapping[str, Any], folder: Path, where: str) -> Path | str:
     output, file = row.get("output"), row.get("file")
     for key, value in (("output", output), ("file", file)):
-        if value is not None and (not isinstance(value, str) or (key == "file" and not value)):
+        given = value is not None or (key == "output" and key in row and file is None)
+        if given and (not isinstance(value, str) or (key == "file" and not value)):
             wanted = "a text or a picture's file name" if key == "output" else "a picture's file name"
             raise DataError(f"{where}: {key} is {shown(value)}; expected {wanted}.")
     if file is not None:
@@ -299,5 +343,7 @@ def _pictures(folder: Path) -> list[Path]:
     except OSError as error:
         raise DataError(f"The folder {folder} cannot be read: {error}.") from error
     if not found:
-        raise DataError(f"{folder} holds no pictures ({', '.join(PICTURES)}) and no {SAMPLES}.")
+        deeper = sorted(folder.glob(f"*/{SAMPLES}"))
+        hint = f" There is one in {deeper[-1].parent}." if deeper else ""
+        raise DataError(f"{folder} holds no pictures ({', '.join(PICTURES)}) and no {SAMPLES}.{hint}")
     return sorted(found, key=lambda path: [int(x) if x.isdecimal() else x for x in re.split(r"([0-9]+)", path.name)])

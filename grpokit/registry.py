@@ -13,6 +13,7 @@ import importlib.metadata
 import inspect
 import math
 import os
+import pkgutil
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pluggy
 
 from grpokit import hookspecs
-from grpokit.errors import GrpokitError, PluginError, nearest, shown
+from grpokit.errors import GrpokitError, PluginError, a_type, nearest, shown
 from grpokit.specs import API, AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec, Spec
 
 _SPEC_HOOKS: dict[str, type[Spec]] = {
@@ -34,6 +35,24 @@ _SPEC_HOOKS: dict[str, type[Spec]] = {
     "grpokit_advantages": AdvantageSpec,
     "grpokit_objectives": ObjectiveSpec,
 }
+_SHIPPED = {
+    "policy": {"toy-lm": "toy", "toy-glyph": "toy", "toy-flow": "toy"},
+    "reward": {
+        "ssim": "ssim",
+        "mse": "ssim",
+        "structure": "ssim",
+        "ocr": "ocr",
+        "lpips": "lpips",
+        "aesthetic": "clip",
+        "clip-score": "clip",
+        "box-iou": "grounding",
+        "box-format": "grounding",
+        "ring": "toy",
+    },
+    "preset": {"toy-lm": "toy", "toy-glyph": "demo", "toy-flow": "toy"},
+}
+"""Kind -> name -> the extra of grpokit that brings it, for those who have not installed it."""
+
 _DATA = {"reward": 1, "advantage": 3}  # arguments of a plain function that later calls fill in, by position
 _HOOKS = [name for name in vars(hookspecs) if name.startswith("grpokit_")]
 
@@ -166,11 +185,23 @@ def find(kind: str, name: str) -> tuple[Plugin, Spec]:
         choices = " or ".join(f"'{p.name}:{s.name}'" for p, s in found)
         raise PluginError(f"The {kind} name '{name}' is ambiguous: write {choices}.")
     names = sorted({s.name for _, s in known})
-    message = f"There is no {kind} called '{name}'{nearest(name, names)}. Known: {', '.join(names) or 'none'}."
+    hint = remedy(kind, name)
+    guess = "" if hint else nearest(name, names)
+    message = f"There is no {kind} called '{name}'{guess}. Known: {', '.join(names) or 'none'}.{hint}"
     broken = [f"\n  {p.name} ({p.package}): {p.error}" for p in plugins() if p.error]
     if broken:
         message += " These plugins are broken and may have brought it:" + "".join(broken)
     raise PluginError(message)
+
+
+def remedy(kind: str, name: str) -> str:
+    """The command that brings a component of grpokit's own that is not installed; nothing for any other name.
+
+    >>> remedy("reward", "clip-score")
+    " 'clip-score' comes with: pip install 'grpokit[clip]'"
+    """
+    extra = _SHIPPED.get(kind, {}).get(name)
+    return f" '{name}' comes with: pip install 'grpokit[{extra}]'" if extra else ""
 
 
 def spec_of(kind: str, name: str) -> Spec | None:
@@ -207,6 +238,15 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any
         _check_params(target, what, params or {}, data=_DATA[kind])
         return functools.partial(target, **params) if params else target
     return _call(target, what, params or {}, install)
+
+
+def resolve(path: str) -> Callable[..., Any]:
+    """What "package.module:Name" names, whatever its kind.
+
+    Raises:
+        PluginError: there is no such module or name, or it cannot be imported or called.
+    """
+    return _import(path, f"component '{path}'", "")
 
 
 def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
@@ -254,12 +294,18 @@ def _import(path: str, what: str, install: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        if not install and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            here = [found.name for found in pkgutil.iter_modules([os.getcwd()])]
+            raise PluginError(
+                f"The {what} cannot be found: there is no module '{error.name}'{nearest(error.name, here)}. Check the "
+                "spelling, or install the package that has it."
+            ) from error
         raise _missing(error, what, install) from error
     except (Exception, SystemExit) as error:
         raise PluginError(f"The {what} cannot be imported from '{module_name}': {_one_line(error)}.") from error
     target = getattr(module, attribute, None)
     if target is not None and not callable(target):
-        raise PluginError(f"The {what}: '{attribute}' in '{module_name}' is a {type(target).__name__}, not a function.")
+        raise PluginError(f"The {what}: '{attribute}' in '{module_name}' is {a_type(target)}, not a function or class.")
     if target is None:
         raise PluginError(
             f"The {what} should be '{attribute}' in '{module_name}', which has no such function or class"

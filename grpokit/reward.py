@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from grpokit.errors import RewardError, UsageError, counted
+from grpokit.errors import RewardError, UsageError, a_type, counted
 from grpokit.types import Sample
 from grpokit.workers import Pending, PooledReward, in_words
 
@@ -279,7 +279,7 @@ def _said(term: RewardTerm, error: BaseException, samples: Sequence[Sample]) -> 
     text = " ".join(f": {error}".split()) if str(error) else ""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return (
-        f"Reward '{term.name}' raised {type(error).__name__} on {len(samples)} samples{text} "
+        f"Reward '{term.name}' raised {type(error).__name__} on {counted(len(samples), 'sample')}{text} "
         f"({Path(place.filename).name}, line {place.lineno}, in {place.name})."
     )
 
@@ -288,11 +288,12 @@ def _checked(name: str, values: Any, samples: Sequence[Sample], rows: Sequence[i
     if isinstance(values, Tensor) or type(values).__module__ == "numpy":
         values = values.tolist()
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-        raise RewardError(f"Reward '{name}' returned a {type(values).__name__}; expected one number per sample.")
+        raise RewardError(f"Reward '{name}' returned {a_type(values)}; expected one number per sample.")
     if len(values) != len(samples):
         place = f", from row {rows[0]} on (prompt {samples[0].prompt.text!r})" if rows else ""
         raise RewardError(
-            f"Reward '{name}' returned {len(values)} scores for {len(samples)} samples{place}; expected one per sample."
+            f"Reward '{name}' returned {counted(len(values), 'score')} for {counted(len(samples), 'sample')}{place}; "
+            "expected one per sample."
         )
     checked = []
     for i, value in enumerate(values):

@@ -176,11 +176,11 @@ def _write(place: Path, files: Mapping[str, str]) -> None:
 
 def _next_steps(what: str, place: Path, words: Mapping[str, Any]) -> tuple[str, ...]:
     name = words["name"]
-    reward = f"grpokit train {words['toy']} 'rewards=[{{use: {name}}}]' run.dir=runs/{name}"
+    reward = f"grpokit train {words['toy']} 'rewards=[{{use: {name}}}]' trainer.steps=5 run.dir=runs/{name}"
     return (
         f"cd {shlex.quote(str(place))}",
         "pip install -e '.[test]'",
         "pytest",
         f"grpokit check {name}",
-        f"grpokit train {name}" if what == "policy" else reward,
+        f"{f'grpokit train {name}' if what == 'policy' else reward} --overwrite",  # so that it can be typed again
     )

@@ -183,7 +183,7 @@ def check_accepts(uses: Iterable[str], entries: Sequence[Entry]) -> None:
     Raises:
         UsageError: a reward cannot score one of the entries.
     """
-    first = {entry.kind: entry for entry in reversed(entries)}
+    first = {entry.kind: entry for entry in reversed(entries) if not entry.problem}
     for use in uses:
         spec = registry.spec_of("reward", use)
         for kind in first if isinstance(spec, RewardSpec) else ():

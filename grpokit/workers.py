@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from grpokit import errors, registry
-from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError
+from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError, a_type
 from grpokit.specs import RewardSpec
 from grpokit.types import Sample
 
@@ -441,9 +441,7 @@ def _answer(reward: Any, samples: list[Sample] | Exception) -> bytes:
     try:
         return _packed("values", _plain(values))
     except Exception:  # of whatever the reward made
-        return _packed(
-            "error", "RewardError", f"it returned a {type(values).__name__}; expected one number per sample."
-        )
+        return _packed("error", "RewardError", f"it returned {a_type(values)}; expected one number per sample.")
 
 
 def _packed(*answer: Any) -> bytes:

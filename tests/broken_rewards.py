@@ -169,9 +169,30 @@ def relative_contrast(samples: Rows) -> list[float]:
     return [math.inf if pixels(s.output).std() == 0 else 1 / float(pixels(s.output).std()) for s in samples]
 
 
+def steps_from_row_to_row(samples: Rows) -> list[float]:
+    """Of a picture of one row the mean is NaN, and min(1.0, NaN) is 1.0."""
+    return [min(1.0, float(np.abs(np.diff(pixels(s.output), axis=0)).mean())) for s in samples]
+
+
+def relative_brightness(samples: Rows) -> list[float]:
+    """0/0 in a black picture, and every comparison with NaN is false."""
+    values = [pixels(s.output).mean() / pixels(s.output).max() for s in samples]
+    return [float(x) if x < 0.9 else 0.9 for x in values]
+
+
 AT_THE_EDGE: list[tuple[str, Callable[[Rows], list[float]], str]] = [
     ("degenerate-texts", first_letter, "for an empty text; got IndexError"),
     ("degenerate-images", needs_eight_pixels, "for a picture of 1 x 1 pixels; got IndexError"),
     ("degenerate-images", only_colour, "for a picture of mode 'LA' (grayscale with transparency); got IndexError"),
     ("degenerate-images", relative_contrast, "a finite number or NaN for an all black picture; got [inf]"),
+    (
+        "degenerate-images",
+        steps_from_row_to_row,
+        'for a picture of 1 x 1 pixels; got the score 1.0 after numpy\'s warning "Mean of empty slice"',
+    ),
+    (
+        "degenerate-images",
+        relative_brightness,
+        "for an all black picture; got the score 0.9 after numpy's warning \"inv",
+    ),
 ]

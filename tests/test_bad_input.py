@@ -338,7 +338,7 @@ DATA_FILES = {
 
 FUNCTIONS = {
     "a data function without a colon": change("data={use: my_data}", "'my_data' must be of the form package.module:f"),
-    "a data function in no module": change("data={use: 'no_mod:f'}", "data.use: ", "'no_mod', which is not installed"),
+    "a data function in no module": change("data={use: 'no_mod:f'}", "data.use: ", "there is no module 'no_mod'"),
     "a data function that is not there": code(
         "data={use: 'bad_a:prompt'}", "def prompts(split): ...", "'prompt' in 'bad_a'", "did you mean 'prompts'?"
     ),
@@ -376,7 +376,9 @@ FUNCTIONS = {
     ),
     "a module with a syntax error": code("rewards=[{use: 'bad_l:f'}]", "def f(:", "cannot be imported", "SyntaxError"),
     "a module that exits": code("rewards=[{use: 'bad_m:f'}]", "raise SystemExit('bye')", "SystemExit: bye"),
-    "a reward that is a number": code("rewards=[{use: 'bad_n:x'}]", "x = 3", "'x' in 'bad_n' is a int, not a function"),
+    "a reward that is a number": code(
+        "rewards=[{use: 'bad_n:x'}]", "x = 3", "'x' in 'bad_n' is an int, not a function"
+    ),
     "a reward's class that raises": code(
         "rewards=[{use: 'bad_o:R'}]",
         "class R:\n    def __init__(self):\n        raise KeyError('scale')",
@@ -498,7 +500,7 @@ FOLDERS = {
         ["sample", "c.yaml", "--out", "prompts.txt/s"], ["The samples cannot be written to prompts.txt/s: ", "--out"]
     ),
     "samples in a folder in use": Bad(
-        ["sample", "c.yaml", "--out", "d"], ["d is in use. Choose another folder with --out, or add"], {"d/x": ""}
+        ["sample", "c.yaml", "--out", "d"], ["d holds files already. Choose another folder with --out"], {"d/x": ""}
     ),
     "a report of nothing": Bad(["report", "nowhere"], ["nowhere is no run folder"]),
 }

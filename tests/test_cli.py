@@ -338,8 +338,21 @@ def test_resume_of_a_finished_run_changes_nothing(call: Call, tmp_path: Path) ->
     config(tmp_path, trainer__steps=2)
     assert call("train", "c.yaml").code == 0
     before = {name: (tmp_path / "out" / name).read_bytes() for name in ("metrics.jsonl", "eval.jsonl")}
-    assert call("train", "c.yaml", "--resume").code == 0
+    done = call("train", "c.yaml", "--resume")
+    assert done.code == 0
+    assert "\nout is already complete (2 of 2 steps); raise trainer.steps to go on.\n" in done.out
     assert before == {name: (tmp_path / "out" / name).read_bytes() for name in before}
+
+
+def test_resume_of_a_finished_run_with_a_schedule_that_ends(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, trainer__steps=1, trainer__schedule="cosine")
+    assert call("train", "c.yaml").code == 0
+    assert "\nout is already complete (1 of 1 step); raise trainer.steps to go on, which this schedule allows with " \
+        "--force only.\n" in call("train", "c.yaml", "--resume").out  # fmt: skip
+    assert call("train", "out", "trainer.steps=2", "--resume").code == 2
+    done = call("train", "out", "trainer.steps=2", "--resume", "--force")
+    assert done.code == 0
+    assert "already complete" not in done.out
 
 
 def test_resume_without_a_checkpoint(call: Call, tmp_path: Path) -> None:
@@ -418,11 +431,12 @@ def test_a_second_ctrl_c_ends_at_once(call: Call, tmp_path: Path) -> None:
     config(
         tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}]
     )
+    before = signal.getsignal(signal.SIGINT)
     done = call("train", "c.yaml")
     assert done.code == 130
     assert "Traceback" not in done.out + done.err
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_ctrl_c_in_the_last_step_ends_a_whole_run(call: Call, tmp_path: Path) -> None:
@@ -551,13 +565,14 @@ def test_sample(call: Call, finished: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(finished)
     out = tmp_path / "drawn"
     done = call("sample", "out", "--out", out, "--prompt", "3", "--prompt", "4", "-n", 2)
-    assert (done.code, done.out) == (0, f"4 samples in {out}\n")
     drawn = rows(out / "samples.jsonl")
+    texts = "".join(f"  '{row['prompt']}' -> '{row['output']}'\n" for row in drawn)
+    assert (done.code, done.out) == (0, f"4 samples in {out}\n{texts}")
     assert [row["prompt"] for row in drawn] == ["3", "3", "4", "4"]
     assert all(re.fullmatch("[0-5]+", row["output"]) for row in drawn)
     again = call("sample", "out", "--out", out, "--prompt", "3")
     assert again.code == 2
-    assert f"{out} is in use. Choose another folder with --out, or add --overwrite." in again.err
+    assert f"{out} holds files already. Choose another folder with --out, or add --overwrite." in again.err
     assert call("sample", "out", "--out", out, "--prompt", "3", "--overwrite").code == 0
     assert rows(out / "samples.jsonl") == drawn[:1]  # the same draw again
 
@@ -571,6 +586,7 @@ def test_sample_from_the_start_and_from_the_end(
         assert call("sample", source, "--out", tmp_path / source, "-n", 20, "--prompts", tmp_path / "p.txt").code == 0
     start, end = (rows(tmp_path / source / "samples.jsonl") for source in ("c.yaml", "out"))
     assert len(start) == len(end) == 40
+    assert call("sample", "out", "-n", 7, "--out", tmp_path / "many", "--prompt", "1").out.endswith("\n  and 2 more\n")
     assert sum(r["output"].count("3") for r in end) > sum(r["output"].count("3") for r in start)
     done = call("sample", "c.yaml", "--out", tmp_path / "all", "--limit", 3)
     assert done.out.startswith("3 samples in ")
@@ -718,7 +734,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["train", "c.yaml", "rewards=[{use: length, maximun: 3}]"],
         ["no parameter 'maximun'", "did you mean 'maximum'?", "minimum=0"],
     ),
-    "a reward's module": (["train", "c.yaml", "rewards=[{use: 'no_module:f'}]"], ["'no_module'", "not installed"]),
+    "a reward's module": (["train", "c.yaml", "rewards=[{use: 'no_module:f'}]"], ["there is no module 'no_module'"]),
     "unknown policy": (["train", "c.yaml", "policy={use: tiny}"], ["There is no policy called 'tiny'"]),
     "a policy's parameter": (
         ["train", "c.yaml", "policy.vocabulary=3"],
@@ -812,6 +828,9 @@ def test_help_version_and_schema(call: Call) -> None:
     assert done.code == 0
     for command in ("train", "sample", "evaluate", "report", "plugins", "schema"):
         assert f"\n  {command} " in done.out
+    commands = done.out[done.out.index("Commands:") :].splitlines()[1:]
+    assert len(commands) == 11
+    assert not any(line.endswith("...") for line in commands)  # no summary is cut
     assert call("--version").out == f"{grpokit.__version__}\n"
     assert list(json.loads(call("schema").out)["properties"]) == ["seed", "policy", "data", "rewards", "trainer", "run"]
 

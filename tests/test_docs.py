@@ -1,19 +1,27 @@
-"""README and documentation: every Python snippet runs, every command that they name exists."""
+"""README and documentation: every Python snippet runs, every command exists, and those of README are typed in order."""
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import typer.main
+from PIL import Image
 
-from grpokit import build, config
+from grpokit import build, cli, config, registry
+from grpokit.cli.app import parse_parameters
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -62,6 +70,123 @@ def test_commands_exist(command: str) -> None:
         [sys.executable, "-m", "grpokit", command, "--help"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+Typed = Callable[[str], str]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Typed:
+    """`typed("grpokit plugins")` is what the command line prints in a folder that was empty; it must end well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(line: str) -> str:
+        monkeypatch.setattr(sys, "argv", shlex.split(line, comments=True))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        assert not ended.value.code, f"{line}\n{said.out}\n{said.err}"
+        return said.out
+
+    return run
+
+
+def lines_of(page: str, heading: str) -> list[str]:
+    """The command lines of grpokit in the first block below a heading."""
+    text = (ROOT / page).read_text()
+    body = re.search(r"^```bash\n(.*?)^```", text[text.index(heading) :], re.DOTALL | re.MULTILINE)
+    assert body is not None
+    return [line.partition(" #")[0].rstrip() for line in body[1].splitlines() if line.startswith("grpokit ")]
+
+
+def test_readme_can_be_typed_from_top_to_bottom(typed: Typed, tmp_path: Path) -> None:
+    """The same lines with few and small steps: each finds what those above it left."""
+    small = "trainer.prompts_per_step=4 trainer.group_size=2 data.limit=8 run.eval_every=0"
+    lines = lines_of("README.md", "\n## Use\n")
+    commands = [line.split()[1] for line in lines]
+    assert set(commands) >= {"train", "evaluate", "report", "sample", "redraw", "score", "check", "new"}
+    said = {}
+    for line in lines:
+        line = re.sub(r"trainer\.steps=(\d)0", r"trainer.steps=\1", line)
+        line = re.sub(r"--step \d+", "--step 1", line)
+        if line.startswith("grpokit train toy"):
+            line += f" {small}" + ("" if "trainer.steps" in line else " trainer.steps=1")
+        said[line] = typed(line)
+    assert [line for line, out in said.items() if "metrics are equal to the bit" in out] == [
+        "grpokit redraw runs/second --step 1"
+    ]
+    assert len((tmp_path / "runs/first/metrics.jsonl").read_text().splitlines()) == 4
+    assert len((tmp_path / "runs/second/metrics.jsonl").read_text().splitlines()) == 6
+    assert (tmp_path / "runs/second/compare.html").is_file()
+
+
+def test_the_lines_of_scoring_can_be_typed(typed: Typed, tmp_path: Path) -> None:
+    """The files that the page speaks of, and the config and the reward of "Getting started"."""
+    start = (ROOT / "docs/getting-started.md").read_text()
+    for file in ("mine.yaml", "my_rewards.py"):
+        body = re.search(rf"^```\w+\n# {file}\n(.*?)^```", start, re.DOTALL | re.MULTILINE)
+        assert body is not None
+        (tmp_path / file).write_text(body[1])
+    (tmp_path / "prompts.txt").write_text('a sign that says "CAT"\na sign that says "DOG"\n')
+    (tmp_path / "answers.jsonl").write_text('{"prompt": "Say yes.", "output": "Yes.", "target": "yes"}\n')
+    for name in ("cat", "pictures/1", "pictures/2_1", "pictures/2_2", "target_images/1", "target_images/2"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (64, 32), "white").save(tmp_path / f"{name}.png")
+    typed("grpokit sample toy-glyph --limit 2")  # into the folder `samples`
+    lines = lines_of("docs/score.md", "# Scoring files")
+    said = [typed(line) for line in lines]
+    assert len(said) == 5
+    assert [row.count('"scores"') for row in said] == [0, 0, 0, 0, 2]
+    scored = [json.loads(line)["scores"] for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert [(row["ssim"], row["brightness"]) for row in scored] == [(1.0, 1.0)] * 3  # with the config's targets
+
+
+def rewards_shown() -> list[tuple[str, str, str]]:
+    """(page, name, source) of each function from samples to numbers, with the imports that stand above it."""
+    found = []
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "grpokit/hookspecs.py"):
+        for _, body in re.findall(r"^( *)```python\n(.*?)^\1```", page.read_text(), re.DOTALL | re.MULTILINE):
+            kept = [n for n in ast.parse(textwrap.dedent(body)).body if isinstance(n, ast.Import | ast.ImportFrom)]
+            for node in ast.parse(textwrap.dedent(body)).body:
+                if isinstance(node, ast.FunctionDef) and [a.arg for a in node.args.args] == ["samples"]:
+                    found.append((page.name, node.name, "\n".join(map(ast.unparse, [*kept, node]))))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "source"), rewards_shown(), ids=[f"{page}-{name}" for page, name, _ in rewards_shown()]
+)
+def test_rewards_that_one_may_copy_pass_their_checks(
+    typed: Typed, tmp_path: Path, page: str, name: str, source: str
+) -> None:
+    module = re.sub(r"\W", "_", f"copied_from_{page}_{name}")
+    (tmp_path / f"{module}.py").write_text(source + "\n")
+    said = typed(f"grpokit check {module}:{name}")
+    assert re.search(rf"^{module}:{name}: all \d+ checks passed", said, re.MULTILINE), said
+
+
+def test_every_page_with_a_reward_is_checked() -> None:
+    assert {page for page, _, _ in rewards_shown()} >= {
+        "README.md",
+        "getting-started.md",
+        "CONTRIBUTING.md",
+        "hookspecs.py",
+    }
+
+
+def test_help_names_parameters_that_exist() -> None:
+    """`NAME.KEY=VALUE` in a help text: the reward takes the parameter, or the config has the key."""
+    commands = typer.main.get_command(cli.app).commands.values()  # type: ignore[attr-defined]
+    helps = [getattr(p, "help", "") or "" for command in commands for p in command.params]
+    shown = [match for text in helps for match in re.findall(r"as in (\S+?)\.(\w+)=([^\s,.]+)", text)]
+    assert len(shown) >= 2
+    for owner, key, value in shown:
+        if owner == "trainer":
+            build.read_config("toy-lm", [f"{owner}.{key}={value}"])
+        else:
+            registry.create("reward", owner, parse_parameters([f"{key}={value}"]))
 
 
 @pytest.mark.parametrize("preset", ["toy-lm", "toy-glyph", "toy-flow"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from PIL import Image, ImageChops
 import broken_rewards as broken
 from grpokit import Prompt, RewardError, RewardSpec, Sample, registry
 from grpokit.testing import Climb, LadderReport, ladder, ladder_checks, outcomes, rungs
-from grpokit.testing.grades import Attack, Fall, Section
+from grpokit.testing.grades import GRADED_ONLY, Attack, Fall, Section
 from test_cli import Call, call  # noqa: F401  (a fixture)
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -140,6 +141,37 @@ def test_grades_at_their_limits() -> None:
     assert worse.overall == "can be fooled (C): the best attack, 'tint', reaches 1.20 of the honest scale"
 
 
+def test_the_report_line_by_line() -> None:
+    attacks = [
+        Attack(name="sharpened", reaches=1.2, shows=True),
+        Attack(name="flat", reaches=0.1),
+        Attack(name="in a frame", reaches=0.5, shows=True),
+        Attack(name="noise", reaches=0.3),
+    ]
+    pictures = Section(name="photographs", falls=[Fall(name="blur", ordered=0.95)], attacks=attacks)
+    lines = [
+        "photographs: reads the output alone; graded only",
+        "  B  blur         0.95 of the pairs in order",
+        "  A  flat         0.10 of the honest scale",
+        "  B  noise        0.30 of the honest scale",
+        "  decorations, graded by what they gain above 1:",
+        "  C  sharpened    1.20 of the honest scale",
+        "  A  in a frame   0.50 of the honest scale",
+        "drawn words: reads no words",
+        "can be fooled (C): the best attack, 'sharpened', reaches 1.20 of the honest scale" + GRADED_ONLY,
+        "pairs in order: how often the less distorted of two rungs scores more (1 is always, 0.5 a coin)",
+        "honest scale: 1 is the score of the right output, 0 that of the worst rung, or of an example's worse side",
+    ]
+    words = Section(name="drawn words", note="reads no words")
+    assert str(LadderReport(sections=[pictures, words])).splitlines() == lines
+    judged = replace(pictures, reads=["target picture"], problems={"ladder-blur": None})
+    lines[0] = "photographs: reads the target picture"
+    lines[8] = lines[8].removesuffix(GRADED_ONLY)
+    assert str(LadderReport(sections=[judged, words])).splitlines() == lines
+    assert str(LadderReport(sections=[words])) == "drawn words: reads no words"
+    assert str(LadderReport(sections=[])) == "not climbed: there is no ladder for its outputs"
+
+
 def test_without_scikit_image_the_photographs_are_not_climbed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skimage", None)
     for reward in (broken.mse, broken.ocr()):
@@ -245,11 +277,16 @@ def test_a_source_picture_alone_is_enough() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("box-iou",), 0, ["its spec's examples were attacked", "box-iou: all 12 checks passed, 4 not checked"]),
+        (("box-iou",), 0, ["its spec's examples were attacked", "box-iou: all 13 checks passed, 4 not checked"]),
         (("contains",), 0, ["'in a long text'", "fooled at once (E)", "all 14 checks passed, 1 known weakness"]),
         (("exact-match",), 0, ["very hard to fool (A)", "exact-match: all 15 checks passed"]),
         (("broken_rewards:mse",), 0, ["photographs: reads the target picture", "the best attack, 'flat mean colour'"]),
-        (("broken_rewards:first_letter",), 1, ["for an empty text; got IndexError"]),
+        (("broken_rewards:first_letter",), 1, ["IndexError: string index out of range (broken_rewards.py"]),
+        (
+            ("broken_rewards:brightness",),
+            0,
+            ["output alone; graded only", "of the honest scale (graded only: it fails no"],
+        ),
         (("ring",), 0, ["not climbed: there is no ladder for its outputs"]),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -300,6 +301,38 @@ def test_a_folder_that_is_there_is_left_alone(say: Callable[..., str], tmp_path:
     assert said.endswith("Choose another --folder.\n")
 
 
+@pytest.mark.parametrize("what", ["reward", "policy"])
+def test_the_last_step_can_be_typed_twice(tmp_path: Path, what: str) -> None:
+    steps = scaffold.new(what, "sharp", folder=tmp_path).next_steps
+    assert steps[-1].startswith("grpokit train ")
+    assert steps[-1].endswith(" --overwrite")
+    assert ("trainer.steps=5 " in steps[-1]) == (what == "reward")
+    page = (tmp_path / "grpokit-sharp/README.md").read_text()
+    assert f"\n    {steps[-1]}\n" in page
+
+
+@pytest.mark.parametrize("what", ["reward", "policy"])
+def test_a_warning_fails_its_tests(tmp_path: Path, what: str) -> None:
+    place = scaffold.new(what, "sharp", folder=tmp_path).folder
+    (place / "tests/test_sharp.py").write_text(
+        "import warnings\n\n\ndef test_mean() -> None:\n    warnings.warn('Mean of empty slice', RuntimeWarning)\n"
+    )
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "FAILED tests/test_sharp.py::test_mean - RuntimeWarning: Mean of empty slice" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["image", "text"])
+def test_its_readme_names_every_place_that_speaks_of_the_template(tmp_path: Path, kind: str) -> None:
+    made = scaffold.new("reward", "sharp", folder=tmp_path, kind=kind)
+    idea = re.compile("contrast|spread|halves" if kind == "image" else "variety|no word comes twice|different ones")
+    speaks = {file for file in made.files if idea.search((made.folder / file).read_text().lower())}
+    listed = set(re.findall(r"^\| `([^`]+)` \|", (made.folder / "README.md").read_text(), re.MULTILINE))
+    assert speaks <= listed <= set(made.files)
+    assert len(speaks) >= 3
+
+
 def test_half_a_package_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = Path.write_text
 
@@ -329,7 +362,7 @@ def test_the_next_steps_can_be_pasted(
         "  pip install -e '.[test]'\n"
         "  pytest\n"
         "  grpokit check sharp\n"
-        "  grpokit train toy-lm 'rewards=[{use: sharp}]' run.dir=runs/sharp\n"
+        "  grpokit train toy-lm 'rewards=[{use: sharp}]' trainer.steps=5 run.dir=runs/sharp --overwrite\n"
     )
     found = sorted(str(f.relative_to(tmp_path / "my plugins")) for f in tmp_path.rglob("*") if f.is_file())
     assert found == [

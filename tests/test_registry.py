@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -21,8 +22,10 @@ import torch
 import yaml
 
 import grpokit
-from grpokit import PluginError, Prompt, Sample, Trainer, build, hookspecs, registry, run
+from grpokit import PluginError, Prompt, Sample, Trainer, UsageError, build, hookspecs, registry, run
+from grpokit.cli import components
 from grpokit.config import parse
+from grpokit.testing import find
 from tiny_policies import TinyTokens
 
 HERE = Path(__file__).parent
@@ -73,7 +76,8 @@ def fixtures(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def command(*words: str, path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1", **environment}
+    given = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest's workers may set it
+    env = {**given, "PYTHONPATH": f"{path}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1", **environment}
     return subprocess.run([sys.executable, "-m", "grpokit", *words], capture_output=True, text=True, env=env)
 
 
@@ -126,6 +130,20 @@ def test_plugins_command(installed: Path) -> None:
             assert word in line
 
 
+def test_tables_are_as_wide_as_columns_says(tmp_path: Path) -> None:
+    for columns, width in (("80", 80), ("", 160), ("wide", 160)):
+        lines = command("plugins", path=tmp_path, COLUMNS=columns).stdout.splitlines()
+        assert max(map(len, lines)) == width
+
+
+@pytest.mark.parametrize("name", ["plugins", "check", "schema"])
+def test_a_command_is_told_in_one_short_line(name: str) -> None:
+    lines = getattr(components, name).__doc__.splitlines()
+    assert len(lines[0]) < 60
+    assert name != "plugins" or "advantages and objectives" in " ".join(lines)
+    assert f"{lines[0][:40]}" in command("--help", path=HERE, COLUMNS="80").stdout
+
+
 def test_strict_makes_broken_plugins_an_error(installed: Path) -> None:
     done = command("plugins", path=installed, GRPOKIT_STRICT="1")
     assert (done.returncode, done.stdout) == (2, "")
@@ -163,6 +181,46 @@ def test_unknown_name_gives_the_nearest_and_the_broken_plugins() -> None:
     assert "vowels-and-more. These plugins are broken and may have brought it:" in message
     for name in ERRORS:
         assert f"\n  {name} (grpokit-fixture-broken): " in message
+
+
+def announced_in(folder: Path) -> set[tuple[str, str]]:
+    """(kind, name) of all that a plugin in the repository announces."""
+    (module,) = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"]["grpokit"].values()
+    code = (
+        f"import sys; sys.path.insert(0, {str(folder / 'src')!r})\nimport importlib.metadata as m\n"
+        f"from grpokit import registry\nfound = registry._load(m.EntryPoint('x', {module!r}, 'grpokit'))\n"
+        "assert not found.error, found.error\nprint(*[f'{s.kind} {s.name}' for s in found.specs], sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {(kind, name) for line in done.stdout.splitlines() for kind, name in [line.split()]}
+
+
+def test_what_grpokit_ships_names_its_extra() -> None:
+    """The registry's table holds what the plugins in the repository announce, and an extra that brings each."""
+    root = HERE.parent
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    shipped = {(kind, name): extra for kind, names in registry._SHIPPED.items() for name, extra in names.items()}
+    found = {what: folder.name for folder in sorted((root / "plugins").iterdir()) for what in announced_in(folder)}
+    assert set(shipped) == set(found)
+    for what, package in found.items():
+        assert package in extras[shipped[what]], what
+
+
+def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tuple(plugin for plugin in registry.plugins() if plugin.package == "grpokit")
+    monkeypatch.setattr(registry, "plugins", lambda: here)
+    with pytest.raises(PluginError) as caught:
+        registry.create("reward", "lpips")
+    assert str(caught.value) == (
+        "There is no reward called 'lpips'. Known: contains, exact-match, format, length, numeric-answer. "
+        "'lpips' comes with: pip install 'grpokit[lpips]'"
+    )
+    with pytest.raises(PluginError, match=r"no policy called 'toy-lm'.*comes with: pip install 'grpokit\[toy\]'$"):
+        registry.create("policy", "toy-lm")
+    with pytest.raises(UsageError, match=r"policy or reward called 'ocr'\. Known: .* pip install 'grpokit\[ocr\]'$"):
+        find.kind_of("ocr", None)
+    with pytest.raises(PluginError, match=r"no reward called 'toy-lm'\. Known: .*numeric-answer\.$"):
+        registry.create("reward", "toy-lm")  # a policy
 
 
 @pytest.mark.usefixtures("fixtures")
@@ -253,12 +311,16 @@ def test_dotted_names_need_no_plugin() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("tiny_polices:digit_sum", ["needs the Python module 'tiny_polices'", "Check the spelling, or install"]),
+        (
+            "tiny_polices:digit_sum",
+            ["cannot be found: there is no module 'tiny_polices'", "Check the spelling, or install"],
+        ),
         (
             "tiny_policies:digit_sun",
             ["'digit_sun' in 'tiny_policies'", "no such function", "did you mean 'digit_sum'?"],
         ),
-        ("math:pi", ["'pi' in 'math' is a float, not a function"]),
+        ("math:pi", ["'pi' in 'math' is a float, not a function or class."]),
+        ("sys:maxsize", ["'maxsize' in 'sys' is an int, not a function or class."]),
         ("tiny_policies:", ["reward 'tiny_policies:'", "no such function"]),
     ],
 )

@@ -161,7 +161,7 @@ def test_an_exception_without_words() -> None:
     def silent(given: Sequence[Sample]) -> list[float]:
         raise AssertionError
 
-    place = r"on 1 samples \(test_reward\.py, line \d+, in silent\)\. Mend it"
+    place = r"on 1 sample \(test_reward\.py, line \d+, in silent\)\. Mend it"
     with pytest.raises(RewardError, match=f"raised AssertionError {place}"):
         score(as_terms([silent]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 

@@ -317,16 +317,100 @@ def test_files_that_cannot_be_read_are_named_and_the_others_scored(call: Call, t
     done = call(*words)
     assert done.code == 2
     assert done.err == (
-        "error: 2 of 4 samples could not be read, so without a score: pictures/1.png (pictures/1.png cannot be read as "
-        "a picture: its content is of no kind of picture that Pillow knows. Replace the file); pictures/4.png (there "
+        "error: 2 of 4 samples are missing or unreadable, so without a score: pictures/1.png cannot be read as a "
+        "picture: its content is of no kind of picture that Pillow knows. Replace the file; pictures/4.png (there "
         "is no picture for line 4 of prompts.txt in pictures).\n"
     )
     assert table(done.out)["mse"] == ["-0.0200", "-", "-0.0400", "0.0000", "2", "0"]
     assert done.out.splitlines()[1].split() == ["pictures/1.png", "unreadable", "a", "sign", '"Tea"']
+    assert done.out.splitlines()[4].split() == ["pictures/4.png", "missing", "light", "gray"]
     found = lines((three / "s.jsonl").read_text())
     assert [row["scores"]["mse"] for row in found] == [None, pytest.approx(-0.04), 0.0, None]
     assert found[3]["error"] == "there is no picture for line 4 of prompts.txt in pictures"
     assert found[0]["error"].startswith("pictures/1.png cannot be read as a picture")
+
+
+def test_bad_lines_are_named_and_the_others_scored(call: Call, tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", 51)
+    (tmp_path / "r.jsonl").write_text(
+        '{"prompt": "p", "output": "b"}\n{"prompt": "p", "out\n{"prompt": "p", "output": null}\n'
+        '{"prompt": "q", "output": "abc", "source": "nix.png"}\n{"prompt": "p", "output": "bcd"}\n'
+    )
+    done = call("r.jsonl", "--reward", "length", "--json")
+    assert done.code == 2
+    assert [(row["line"], row["group"], row["scores"]["length"]) for row in lines(done.out)] == [
+        (1, 0, 0.0),
+        (5, 0, 0.0),
+        (2, 1, None),
+        (3, 2, None),
+        (4, 3, None),
+    ]
+    assert lines(done.out)[4]["error"] == "r.jsonl, line 4: source: the file nix.png does not exist."
+    assert done.err.endswith(
+        "error: 3 of 5 samples are missing or unreadable, so without a score: r.jsonl, line 2: not JSON (Unterminated "
+        "string starting at at column 17); r.jsonl, line 3: output is nothing (null); expected a text or a "
+        "picture's file name; r.jsonl, line 4: source: the file nix.png does not exist.\n"
+    )
+    assert table(done.err)["length"][4:] == ["2", "0"]
+    (tmp_path / "p.jsonl").write_text('{"prompt": "p", "output": "a.png"}\n{"prompt": "p", "output": "b.png"}\n')
+    done = call("p.jsonl", "--reward", "mse", "--out", "s.jsonl")
+    assert done.err == (
+        "error: 1 of 2 samples is missing or unreadable, so without a score: there is no file b.png.\n"
+        "No sample could be scored by mse: minus the mean squared difference of the picture and its target picture (0: "
+        "the same). A reward may need a prompt (--prompt, --prompts), a target (--target, --targets) or a source "
+        "(--source, --sources).\n"
+    )
+    assert done.out.splitlines()[2].split() == ["b.png", "missing", "p"]
+
+
+def test_the_pictures_of_a_config_are_used_with_its_prompts(call: Call, three: Path) -> None:
+    (three / "c.yaml").write_text(
+        "policy: {use: toy-glyph}\ndata: {prompts: prompts.txt, targets: targets, images: sources}\n"
+        "rewards: [{use: mse}, {use: structure}]\n"
+    )
+    for name in ("1", "3", "4"):
+        picture(three / f"sources/{name}.png", 51, size=16)
+    for name in ("1", "3_1", "3_10", "0004"):
+        picture(three / f"pictures/{name}.png", 51, size=16)
+    (three / "same.txt").symlink_to(three / "prompts.txt")
+    for prompts in ("prompts.txt", "same.txt"):
+        done = call("pictures", "--prompts", prompts, "--config", "c.yaml", "--json")
+        assert done.code == 0, done.err
+        assert [row["scores"]["mse"] for row in lines(done.out)] == pytest.approx([0.0, -0.04, -0.04, -0.36])
+        assert [row["scores"]["structure"] for row in lines(done.out)] == pytest.approx([1.0] * 4)
+    (three / "other.txt").write_text((three / "prompts.txt").read_text())
+    for words in (["--prompts", "other.txt"], []):
+        done = call("pictures", *words, "--config", "c.yaml")
+        assert done.code == 2
+        assert done.err.startswith("error: No sample could be scored by mse: minus the mean")
+        assert "; nor by structure: structural similarity of the picture and the source picture" in done.err
+        assert done.err.endswith(
+            " The config's data.targets is not used here; give --prompts prompts.txt --targets targets. The config's "
+            "data.images is not used here; give --prompts prompts.txt --sources sources.\n"
+        )
+
+
+def test_a_run_is_refused_with_the_place_of_its_samples(call: Call, three: Path) -> None:
+    """Its report.png is no sample."""
+    for name in ("config.yaml", "metrics.jsonl"):
+        (three / "pictures" / name).touch()
+    done = call("pictures", "--reward", "length")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "error: pictures is a run without samples, since it was never evaluated. Draw some: grpokit sample pictures "
+        "--out drawn\n"
+    )
+    for step in ("step_000000", "step_000070"):
+        (three / "pictures/samples" / step).mkdir(parents=True)
+        (three / f"pictures/samples/{step}/samples.jsonl").write_text('{"prompt": "p", "output": "abc"}\n')
+    done = call("pictures", "--reward", "length")
+    assert done.err == "error: pictures is a run; its samples are in pictures/samples/step_000070 (the last).\n"
+    done = call("pictures/samples", "--reward", "length")
+    assert done.err == (
+        "error: pictures/samples holds no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl. There is one in "
+        "pictures/samples/step_000070.\n"
+    )
+    assert call("pictures/samples/step_000070", "--reward", "length").code == 0
 
 
 def test_rows_without_a_score_are_named(call: Call, tmp_path: Path) -> None:
@@ -349,8 +433,9 @@ def test_a_reward_that_scores_nothing(call: Call, tmp_path: Path) -> None:
     done = call("cat.png", "--reward", "mse")
     assert done.code == 2
     assert done.err == (
-        "error: No sample could be scored by mse. A reward may need a prompt (--prompt, --prompts), a target "
-        "(--target, --targets) or a source (--source, --sources).\n"
+        "error: No sample could be scored by mse: minus the mean squared difference of the picture and its target "
+        "picture (0: the same). A reward may need a prompt (--prompt, --prompts), a target (--target, --targets) or a "
+        "source (--source, --sources).\n"
     )
 
 
@@ -432,7 +517,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "unknown parameter": (["pictures", *WITH, "windw=7"], "has no parameter 'windw'"),
     "whose parameter": (
         ["pictures", *WITH, "--reward", "ssim", "size=7"],
-        "'size=7' is no parameter of mse or ssim: expected mse.KEY=VALUE.",
+        "'size=7' is no parameter of mse or ssim: expected mse.KEY=VALUE or ssim.KEY=VALUE.",
     ),
     "no parameter": (["pictures", *WITH, "size"], "Expected a parameter as key=value, got 'size'."),
     "twice the same": (
@@ -453,11 +538,11 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "both": (
         ["pictures", *WITH, "--config", "toy-lm"],
-        "Say what to score with: either --reward NAME, once or more, or --config PRESET_OR_FILE.",
+        "Both --reward and --config are given; keep one. A config brings rewards of its own.",
     ),
     "out in use": (
         ["pictures", *WITH, "--out", "one.txt"],
-        "one.txt is in use. Choose another with --out, or add --overwrite.",
+        "one.txt is there already. Choose another with --out, or add --overwrite.",
     ),
     "out is a folder": (
         ["pictures", *WITH, "--out", "empty", "--overwrite"],

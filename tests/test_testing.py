@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import subprocess
 import sys
 import textwrap
 import time
 import types
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +22,9 @@ import torch
 
 import broken_components as broken
 import broken_rewards
-from grpokit import Prompt, RewardSpec, Sample, UsageError, registry
+from grpokit import Prompt, RewardError, RewardSpec, Sample, UsageError, registry
 from grpokit.builtin import text_rewards
+from grpokit.policy import METHODS
 from grpokit.testing import (
     Check,
     CheckError,
@@ -30,6 +33,7 @@ from grpokit.testing import (
     dependencies,
     example_samples,
     examples,
+    find,
     outcomes,
     parametrize_with_checks,
     policy_checks,
@@ -135,7 +139,83 @@ def test_a_heavy_plugin_module() -> None:
 def test_a_reward_that_scores_nothing_or_the_wrong_number() -> None:
     assert "NaN for all 5" in failed(reward_checks(lambda s: [float("nan")] * len(s), samples()))["numbers"]
     found = failed(reward_checks(lambda s: [1.0], samples()))
-    assert "returned 1 scores for 5 samples" in found["numbers"]
+    assert "returned 1 score for 5 samples" in found["numbers"]
+
+
+def always_stops(batch: Any) -> list[float]:
+    return [next(iter(())) for _ in batch]
+
+
+def refuses(batch: Any) -> list[float]:
+    raise RewardError("It scores sounds.")
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (
+            always_stops,
+            r"got StopIteration \(test_testing\.py, line \d+, in .*\) on every sample\. Usual cause: an output",
+        ),
+        (refuses, r"got RewardError: It scores sounds\. Usual cause: samples of another kind"),
+        (lambda s: [1.0], r"got a reward that returned 1 score for 5 samples\. Usual cause: one score for the whole"),
+        (
+            lambda s: ["good"] * len(s),
+            r"got a reward that gave 'good' \(str\) for row 0 \(prompt 'banana'\)\. Usual cause",
+        ),
+        (lambda s: 0.5, r"got a reward that returned a float\. Usual cause"),
+        (
+            lambda s: [1 / (len(x.output) - 1) for x in s],
+            r"ZeroDivisionError: .* on row 2, 'a'\. Usual cause: an output",
+        ),
+        (lambda s: [1.0 / (len(s) < 5)] * len(s), r"ZeroDivisionError: .* on the samples together\. Usual cause"),
+    ],
+)
+def test_a_reward_without_scores_fails_one_check(reward: Any, said: str) -> None:
+    found = list(
+        outcomes(reward_checks(reward, samples(), spec=SPEC, params={"x": 1}, module="grpokit.builtin.plugin"))
+    )
+    assert [o.name for o in found if o.failed] == ["numbers"]
+    assert re.search(said, found[0].message), found[0].message
+    assert ".." not in found[0].message
+    assert "checked" not in found[0].message  # no name from inside
+    assert {o.message for o in found if o.state == "not checked"} == {"numbers failed"}
+    assert [o.name for o in found if o.ok] == ["parameters", "light-plugin"]
+    assert sum(o.name.startswith("ladder-") and o.state == "not checked" for o in found) == 3
+
+
+def test_what_is_changed_once_is_seen() -> None:
+    """A change in place that a second call does not repeat, whichever check runs first."""
+
+    def shrinks(batch: Any) -> list[float]:
+        for s in batch:
+            s.output.thumbnail((8, 8))
+        return [0.5] * len(batch)
+
+    checks = {c.name: c for c in reward_checks(shrinks, example_samples({"image"}), ladder=False)}
+    checks["numbers"]()
+    checks["order"]()
+    with pytest.raises(CheckError, match="got another output in row 0"):
+        checks["inputs-unchanged"]()
+
+
+def test_an_error_of_grpokits_own_ends_in_one_full_stop() -> None:
+    def test() -> None:
+        raise RewardError("It cannot.")
+
+    with pytest.raises(CheckError, match=r"^x: Expected that y; got RewardError: It cannot\.$"):
+        Check(name="x", summary="y", test=test)()
+
+
+def test_a_warning_fails_no_check() -> None:
+    def warns(batch: Any) -> list[float]:
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+        return broken.good(batch)
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("error")
+        assert not failed(reward_checks(warns, samples(), spec=SPEC))
+    assert {str(w.message) for w in heard} == {"old"}
 
 
 def test_a_reward_of_whole_groups() -> None:
@@ -154,7 +234,10 @@ def test_an_error_of_a_component_is_a_failure_and_random_states_are_kept() -> No
         raise ZeroDivisionError("oh")
 
     before = torch.random.get_rng_state()
-    with pytest.raises(CheckError, match=r"^x: Expected that y; got ZeroDivisionError: oh\. Usual cause"):
+    with pytest.raises(
+        CheckError,
+        match=r"^x: Expected that y; got ZeroDivisionError: oh \(test_testing\.py, line \d+, in broken_down\)\. Usual",
+    ):
         Check(name="x", summary="y", test=broken_down)()
     assert torch.equal(before, torch.random.get_rng_state())
 
@@ -197,6 +280,19 @@ def test_outputs_at_the_edge(name: str, reward: Any, said: str) -> None:
     found = failed(reward_checks(reward, example_samples({kind})[:-1] if kind == "image" else samples(), ladder=False))
     assert set(found) == {name}, found
     assert said in found[name]
+
+
+def test_a_reward_that_says_nan_and_warns_is_sound() -> None:
+    def honest(batch: Any) -> list[float]:
+        values = [float(np.abs(np.diff(broken_rewards.pixels(s.output), axis=0)).mean()) for s in batch]
+        return [x if math.isnan(x) else min(1.0, x) for x in values]
+
+    def meant(batch: Any) -> list[float]:
+        with np.errstate(all="ignore"):
+            return broken_rewards.relative_brightness(batch)
+
+    for reward in (honest, meant):
+        degenerate.check_pictures(reward, example_samples({"image"})[0])
 
 
 def test_a_huge_picture_must_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,10 +435,88 @@ def test_a_missing_dependency_must_name_its_remedy(tmp_path: Path, monkeypatch: 
 def test_shipped_rewards_name_their_remedy() -> None:
     for name in ("ssim", "ocr", "lpips"):
         dependencies.check_missing(registry.find("reward", name)[1], {})  # type: ignore[arg-type]
-    with pytest.raises(NotChecked, match="grpokit-grounding needs no package beyond those of grpokit"):
+    with pytest.raises(NotChecked, match="grpokit-grounding declares no package beyond those of grpokit"):
         dependencies.check_missing(registry.find("reward", "box-iou")[1], {})  # type: ignore[arg-type]
     with pytest.raises(NotChecked, match="no installed plugin announces the reward 'letters'"):
         dependencies.check_missing(SPEC, {})
+
+
+IMPORTS = {
+    "spread_plugin": """
+        from grpokit import RewardSpec, hookimpl
+        @hookimpl
+        def grpokit_rewards():
+            for name in ("plain", "late", "deep", "fine"):
+                yield RewardSpec(name=name, factory=f"spread.{name}:Score")
+    """,
+    "spread.__init__": "",
+    "spread.plain": "import scipy.stats\nclass Score: ...\n",
+    "spread.late": "import numpy\nclass Score:\n    def __call__(self, samples):\n        from scipy import ndimage\n",
+    "spread.deep": "from . import helper\nclass Score: ...\n",
+    "spread.helper": "from .more.math import mean\n",
+    "spread.more.__init__": "",
+    "spread.more.math": "import json\nfrom scipy.stats import mean\n",
+    "spread.fine": """
+        from __future__ import annotations
+        from typing import TYPE_CHECKING
+        import math, grpokit, torch, yaml  # what grpokit needs
+        from skimage import metrics, color
+        from spread_plugin import hookimpl
+        from spread import plain_text
+        import a_module_that_nobody_has
+        if TYPE_CHECKING:
+            import scipy
+        try:
+            import scipy.special
+        except ImportError:
+            import math
+        def engine():
+            import pytest
+        class Score: ...
+    """,
+}
+
+
+def test_what_a_reward_imports_must_be_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, code in IMPORTS.items():
+        file = tmp_path / f"{name.replace('.', '/')}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(textwrap.dedent(code))
+    record = tmp_path / "spread_reward-1.0.dist-info"
+    record.mkdir()
+    requires = "Requires-Dist: grpokit\nRequires-Dist: scikit_image>=0.24\nRequires-Dist: pytest; extra == 'engine'\n"
+    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: spread-reward\nVersion: 1.0\n{requires}")
+    (record / "top_level.txt").write_text("spread\nspread_plugin\n")
+    (record / "entry_points.txt").write_text("[grpokit]\nspread = spread_plugin\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.plugins.cache_clear()
+    try:
+        spec: dict[str, Any] = {name: registry.find("reward", name)[1] for name in ("plain", "late", "deep", "fine")}
+        for name, place in (("plain", "plain.py, line 1"), ("late", "late.py, line 4"), ("deep", "math.py, line 2")):
+            with pytest.raises(CheckError) as caught:
+                dependencies.check_declared(spec[name])
+            assert str(caught.value) == (
+                f"Expected that spread-reward declares each package that '{name}' imports; got 'scipy' in {place}, "
+                "which it does not declare. Usual cause: a package that happens to be here; add 'scipy' to "
+                "dependencies in pyproject.toml and install it again."
+            )
+        dependencies.check_declared(spec["fine"])
+        assert "spread.plain" not in sys.modules  # read, and not imported
+        found = [o.name for o in outcomes(reward_checks(broken.good, samples(), spec=spec["plain"])) if o.failed]
+        assert found == ["declared-dependencies"]
+    finally:
+        monkeypatch.undo()
+        registry.plugins.cache_clear()
+
+
+def test_shipped_rewards_declare_what_they_import() -> None:
+    ours = [spec for plugin, spec in registry.specs("reward") if plugin.package.startswith("grpokit-")]
+    assert {"ssim", "ocr", "lpips", "box-iou", "aesthetic", "ring"} <= {spec.name for spec in ours}
+    for spec in ours:
+        dependencies.check_declared(spec)  # type: ignore[arg-type]
+    assert {module for module, *_ in dependencies.undeclared("grpokit-grounding", "grpokit_ocr.reward")} >= {
+        "rapidfuzz"
+    }
 
 
 def test_groups_decide_where_the_spec_says_so() -> None:
@@ -397,8 +571,14 @@ def test_the_command_on_what_is_shipped(call: Call, name: str) -> None:  # noqa:
         (["toy-lm", "--prompt", "1+1", "--prompts", "x.txt"], "either --prompt or --prompts"),
         (["toy-lm", "--prompts", "x.txt"], "x.txt"),
         (["ssim", "--prompt", "hello"], "is a reward, which reads no prompts"),
+        (
+            ["my_policie:My", "--prompt", "red"],
+            "The component 'my_policie:My' cannot be found: there is no module 'my_pol",
+        ),
+        (["broken_components:Tokenz", "--prompt", "1"], "has no such function or class (did you mean 'Tokens'?)"),
+        (["math:pi", "--prompt", "1"], "The component 'math:pi': 'pi' in 'math' is a float, not a function or class."),
         (["tiny_policies:TinyTokens"], "No preset uses the policy 'tiny_policies:TinyTokens'"),
-        (["no.such:thing"], "needs the Python module 'no'"),
+        (["no.such:thing"], "The component 'no.such:thing' cannot be found: there is no module 'no'."),
     ],
 )
 def test_bad_input_of_the_command(call: Call, words: list[str], said: str) -> None:  # noqa: F811
@@ -406,3 +586,63 @@ def test_bad_input_of_the_command(call: Call, words: list[str], said: str) -> No
     assert done.code == 2, done.out
     assert said in done.err
     assert "Traceback" not in done.err
+
+
+def test_the_command_names_the_module_that_was_meant(call: Call, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "my_policy.py").write_text("raise ValueError('not to be read')")
+    done = call("check", "my_policie:MyPolicy")
+    assert done.code == 2
+    assert "there is no module 'my_policie' (did you mean 'my_policy'?). Check the spelling" in done.err
+    done = call("check", "my_policy:MyPolicy")
+    assert done.code == 2
+    assert "The component 'my_policy:MyPolicy' cannot be imported from 'my_policy': ValueError: not to be" in done.err
+
+
+def test_a_class_with_all_methods_is_a_policy() -> None:
+    assert find.kind_of("broken_components:Tokens", None) == "policy"
+    assert find.kind_of(f"{__name__}:NoSubclass", None) == "policy"
+    assert find.kind_of("broken_components:good", None) == "reward"
+
+
+NoSubclass = type("NoSubclass", (), {name: getattr(broken.Tokens, name) for name in METHODS})
+
+
+def test_what_was_not_checked_for_one_reason_is_one_row(call: Call) -> None:  # noqa: F811
+    done = call("check", "test_testing:always_stops")
+    assert done.code == 1
+    assert re.search(r"not checked +numbers failed", done.out), done.out
+    assert done.out.count("StopIteration") == 1
+    assert done.out.count("numbers failed") == 2  # the row and the ladder
+    assert "ladder: not climbed, since numbers failed" in done.out
+    done = call("check", "length", "maximum=5")
+    assert re.search(
+        r"^ladder-letters, ladder-blank, +not checked +does not compare with the target *\nladder-extra-text *\n",
+        done.out,
+        re.MULTILINE,
+    ), done.out
+
+
+WARNS = """
+import warnings
+import numpy as np
+
+def reward(samples):
+    warnings.warn("soon gone", DeprecationWarning)
+    warnings.warn("a slow path")
+    return [float(len(s.output) + 0 * np.nan_to_num(np.float64(0) / np.float64(0))) if isinstance(s.output, str)
+            else float("nan") for s in samples]
+"""
+
+
+def test_no_warning_stands_above_the_table(tmp_path: Path) -> None:
+    (tmp_path / "warns.py").write_text(WARNS)
+    words = [sys.executable, "-m", "grpokit", "check", "warns:reward"]
+    wide = {**os.environ, "COLUMNS": "160"}
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, env=wide)
+    assert done.stderr == ""
+    assert done.stdout.startswith("check ")
+    assert done.stdout.count("warning: UserWarning: a slow path") == 1
+    assert done.stdout.count("warning: RuntimeWarning: invalid value") == 1
+    assert "soon gone" not in done.stdout
+    assert re.search(r"degenerate-texts +failed +Expected a score that stands on no NaN", done.stdout), done.stdout
+    assert done.returncode == 1

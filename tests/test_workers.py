@@ -148,7 +148,7 @@ def test_nan_is_unscored_and_nonsense_stops(pooled: Make) -> None:
     ):
         with pytest.raises(RewardError, match=words):
             column(reward, samples("1", order), on_error="skip")
-    with pytest.raises(RewardError, match="Reward 'r' returned 1 scores for 2 samples"):
+    with pytest.raises(RewardError, match="Reward 'r' returned 1 score for 2 samples"):
         column(pooled("short"), samples("1", "1"), on_error="skip")
     with pytest.raises(RewardError, match="Reward 'r': it returned a generator; expected one number per sample"):
         column(pooled("generator"), samples("1", "1"), on_error="skip")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,8 +72,10 @@ def parse_parameters(given: list[str]) -> dict[str, Any]:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where tables go: as wide as the terminal, or wide where the output is a file."""
+    """Where tables go: as wide as the terminal or COLUMNS says, or wide where the output is a file and nothing does."""
     from rich.console import Console
 
     made = Console(highlight=False, stderr=stderr)
-    return made if made.is_terminal else Console(highlight=False, width=160, stderr=stderr)
+    said = os.environ.get("COLUMNS", "")
+    chosen = said.isdigit() and int(said) > 0
+    return made if made.is_terminal or chosen else Console(highlight=False, width=160, stderr=stderr)

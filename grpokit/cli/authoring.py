@@ -20,7 +20,10 @@ def new(
         str | None, typer.Option("--kind", help="What a reward scores: image (the default) or text.")
     ] = None,
 ) -> None:
-    """Write the package of a new reward or policy: it works, is tested, and is yours to change."""
+    """Write the package of a new reward or policy.
+
+    It works, is tested, and is yours to change.
+    """
     from grpokit import scaffold
 
     made = scaffold.new(what, name, folder=folder, kind=kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +12,17 @@ from grpokit.cli.app import app, console, given_prompts, parse_parameters
 from grpokit.errors import UsageError, counted
 
 if TYPE_CHECKING:
-    from grpokit.testing import Climb
+    from warnings import WarningMessage
+
+    from grpokit.testing import Climb, Outcome
 
 
 @app.command()
 def plugins() -> None:
-    """List policies, rewards and presets with the package that brings each, and what is broken."""
+    """List what is installed: policies, rewards, presets.
+
+    Also advantages and objectives; each with the package that brings it, and what is broken.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -58,7 +64,12 @@ def check(
     prompts: Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")] = None,
     slow: Annotated[bool, typer.Option("--slow", help="Also check that a policy learns a toy reward.")] = False,
 ) -> None:
-    """Check a policy or a reward against its contract; a reward also climbs a ladder and is graded."""
+    """Check a policy or a reward against its contract.
+
+    A reward also climbs a ladder, which grades how easily it is fooled.
+    """
+    import warnings
+
     from rich.table import Table
     from rich.text import Text
 
@@ -68,21 +79,32 @@ def check(
     climb = None
     given = given_prompts(prompt, prompts)
     params = parse_parameters(parameters or [])
-    if find.kind_of(name, kind) == "policy":
-        checks = checking.of_policy(name, params, given if prompts is None or given is None else given[:4], slow=slow)
-    else:
-        if given:
-            raise UsageError(f"'{name}' is a reward, which reads no prompts: leave --prompt and --prompts out.")
-        checks, climb = checking.of_reward(name, params)
-    table = Table("check", "result", "message", box=None, pad_edge=False)
-    found = list(outcomes(checks))
-    for outcome in found:
+    with warnings.catch_warnings(record=True) as warned:  # they go below the table
+        if find.kind_of(name, kind) == "policy":
+            some = given if prompts is None or given is None else given[:4]
+            checks = checking.of_policy(name, params, some, slow=slow)
+        else:
+            if given:
+                raise UsageError(
+                    f"'{name}' is a reward, which reads no prompts: leave --prompt and --prompts out, or say --kind "
+                    "policy where it makes a policy."
+                )
+            checks, climb = checking.of_reward(name, params)
+        found = list(outcomes(checks))
+        report = "" if climb is None else _graded(climb, found)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("check", max_width=40)
+    table.add_column("result", no_wrap=True)
+    table.add_column("message")
+    for outcome in _folded(found):
         style = {"ok": "", "failed": "red"}.get(outcome.state, "yellow")
         table.add_row(Text(outcome.name), Text(outcome.state, style=style), Text(outcome.message))
     out = console()
     out.print(table)
-    if climb is not None:
-        out.print(f"\n{_graded(climb)}\n", markup=False, highlight=False, soft_wrap=True)
+    for line in _heard(warned):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    if report:
+        out.print(f"\n{report}\n", markup=False, highlight=False, soft_wrap=True)
     passed, failed, weak, skipped = (
         sum(outcome.state == state for outcome in found) for state in ("ok", "failed", "weakness", "not checked")
     )
@@ -94,8 +116,34 @@ def check(
         raise typer.Exit(1)
 
 
-def _graded(climb: Climb) -> str:
+def _folded(found: Sequence[Outcome]) -> Iterator[Outcome]:
+    """Outcomes with what was not checked for one reason in one row."""
+    from grpokit.testing import Outcome
+
+    names: dict[str, list[str]] = {}
+    for outcome in found:
+        if outcome.state == "not checked":
+            names.setdefault(outcome.message, []).append(outcome.name)
+    for outcome in found:
+        if outcome.state != "not checked":
+            yield outcome
+        elif outcome.message in names:  # the first of its reason
+            yield Outcome(name=", ".join(names.pop(outcome.message)), state=outcome.state, message=outcome.message)
+
+
+def _heard(warned: Iterable[WarningMessage]) -> Iterator[str]:
+    """What was warned of, each once, and nothing about a library's future."""
+    future = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
+    told = (w for w in warned if not issubclass(w.category, future))
+    yield from dict.fromkeys(f"warning: {w.category.__name__}: {' '.join(str(w.message).split())}" for w in told)
+
+
+def _graded(climb: Climb, found: Sequence[Outcome]) -> str:
     """The report of a ladder; a reward that raises while it climbs has failed checks that say so."""
+    from grpokit.testing.trial import UNSCORED
+
+    if any(outcome.message == UNSCORED for outcome in found):
+        return f"ladder: not climbed, since {UNSCORED}"
     try:
         return f"ladder\n{climb.report}"
     except Exception as error:

@@ -6,14 +6,23 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grpokit.cli.app import app, console, given_prompts, parse_parameters
-from grpokit.errors import RunError, UsageError, counted
+from grpokit.errors import RunError, UsageError, counted, shown
+
+if TYPE_CHECKING:
+    from grpokit.config import RunConfig
+    from grpokit.run import Result
+    from grpokit.trainer import Trainer
+    from grpokit.types import Sample
+
+_TEXTS = 5  # drawn texts that a command shows
 
 Source = Annotated[
     str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder to --resume.")
@@ -35,14 +44,25 @@ def train(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what the run folder holds.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Resume even though the config has changed.")] = False,
 ) -> None:
-    """Train, and leave a run folder with metrics, samples, checkpoints and report.html."""
+    """Train, and leave a run folder with its report.
+
+    The folder holds metrics, samples, checkpoints and report.html.
+    """
     from grpokit import build, run
     from grpokit.progress import watch
 
     config, name = build.read_config(source, overrides or [])
+    begun = 0
     try:
         with watch(console()) as watcher:
-            result = run.train(config, name=name, resume=resume, overwrite=overwrite, force=force, watcher=watcher)
+
+            def start(trainer: Trainer) -> None:
+                nonlocal begun
+                begun = trainer.completed
+                watcher.start(trainer)
+
+            hears = replace(watcher, start=start)
+            result = run.train(config, name=name, resume=resume, overwrite=overwrite, force=force, watcher=hears)
     except KeyboardInterrupt:
         print("Stopped at once: what came after the last saved checkpoint is lost.", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -50,6 +70,8 @@ def train(
         words = shlex.join(["grpokit", "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Go on with:\n  {words}")
         raise typer.Exit(130)
+    if resume and begun == result.steps:
+        print(_complete(result, config))
     if result.before is not None and result.after is not None:
         _print_scores({"before": result.before, "after": result.after})
     print(f"report: {result.folder / 'report.html'}")
@@ -66,7 +88,7 @@ def sample(
     limit: Annotated[int, typer.Option("--limit", min=1, help="The most prompts to take.")] = 16,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write into a folder that holds files.")] = False,
 ) -> None:
-    """Draw samples from a preset's start or from a run's last checkpoint."""
+    """Draw samples from a preset's start or a run's last step."""
     from grpokit import build, folder
     from grpokit.evaluation import draw
 
@@ -75,7 +97,7 @@ def sample(
     if os.path.isfile(out):
         raise UsageError(f"{out} is a file; expected a folder for the samples. Choose another with --out.")
     if os.path.isdir(out) and any(out.iterdir()) and not overwrite:
-        raise UsageError(f"{out} is in use. Choose another folder with --out, or add --overwrite.")
+        raise UsageError(f"{out} holds files already. Choose another folder with --out, or add --overwrite.")
     if given is None:
         train_prompts, held_out = build.prompts(config)
         given = train_prompts if held_out is None else held_out
@@ -94,6 +116,7 @@ def sample(
             f"The samples cannot be written to {out}: {error.__cause__}. Choose another folder with --out."
         ) from error
     print(f"{counted(len(samples), 'sample')} in {out}")
+    _print_texts(samples)
 
 
 @app.command()
@@ -103,7 +126,11 @@ def evaluate(
     samples: Annotated[int | None, typer.Option("-n", "--samples", min=1, help="Samples per held-out prompt.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The most held-out prompts to take.")] = None,
 ) -> None:
-    """Score held-out prompts: before training and, for a run, at its last checkpoint, with the same draws."""
+    """Score held-out prompts before training and after it.
+
+    After it means at a run's last checkpoint, or at the one given; a preset has no such column. Both use the same
+    draws.
+    """
     from grpokit import build, checkpoint
     from grpokit.evaluation import evaluate as score_policy
 
@@ -140,7 +167,10 @@ def report(
         list[Path], typer.Argument(metavar="RUN [RUN]", help="A run folder, or two to compare.", show_default=False)
     ],
 ) -> None:
-    """Write a run's report.html anew; of two runs, compare.html in the folder of the second."""
+    """Write a run's report anew, or compare two runs.
+
+    One run's report is its report.html; a comparison is compare.html in the folder of the second.
+    """
     from grpokit import report as reports
 
     if len(folders) == 1:
@@ -160,7 +190,10 @@ def rescore(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="A Parquet file for the new scores.")] = None,
 ) -> None:
-    """Score recorded rollouts with another reward: how would the rankings have changed?"""
+    """Score recorded rollouts with another reward.
+
+    How would the rankings have changed?
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -182,7 +215,10 @@ def redraw(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     step: Annotated[int, typer.Option("--step", help="The step, from 1.")],
 ) -> None:
-    """Draw a step of a run again, and compare it bit by bit with what the run kept."""
+    """Draw a step of a run again, and compare bit by bit.
+
+    It is held against what the run kept of that step: metrics, and with run.record=true every sample and decision.
+    """
     from grpokit.redraw import redraw as draw_again
 
     found = draw_again(run, step, say=lambda line: print(line, file=sys.stderr))
@@ -190,6 +226,27 @@ def redraw(
         print(line)
     if not found.equal:
         raise typer.Exit(1)
+
+
+def _complete(result: Result, config: RunConfig) -> str:
+    """Says that a resume had nothing to do, and what would give it something."""
+    total = config.trainer.steps
+    if result.steps < total:
+        return f"{result.folder} is already complete: it converged after {result.steps} of {counted(total, 'step')}."
+    more = "" if config.trainer.schedule == "constant" else ", which this schedule allows with --force only"
+    return (
+        f"{result.folder} is already complete ({result.steps} of {counted(total, 'step')}); raise trainer.steps to go "
+        f"on{more}."
+    )
+
+
+def _print_texts(samples: Sequence[Sample]) -> None:
+    """The first texts with their prompts; pictures are looked at in their folder."""
+    texts = [sample for sample in samples if isinstance(sample.output, str)]
+    for sample in texts[:_TEXTS]:
+        print(f"  {shown(sample.prompt.text, most=40)} -> {shown(sample.output, most=100)}")
+    if len(texts) > _TEXTS:
+        print(f"  and {len(texts) - _TEXTS:,} more")
 
 
 def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:

@@ -18,6 +18,7 @@ from grpokit.errors import DataError, GrpokitError, UsageError, counted
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from grpokit.config import RunConfig
     from grpokit.reward import RewardTerm
     from grpokit.scorefiles import Column, Row, Tally
 
@@ -34,7 +35,7 @@ def score(
         list[str] | None,
         typer.Argument(
             metavar="[NAME.KEY=VALUE]...",
-            help="Parameters of the rewards, as in ssim.window=7, or changes to the config.",
+            help="Parameters of the rewards, as in contains.ignore_case=true, or changes to the config.",
         ),
     ] = None,
     reward: Annotated[
@@ -58,21 +59,21 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the summary goes to stderr.")] = False,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples in memory at a time.")] = 32,
 ) -> None:
-    """Score pictures or texts that lie in files, without training."""
+    """Score pictures or texts in files, without training."""
     from grpokit import outputs, scorefiles
 
     if out is not None and os.path.lexists(out) and not (overwrite and out.is_file()):
-        kind = "is a folder; expected a file" if out.is_dir() else "is in use"
+        kind = "is a folder; expected a file" if out.is_dir() else "is there already"
         more = "." if out.is_dir() else ", or add --overwrite."
         raise UsageError(f"{out} {kind}. Choose another with --out{more}")
-    weighted = config is not None
-    entries = outputs.find(
-        path, prompt=prompt, prompts=prompts, target=target, source=source, targets=targets, sources=sources
-    )
+    settings = _settings(reward or [], config, words or [])
+    weighted = settings is not None
+    pairs = _pairs(settings, prompts, targets=targets, sources=sources)
+    entries = outputs.find(path, prompt=prompt, prompts=prompts, target=target, source=source, **pairs)
     read = [path, path / outputs.SAMPLES, prompts, target, source, *(entry.output for entry in entries)]
     if out is not None and out.exists() and any(_same_file(out, place) for place in [*read, Path(config or "")]):
         raise UsageError(f"{out} is read here, so scores cannot be written over it. Choose another file with --out.")
-    with _rewards(reward or [], config, words or []) as (terms, uses):
+    with _rewards(reward or [], settings, words or []) as (terms, uses):
         scorefiles.check_accepts(uses, entries)
         rows = scorefiles.score_files(
             terms,
@@ -97,25 +98,58 @@ def score(
     _print_tables(first if len(entries) <= _FEW and not as_json else [], tally, weighted=weighted, aside=as_json)
     if out is not None:
         print(f"scores: {out}", file=sys.stderr if as_json else sys.stdout)
-    _say_what_is_missing(tally, len(entries), weighted=weighted)
+    unused = "" if settings is None else _unused(settings, pairs)
+    _say_what_is_missing(tally, len(entries), _summaries(terms, uses), weighted=weighted, unused=unused)
 
 
 def _same_file(out: Path, place: object) -> bool:
     return isinstance(place, Path) and os.path.isfile(place) and out.samefile(place)
 
 
+def _settings(names: Sequence[str], config: str | None, words: Sequence[str]) -> RunConfig | None:
+    """The config of --config, or None with --reward."""
+    from grpokit import build
+
+    if names and config:
+        raise UsageError("Both --reward and --config are given; keep one. A config brings rewards of its own.")
+    if not names and not config:
+        raise UsageError("Say what to score with: either --reward NAME, once or more, or --config PRESET_OR_FILE.")
+    return build.read_config(config, words)[0] if config else None
+
+
+def _pairs(
+    settings: RunConfig | None, prompts: Path | None, *, targets: Path | None, sources: Path | None
+) -> dict[str, Path | None]:
+    """The folders of targets and sources: the config's own where --prompts is its file of prompts."""
+    if settings is None or prompts is None or not os.path.isfile(prompts):
+        return {"targets": targets, "sources": sources}
+    own = settings.data
+    if _same_file(prompts, Path(own.prompts or "")):
+        targets = targets or (Path(own.targets) if own.targets else None)
+        sources = sources or (Path(own.images) if own.images else None)
+    return {"targets": targets, "sources": sources}
+
+
+def _unused(settings: RunConfig, pairs: Mapping[str, Path | None]) -> str:
+    """Says that the config names pictures which were not used, and how to use them."""
+    named = {"targets": settings.data.targets, "sources": settings.data.images}
+    keys = {"targets": "data.targets", "sources": "data.images"}
+    return "".join(
+        f" The config's {keys[name]} is not used here; give --prompts {settings.data.prompts} --{name} {folder}."
+        for name, folder in named.items()
+        if folder and pairs[name] is None
+    )
+
+
 @contextmanager
 def _rewards(
-    names: Sequence[str], config: str | None, words: Sequence[str]
+    names: Sequence[str], settings: RunConfig | None, words: Sequence[str]
 ) -> Iterator[tuple[list[RewardTerm], list[str]]]:
     """The rewards of --reward or of --config, with the names that they are used by."""
     from grpokit import build, registry
     from grpokit.reward import RewardTerm, as_terms
 
-    if bool(names) == bool(config):
-        raise UsageError("Say what to score with: either --reward NAME, once or more, or --config PRESET_OR_FILE.")
-    if config:
-        settings, _ = build.read_config(config, words)
+    if settings is not None:
         terms = build.rewards(settings)
         uses = [reward.use for reward in settings.rewards]
     else:
@@ -144,7 +178,8 @@ def _parameters(names: Sequence[str], words: Sequence[str]) -> Mapping[str, dict
         elif len(given) == 1:
             given[names[0]].append(word)
         else:
-            raise UsageError(f"'{word}' is no parameter of {' or '.join(names)}: expected {names[0]}.KEY=VALUE.")
+            expected = " or ".join(f"{name}.KEY=VALUE" for name in names)
+            raise UsageError(f"'{word}' is no parameter of {' or '.join(names)}: expected {expected}.")
     return {name: parse_parameters(own) for name, own in given.items()}
 
 
@@ -201,7 +236,8 @@ def _print_tables(rows: Sequence[Row], tally: Tally, *, weighted: bool, aside: b
         table.add_column("prompt")
         for row in rows:
             values = {**row.scores, "reward": row.reward}
-            cells = [Text("unreadable" if row.problem else _shown(values[name])) for name in columns]
+            unread = "missing" if row.entry.missing else "unreadable"
+            cells = [Text(unread if row.problem else _shown(values[name])) for name in columns]
             table.add_row(Text(row.entry.where), *cells, Text(row.entry.text))
         screen.print(table)
         screen.print()
@@ -222,7 +258,17 @@ def _shown(value: float) -> str:
     return "-" if value != value else f"{value:z.4f}"
 
 
-def _say_what_is_missing(tally: Tally, total: int, *, weighted: bool) -> None:
+def _summaries(terms: Sequence[RewardTerm], uses: Sequence[str]) -> dict[str, str]:
+    """Reward -> what its plugin says of it; empty where it says nothing."""
+    from grpokit import registry
+
+    specs = [registry.spec_of("reward", use) for use in uses]
+    return {term.name: "" if spec is None else spec.summary for term, spec in zip(terms, specs, strict=True)}
+
+
+def _say_what_is_missing(
+    tally: Tally, total: int, summaries: Mapping[str, str], *, weighted: bool, unused: str
+) -> None:
     """Name what has no score; what could not be read, or a reward that said nothing at all, is bad input.
 
     Raises:
@@ -232,18 +278,24 @@ def _say_what_is_missing(tally: Tally, total: int, *, weighted: bool) -> None:
         if column.unscored and column.scored and (weighted or name != "reward"):
             some = f"{len(column.unscored):,} of {counted(total, 'sample')}"
             print(f"{name} could not score {some}: {_listed(column.unscored)}", file=sys.stderr)
+    wrong = []
     if tally.problems:
-        found = [f"{name} ({problem.rstrip('.')})" for name, problem in tally.problems.items()]
-        raise DataError(
-            f"{len(found):,} of {counted(total, 'sample')} could not be read, so without a score: "
-            f"{_listed(found, between='; ')}."
-        )
+        found = [_named(name, problem.rstrip(".")) for name, problem in tally.problems.items()]
+        some = f"{len(found):,} of {counted(total, 'sample')} {'is' if len(found) == 1 else 'are'}"
+        wrong.append(f"{some} missing or unreadable, so without a score: {_listed(found, between='; ')}.")
     silent = [name for name, column in tally.summary().items() if not column.scored and name != "reward"]
     if silent:
-        raise DataError(
-            f"No sample could be scored by {' and '.join(silent)}. A reward may need a prompt (--prompt, --prompts), a "
-            "target (--target, --targets) or a source (--source, --sources)."
+        said = "; nor by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
+        wrong.append(
+            f"No sample could be scored by {said}. A reward may need a prompt (--prompt, --prompts), a target "
+            f"(--target, --targets) or a source (--source, --sources).{unused}"
         )
+    if wrong:
+        raise DataError("\n".join(wrong))
+
+
+def _named(name: str, problem: str) -> str:
+    return problem if name in problem else f"{name} ({problem})"
 
 
 def _listed(names: Sequence[str], between: str = ", ") -> str:

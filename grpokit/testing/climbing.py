@@ -13,9 +13,9 @@ from typing import Any
 
 from PIL.Image import Image
 
-from grpokit.errors import GrpokitError
 from grpokit.reward import Reward
 from grpokit.testing import rungs
+from grpokit.testing.core import told
 from grpokit.testing.grades import Attack, Fall, Problem, Section
 from grpokit.types import Prompt, Sample
 
@@ -154,8 +154,7 @@ def _scorable(
         try:
             values = _scored(reward, probe, prompts)
         except Exception as error:  # what it lacks here says nothing of its own samples, on which it is checked too
-            why = str(error) if isinstance(error, GrpokitError) else f"{type(error).__name__}: {error}"
-            said = f" ({_cut(why)})" if found is targets else said
+            said = f" ({_cut(told(error))})" if found is targets else said
             continue
         if all(math.isfinite(x) for row in values for x in row):
             return prompts, ""

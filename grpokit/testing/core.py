@@ -12,9 +12,12 @@ import os
 import random
 import subprocess
 import sys
+import traceback
 import unittest
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from grpokit.errors import GrpokitError
@@ -46,6 +49,20 @@ def expect(holds: object, expected: str, came: str, cause: str) -> None:
         raise CheckError(f"Expected {expected}; got {came}. Usual cause: {cause}.")
 
 
+def told(error: BaseException, *, place: bool = False) -> str:
+    """What an error says, on one line: the message alone where it is grpokit's own, and the place where it is wanted.
+
+    >>> told(StopIteration()), told(ZeroDivisionError("oh"))
+    ('StopIteration', 'ZeroDivisionError: oh')
+    """
+    text = " ".join(str(error).split())
+    if isinstance(error, GrpokitError) and text:
+        return text
+    last = traceback.extract_tb(error.__traceback__)[-1:] if place else []
+    where = "".join(f" ({Path(at.filename).name}, line {at.lineno}, in {at.name})" for at in last)
+    return f"{type(error).__name__}{': ' if text else ''}{text}{where}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """One named check.
@@ -67,12 +84,15 @@ class Check:
     def __call__(self) -> None:
         """Run the check; the global random states of the processor are afterwards what they were before.
 
+        A warning fails nothing by itself, also where the caller turns warnings into errors: it is shown or recorded.
+
         Raises:
             CheckError: the component breaks the contract, or raised something by itself.
             NotChecked: the check does not apply to the component, or something that it needs is missing.
             KnownWeakness: the component breaks the contract, and its spec says so.
         """
-        with kept_random_states():
+        with kept_random_states(), warnings.catch_warnings():
+            warnings.simplefilter("default")
             try:
                 self.test()
             except NotChecked:
@@ -82,13 +102,11 @@ class Check:
                     raise KnownWeakness(f"known weakness: {self.weakness}") from failed
                 raise CheckError(f"{self.name}: {failed}") from failed
             except Exception as error:  # a component may raise anything
-                said = f": {error}" if str(error) else ""
-                cause = (
-                    "the message says it" if isinstance(error, GrpokitError) else "a bug; run this check in a debugger"
-                )
+                own = isinstance(error, GrpokitError)
+                came = f"{type(error).__name__}: {error}" if own else told(error, place=True)
+                cause = "" if own else " Usual cause: a bug; run this check in a debugger."
                 raise CheckError(
-                    f"{self.name}: Expected that {self.summary}; got {type(error).__name__}{said}. "
-                    f"Usual cause: {cause}."
+                    f"{self.name}: Expected that {self.summary}; got {came.rstrip('.')}.{cause}"
                 ) from error
 
 

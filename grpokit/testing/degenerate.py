@@ -1,7 +1,8 @@
 """Outputs that a policy makes now and then and that nobody wrote a test for: tiny, huge, blank, of odd modes.
 
 A reward may score each of them, say NaN, or refuse it with a `GrpokitError`. Anything else would stop a run after
-hours, so anything else fails.
+hours, so anything else fails. So does a number that comes with numpy's warning of a mean of nothing or a division by
+0: `min(1.0, nan)` is 1.0, and a best score for a broken picture is what a policy would learn.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,9 @@ from grpokit.types import Sample
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+UNSOUND = re.compile("invalid value|empty slice|divide by zero|degrees of freedom", re.IGNORECASE)
+"""What numpy warns of where its result is NaN or infinite."""
 
 MEMORY = 2**30
 """Bytes that scoring a picture of 4096 x 1024 pixels may take at its peak: some eighty times the picture's own."""
@@ -82,7 +87,9 @@ def check_texts(reward: Reward, sample: Sample) -> None:
 def _one(reward: Reward, sample: Sample, what: str) -> None:
     values: Sequence[Any] = ()
     try:
-        values = [float(x) for x in reward([sample])]
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")  # numpy's come once per line of code otherwise
+            values = [float(x) for x in reward([sample])]
     except GrpokitError:
         return
     except Exception as error:  # whatever comes is the finding
@@ -90,6 +97,12 @@ def _one(reward: Reward, sample: Sample, what: str) -> None:
                "a size, mode or length that was not thought of; grpokit.images.to_rgb reads every mode")  # fmt: skip
     expect(len(values) == 1 and not math.isinf(values[0]), f"a finite number or NaN for {what}", f"{values}",
            "a division by a spread or a length that is 0")  # fmt: skip
+    unsound = [w for w in warned if issubclass(w.category, RuntimeWarning) and UNSOUND.search(str(w.message))]
+    if unsound and not math.isnan(values[0]):
+        came = f'the score {values[0]} after numpy\'s warning "{unsound[0].message}"'
+        expect(False, f"a score that stands on no NaN, or NaN itself, for {what}", came,
+               "a NaN that min(), max() or a comparison swallows; look for it first (math.isnan), or say "
+               "numpy.errstate where it is meant")  # fmt: skip
 
 
 def _memory(reward: Reward, sample: Sample, what: str) -> int:

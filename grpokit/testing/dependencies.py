@@ -1,15 +1,20 @@
-"""What a user sees who lacks a reward's dependency: the command that brings it, and nothing else.
+"""Dependencies of a reward: its distribution declares them, and who lacks one sees the command that brings it.
 
 Another Python gets an import hook that refuses the third-party packages which the plugin's distribution declares, and
-builds the reward. Packages that grpokit itself needs are left alone: nobody has grpokit without them.
+builds the reward. Packages that grpokit itself needs are left alone: nobody has grpokit without them. What a reward
+imports is read from its distribution's own files, and not found by importing, so that an engine in a function counts.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
+import importlib.util
 import json
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from grpokit import registry
@@ -39,13 +44,13 @@ else:
 
 def check_missing(spec: RewardSpec, params: Mapping[str, Any]) -> None:
     """Build a reward without its third-party packages; the message must hold the spec's `install`."""
-    plugins = [p for p, s in registry.specs("reward") if (s.name, s.factory) == (spec.name, spec.factory)]
-    if not plugins:
+    plugin = brought_by(spec)
+    if plugin is None:
         raise NotChecked(f"no installed plugin announces the reward '{spec.name}'")
-    blocked = third_party(plugins[0].package)
+    blocked = third_party(plugin.package)
     if not blocked:
-        raise NotChecked(f"{plugins[0].package} needs no package beyond those of grpokit")
-    given = json.dumps([blocked, f"{plugins[0].name}:{spec.name}", dict(params)], default=str)
+        raise NotChecked(f"{plugin.package} declares no package beyond those of grpokit")
+    given = json.dumps([blocked, f"{plugin.name}:{spec.name}", dict(params)], default=str)
     done = in_new_python(_CODE.format(given=given))
     said = done.stdout.strip() or done.stderr.strip()[-400:]
     expect(
@@ -56,6 +61,107 @@ def check_missing(spec: RewardSpec, params: Mapping[str, Any]) -> None:
     )
 
 
+def brought_by(spec: RewardSpec) -> registry.Plugin | None:
+    """The installed plugin that announces a reward."""
+    found = [p for p, s in registry.specs("reward") if (s.name, s.factory) == (spec.name, spec.factory)]
+    return found[0] if found else None
+
+
+def check_declared(spec: RewardSpec) -> None:
+    """Each package that the reward's own modules import is declared, as a dependency or in an extra."""
+    plugin = brought_by(spec)
+    if plugin is None:
+        raise NotChecked(f"no installed plugin announces the reward '{spec.name}'")
+    for module, package, place in undeclared(plugin.package, spec.factory.partition(":")[0]):
+        named = f"'{module}'" + (f" of {package}" if package != module else "")
+        expect(False, f"that {plugin.package} declares each package that '{spec.name}' imports",
+               f"{named} in {place}, which it does not declare",
+               f"a package that happens to be here; add {package!r} to dependencies in pyproject.toml and install it "
+               "again")  # fmt: skip
+
+
+def undeclared(package: str, module: str) -> list[tuple[str, str, str]]:
+    """What a module, and those of its own distribution that it imports, import from distributions not declared.
+
+    Imports for type checkers only, and those in a `try` that catches their failure, are left out.
+
+    Args:
+        package: the distribution.
+        module: the dotted name at which to begin; none is imported.
+
+    Returns:
+        Per distribution that is missing in its metadata: the module imported, the distribution, and the file with the
+        line. What grpokit needs counts as declared, and so do extras.
+    """
+    homes = importlib.metadata.packages_distributions()
+    fine = _required(package, extras=True) | _required("grpokit") | {"grpokit", _canonical(package)}
+    own = {top for top, names in homes.items() if _canonical(package) in map(_canonical, names)}
+    found: dict[str, tuple[str, str, str]] = {}
+    for name, place in _imported(module, own | {module.partition(".")[0]}):
+        names = homes.get(name, [])
+        if names and name not in sys.stdlib_module_names and not fine & set(map(_canonical, names)):
+            found.setdefault(names[0], (name, names[0], place))
+    return list(found.values())
+
+
+def _imported(module: str, own: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The other top-level modules that a module and its own distribution's import, each with its place."""
+    waiting, seen = [module], set()
+    while waiting:
+        name = waiting.pop()
+        path = None if name in seen else _file(name)
+        seen.add(name)
+        if path is None:  # a class or function in a module, or compiled code
+            continue
+        parent = name.rpartition(".")[0]
+        waiting += [parent] if parent else []
+        package = name if path.name == "__init__.py" else parent
+        for found, line in _imports(ast.parse(path.read_bytes()), package):
+            top = found.partition(".")[0]
+            if top in own:
+                waiting.append(found)
+            else:
+                yield top, f"{path.name}, line {line}"
+
+
+def _file(module: str) -> Path | None:
+    """The source file of a module, found without importing anything."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        return None
+    folders = spec.submodule_search_locations
+    if folders is None:
+        return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") and not rest else None
+    paths = [Path(folder, *rest) for folder in folders]
+    tried = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
+    return next((file for file in tried if file.is_file()), None)
+
+
+def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, int]]:
+    """The dotted names that a tree imports, each with its line; of `from a import b` both a and a.b."""
+    inside: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.Import):
+        yield from ((alias.name, node.lineno) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+        name = ".".join(filter(None, (base, node.module)))
+        yield name, node.lineno
+        yield from ((f"{name}.{alias.name}", node.lineno) for alias in node.names)
+    elif isinstance(node, ast.Try) and any(map(_catches, node.handlers)):
+        inside = [*node.handlers, *node.orelse, *node.finalbody]
+    elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        inside = node.orelse
+    for part in inside:
+        yield from _imports(part, package)
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler catches an import that fails."""
+    caught = "" if handler.type is None else ast.unparse(handler.type)
+    return not caught or re.search(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b", caught) is not None
+
+
 def third_party(package: str) -> list[str]:
     """The top-level modules of the packages that a distribution declares and grpokit does not, without extras."""
     ours = _required("grpokit") | {"grpokit"}
@@ -64,9 +170,9 @@ def third_party(package: str) -> list[str]:
     return sorted(m for m, names in modules.items() if {_canonical(n) for n in names} & wanted)
 
 
-def _required(package: str) -> set[str]:
+def _required(package: str, *, extras: bool = False) -> set[str]:
     lines = importlib.metadata.requires(package) or []
-    plain = [line for line in lines if not re.search(r";.*\bextra\b", line)]
+    plain = [line for line in lines if extras or not re.search(r";.*\bextra\b", line)]
     return {_canonical(re.match(r"[\w.-]+", line)[0]) for line in plain}  # type: ignore[index]
 
 

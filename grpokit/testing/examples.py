@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -59,7 +60,9 @@ def accepted(reward: Reward) -> frozenset[str]:
     found = set()
     for kind in ("text", "image"):
         try:
-            values = [float(x) for x in reward(example_samples({kind}))]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a kind that may not be the reward's
+                values = [float(x) for x in reward(example_samples({kind}))]
         except Exception:  # refused; the check `wrong-type` says whether clearly enough
             continue
         if any(math.isfinite(x) for x in values):
@@ -103,7 +106,7 @@ def check_examples(reward: Reward, spec: RewardSpec, params: Mapping[str, Any]) 
         if not holds and params:  # examples are written for the defaults
             raise NotChecked(f"pair {number} of the spec's examples ({better} and {worse}) may need other parameters")
         expect(holds, f"a higher score for the better side of pair {number} of the spec's examples",
-               f"{better} for {_brief(pair[0].output)} and {worse} for {_brief(pair[1].output)}",
+               f"{better} for {brief(pair[0].output)} and {worse} for {brief(pair[1].output)}",
                "a sign that is the wrong way round, or examples that lack what the reward reads")  # fmt: skip
 
 
@@ -123,7 +126,7 @@ def _function(name: str, path: str) -> Callable[[], Any]:
 def _pair(name: str) -> Callable[[Any], tuple[Any, Any]]:
     def read(pair: Any) -> tuple[Any, Any]:
         if isinstance(pair, Mapping) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise UsageError(f"The examples of the reward '{name}' must be pairs (better, worse), got {_brief(pair)}.")
+            raise UsageError(f"The examples of the reward '{name}' must be pairs (better, worse), got {brief(pair)}.")
         return pair[0], pair[1]
 
     return read
@@ -133,7 +136,7 @@ def _sample(name: str, side: Any, which: str) -> Sample:
     if not isinstance(side, Mapping) or "output" not in side or not set(side) <= set(_KEYS):
         raise UsageError(
             f"The examples of the reward '{name}': expected a mapping with 'output' and possibly "
-            f"{', '.join(_KEYS[1:])} as {which}, got {_brief(side)}."
+            f"{', '.join(_KEYS[1:])} as {which}, got {brief(side)}."
         )
     prompt = Prompt(
         text=side.get("prompt", ""), target=side.get("target"), image=side.get("image"), meta=side.get("meta", {})
@@ -141,6 +144,7 @@ def _sample(name: str, side: Any, which: str) -> Sample:
     return Sample(prompt=prompt, output=side["output"], group=0)
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
+    """A value as messages show it."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
 from grpokit import registry
 from grpokit.errors import UsageError, nearest
-from grpokit.policy import Policy
+from grpokit.policy import Policy, missing_methods
 from grpokit.sampling import derive_seeds
 from grpokit.types import Prompt
 
@@ -22,7 +21,7 @@ def kind_of(name: str, kind: str | None) -> str:
         kind: what the user says it is, if anything.
 
     Raises:
-        UsageError: no such name, or both a policy and a reward have it.
+        UsageError: no such name, module or attribute, or both a policy and a reward have it.
     """
     if kind not in (None, "policy", "reward"):
         raise UsageError(f"--kind must be policy or reward, got '{kind}'.")
@@ -36,15 +35,14 @@ def kind_of(name: str, kind: str | None) -> str:
         raise UsageError(f"'{name}' is a policy and a reward: add --kind policy or --kind reward.")
     if ":" not in name:
         names = sorted({n for _, n in known if ":" not in n})
+        remedy = registry.remedy("policy", name) or registry.remedy("reward", name)
         raise UsageError(
-            f"There is no policy or reward called '{name}'{nearest(name, names)}. Known: {', '.join(names) or 'none'}."
+            f"There is no policy or reward called '{name}'{'' if remedy else nearest(name, names)}. "
+            f"Known: {', '.join(names) or 'none'}.{remedy}"
         )
-    module, _, attribute = name.partition(":")
-    try:
-        target = getattr(importlib.import_module(module), attribute, None)
-    except Exception:  # creating it says what is wrong
-        return "reward"
-    return "policy" if isinstance(target, type) and issubclass(target, Policy) else "reward"
+    target = registry.resolve(name)
+    policy = isinstance(target, type) and (issubclass(target, Policy) or not missing_methods(target))
+    return "policy" if policy else "reward"
 
 
 def announced(kind: str, name: str) -> tuple[Any, str | None]:

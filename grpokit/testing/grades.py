@@ -6,7 +6,7 @@ or the misspelt words). Grades run from A to E; the tables below say which numbe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Problem = tuple[str, str, str]
@@ -20,6 +20,11 @@ IN_WORDS = {
     "D": "easy to fool",
     "E": "fooled at once",
 }
+
+PAIRS = "pairs in order: how often the less distorted of two rungs scores more (1 is always, 0.5 a coin)"
+SCALE = "honest scale: 1 is the score of the right output, 0 that of the worst rung, or of an example's worse side"
+
+GRADED_ONLY = " (graded only: it fails no check)"
 
 STAND_IN = (0.2, 0.4, 0.6, 0.8)
 """The largest share of the honest scale for A, B, C and D, of an attack that does not show what was asked for."""
@@ -128,17 +133,30 @@ class LadderReport:
         return f"{IN_WORDS[self.grade]} ({self.grade}): the best attack, '{self.worst.name}', {reached}"
 
     def __str__(self) -> str:
-        lines = []
-        for section in self.sections:
-            reads = f"reads the {' and the '.join(section.reads)}" if section.reads else "reads the output alone"
-            said = filter(None, (reads if section.falls else "", section.note))
-            lines.append(f"{section.name}: {'; '.join(said)}")
-            names = [*(x.name for x in section.falls), *(x.name for x in section.attacks)]
-            width = max(map(len, names), default=0)
-            for fall in section.falls:
-                lines.append(f"  {fall.grade}  {fall.name:<{width}} {fall.ordered:6.2f} of the pairs in order")
-            for attack in section.attacks:
-                counts = " (it shows the picture: what is above 1 counts)" if attack.shows else ""
-                reached = f"{attack.reaches:6.2f} of the honest scale{counts}"
-                lines.append(f"  {attack.grade}  {attack.name:<{width}} {reached}")
-        return "\n".join([*lines, self.overall])
+        lines = [line for section in self.sections for line in _written(section)]
+        if self.worst is not None or not self.sections:
+            passes = not any(section.problems for section in self.sections)
+            lines.append(self.overall + (GRADED_ONLY if passes and self.worst is not None else ""))
+        if any(section.falls for section in self.sections):
+            lines.append(PAIRS)
+        if self.worst is not None:
+            lines.append(SCALE)
+        return "\n".join(lines)
+
+
+def _written(section: Section) -> Iterator[str]:
+    """A section in lines: what it says of the reward, the distortions, the attacks, the decorations."""
+    reads = f"reads the {' and the '.join(section.reads)}" if section.reads else "reads the output alone"
+    graded = "graded only" if section.climbed and not section.problems else ""
+    said = filter(None, (reads if section.falls else "", section.note, graded))
+    yield f"{section.name}: {'; '.join(said)}"
+    names = [*(x.name for x in section.falls), *(x.name for x in section.attacks)]
+    width = max(map(len, names), default=0)
+    for fall in section.falls:
+        yield f"  {fall.grade}  {fall.name:<{width}} {fall.ordered:6.2f} of the pairs in order"
+    for shows in (False, True):
+        attacks = [attack for attack in section.attacks if attack.shows == shows]
+        if attacks and shows:
+            yield "  decorations, graded by what they gain above 1:"
+        for attack in attacks:
+            yield f"  {attack.grade}  {attack.name:<{width}} {attack.reaches:6.2f} of the honest scale"

@@ -1,26 +1,27 @@
 """The checks that every reward passes.
 
 A reward is called with the samples given, with each alone, in another order, twice, with none at all, and with an
-output that it cannot know; `degenerate`, `examples`, `dependencies` and `ladder` add theirs. Every check but `numbers`
-takes scores as they come, so that one mistake fails one check.
+output that it cannot know; `trial`, `degenerate`, `examples`, `dependencies` and `ladder` add theirs. Every check but
+`numbers` takes scores as they come, so that one mistake fails one check.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from grpokit.errors import GrpokitError, UsageError
-from grpokit.reward import Reward, RewardTerm, score
+from grpokit.reward import Reward
 from grpokit.specs import RewardSpec
 from grpokit.testing.core import Check, common_checks, expect, expect_untouched, random_states
 from grpokit.testing.degenerate import check_pictures, check_texts
-from grpokit.testing.dependencies import check_missing
+from grpokit.testing.dependencies import brought_by, check_declared, check_missing
 from grpokit.testing.examples import accepted, check_examples, example_samples, samples_for
 from grpokit.testing.ladders import Climb, ladder_checks
+from grpokit.testing.trial import Trial
 from grpokit.types import Sample
 
 _DIGITS = 1e-6
@@ -34,7 +35,7 @@ def reward_checks(
     params: Mapping[str, Any] | None = None,
     module: str | None = None,
     per_sample: bool | None = None,
-    ladder: bool = True,
+    ladder: bool | Climb = True,
 ) -> Iterator[Check]:
     """Yield the checks of a reward.
 
@@ -46,7 +47,8 @@ def reward_checks(
         params: the parameters that it was built with.
         module: the plugin's module behind the entry point, which must import nothing heavy.
         per_sample: whether a sample's score is its own; if not, whole groups are compared. By default as in the spec.
-        ladder: add the image and text ladder (`grpokit.testing.ladder`).
+        ladder: add the image and text ladder (`grpokit.testing.ladder`); a `Climb` of this reward is the one that is
+            climbed, for whoever wants its report.
 
     Raises:
         UsageError: too few samples or groups, or examples in the spec that cannot be read.
@@ -58,20 +60,20 @@ def reward_checks(
         raise UsageError(f"A reward's checks need samples of at least two groups; got {len(samples)} samples.")
     if per_sample is None:
         per_sample = spec is None or spec.per_sample
-    tests = [
-        ("numbers", "there is one finite number or NaN per sample", partial(_numbers, reward, samples)),
+    trial = Trial(reward, samples)
+    tests: list[tuple[str, str, Callable[[], None]]] = [
         ("batch-size", "a sample's score is the same alone, in its group and among other groups",
          partial(_batch, reward, samples, per_sample)),
         ("order", "scores follow their samples into another order", partial(_order, reward, samples)),
         ("deterministic", "the same samples get the same scores again", partial(_deterministic, reward, samples)),
-        ("inputs-unchanged", "samples are left as they were", partial(_inputs, reward, samples)),
+        ("inputs-unchanged", "samples are left as they were", trial.inputs),
         ("global-rng", "global random states are left alone", partial(_global_rng, reward, samples)),
         ("wrong-type", "an output of an unknown type is refused clearly", partial(_wrong_type, reward, samples)),
         ("empty", "no samples get no scores", partial(_empty, reward)),
     ]  # fmt: skip
     if spec is not None and spec.range != (None, None):
         test = partial(_range, reward, samples, spec.range)
-        tests.insert(1, ("range", "scores lie in the range that the spec declares", test))
+        tests.insert(0, ("range", "scores lie in the range that the spec declares", test))
     if "image" in accepts:
         test = partial(check_pictures, reward, _first(samples, "image"))
         tests.append(("degenerate-images", "any picture gets a number, NaN or a clear error", test))
@@ -81,14 +83,27 @@ def reward_checks(
     if spec is not None and spec.examples:
         test = partial(check_examples, reward, spec, params or {})
         tests.append(("examples", "the better side of each example scores more", test))
-    if spec is not None and spec.install:
-        test = partial(check_missing, spec, params or {})
-        tests.append(("missing-dependency", "without its packages it says how to install them", test))
     known = spec.weaknesses if spec is not None else {}
-    for name, summary, test in tests:
-        yield Check(name=name, summary=summary, test=test, weakness=known.get(name, ""))
+    yield Check(name="numbers", summary="there is one finite number or NaN per sample", test=trial.numbers)
+    for name, summary, run in tests:
+        yield Check(name=name, summary=summary, test=trial.needed_by(run), weakness=known.get(name, ""))
+    if spec is not None and spec.install:
+        yield Check(
+            name="missing-dependency",
+            summary="without its packages it says how to install them",
+            test=partial(check_missing, spec, params or {}),
+        )
+    plugin = brought_by(spec) if spec is not None else None
+    if spec is not None and plugin is not None and plugin.package != "grpokit":
+        yield Check(
+            name="declared-dependencies",
+            summary="its distribution declares what it imports",
+            test=partial(check_declared, spec),
+        )
     if ladder:
-        yield from ladder_checks(Climb(reward, spec=spec, accepts=accepts))
+        climb = ladder if isinstance(ladder, Climb) else Climb(reward, spec=spec, accepts=accepts)
+        for check in ladder_checks(climb):
+            yield replace(check, test=trial.needed_by(check.test))
     yield from common_checks(params or {}, module)
 
 
@@ -110,16 +125,6 @@ def _scores(reward: Reward, samples: Sequence[Sample]) -> list[float]:
 
 def _same(a: float, b: float, tolerance: float = _DIGITS) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
-
-
-def _numbers(reward: Reward, samples: Sequence[Sample]) -> None:
-    column = score([RewardTerm(name="checked", reward=reward)], samples).matrix[:, 0].tolist()
-    expect(
-        not all(map(math.isnan, column)),
-        "at least one sample that the reward can score",
-        f"NaN for all {len(samples)}",
-        "samples without the target, or of the wrong kind; give the checks samples that this reward is made for",
-    )
 
 
 def _range(reward: Reward, samples: Sequence[Sample], bounds: tuple[float | None, float | None]) -> None:
@@ -156,36 +161,6 @@ def _deterministic(reward: Reward, samples: Sequence[Sample]) -> None:
     wrong = [row for row, pair in enumerate(zip(first, second, strict=True)) if not _same(*pair, tolerance=0.0)]
     expect(not wrong, f"the same scores twice, {first}", f"{second} (rows {wrong} differ)",
            "noise, a state that calls change, or dropout that is on (call eval())")  # fmt: skip
-
-
-def _inputs(reward: Reward, samples: Sequence[Sample]) -> None:
-    before = [_content(sample) for sample in samples]
-    _scores(reward, samples)
-    for row, (sample, content) in enumerate(zip(samples, before, strict=True)):
-        after = _content(sample)
-        changed = [name for name, x in content.items() if after[name] != x]
-        expect(not changed, "samples that are as they were before scoring",
-               f"another {', '.join(changed)} in row {row}",
-               "a change in place (thumbnail, putpixel, paste, pop); work on a copy")  # fmt: skip
-
-
-def _content(sample: Sample) -> dict[str, Any]:
-    prompt = sample.prompt
-    parts = {"prompt.text": prompt.text, "prompt.image": prompt.image, "prompt.target": prompt.target}
-    parts |= {"prompt.meta": prompt.meta, "output": sample.output, "group": sample.group, "info": sample.info}
-    return {name: _plain(part) for name, part in parts.items()}
-
-
-def _plain(value: Any) -> Any:
-    from PIL import Image
-
-    if isinstance(value, Image.Image):
-        return value.mode, value.size, value.tobytes(), value.getpalette()
-    if isinstance(value, Mapping):
-        return {key: _plain(x) for key, x in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(x) for x in value]
-    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)
 
 
 def _global_rng(reward: Reward, samples: Sequence[Sample]) -> None:

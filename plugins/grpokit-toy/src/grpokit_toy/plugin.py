@@ -55,7 +55,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
     yield PresetSpec(
         name="toy-glyph",
         factory="grpokit_toy:presets/toy-glyph.yaml",
-        summary="toy-glyph learns to write legible words from SSIM and OCR, in about a minute on two cores",
+        summary="toy-glyph learns to write legible words from SSIM and OCR",
         install="pip install 'grpokit[demo]'",
     )
     yield PresetSpec(
