@@ -1,0 +1,52 @@
+"""What worker processes give and cost: `ssim` on 64 pictures of 512 x 512, in the run's process and in workers.
+
+    OMP_NUM_THREADS=1 python benchmarks/workers.py [--workers 2] [--passes 4]
+
+The ways take turns, and the fastest pass of each counts. Scores must be equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+
+from PIL import Image
+
+from grpokit import Prompt, Sample, registry
+from grpokit.workers import PooledReward
+
+SIDE, PICTURES, GROUP = 512, 64, 8
+
+
+def main() -> None:
+    """Print the speed of each way, the run's own process being 1."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--passes", type=int, default=4)
+    wanted = parser.parse_args()
+    prompt = Prompt(text="noise", target=_noise(60))
+    samples = [Sample(prompt=prompt, output=_noise(20 + i), group=i // GROUP) for i in range(PICTURES)]
+    pools = {f"{n} worker(s)": PooledReward("ssim", workers=n) for n in sorted({1, wanted.workers})}
+    own: Callable[[Sequence[Sample]], Sequence[float]] = registry.create("reward", "ssim")
+    ways = {"own process": own, **pools}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    scores = {name: reward(samples) for name, reward in ways.items()}  # processes start, nothing is timed
+    assert all(found == scores["own process"] for found in scores.values())
+    for _ in range(wanted.passes):
+        for name, reward in ways.items():
+            start = time.perf_counter()
+            reward(samples)
+            seconds[name].append(time.perf_counter() - start)
+    for name, found in seconds.items():
+        print(f"{name:<12} {min(seconds['own process']) / min(found):.2f}")
+    for pool in pools.values():
+        pool.close()
+
+
+def _noise(sigma: float) -> Image.Image:
+    return Image.effect_noise((SIDE, SIDE), sigma).convert("RGB")
+
+
+if __name__ == "__main__":
+    main()
