@@ -43,7 +43,8 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         UsageError: another process trains there, or the folder cannot be made.
     """
-    path = folder.with_name(f".{folder.name}.lock")
+    real = Path(os.path.realpath(folder))  # a link to it is the same folder
+    path = real.parent / f".{real.name}.lock"
     new = [place for place in path.parents if not place.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,32 +91,33 @@ def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
     Raises:
         UsageError: the folder is in use, holds something else, cannot be made, or has nothing to resume.
     """
-    former = folder.with_name(f".{folder.name}.replaced")
+    real = Path(os.path.realpath(folder))  # a link to a run stays a link
+    former = real.parent / f".{real.name}.replaced"
     try:
         if former.exists():  # a replacement was killed while it was set up
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(former, folder)
+            shutil.rmtree(real, ignore_errors=True)
+            os.replace(former, real)
         used = _check(folder, resume=resume, overwrite=overwrite)
-        new = [place for place in (folder, *folder.parents) if not place.exists()]
+        new = [place for place in (real, *real.parents) if not place.exists()]
         if used and overwrite:
-            os.replace(folder, former)
-        folder.mkdir(parents=True, exist_ok=True)
+            os.replace(real, former)
+        real.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"The run folder {folder} cannot be made: {error}.") from error
     try:
         yield
     except BaseException:
         if former.exists():
-            shutil.rmtree(folder)
-            os.replace(former, folder)
+            shutil.rmtree(real)
+            os.replace(former, real)
         elif new:
-            shutil.rmtree(folder)
+            shutil.rmtree(real)
             with suppress(OSError):  # of a parent that something else was put into meanwhile
                 for parent in new[1:]:
                     parent.rmdir()
         raise
     if former.exists():
-        gone = folder.with_name(f".{folder.name}.deleted")
+        gone = real.parent / f".{real.name}.deleted"
         shutil.rmtree(gone, ignore_errors=True)
         os.replace(former, gone)  # half of a run that is being deleted is never put back
         shutil.rmtree(gone, ignore_errors=True)

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError, checkpoint, config, run
-from grpokit.folder import locked
+from grpokit.folder import claimed, locked
 from switched import Switch
 
 STEPS = 6
@@ -409,4 +409,23 @@ def test_a_lock_leaves_no_folder_behind(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     place = tmp_path / "file" / "out"
     with pytest.raises(UsageError, match=r"The run folder .*file/out cannot be made"), locked(place):
+        raise AssertionError
+
+
+def test_a_link_to_a_run_is_that_run(tmp_path: Path) -> None:
+    header = ("config.yaml", "versions.json")
+    place, link, unmade = tmp_path / "disk" / "run", tmp_path / "out", tmp_path / "unmade"
+    link.symlink_to(place)
+    unmade.symlink_to(tmp_path / "disk" / "later")
+    for folder in (link, unmade, link, link):  # neither is there at first; then one is replaced, twice
+        with claimed(folder, resume=False, overwrite=True):
+            assert not list(folder.iterdir())
+            for name in header:
+                (folder / name).write_text("{}")
+    with pytest.raises(ZeroDivisionError), claimed(link, resume=False, overwrite=True):
+        raise ZeroDivisionError
+    assert sorted(file.name for file in place.iterdir()) == sorted(header)
+    assert link.is_symlink()
+    assert sorted(entry.name for entry in place.parent.iterdir()) == ["later", "run"]
+    with locked(place), pytest.raises(UsageError, match=r"^Another process .* is training in .*/out\. "), locked(link):
         raise AssertionError

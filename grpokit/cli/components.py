@@ -146,7 +146,7 @@ def _graded(climb: Climb, found: Sequence[Outcome]) -> str:
         return f"ladder: not climbed, since {UNSCORED}"
     try:
         return f"ladder\n{climb.report}"
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return f"ladder: not climbed, since the reward raised {type(error).__name__}"
 
 

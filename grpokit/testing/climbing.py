@@ -153,7 +153,10 @@ def _scorable(
         ]
         try:
             values = _scored(reward, probe, prompts)
-        except Exception as error:  # what it lacks here says nothing of its own samples, on which it is checked too
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # what it lacks here says nothing of its own samples, on which it is checked too
             said = f" ({_cut(told(error))})" if found is targets else said
             continue
         if all(math.isfinite(x) for row in values for x in row):
@@ -198,7 +201,7 @@ def _differ(
 ) -> bool:
     try:
         after = _scored(reward, probe, prompts)
-    except Exception:  # it asks for what was taken away
+    except (Exception, SystemExit):  # it asks for what was taken away
         return True
     pairs = [(a, b) for x, y in zip(before, after, strict=True) for a, b in zip(x, y, strict=True)]
     return not all(abs(a - b) <= SAME for a, b in pairs)  # so written that NaN differs

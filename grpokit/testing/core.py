@@ -101,7 +101,7 @@ class Check:
                 if self.weakness:
                     raise KnownWeakness(f"known weakness: {self.weakness}") from failed
                 raise CheckError(f"{self.name}: {failed}") from failed
-            except Exception as error:  # a component may raise anything
+            except (Exception, SystemExit) as error:  # a component may raise anything
                 own = isinstance(error, GrpokitError)
                 came = f"{type(error).__name__}: {error}" if own else told(error, place=True)
                 cause = "" if own else " Usual cause: a bug; run this check in a debugger."

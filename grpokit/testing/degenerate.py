@@ -92,7 +92,7 @@ def _one(reward: Reward, sample: Sample, what: str) -> None:
             values = [float(x) for x in reward([sample])]
     except GrpokitError:
         return
-    except Exception as error:  # whatever comes is the finding
+    except (Exception, SystemExit) as error:  # whatever comes is the finding
         expect(False, f"a number, NaN or a GrpokitError for {what}", repr(error),
                "a size, mode or length that was not thought of; grpokit.images.to_rgb reads every mode")  # fmt: skip
     expect(len(values) == 1 and not math.isinf(values[0]), f"a finite number or NaN for {what}", f"{values}",

@@ -21,6 +21,8 @@ from grpokit import registry
 from grpokit.specs import RewardSpec
 from grpokit.testing.core import NotChecked, expect, in_new_python
 
+_FAILED = re.compile(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b")
+
 _CODE = """
 import json, sys
 blocked, name, params = json.loads({given!r})
@@ -83,7 +85,7 @@ def check_declared(spec: RewardSpec) -> None:
 def undeclared(package: str, module: str) -> list[tuple[str, str, str]]:
     """What a module, and those of its own distribution that it imports, import from distributions not declared.
 
-    Imports for type checkers only, and those in a `try` that catches their failure, are left out.
+    Imports for type checkers only, and those in a `try` or a `suppress` that catches their failure, are left out.
 
     Args:
         package: the distribution.
@@ -97,7 +99,9 @@ def undeclared(package: str, module: str) -> list[tuple[str, str, str]]:
     fine = _required(package, extras=True) | _required("grpokit") | {"grpokit", _canonical(package)}
     own = {top for top, names in homes.items() if _canonical(package) in map(_canonical, names)}
     found: dict[str, tuple[str, str, str]] = {}
-    for name, place in _imported(module, own | {module.partition(".")[0]}):
+    top = module.partition(".")[0]
+    others = own and top not in own and homes.get(top)  # its imports are for that distribution to declare
+    for name, place in [(top, "its spec's factory")] if others else _imported(module, own | {top}):
         names = homes.get(name, [])
         if names and name not in sys.stdlib_module_names and not fine & set(map(_canonical, names)):
             found.setdefault(names[0], (name, names[0], place))
@@ -150,6 +154,8 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, int]]:
         yield from ((f"{name}.{alias.name}", node.lineno) for alias in node.names)
     elif isinstance(node, ast.Try) and any(map(_catches, node.handlers)):
         inside = [*node.handlers, *node.orelse, *node.finalbody]
+    elif isinstance(node, ast.With) and any(map(_suppresses, node.items)):
+        inside = []
     elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         inside = node.orelse
     for part in inside:
@@ -158,8 +164,13 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, int]]:
 
 def _catches(handler: ast.ExceptHandler) -> bool:
     """Whether a handler catches an import that fails."""
-    caught = "" if handler.type is None else ast.unparse(handler.type)
-    return not caught or re.search(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b", caught) is not None
+    return handler.type is None or _FAILED.search(ast.unparse(handler.type)) is not None
+
+
+def _suppresses(item: ast.withitem) -> bool:
+    """Whether `contextlib.suppress` passes over an import that fails."""
+    written = ast.unparse(item.context_expr)
+    return "suppress(" in written and _FAILED.search(written) is not None
 
 
 def third_party(package: str) -> list[str]:

@@ -63,7 +63,7 @@ def accepted(reward: Reward) -> frozenset[str]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a kind that may not be the reward's
                 values = [float(x) for x in reward(example_samples({kind}))]
-        except Exception:  # refused; the check `wrong-type` says whether clearly enough
+        except (Exception, SystemExit):  # refused; the check `wrong-type` says whether clearly enough
             continue
         if any(math.isfinite(x) for x in values):
             found.add(kind)

@@ -64,5 +64,5 @@ def read(policy: Policy, prompts: Sequence[Prompt]) -> None:
         policy.rollout(prompts, 1, seeds=seeds)
     except UsageError:
         raise
-    except Exception:  # for the checks to say
+    except (Exception, SystemExit):  # for the checks to say
         return

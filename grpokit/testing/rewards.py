@@ -180,7 +180,7 @@ def _wrong_type(reward: Reward, samples: Sequence[Sample]) -> None:
         values = _scores(reward, [wrong])
     except GrpokitError:
         return
-    except Exception as error:  # whatever comes is the finding
+    except (Exception, SystemExit) as error:  # whatever comes is the finding
         expect(False, "a GrpokitError, or NaN, for an output of an unknown type", repr(error), cause)
     else:
         expect(all(map(math.isnan, values)), "a GrpokitError, or NaN, for an output of an unknown type",
@@ -190,6 +190,6 @@ def _wrong_type(reward: Reward, samples: Sequence[Sample]) -> None:
 def _empty(reward: Reward) -> None:
     try:
         values: Any = list(reward([]))
-    except Exception as error:  # whatever comes is the finding
+    except (Exception, SystemExit) as error:  # whatever comes is the finding
         values = repr(error)
     expect(values == [], "an empty list for no samples", f"{values}", "a maximum, a mean or a stack of nothing")

@@ -35,11 +35,11 @@ class Trial:
         self.after: list[dict[str, Any]] = []
 
     @functools.cached_property
-    def _answer(self) -> tuple[Any, Exception | None]:
+    def _answer(self) -> tuple[Any, BaseException | None]:
         self.before = [content(sample) for sample in self.samples]
         try:
             return self.reward(self.samples), None
-        except Exception as error:  # whatever comes is the finding
+        except (Exception, SystemExit) as error:  # whatever comes is the finding
             return None, error
         finally:
             self.after = [content(sample) for sample in self.samples]
@@ -82,7 +82,7 @@ class Trial:
         for row, sample in enumerate(self.samples):
             try:
                 self.reward([sample])
-            except Exception:  # the first call's is told
+            except (Exception, SystemExit):  # the first call's is told
                 wrong.append(row)
         if len(wrong) == len(self.samples):
             return "on every sample"
@@ -117,8 +117,15 @@ def content(sample: Sample) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    import numpy as np
+    import torch
     from PIL import Image
 
+    # the repr of a tensor or an array leaves out digits and the middle
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        return str(value.dtype), list(value.shape), value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, Image.Image):
         return value.mode, value.size, value.tobytes(), value.getpalette()
     if isinstance(value, Mapping):
