@@ -12,21 +12,18 @@ import os
 import pickle
 import queue
 import signal
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from grpokit import errors, registry
-from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError, a_type
+from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError
+from grpokit.serving import one_line, serve
 from grpokit.specs import RewardSpec
 from grpokit.types import Sample
 
@@ -245,12 +242,12 @@ class _Worker:
                 return
             try:
                 pipe, theirs = _SPAWN.Pipe()
-                process = _SPAWN.Process(target=_serve, args=(theirs, self.use, self.params), daemon=True)
+                process = _SPAWN.Process(target=serve, args=(theirs, self.use, self.params), daemon=True)
                 with _interrupts_held_back():
                     process.start()
             except OSError as error:
                 raise UsageError(
-                    f"a worker process for '{self.use}' cannot be started ({_one_line(error)}). Set fewer `workers`."
+                    f"a worker process for '{self.use}' cannot be started ({one_line(error)}). Set fewer `workers`."
                 ) from error
             theirs.close()  # else its end would not be seen
             self.pipe, self.process, self.built = pipe, process, False
@@ -293,7 +290,7 @@ class _Worker:
             data = pickle.dumps(samples)  # by value: multiprocessing's own would move tensors to shared memory
         except Exception as error:  # of whatever a sample holds
             raise UsageError(
-                f"samples cannot be sent to its worker process ({_one_line(error)}). Take `workers` out, so that it "
+                f"samples cannot be sent to its worker process ({one_line(error)}). Take `workers` out, so that it "
                 "runs in the run's own process."
             ) from error
         for _ in range(_TRIES):
@@ -369,8 +366,7 @@ def _opened(rows: Sequence[int], answer: bytes) -> Portion:
         state, *said = pickle.loads(answer)  # noqa: S301 (of our own process)
     except Exception as error:  # of whatever the reward made
         raise RewardError(
-            f"what it returned cannot be read in the run's process ({_one_line(error)}); expected one number per "
-            "sample."
+            f"what it returned cannot be read in the run's process ({one_line(error)}); expected one number per sample."
         ) from error
     if state == "values":
         return Portion(rows=rows, values=said[0])
@@ -383,74 +379,3 @@ def _error(kind: str, text: str) -> GrpokitError:
     """An error of grpokit's own, as the worker process raised it."""
     found = getattr(errors, kind, UsageError)
     return found(text)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-
-
-def _serve(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
-    """What a worker process does: build the reward, then score what comes until nothing more can come."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the run's own decides
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    os.setsid()  # so that what the reward starts can be ended with it
-    if "OMP_NUM_THREADS" not in os.environ:  # the processes share the cores
-        os.environ["OMP_NUM_THREADS"] = "1"
-        if "torch" in sys.modules:  # the user's script imports it, so it has looked there already
-            sys.modules["torch"].set_num_threads(1)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    try:
-        reward = registry.create("reward", use, params)
-        if not callable(reward):
-            raise PluginError(f"The reward '{use}' gave a {type(reward).__name__}, which cannot be called.")
-    except GrpokitError as error:
-        pipe.send(("failed", type(error).__name__, str(error)))
-        return
-    pipe.send(("built",))
-    while True:
-        try:
-            samples = pipe.recv()
-        except EOFError:
-            return
-        except Exception as error:  # a sample's class may not be importable here
-            samples = error
-        pipe.send("taken")
-        pipe.send_bytes(_answer(reward, samples))
-
-
-def _leave_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.killpg(0, signal.SIGKILL)  # what the reward has started, and this process itself
-
-
-def _answer(reward: Any, samples: list[Sample] | Exception) -> bytes:
-    torch = sys.modules.get("torch")  # a reward that does without it is spared its import
-    try:
-        if isinstance(samples, Exception):
-            raise UsageError(f"samples cannot be read in its worker process ({_one_line(samples)}). Take `workers` out")
-        with torch.no_grad() if torch else nullcontext():
-            values = reward(samples)
-    except UsageError as error:
-        return _packed("error", type(error).__name__, str(error))
-    except (Exception, SystemExit) as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(place.filename).name}, line {place.lineno}, in {place.name}"
-        return _packed("failure", f"raised {_one_line(error)} ({where})")
-    try:
-        return _packed("values", _plain(values))
-    except Exception:  # of whatever the reward made
-        return _packed("error", "RewardError", f"it returned {a_type(values)}; expected one number per sample.")
-
-
-def _packed(*answer: Any) -> bytes:
-    return pickle.dumps(answer)
-
-
-def _plain(values: Any) -> Any:
-    """Without arrays, so that the run's process need not share memory with this one."""
-    of_library = type(values).__module__.partition(".")[0] in ("numpy", "torch")
-    if of_library:
-        return values.tolist()
-    return [_plain(x) for x in values] if isinstance(values, (list, tuple)) else values
