@@ -496,6 +496,10 @@ IMPORTS = {
             import math
         with contextlib.suppress(ImportError):
             import scipy.linalg
+        if importlib.util.find_spec("scipy"):
+            import scipy.fft
+        import lpips  # declared by the extra of another that is asked for
+        import rapidocr  # of a distribution that stands in for one which is not installed
         def engine():
             import pytest
         class Score: ...
@@ -510,7 +514,12 @@ def test_what_a_reward_imports_must_be_declared(tmp_path: Path, monkeypatch: pyt
         file.write_text(textwrap.dedent(code))
     record = tmp_path / "spread_reward-1.0.dist-info"
     record.mkdir()
-    requires = "Requires-Dist: grpokit\nRequires-Dist: scikit_image>=0.24\nRequires-Dist: pytest; extra == 'engine'\n"
+    declared = ("grpokit", "scikit_image>=0.24", "pytest; extra == 'engine'", "Other[Far_Sight]>=1", "rapidocr-headless")
+    requires = "".join(f"Requires-Dist: {line}\n" for line in declared)
+    other = tmp_path / "other-1.0.dist-info"
+    other.mkdir()
+    asked = "Requires-Dist: lpips; extra == 'far-sight'\nRequires-Dist: scipy; extra == 'near'\n"
+    (other / "METADATA").write_text(f"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n{asked}")
     (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: spread-reward\nVersion: 1.0\n{requires}")
     (record / "top_level.txt").write_text("spread\nspread_plugin\n")
     (record / "entry_points.txt").write_text("[grpokit]\nspread = spread_plugin\n")

@@ -22,6 +22,8 @@ from grpokit.specs import RewardSpec
 from grpokit.testing.core import NotChecked, expect, in_new_python
 
 _FAILED = re.compile(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b")
+_NAME = re.compile(r"([\w.-]+)\s*(?:\[([^\]]*)\])?")  # of a line such as "grpokit[ocr]>=0.1; python_version > '3'"
+_EXTRA = re.compile(r""";.*\bextra\s*==\s*['"]([\w.-]+)""")
 
 _CODE = """
 import json, sys
@@ -85,7 +87,8 @@ def check_declared(spec: RewardSpec) -> None:
 def undeclared(package: str, module: str) -> list[tuple[str, str, str]]:
     """What a module, and those of its own distribution that it imports, import from distributions not declared.
 
-    Imports for type checkers only, and those in a `try` or a `suppress` that catches their failure, are left out.
+    Imports for type checkers only are left out, and those after `find_spec` or in a `try` or a `suppress` that catches
+    their failure. `cv2` of opencv-python-headless is fine where opencv-python is declared and not installed.
 
     Args:
         package: the distribution.
@@ -97,13 +100,16 @@ def undeclared(package: str, module: str) -> list[tuple[str, str, str]]:
     """
     homes = importlib.metadata.packages_distributions()
     fine = _required(package, extras=True) | _required("grpokit") | {"grpokit", _canonical(package)}
+    absent = {name.partition("-")[0] for name in fine if not _installed(name)}
     own = {top for top, names in homes.items() if _canonical(package) in map(_canonical, names)}
     found: dict[str, tuple[str, str, str]] = {}
     top = module.partition(".")[0]
     others = own and top not in own and homes.get(top)  # its imports are for that distribution to declare
     for name, place in [(top, "its spec's factory")] if others else _imported(module, own | {top}):
         names = homes.get(name, [])
-        if names and name not in sys.stdlib_module_names and not fine & set(map(_canonical, names)):
+        known = {_canonical(n) for n in names}
+        variant = absent & {n.partition("-")[0] for n in known}
+        if names and name not in sys.stdlib_module_names and not fine & known and not variant:
             found.setdefault(names[0], (name, names[0], place))
     return list(found.values())
 
@@ -156,7 +162,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, int]]:
         inside = [*node.handlers, *node.orelse, *node.finalbody]
     elif isinstance(node, ast.With) and any(map(_suppresses, node.items)):
         inside = []
-    elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+    elif isinstance(node, ast.If) and re.search(r"\b(TYPE_CHECKING|find_spec)\b", ast.unparse(node.test)):
         inside = node.orelse
     for part in inside:
         yield from _imports(part, package)
@@ -182,9 +188,30 @@ def third_party(package: str) -> list[str]:
 
 
 def _required(package: str, *, extras: bool = False) -> set[str]:
+    """The distributions that one declares, with those that the extras it names bring, and if asked its own extras."""
     lines = importlib.metadata.requires(package) or []
-    plain = [line for line in lines if extras or not re.search(r";.*\bextra\b", line)]
-    return {_canonical(re.match(r"[\w.-]+", line)[0]) for line in plain}  # type: ignore[index]
+    found: set[str] = set()
+    for line in lines:
+        name, asked = _NAME.match(line).groups("")  # type: ignore[union-attr]
+        if extras or not _EXTRA.search(line):
+            found.add(_canonical(name))
+            found |= _brought(name, {_canonical(extra) for extra in re.findall(r"[\w.-]+", asked)})
+    return found
+
+
+def _brought(package: str, extras: Collection[str]) -> set[str]:
+    """The distributions that some extras of one bring."""
+    lines = importlib.metadata.requires(package) or [] if extras and _installed(package) else []
+    named = {line: _EXTRA.search(line) for line in lines}
+    own = [line for line, extra in named.items() if extra and _canonical(extra[1]) in extras]
+    return {_canonical(_NAME.match(line)[1]) for line in own}  # type: ignore[index]
+
+
+def _installed(package: str) -> bool:
+    try:
+        return bool(importlib.metadata.distribution(package))
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 def _canonical(name: str) -> str:
