@@ -153,13 +153,15 @@ class Tally:
 
     def add(self, row: Row) -> None:
         """Count a row."""
+        for name in (*row.scores, "reward"):
+            self.columns.setdefault(name, [])
         if row.problem:
             self.problems[row.entry.where] = row.problem
             return
         self.names.append(row.entry.where)
         self.groups.append(row.entry.group)
         for name, value in {**row.scores, "reward": row.reward}.items():
-            self.columns.setdefault(name, []).append(value)
+            self.columns[name].append(value)
 
     def summary(self) -> dict[str, Column]:
         """Reward -> its summary; the weighted sum stands last, under "reward"."""

@@ -330,6 +330,21 @@ def test_files_that_cannot_be_read_are_named_and_the_others_scored(call: Call, t
     assert found[0]["error"].startswith("pictures/1.png cannot be read as a picture")
 
 
+def test_when_no_file_can_be_read_the_tables_say_so(call: Call, tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_text("no picture")
+    done = call(".", "--reward", "mse")
+    assert done.code == 2
+    assert [line.split() for line in done.out.splitlines()[:3]] == [
+        ["file", "mse", "prompt"],
+        ["a.png", "unreadable"],
+        ["b.png", "unreadable"],
+    ]
+    assert table(done.out)["mse"] == ["-", "-", "-", "-", "0", "0"]
+    assert done.err.startswith("error: 2 of 2 samples are missing or unreadable, so without a score: a.png cannot")
+    assert "No sample could be scored by" not in done.err  # the reward has seen none
+
+
 def test_bad_lines_are_named_and_the_others_scored(call: Call, tmp_path: Path) -> None:
     picture(tmp_path / "a.png", 51)
     (tmp_path / "r.jsonl").write_text(

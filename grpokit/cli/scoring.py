@@ -283,7 +283,7 @@ def _say_what_is_missing(
         found = [_named(name, problem.rstrip(".")) for name, problem in tally.problems.items()]
         some = f"{len(found):,} of {counted(total, 'sample')} {'is' if len(found) == 1 else 'are'}"
         wrong.append(f"{some} missing or unreadable, so without a score: {_listed(found, between='; ')}.")
-    silent = [name for name, column in tally.summary().items() if not column.scored and name != "reward"]
+    silent = [n for n, column in tally.summary().items() if column.unscored and not column.scored and n != "reward"]
     if silent:
         said = "; nor by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
         wrong.append(
