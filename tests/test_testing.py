@@ -514,7 +514,13 @@ def test_what_a_reward_imports_must_be_declared(tmp_path: Path, monkeypatch: pyt
         file.write_text(textwrap.dedent(code))
     record = tmp_path / "spread_reward-1.0.dist-info"
     record.mkdir()
-    declared = ("grpokit", "scikit_image>=0.24", "pytest; extra == 'engine'", "Other[Far_Sight]>=1", "rapidocr-headless")
+    declared = (
+        "grpokit",
+        "scikit_image>=0.24",
+        "pytest; extra == 'engine'",
+        "Other[Far_Sight]>=1",
+        "rapidocr-headless",
+    )
     requires = "".join(f"Requires-Dist: {line}\n" for line in declared)
     other = tmp_path / "other-1.0.dist-info"
     other.mkdir()
