@@ -134,6 +134,9 @@ def _train(
             found = _evaluate(config, policy, terms, held_out)
             journal.evaluation(trainer.completed, found)
             watcher.evaluated(trainer.completed, found)
+            for line in found.scores.notes:
+                journal.warning(trainer.completed, f"held-out prompts: {line}")
+                watcher.say(f"warning, held-out prompts: {line}")
             keep_best()
 
     def keep_best() -> None:

@@ -482,6 +482,29 @@ def test_a_reward_that_raises_may_be_skipped(call: Call, tmp_path: Path) -> None
     assert found[1]["reward"] == found[1]["rewards/length/mean"]
 
 
+def test_a_reward_that_is_skipped_on_held_out_prompts_is_told(call: Call, tmp_path: Path) -> None:
+    use = reward_file(
+        tmp_path,
+        "def score(samples):\n"
+        "    if samples[-1].prompt.text == '4':\n"
+        "        raise ValueError('no fours')\n"
+        "    return [float(len(s.output)) for s in samples]\n",
+    )
+    config(tmp_path, rewards=[{"use": use, "on_error": "skip"}, {"use": "length", "maximum": 3}], trainer__steps=1)
+    (tmp_path / "three.jsonl").write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(1, 4)))
+    done = call("train", "c.yaml", "data.jsonl=three.jsonl")
+    assert done.code == 0, done.err
+    said = re.findall(r"warning, held-out prompts: Reward 'score' .*no fours.* left 3 rows unscored\.", done.out)
+    assert len(said) == 2, done.out  # before and after
+    noted = [row for row in rows(tmp_path / "out" / "warnings.jsonl") if "no fours" in row["message"]]
+    assert [row["step"] for row in noted] == [0, 1]
+    assert noted[0]["message"] == said[0].removeprefix("warning, ")
+    found = call("evaluate", "out")
+    assert found.code == 0, found.err
+    told = [line.partition(" Reward")[0] for line in found.err.splitlines() if "no fours" in line]
+    assert told == ["warning, before:", "warning, after:"]
+
+
 def test_a_full_disk(call: Call, tmp_path: Path) -> None:
     """No file may grow beyond 3,000 bytes: the checkpoint does not fit, and leaves nothing behind."""
     import resource

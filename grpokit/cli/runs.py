@@ -156,6 +156,8 @@ def evaluate(
                 mixed_precision=config.trainer.mixed_precision,
             )
             columns[label] = found.summary()
+            for line in found.scores.notes:
+                print(f"warning, {label}: {line}", file=sys.stderr)
     finally:
         build.close(terms)
     _print_scores(columns)
