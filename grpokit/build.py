@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from grpokit import config as configs
-from grpokit import data, registry
+from grpokit import data, devices, registry
 from grpokit.advantages import AdvantageFn
 from grpokit.config import Component, RewardConfig, RunConfig
 from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest
@@ -43,7 +43,9 @@ def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunC
     if isinstance(source, str) and names_preset(source):
         return _read_preset(source, overrides)
     if os.path.isfile(path / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
-        return configs.load(path / "config.yaml", [*overrides, f"run.dir={path}"]), path.resolve().name
+        config = configs.load(path / "config.yaml", overrides)
+        config.run.dir = str(path)  # wherever it was when it was written
+        return config, path.resolve().name
     if path.suffix in (".yaml", ".yml") or os.path.isfile(path):
         return configs.load(path, overrides), path.stem
     if os.path.isdir(path):
@@ -81,7 +83,7 @@ def _at(config: RunConfig, *path: str | int) -> Iterator[None]:
 
 
 def policy(config: RunConfig) -> Policy:
-    """Build the policy."""
+    """Build the policy, on the config's device."""
     with _at(config, "policy"):
         built = registry.create("policy", config.policy.use, config.policy.params)
         missing = missing_methods(built)
@@ -90,6 +92,8 @@ def policy(config: RunConfig) -> Policy:
                 f"Policy '{config.policy.use}' lacks {', '.join(missing)} of the policy contract (it is of type "
                 f"{type(built).__name__})."
             )
+    with _at(config, "trainer", "device"):
+        devices.place(built.modules(), devices.find(config.trainer.device))
     return built  # type: ignore[no-any-return]
 
 

@@ -7,14 +7,52 @@ rollout, replay and reference, and asks accelerate for the backward pass, the lo
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from grpokit.errors import UsageError
+
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def find(device: str) -> torch.device:
+    """Where a policy is to be.
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+
+    Raises:
+        UsageError: it is not there.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device is 'cuda', but torch finds no CUDA device. Use device: auto or cpu.")
+    return torch.device("cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda")
+
+
+def place(modules: Mapping[str, torch.nn.Module], device: torch.device) -> None:
+    """Move modules to a device, unless all their parameters are there."""
+    for module in modules.values():
+        if any(p.device != device for p in module.parameters()):
+            module.to(device)
+
+
+def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManager[Any]:
+    """The context in which a policy computes; accelerate's own would follow the last trainer that was made.
+
+    Args:
+        device: where the policy is.
+        mixed_precision: "no", "bf16" or "fp16".
+    """
+    return torch.autocast(device.type, _DTYPES[mixed_precision]) if mixed_precision in _DTYPES else nullcontext()
 
 
 def make_accelerator(
@@ -37,12 +75,8 @@ def make_accelerator(
             f"The world size is {world}: this version of grpokit trains in one process. Start it without torchrun "
             "or accelerate launch, on one GPU."
         )
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device is 'cuda', but torch finds no CUDA device. Use device: auto or cpu.")
-    on_cpu = device == "cpu" or not torch.cuda.is_available()
-    if mixed_precision not in ("no", "bf16", "fp16"):
+    on_cpu = find(device).type == "cpu"
+    if mixed_precision not in ("no", *_DTYPES):
         raise UsageError(f"mixed_precision must be 'no', 'bf16' or 'fp16', got {mixed_precision!r}.")
     if mixed_precision == "fp16" and on_cpu:
         raise UsageError("mixed_precision 'fp16' needs a GPU; on a CPU use 'no'.")

@@ -47,6 +47,18 @@ class RunError(GrpokitError):
     """A run cannot go on: what happened, at which step, and what to do."""
 
 
+def reworded(error: GrpokitError, text: str) -> GrpokitError:
+    """The same kind of error with another message; a plugin's own class, which may want other arguments, becomes ours.
+
+    >>> class Mine(DataError):
+    ...     def __init__(self, file, line): super().__init__(f"{file}:{line}")
+    >>> reworded(Mine("a.txt", 3), "a.txt:3, in the config")
+    DataError('a.txt:3, in the config')
+    """
+    kind = next(k for k in type(error).__mro__ if k.__module__ == __name__)
+    return kind(text)  # type: ignore[no-any-return]
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `" (did you mean 'x'?)"` for the known name nearest to `name`, or an empty string.
 

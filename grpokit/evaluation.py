@@ -6,14 +6,13 @@ So the figures before and after training differ by the weights and by nothing el
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpokit.data import as_prompts
+from grpokit.devices import autocast
 from grpokit.errors import UsageError
 from grpokit.intervals import half_width
 from grpokit.memory import fitting
@@ -97,7 +96,7 @@ def draw(
     def attempt(size: int) -> list[Sample]:
         samples: list[Sample] = []
         for part in draws(seeds, samples_per_prompt, size):
-            with torch.no_grad(), _autocast(device, mixed_precision):
+            with torch.no_grad(), autocast(device, mixed_precision):
                 rollout = policy.rollout(
                     prompts[part.prompts], part.group_size, seeds=part.seeds.to(device), evaluate=evaluate
                 )
@@ -138,8 +137,3 @@ def evaluate(
         mixed_precision=mixed_precision,
     )
     return Evaluation(samples=samples, scores=score(terms, samples))
-
-
-def _autocast(device: torch.device, mixed_precision: str) -> AbstractContextManager[Any]:
-    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    return torch.autocast(device.type, dtypes[mixed_precision]) if mixed_precision in dtypes else nullcontext()

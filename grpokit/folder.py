@@ -110,11 +110,13 @@ def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
         if former.exists():
             shutil.rmtree(real)
             os.replace(former, real)
-        elif new:
+        elif not used:
             shutil.rmtree(real)
             with suppress(OSError):  # of a parent that something else was put into meanwhile
                 for parent in new[1:]:
                     parent.rmdir()
+            if not new:
+                real.mkdir()  # it was there, and empty
         raise
     if former.exists():
         gone = real.parent / f".{real.name}.deleted"

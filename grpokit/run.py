@@ -19,7 +19,7 @@ import torch
 
 from grpokit import build, checkpoint, record, registry, report
 from grpokit.config import RunConfig, differences, resolved
-from grpokit.errors import ConfigError, GrpokitError, RewardError, RunError, UsageError, nearest
+from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, reworded
 from grpokit.evaluation import Evaluation, evaluate
 from grpokit.folder import Journal, claimed, locked, versions, write_header
 from grpokit.policy import Policy
@@ -172,33 +172,28 @@ def _train(
             look()
         if resume and journal.last_evaluation == trainer.completed:
             keep_best()  # a failure may have come between the evaluation and this
-    with _stop_on_interrupt() as stop:
+    with _stop_on_signals() as stop, _nothing_lost(folder, journal, trainer, save):
         while trainer.completed < trainer.steps and not trainer.converged and not stop.is_set():
-            try:
-                done = trainer.step()
-                journal.step(done)
-                if config.run.record:
-                    record.write(folder, done, [term.weight for term in terms])
-                if done.step in (1, trainer.steps) or (every and done.step % every == 0) or trainer.converged:
-                    journal.groups(done, [term.weight for term in terms])
-                watcher.step(done)
-                _tell(watcher, "grpokit_step_end", report=done)
-                if every and done.step % every == 0:
-                    look()
-                if config.run.save_every and done.step % config.run.save_every == 0:
-                    save()
-            except (RewardError, UsageError, RunError) as error:
-                raise _told(error, folder, journal, trainer, save) from error
+            done = trainer.step()
+            journal.step(done)
+            if config.run.record:
+                record.write(folder, done, [term.weight for term in terms])
+            if done.step in (1, trainer.steps) or (every and done.step % every == 0) or trainer.converged:
+                journal.groups(done, [term.weight for term in terms])
+            watcher.step(done)
+            _tell(watcher, "grpokit_step_end", report=done)
+            if every and done.step % every == 0:
+                look()
+            if config.run.save_every and done.step % config.run.save_every == 0:
+                save()
             del done  # lets go of the rollout before the next one is drawn
-    if not (folder / "checkpoints" / f"step_{trainer.completed:06d}").exists():
-        save()
-    trainer.close()
-    interrupted = trainer.completed < trainer.steps and not trainer.converged
-    if not interrupted:
-        try:
+    with _nothing_lost(folder, journal, trainer, save):
+        if not (kept / f"step_{trainer.completed:06d}").exists():
+            save()
+        trainer.close()
+        interrupted = trainer.completed < trainer.steps and not trainer.converged
+        if not interrupted:
             look()
-        except (RewardError, UsageError, RunError) as error:
-            raise _told(error, folder, journal, trainer, save) from error
     report.write(folder)
     _tell(watcher, "grpokit_run_end", folder=folder)
     evaluations = read_rows(folder / "eval.jsonl")
@@ -267,10 +262,20 @@ def _changed_versions(folder: Path) -> list[str]:
     return [f"resumed with other versions ({', '.join(changes)}): the numbers may differ"] if changes else []
 
 
-def _told(
-    error: GrpokitError, folder: Path, journal: Journal, trainer: Trainer, save: Callable[[], Path]
-) -> GrpokitError:
-    """The error with what is left of the run, after saving what can be saved and writing the report."""
+@contextmanager
+def _nothing_lost(folder: Path, journal: Journal, trainer: Trainer, save: Callable[[], Path]) -> Iterator[None]:
+    """An error in here leaves what can be saved, a report, and words on how to go on."""
+    try:
+        yield
+    except GrpokitError as error:
+        raise reworded(error, f"{error}\n{_left(error, folder, journal, trainer, save)}.") from error
+    except Exception as error:  # a fault of the policy or of ours: its traceback is wanted, its run all the more
+        error.add_note(f"{_left(error, folder, journal, trainer, save)}.")
+        raise
+
+
+def _left(error: Exception, folder: Path, journal: Journal, trainer: Trainer, save: Callable[[], Path]) -> str:
+    """What is left of a run that failed, after saving what can be saved and writing the report."""
     remedy = "correct the input, then" if isinstance(error, UsageError) else "with the cause mended,"
     kept = folder / "checkpoints"
     last, here = checkpoint.latest(kept), kept / f"step_{trainer.completed:06d}"
@@ -291,9 +296,10 @@ def _told(
     except GrpokitError as second:
         left = f"The state after step {trainer.completed} could not be saved ({second}); {go_on}"
     with suppress(GrpokitError, OSError):  # a full disk may be the very cause
-        journal.warning(trainer.completed + 1, str(error))
+        said = str(error) if isinstance(error, GrpokitError) else f"{type(error).__name__}: {error}"
+        journal.warning(trainer.completed + 1, said)
         report.write(folder)
-    return type(error)(f"{error}\n{left}.")
+    return left
 
 
 def _tell(watcher: Watcher, hook: str, **arguments: Any) -> None:
@@ -302,8 +308,8 @@ def _tell(watcher: Watcher, hook: str, **arguments: Any) -> None:
 
 
 @contextmanager
-def _stop_on_interrupt() -> Iterator[threading.Event]:
-    """The first Ctrl-C sets the event, so that the step under way is finished; the second interrupts at once."""
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """The first Ctrl-C or SIGTERM sets the event, so that the step under way is finished; a second ends it at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -312,9 +318,11 @@ def _stop_on_interrupt() -> Iterator[threading.Event]:
     def handle(signum: int, frame: Any) -> None:
         stop.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -52,15 +52,19 @@ def read(text: str, name: str) -> tuple[Any, Source]:
 
 
 def parse_value(text: str) -> Any:
-    """Read the value of a `key=value` argument as a config file would.
+    """Read the value of a `key=value` argument as a config file would; only comments are not for arguments.
 
     Raises:
         yaml.YAMLError: it is not YAML.
 
     >>> parse_value("5e-6"), parse_value("010"), parse_value("no"), parse_value("1_000")
     (5e-06, 10, 'no', '1_000')
+    >>> parse_value("runs/try #2"), parse_value("'a' # b")
+    ('runs/try #2', 'a')
     """
-    return _load(text, Source(""))
+    value = _load(text, Source(""))
+    bare = value is None or (isinstance(value, str) and not text.lstrip().startswith(("'", '"', "|", ">", "!", "&")))
+    return text.strip() if bare and re.search(r"(^|\s)#", text) else value
 
 
 def write(data: Any) -> str:

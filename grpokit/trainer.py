@@ -22,7 +22,7 @@ from grpokit.advantages import AdvantageFn
 from grpokit.backward import Backward
 from grpokit.checked import LOW_PRECISION, CheckedPolicy
 from grpokit.data import as_prompts, prompt_indices
-from grpokit.devices import make_accelerator
+from grpokit.devices import autocast, make_accelerator, place
 from grpokit.errors import RunError, UsageError, counted
 from grpokit.memory import explained, fitting
 from grpokit.objectives import Objective, reduction_weights
@@ -121,7 +121,9 @@ class Trainer:
             torch.optim.AdamW(self.parameters, lr=learning_rate, weight_decay=weight_decay)
         )
         self.checked = CheckedPolicy(
-            policy, autocast=self.accelerator.autocast, entropy_grad=self.objective.entropy_coef != 0
+            policy,
+            autocast=lambda: autocast(self.device, mixed_precision),
+            entropy_grad=self.objective.entropy_coef != 0,
         )
         self._low_precision = mixed_precision != "no" or self.checked.low_precision
         self._gap_limit = guards.GapLimit.of(max_logprob_gap, low_precision=self._low_precision)
@@ -445,9 +447,7 @@ class Trainer:
 
     def _place_policy(self) -> list[torch.nn.Parameter]:
         modules = self.policy.modules()
-        for module in modules.values():
-            if any(p.device != self.device for p in module.parameters()):
-                module.to(self.device)
+        place(modules, self.device)
         parameters = {id(p): p for m in modules.values() for p in m.parameters() if p.requires_grad}
         if not parameters:
             raise UsageError(

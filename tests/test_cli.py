@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import grpokit
-from grpokit import cli
+from grpokit import RunError, Trainer, build, cli, run
 
 HERE = Path(__file__).parent
 METRICS = {  # design.md, section 4
@@ -292,6 +293,34 @@ def test_a_foreign_folder_is_left_alone(call: Call, tmp_path: Path, option: list
     assert (tmp_path / "out" / file).read_text() == "years of work"
 
 
+@pytest.mark.parametrize("name", ["out #2", "#2", "null", "2026", "a: b", "yes", "'quoted'"])
+def test_a_folder_of_any_name(call: Call, finished: Path, tmp_path: Path, name: str) -> None:
+    for folder in ("out", name):
+        shutil.copytree(finished / "out", tmp_path / folder)
+    shutil.copy(finished / "prompts.jsonl", tmp_path)
+    done = call("train", f"./{name}", "--overwrite", "trainer.steps=1", "run.eval_every=0")
+    assert done.code == 0, done.err
+    assert len(rows(tmp_path / name / "metrics.jsonl")) == 1
+    assert len(rows(tmp_path / "out/metrics.jsonl")) == 5
+    assert call("evaluate", f"./{name}").code == 0
+
+
+def test_a_folder_given_by_override_may_hold_a_hash(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=1)
+    assert call("train", "c.yaml", "run.dir=try #2").code == 0
+    assert (tmp_path / "try #2/metrics.jsonl").is_file()
+    assert not (tmp_path / "try").exists()
+
+
+def test_a_failed_start_leaves_an_empty_folder_empty(call: Call, tmp_path: Path) -> None:
+    use = reward_file(tmp_path, COUNTING.format(then='raise OSError("gone")'))
+    config(tmp_path, rewards=[{"use": use}])
+    (tmp_path / "out").mkdir()
+    assert call("train", "c.yaml").code == 1
+    assert list((tmp_path / "out").iterdir()) == []
+    assert call("train", "c.yaml", "rewards.0.use=length", "rewards.0.maximum=3").code == 0
+
+
 def test_a_file_is_no_folder(call: Call, tmp_path: Path) -> None:
     config(tmp_path)
     (tmp_path / "out").write_text("x")
@@ -448,6 +477,17 @@ def test_ctrl_c_in_the_last_step_ends_a_whole_run(call: Call, tmp_path: Path) ->
     assert done.out.splitlines()[-1] == "report: out/report.html"
 
 
+def test_sigterm_saves_too(call: Call, tmp_path: Path) -> None:
+    use = reward_file(tmp_path, COUNTING.format(then="if calls == 3:\n        signal.raise_signal(signal.SIGTERM)"))
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": use}])
+    before = signal.getsignal(signal.SIGTERM)
+    done = call("train", "c.yaml")
+    assert done.code == 130
+    assert done.out.splitlines()[-2] == "Stopped after step 3; the state is saved. Go on with:"
+    assert (tmp_path / "out/checkpoints/step_000003/state.json").is_file()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 # --- failures ------------------------------------------------------------------------------------------------------
 
 
@@ -521,6 +561,39 @@ def test_a_full_disk(call: Call, tmp_path: Path) -> None:
     assert list((tmp_path / "out/checkpoints").iterdir()) == []
 
 
+def test_a_full_disk_at_the_end(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=2)
+    written = []
+    monkeypatch.setattr("grpokit.run.report", SimpleNamespace(write=written.append))
+    monkeypatch.setattr(Trainer, "save", full)
+    done = call("train", "c.yaml")
+    assert done.code == 1
+    assert done.err == (
+        "error: no space left\nThe state after step 2 could not be saved (no space left); start anew with "
+        "--overwrite.\n"
+    )
+    assert written == [Path("out")]
+    assert rows(tmp_path / "out/warnings.jsonl")[-1]["message"] == "no space left"
+
+
+def full(*_: Any, **__: Any) -> None:
+    raise RunError("no space left")
+
+
+def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its traceback is shown, since it is a fault of the policy; what was learnt before is saved all the same."""
+    monkeypatch.chdir(tmp_path)
+    config(tmp_path, policy={"use": "tiny_policies:Falters", "step": 4}, data={"jsonl": "prompts.jsonl"})
+    with pytest.raises(ValueError, match="a fault in step 4") as caught:
+        run.train(build.read_config("c.yaml")[0], name="c")
+    assert caught.value.__notes__ == [
+        "The state after step 3 is saved in out/checkpoints/step_000003; with the cause mended, go on with --resume."
+    ]
+    assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2, 3]
+    assert rows(tmp_path / "out/warnings.jsonl")[-1] == {"step": 4, "message": "ValueError: a fault in step 4"}
+    assert (tmp_path / "out/report.html").is_file()
+
+
 def test_a_failed_evaluation_loses_no_step(call: Call, tmp_path: Path) -> None:
     then = 'if len(samples) == 12 and calls > 3:\n        raise OSError("gone")'  # 8 rows are training
     config(tmp_path, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}], trainer__steps=4)
@@ -572,6 +645,18 @@ def test_evaluate_before_and_after(call: Call, finished: Path, monkeypatch: pyte
         "held-out": ["before"],
         **{name: cells[:1] for name, cells in expected.items()},
     }
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says that there is no CUDA")
+@pytest.mark.parametrize("command", [("evaluate",), ("sample", "--prompt", "3"), ("train", "--overwrite")])
+def test_every_command_takes_the_device_of_the_config(
+    call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(finished)
+    done = call(command[0], "c.yaml", *command[1:], "trainer.device=cuda")
+    assert done.code == 2
+    assert done.err.endswith("device is 'cuda', but torch finds no CUDA device. Use device: auto or cpu.\n")
+    assert (finished / "out/metrics.jsonl").is_file()
 
 
 def test_evaluate_with_options(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,11 +50,11 @@ MAY_IMPORT = {
     "guards": "errors types reward advantages checked",
     "monitors": "reward",
     "backward": "types objectives pieces checked metrics",
-    "evaluation": "errors intervals types sampling policy reward data pieces memory",
+    "evaluation": "errors intervals types devices sampling policy reward data pieces memory",
     "testing": "errors specs types sampling policy reward objectives registry pieces",
     "trainer": "errors types sampling schedule devices policy reward advantages objectives data checkpoint pieces "
     "checked memory metrics guards monitors backward",
-    "build": "errors specs registry config types workers policy reward advantages objectives data trainer",
+    "build": "errors specs registry config types devices workers policy reward advantages objectives data trainer",
     "checking": "errors registry config types evaluation testing build",
     "folder": "errors registry source config report types images reward evaluation",
     "record": "errors types reward",

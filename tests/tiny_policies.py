@@ -117,6 +117,20 @@ class TinyTokens(Policy):
         load_model(self.net, str(folder / "net.safetensors"))
 
 
+class Falters(TinyTokens):
+    """Raises in one of its rollouts for training."""
+
+    def __init__(self, step: int = 1) -> None:
+        super().__init__()
+        self.step, self.drawn = step, 0
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        self.drawn += not evaluate
+        if self.drawn == self.step:
+            raise ValueError(f"a fault in step {self.step}")
+        return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+
 class TinyGaussian(TinyTokens):
     """Gaussian steps x' ~ N(x + net(x), std) in `dims` dimensions, one slice per step."""
 
