@@ -6,8 +6,6 @@ out wrong is told with its place in the config, and before anything is written.
 
 from __future__ import annotations
 
-import importlib.resources
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,11 +14,10 @@ from typing import Any
 
 import torch
 
-from grpokit import config as configs
 from grpokit import data, devices, registry
 from grpokit.advantages import AdvantageFn
 from grpokit.config import Component, RewardConfig, RunConfig
-from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest
+from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest, reworded
 from grpokit.objectives import Objective
 from grpokit.policy import Policy, missing_methods
 from grpokit.reward import RewardTerm
@@ -30,56 +27,13 @@ from grpokit.types import Prompt
 from grpokit.workers import PooledReward
 
 
-def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, str]:
-    """Read a preset, a file or a run folder; returns the config and a short name for it.
-
-    A text that is a preset's name is that preset, whatever lies in the current folder; `./name`, or a Path, is what
-    lies there.
-
-    Raises:
-        ConfigError: neither a preset nor a file, or the config is wrong.
-    """
-    path = Path(source)
-    if isinstance(source, str) and names_preset(source):
-        return _read_preset(source, overrides)
-    if os.path.isfile(path / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
-        config = configs.load(path / "config.yaml", overrides)
-        config.run.dir = str(path)  # wherever it was when it was written
-        return config, path.resolve().name
-    if path.suffix in (".yaml", ".yml") or os.path.isfile(path):
-        return configs.load(path, overrides), path.stem
-    if os.path.isdir(path):
-        raise ConfigError(
-            f"{path} is a folder without a config.yaml; expected a preset, a config file or a run folder."
-        )
-    return _read_preset(str(source), overrides)
-
-
-def names_preset(source: str) -> bool:
-    """Whether a preset is called so."""
-    return any(source == spec.name for _, spec in registry.specs("preset"))
-
-
-def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]:
-    try:
-        _, spec = registry.find("preset", source)
-    except PluginError as error:
-        raise ConfigError(f"{error} A config file would end in .yaml.") from error
-    package, _, inside = spec.factory.partition(":")
-    try:
-        text = importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
-    except (ImportError, OSError, ValueError) as error:
-        raise PluginError(f"Preset '{source}' should be the file {inside} in package {package}: {error}.") from error
-    return configs.parse(text, f"preset {source}", overrides), spec.name
-
-
 @contextmanager
 def _at(config: RunConfig, *path: str | int) -> Iterator[None]:
     """An error in here begins with the place of a key in the config."""
     try:
         yield
     except UsageError as error:
-        raise type(error)(f"{config.place(*path)}{error}") from error
+        raise reworded(error, f"{config.place(*path)}{error}") from error
 
 
 def policy(config: RunConfig) -> Policy:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from grpokit import build, registry
+from grpokit import build, presets, registry
 from grpokit.config import RunConfig
 from grpokit.errors import GrpokitError, UsageError
 from grpokit.evaluation import draw
@@ -72,7 +72,7 @@ def _preset_with(kind: str, name: str) -> RunConfig | None:
     """The config of the first preset that uses a component, or None."""
     for plugin, spec in registry.specs("preset"):
         try:
-            config, _ = build.read_config(f"{plugin.name}:{spec.name}")
+            config, _ = presets.read_config(f"{plugin.name}:{spec.name}")
         except GrpokitError:  # a broken preset is not what is checked
             continue
         used = [config.policy.use] if kind == "policy" else [reward.use for reward in config.rewards]

@@ -336,6 +336,9 @@ def _apply(data: dict[str, Any], override: str, source: Source) -> None:
         path.append(step)
         if last:
             here[step] = value
+            inside = [place for place in source.places if place[: len(path)] == tuple(path)]
+            for place in inside:  # what stood there is gone
+                del source.places[place]
             source.places[tuple(path)] = f"override {shown(override)}"
         else:
             here = here[step]

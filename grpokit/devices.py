@@ -18,7 +18,6 @@ from accelerate.state import AcceleratorState
 
 from grpokit.errors import UsageError
 
-
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 

@@ -55,7 +55,7 @@ def reworded(error: GrpokitError, text: str) -> GrpokitError:
     >>> reworded(Mine("a.txt", 3), "a.txt:3, in the config")
     DataError('a.txt:3, in the config')
     """
-    kind = next(k for k in type(error).__mro__ if k.__module__ == __name__)
+    kind = next(k for k in type(error).__mro__ if globals().get(k.__name__) is k)
     return kind(text)  # type: ignore[no-any-return]
 
 

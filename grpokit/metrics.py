@@ -6,6 +6,7 @@ where the meaning is the same.
 
 from __future__ import annotations
 
+import itertools
 import math
 import resource
 import sys
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from grpokit.advantages import zero_std_groups
-from grpokit.reward import Scores
+from grpokit.reward import Scores, weighted_sum
 
 
 class Stopwatch:
@@ -101,9 +102,8 @@ def reward_metrics(scores: Scores, groups: Tensor, advantages: Tensor) -> dict[s
     total, trained = scores.total, scores.trained
     known = ~total.isnan()
     quiet = zero_std_groups(trained.matrix, trained.weights, groups)
-    stds = [
-        float(part.std()) if len(part) > 1 else 0.0 for part in (total[known & (groups == g)] for g in groups.unique())
-    ]
+    own = [weighted_sum(trained.matrix[groups == g], trained.weights) for g in groups.unique()]  # gaps as in `quiet`
+    stds = [float(part.std()) if len(part) > 1 else 0.0 for part in (x[~x.isnan()] for x in own)]
     metrics = {
         "reward": float(total[known].mean()) if bool(known.any()) else float("nan"),
         "reward_std": sum(stds) / len(stds),
@@ -123,7 +123,35 @@ def reward_metrics(scores: Scores, groups: Tensor, advantages: Tensor) -> dict[s
         metrics[f"rewards/{name}/unscored"] = float(len(column) - len(kept))
         metrics[f"rewards/{name}/failed"] = float(failed)
         metrics[f"rewards/{name}/seconds"] = seconds
+    measured = [i for i, asked in enumerate(scores.asked) if asked]
+    for i, j in itertools.combinations(measured, 2):
+        found = correlation(scores.matrix[:, i], scores.matrix[:, j], groups)
+        if not math.isnan(found):
+            metrics[f"correlation/{scores.names[i]}/{scores.names[j]}"] = found
     return metrics
+
+
+def correlation(x: Tensor, y: Tensor, groups: Tensor) -> float:
+    """Pearson's, of two rewards' deviations from their group's mean, which is all that advantages are made of.
+
+    Args:
+        x: [B] scores, NaN where there is none.
+        y: [B] scores of another reward.
+        groups: [B] group ids.
+
+    Returns:
+        -1 (they pull apart) to 1 (they say the same); NaN where one of them is constant inside all groups.
+    """
+    both = ~(x.isnan() | y.isnan())
+    parts = [torch.stack([x[rows], y[rows]]) for g in groups.unique() if bool((rows := both & (groups == g)).any())]
+    if not parts:
+        return math.nan
+    a, b = torch.cat([part - part.mean(1, keepdim=True) for part in parts], 1)
+    largest = torch.stack([x[both].abs().max(), y[both].abs().max()])
+    spread = torch.stack([a.norm(), b.norm()])
+    if bool((spread <= 1e-12 * largest).any()):
+        return math.nan
+    return float((a / spread[0]) @ (b / spread[1]))
 
 
 def decision_metrics(tally: Tally) -> dict[str, float]:

@@ -11,13 +11,25 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpokit.reward import Scores
+from grpokit.errors import counted
+from grpokit.reward import RewardTerm, Scores
 
 LEAST, MOST = 9, 30
 """How many measurements it takes to judge, and how many of the last ones count."""
 
 LIMIT = 3.5
 """Standard deviations; noise alone reaches it in about 1 of 150 runs with 200 measurements (measured by simulation)."""
+
+
+def too_seldom(terms: Sequence[RewardTerm], steps: int) -> list[str]:
+    """A warning for each monitor that a run measures too seldom to be judged, where it need not."""
+    counts = {term.name: math.ceil(steps / term.every) for term in terms if term.monitor}
+    return [
+        f"the monitor '{name}' is measured {counted(count, 'time')} in {counted(steps, 'step')}, and the alarm for "
+        f"reward hacking needs {LEAST}: set its `every` to at most {(steps - 1) // (LEAST - 1)}"
+        for name, count in counts.items()
+        if count < LEAST <= steps
+    ]
 
 
 class Hacking:

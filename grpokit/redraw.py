@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit import build, checkpoint, record
+from grpokit import build, checkpoint, presets, record
 from grpokit.config import RunConfig, differences
 from grpokit.errors import UsageError
 from grpokit.folder import versions
@@ -126,7 +126,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         record.require()
     kept = record.read(run, step) if step in recorded else None
     trace = record.read_trace(run, step) if step in recorded else {}
-    config = _quiet(build.read_config(run)[0])
+    config = _quiet(presets.read_config(run)[0])
     terms = build.rewards(config)
     try:
         trainer, start = _trainer(run, config, terms, step)

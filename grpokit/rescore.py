@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit import advantages, build, record, registry
+from grpokit import advantages, build, presets, record, registry
 from grpokit.errors import DataError, RunError, UsageError, counted
 from grpokit.record import Described, Recorded
 from grpokit.reward import RewardTerm, score
@@ -94,7 +94,7 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
     if out is not None and (out.exists() or not out.parent.is_dir()):
         why = "is there already" if out.exists() else f"cannot be made: there is no folder {out.parent}"
         raise UsageError(f"{out} {why}. Choose another file with --out.")
-    config, _ = build.read_config(run)
+    config, _ = presets.read_config(run)
     prompts, _ = build.prompts(config)
     numbers = record.steps(run)
     third = max(1, len(numbers) // 3)

@@ -8,9 +8,7 @@ up to a share of the rows. Rewards in worker processes work on the same samples 
 
 from __future__ import annotations
 
-import contextlib
 import math
-import numbers
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +19,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from grpokit.errors import RewardError, UsageError, a_type, counted
+from grpokit.answers import checked
+from grpokit.errors import RewardError, UsageError, counted, reworded
 from grpokit.types import Sample
 from grpokit.workers import Pending, PooledReward, in_words
 
@@ -202,7 +201,7 @@ def _measured(term: RewardTerm, samples: Sequence[Sample]) -> _Column:
     except (Exception, SystemExit) as error:
         values, lost = _rescued(term, samples, error)
         note = f"{_said(term, error, samples)} Called again group by group, it left {counted(lost, 'row')} unscored."
-    values = _checked(term.name, values, samples)
+    values = checked(term.name, values, samples)
     return _Column(values=values, seconds=time.perf_counter() - start, lost=lost, note=note)
 
 
@@ -212,10 +211,10 @@ def _collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) ->
     lost, failures = 0, []
     for portion in pending:
         if portion.error is not None:
-            raise type(portion.error)(f"Reward '{term.name}': {portion.error}") from portion.error
+            raise reworded(portion.error, f"Reward '{term.name}': {portion.error}") from portion.error
         if not portion.failure:
             part = [samples[row] for row in portion.rows]
-            for row, value in zip(portion.rows, _checked(term.name, portion.values, part, portion.rows), strict=True):
+            for row, value in zip(portion.rows, checked(term.name, portion.values, part, portion.rows), strict=True):
                 values[row] = value
             continue
         failures.append(f"{portion.failure} on {in_words(portion.rows, samples)}")
@@ -239,9 +238,9 @@ _REMEDY = "Mend it, or set `on_error: skip` to count its rows as unscored."
 def _call(term: RewardTerm, samples: Sequence[Sample]) -> Any:
     try:
         with torch.no_grad():
-            return term.reward(samples)
+            return term.reward(list(samples))  # its own list: one that is sorted in place would mix up the rows
     except UsageError as error:
-        raise type(error)(f"Reward '{term.name}': {error}") from error
+        raise reworded(error, f"Reward '{term.name}': {error}") from error
 
 
 def _rescued(term: RewardTerm, samples: Sequence[Sample], error: BaseException) -> tuple[list[float], int]:
@@ -264,7 +263,7 @@ def _rescued(term: RewardTerm, samples: Sequence[Sample], error: BaseException) 
         except (Exception, SystemExit):
             lost += len(rows)
         else:
-            for row, value in zip(rows, _checked(term.name, answer, part, rows), strict=True):
+            for row, value in zip(rows, checked(term.name, answer, part, rows), strict=True):
                 values[row] = value
     if lost > term.skip_limit * len(samples):
         raise RewardError(
@@ -282,38 +281,3 @@ def _said(term: RewardTerm, error: BaseException, samples: Sequence[Sample]) -> 
         f"Reward '{term.name}' raised {type(error).__name__} on {counted(len(samples), 'sample')}{text} "
         f"({Path(place.filename).name}, line {place.lineno}, in {place.name})."
     )
-
-
-def _checked(name: str, values: Any, samples: Sequence[Sample], rows: Sequence[int] | None = None) -> list[float]:
-    if isinstance(values, Tensor) or type(values).__module__ == "numpy":
-        values = values.tolist()
-    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-        raise RewardError(f"Reward '{name}' returned {a_type(values)}; expected one number per sample.")
-    if len(values) != len(samples):
-        place = f", from row {rows[0]} on (prompt {samples[0].prompt.text!r})" if rows else ""
-        raise RewardError(
-            f"Reward '{name}' returned {counted(len(values), 'score')} for {counted(len(samples), 'sample')}{place}; "
-            "expected one per sample."
-        )
-    checked = []
-    for i, value in enumerate(values):
-        where = f"row {i if rows is None else rows[i]} (prompt {samples[i].prompt.text!r})"
-        if hasattr(value, "item"):  # of numpy or torch
-            with contextlib.suppress(RuntimeError, ValueError):  # more than one number: refused below
-                value = value.item()
-        if not isinstance(value, numbers.Real):
-            raise RewardError(
-                f"Reward '{name}' gave {value!r} ({type(value).__name__}) for {where}; expected a number, or NaN for "
-                "'cannot score this sample'."
-            )
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isinf(number):
-            raise RewardError(
-                f"Reward '{name}' gave {number} for {where}; expected a finite number, or NaN for 'cannot score this "
-                "sample'."
-            )
-        checked.append(number)
-    return checked

@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
-from grpokit import build, checkpoint, record, registry, report
+from grpokit import build, checkpoint, presets, record, registry, report
 from grpokit.config import RunConfig, differences, resolved
 from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, reworded
 from grpokit.evaluation import Evaluation, evaluate
 from grpokit.folder import Journal, claimed, locked, versions, write_header
+from grpokit.monitors import too_seldom
 from grpokit.policy import Policy
-from grpokit.report import read_rows
+from grpokit.report import alarm, read_rows
 from grpokit.reward import RewardTerm, as_terms
 from grpokit.trainer import Trainer
 from grpokit.types import Prompt, StepReport
@@ -140,7 +141,9 @@ def _train(
             keep_best()
 
     def keep_best() -> None:
-        if config.run.best is not None and journal.is_best(config.run.best):
+        name = config.run.best
+        weight = next((term.weight for term in trainer.terms if term.name == name), 1.0)
+        if name is not None and journal.is_best(name, weight=weight):
             trainer.save(kept / "best", notes=notes)
 
     def save() -> Path:
@@ -156,8 +159,7 @@ def _train(
             if not force:
                 _refuse_changes(folder, config)
         trainer = build.trainer(config, policy, terms, prompts, folder)
-        if resume:
-            warnings += _resume(trainer, folder)
+        warnings += _resume(trainer, folder) if resume else too_seldom(trainer.terms, trainer.steps)
         write_header(folder, config)
         watcher.start(trainer)
         _tell(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
@@ -195,6 +197,9 @@ def _train(
         if not interrupted:
             look()
     report.write(folder)
+    suspicion = alarm(folder)
+    if suspicion:
+        watcher.say(f"warning: {suspicion}")
     _tell(watcher, "grpokit_run_end", folder=folder)
     evaluations = read_rows(folder / "eval.jsonl")
     return Result(
@@ -223,7 +228,7 @@ def _refuse_changes(folder: Path, config: RunConfig) -> None:
     The part `run` (folders, how often) may change, and the number of steps where the schedule does not depend on it.
     """
     free = ("run.", "trainer.steps") if config.trainer.schedule == "constant" else ("run.",)
-    before = build.read_config(folder / "config.yaml")[0]
+    before = presets.read_config(folder / "config.yaml")[0]
     changes = [
         f"  {key}: {old!r} -> {new!r}"
         for key, old, new in differences(resolved(before), resolved(config))

@@ -74,7 +74,7 @@ def _answer(reward: Any, samples: list[Sample] | Exception) -> bytes:
             values = reward(samples)
     except UsageError as error:
         return _packed("error", type(error).__name__, str(error))
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}, line {place.lineno}, in {place.name}"
         return _packed("failure", f"raised {one_line(error)} ({where})")

@@ -22,6 +22,7 @@ from multiprocessing import resource_tracker
 from typing import Any, TypeAlias
 
 from grpokit import errors, registry
+from grpokit.answers import checked
 from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError
 from grpokit.serving import one_line, serve
 from grpokit.specs import RewardSpec
@@ -156,7 +157,7 @@ class PooledReward:
         """Score samples.
 
         Raises:
-            RewardError: the reward failed on a row, which is named.
+            RewardError: the reward failed on a row, which is named, or gave it something else than a number.
         """
         pending = self.submit(samples)
         scores = [float("nan")] * len(samples)
@@ -167,7 +168,8 @@ class PooledReward:
                 raise portion.error
             if portion.failure:
                 raise RewardError(f"The reward '{self.use}' {portion.failure} on {in_words(portion.rows, samples)}.")
-            for row, value in zip(portion.rows, portion.values, strict=True):
+            part = [samples[row] for row in portion.rows]
+            for row, value in zip(portion.rows, checked(self.use, portion.values, part, portion.rows), strict=True):
                 scores[row] = value
         return scores
 

@@ -30,6 +30,8 @@ def _one(output: str) -> Any:
         time.sleep(3600)
     if output == "stop":  # as a process that is swapped out, or held by a debugger
         os.kill(os.getpid(), signal.SIGSTOP)
+    if output == "interrupt":
+        raise KeyboardInterrupt
     if output == "target":
         raise DataError("the target is no number")
     if output == "pid":

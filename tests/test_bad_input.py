@@ -29,6 +29,17 @@ RUN = "run: {dir: out, threads: 1}\n"
 GOOD = POLICY + DATA + REWARDS + TRAINER + RUN  # five lines
 
 
+OWN = """from grpokit import DataError
+
+
+class Own(DataError):
+    def __init__(self, file, line):
+        super().__init__(f"{file}, line {line}: no number")
+
+
+"""
+
+
 @dataclass(frozen=True)
 class Bad:
     """A mistake.
@@ -393,6 +404,11 @@ FUNCTIONS = {
     "an objective's factory that returns None": code(
         "trainer.objective={use: 'bad_r:f'}", "def f(): ...", "gave something of type NoneType; expected a grpokit.Obj"
     ),
+    "a reward's own kind of error, as it is built": code(
+        "rewards=[{use: 'bad_w:R'}]",
+        f"{OWN}class R:\n    def __init__(self):\n        raise Own('scale.txt', 7)",
+        "rewards.0: scale.txt, line 7: no number",
+    ),
     "an advantage that raises": code(
         "trainer.advantage={use: 'bad_s:f'}",
         "def f(rewards, weights, groups):\n    return rewards.nope",
@@ -537,6 +553,24 @@ OPTIONS = {
 }
 
 FAILED_RUNS = {
+    "a reward's own kind of error in the run": Bad(
+        ["train", "c.yaml", "rewards=[{use: 'bad_x:f'}]"],
+        ["Reward 'f': scale.txt, line 7: no number\n", "; correct the input, then go on with --resume."],
+        {"bad_x.py": f"{OWN}def f(samples):\n    raise Own('scale.txt', 7)"},
+        leaves=True,
+    ),
+    "a reward's own kind of error on files": Bad(
+        ["score", "a.jsonl", "--reward", "bad_y:f", "--out", "s.jsonl"],
+        [
+            "Reward 'f': scale.txt, line 7: no number (Rows are counted from 0, in the batch from ",
+            "before is in s.jsonl",
+        ],
+        {
+            "bad_y.py": f"{OWN}def f(samples):\n    raise Own('scale.txt', 7)",
+            "a.jsonl": '{"prompt": "p", "output": "x"}',
+        },
+        leaves=True,
+    ),
     "a reward that raises in the run": Bad(
         ["train", "c.yaml", "rewards=[{use: 'bad_u:f'}]"],
         ["Reward 'f' raised ValueError on 4 samples: no key", "(bad_u.py, line 2, in f)", "go on with --resume"],

@@ -24,7 +24,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import grpokit
-from grpokit import RunError, Trainer, build, cli, run
+from grpokit import RunError, Trainer, cli, presets, run
 
 HERE = Path(__file__).parent
 METRICS = {  # design.md, section 4
@@ -233,6 +233,15 @@ def test_what_train_prints(call: Call, tmp_path: Path) -> None:
     assert [line.split()[1] for line in lines if line.startswith("step ")] == ["1/2", "2/2"]
     assert re.search(r"^held-out +before +after *$", done.out, re.MULTILINE)
     assert lines[-1] == "report: out/report.html"
+
+
+def test_a_reward_that_scored_nothing_is_told_in_words(call: Call, tmp_path: Path) -> None:
+    monitored = [{"use": "tiny_policies:digit_sum"}, {"use": "exact-match", "weight": 0}]  # the prompts have no target
+    config(tmp_path, trainer__steps=1, rewards=monitored)
+    done = call("train", "c.yaml")
+    assert done.code == 0
+    told = [line for line in done.out.splitlines() if line.startswith("held-out prompts after step ")]
+    assert [" exact-match not scored  reward " in line for line in told] == [True, True]
 
 
 def test_the_folder_is_named_after_the_config(call: Call, tmp_path: Path) -> None:
@@ -585,7 +594,7 @@ def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     config(tmp_path, policy={"use": "tiny_policies:Falters", "step": 4}, data={"jsonl": "prompts.jsonl"})
     with pytest.raises(ValueError, match="a fault in step 4") as caught:
-        run.train(build.read_config("c.yaml")[0], name="c")
+        run.train(presets.read_config("c.yaml")[0], name="c")
     assert caught.value.__notes__ == [
         "The state after step 3 is saved in out/checkpoints/step_000003; with the cause mended, go on with --resume."
     ]

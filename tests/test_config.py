@@ -9,7 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from grpokit import ConfigError, build
+from grpokit import ConfigError, presets
 from grpokit.config import RunConfig, load, parse, resolved, schema
 from grpokit.source import write
 
@@ -327,6 +327,13 @@ def test_an_override_is_named_as_the_place_of_its_mistake() -> None:
     assert refused(GOOD + "trainer:\n  steps: 9", "trainer.steps=none").startswith("override 'trainer.steps=none': ")
 
 
+def test_what_an_override_replaces_leaves_no_place_behind() -> None:
+    override = "rewards=[{use: length, weight: 0, every: 0}]"
+    assert refused(GOOD, override).startswith(f"override {override!r}: ")
+    override = "rewards=[{use: length}]"
+    assert parse(GOOD, "c.yaml", [override]).place("rewards", 0) == f"override {override!r}: rewards.0: "
+
+
 # --- schema, presets, round trip ----------------------------------------------------------------------------------
 
 
@@ -343,7 +350,7 @@ def test_schema_is_valid_and_agrees() -> None:
 
 def test_unknown_preset() -> None:
     with pytest.raises(ConfigError, match=r"There is no preset called 'toy-glif'.*Known: .*would end in \.yaml"):
-        build.read_config("toy-glif")
+        presets.read_config("toy-glif")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import torch
 import typer.main
 from PIL import Image
 
-from grpokit import build, cli, config, registry
+from grpokit import build, cli, config, presets, registry
 from grpokit.cli.app import parse_parameters
 
 ROOT = Path(__file__).parent.parent
@@ -184,14 +184,14 @@ def test_help_names_parameters_that_exist() -> None:
     assert len(shown) >= 2
     for owner, key, value in shown:
         if owner == "trainer":
-            build.read_config("toy-lm", [f"{owner}.{key}={value}"])
+            presets.read_config("toy-lm", [f"{owner}.{key}={value}"])
         else:
             registry.create("reward", owner, parse_parameters([f"{key}={value}"]))
 
 
 @pytest.mark.parametrize("preset", ["toy-lm", "toy-glyph", "toy-flow"])
 def test_presets_are_valid_and_have_held_out_prompts(preset: str) -> None:
-    checked, name = build.read_config(preset)
+    checked, name = presets.read_config(preset)
     train, held_out = build.prompts(checked)
     assert name == preset
     assert not {p.text for p in train} & {p.text for p in held_out}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,19 +25,21 @@ MAY_IMPORT = {
     "scaffold": "errors registry",
     "source": "errors",
     "config": "errors source",
+    "presets": "errors registry config",
     "intervals": "",
     "images": "errors",
     "pictures": "errors",
     "report": "errors config intervals images",
     "types": "errors",
-    "builtin": "errors specs hookspecs types",  # what a third party may import, and no more
+    "builtin": "errors specs hookspecs images types",  # what a third party may import, and no more
     "sampling": "types",
     "schedule": "",
     "devices": "errors",
     "policy": "errors types",
     "serving": "errors registry types",
-    "workers": "errors specs registry types serving",
-    "reward": "errors types workers",
+    "answers": "errors types",
+    "workers": "errors specs registry types serving answers",
+    "reward": "errors types answers workers",
     "advantages": "errors types",
     "objectives": "errors types",
     "flow": "errors types objectives",
@@ -48,25 +52,27 @@ MAY_IMPORT = {
     "memory": "errors",
     "metrics": "errors types reward advantages",
     "guards": "errors types reward advantages checked",
-    "monitors": "reward",
+    "monitors": "errors reward",
     "backward": "types objectives pieces checked metrics",
-    "evaluation": "errors intervals types devices sampling policy reward data pieces memory",
+    "evaluation": "errors intervals types devices sampling policy reward data pieces memory checked",
     "testing": "errors specs types sampling policy reward objectives registry pieces",
     "trainer": "errors types sampling schedule devices policy reward advantages objectives data checkpoint pieces "
     "checked memory metrics guards monitors backward",
     "build": "errors specs registry config types devices workers policy reward advantages objectives data trainer",
-    "checking": "errors registry config types evaluation testing build",
+    "checking": "errors registry config presets types evaluation testing build",
     "folder": "errors registry source config report types images reward evaluation",
     "record": "errors types reward",
-    "rescore": "errors registry types advantages reward build record",
-    "redraw": "errors config report types reward checkpoint trainer build folder record",
-    "run": "errors registry config report types policy reward data checkpoint evaluation trainer build folder record",
+    "rescore": "errors presets registry types advantages reward build record",
+    "redraw": "errors presets config report types reward checkpoint trainer build folder record",
+    "run": "errors registry config presets report types policy reward data checkpoint monitors evaluation trainer "
+    "build folder record",
     "progress": "errors types evaluation trainer run",
-    "cli": "errors registry source config report types reward data outputs scorefiles checkpoint evaluation trainer "
-    "build folder run progress testing checking rescore redraw scaffold",
+    "cli": "errors presets registry source config pictures report types reward data outputs scorefiles checkpoint "
+    "evaluation trainer build folder run progress testing checking rescore redraw scaffold",
     "__main__": "cli",
 }
-NO_TORCH = ["errors", "specs", "hookspecs", "registry", "source", "config", "cli", "types", "__init__", "__main__"]
+NO_TORCH = ["errors", "specs", "hookspecs", "registry", "source", "config", "presets", "cli", "types", "__init__"]
+NO_TORCH += ["__main__"]
 TORCH = {"torch", "accelerate", "safetensors"}
 LIGHT = {
     "errors",
@@ -202,3 +208,14 @@ def test_the_lazy_names_are_the_checked_ones() -> None:
 
 def test_no_folder_is_called_plugins() -> None:
     assert not [p for p in PACKAGE.rglob("plugins") if p.is_dir()]
+
+
+@pytest.mark.parametrize("command", [["train", "toy-lm"], ["sample", "toy-lm"], ["score", "x", "--config", "toy-lm"]])
+def test_a_typo_is_told_before_torch_is_imported(command: list[str]) -> None:
+    code = (
+        "import sys\nfrom grpokit import cli\ntry:\n    cli.main()\nexcept SystemExit as end:\n"
+        "    print(end.code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command, "sed=1"], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 False\n"
+    assert done.stderr.startswith("error: override 'sed=1': unknown key 'sed' (did you mean 'seed'?)")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpokit import Sample, build, run
+from grpokit import Sample, build, presets, run
 
 GLYPH_TARGETS = 0.97  # the least that the reader must score on the true target pictures
 
@@ -15,7 +15,7 @@ GLYPH_TARGETS = 0.97  # the least that the reader must score on the true target 
 def train(preset: str, folder: Path, *overrides: str) -> run.Result:
     threads = torch.get_num_threads()
     try:
-        config, name = build.read_config(preset, [f"run.dir={folder}", *overrides])
+        config, name = presets.read_config(preset, [f"run.dir={folder}", *overrides])
         return run.train(config, name=name)
     finally:
         torch.set_num_threads(threads)
@@ -37,7 +37,7 @@ def test_toy_lm_rises_in_a_few_steps(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_toy_glyph_becomes_legible(seed: int, tmp_path: Path) -> None:
-    config, _ = build.read_config("toy-glyph")
+    config, _ = presets.read_config("toy-glyph")
     _, held_out = build.prompts(config)
     true = build.rewards(config)[1].reward
     best = true([Sample(prompt=p, output=p.target, group=0) for p in held_out])

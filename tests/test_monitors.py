@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from grpokit import RewardTerm, Trainer, UsageError
-from grpokit.metrics import reward_metrics
-from grpokit.monitors import LEAST, LIMIT, MOST, Hacking, trend
+from grpokit.metrics import correlation, reward_metrics
+from grpokit.monitors import LEAST, LIMIT, MOST, Hacking, too_seldom, trend
 from grpokit.report.scores import Change, hacking
 from grpokit.reward import Scores
 from test_cli import Call, call, config, drawn, rows  # noqa: F401  (fixtures)
@@ -222,10 +223,63 @@ def test_a_run_that_hacks_its_reward(call: Call, drawn: None, tmp_path: Path) ->
     assert told, done.out
     assert "while the monitor 'shortness' went from -" in told[0]["message"]
     assert f"warning, step {told[0]['step']}: Reward hacking?" in done.out
+    assert "warning: Reward hacking? On held-out prompts 'digit_sum' changed by +" in done.out
     page = (tmp_path / "out" / "report.html").read_text()
     assert "<h2>Alarm</h2><p>Reward hacking? On held-out prompts &#39;digit_sum&#39; changed by +" in page
     assert "shortness <small>(monitor, not trained on)</small>" in page
     assert "shortness (monitor)" in page
+
+
+def test_correlation_is_inside_groups() -> None:
+    """By numpy on what is left after each group's mean; a trend from group to group counts for nothing."""
+    generator = torch.Generator().manual_seed(0)
+    groups = torch.arange(24) // 6
+    x = torch.randn(24, generator=generator, dtype=torch.float64)
+    y = 0.5 * x + torch.randn(24, generator=generator, dtype=torch.float64)
+    y[[3, 7]], x[[8]] = math.nan, math.nan
+    both = ~(x.isnan() | y.isnan())
+    parts = [(x[both & (groups == g)], y[both & (groups == g)]) for g in range(4)]
+    expected = numpy.corrcoef(*(torch.cat([part - part.mean() for part in side]) for side in zip(*parts, strict=True)))
+    assert correlation(x, y, groups) == pytest.approx(expected[0, 1], abs=1e-12)
+    assert correlation(x + 100 * groups, y - 30 * groups, groups) == pytest.approx(expected[0, 1], abs=1e-10)
+    assert correlation(x, -2 * x + groups, groups) == pytest.approx(-1)
+    assert math.isnan(correlation(x, groups * 0.1, groups))  # constant in each group, but for rounding
+    assert math.isnan(correlation(x, torch.full((24,), math.nan, dtype=torch.float64), groups))
+
+
+def test_correlations_of_what_was_asked() -> None:
+    found = replace(
+        scores(1.0, 2.0),
+        matrix=torch.tensor([[1.0, 3.0, 5.0], [2.0, 2.0, 5.0]], dtype=torch.float64),
+        weights=torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64),
+        names=["a", "m", "c"],
+        seconds=[0.0] * 3,
+        failed=[0] * 3,
+        asked=[True] * 3,
+    )
+    measured = reward_metrics(found, torch.tensor([0, 0]), torch.zeros(2))
+    assert {key: value for key, value in measured.items() if key.startswith("correlation/")} == {
+        "correlation/a/m": pytest.approx(-1.0)
+    }
+    seldom = reward_metrics(replace(found, asked=[True, False, True]), torch.tensor([0, 0]), torch.zeros(2))
+    assert not any(key.startswith("correlation/") for key in seldom)
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "most"),
+    [(5, 40, 4), (5, 41, None), (4, 40, None), (9, 9, 1), (1, 8, None)],  # eight steps are too few in any case
+)
+def test_a_monitor_that_is_measured_too_seldom_is_told(every: int, steps: int, most: int | None) -> None:
+    terms = [RewardTerm(name="r", reward=shortness), RewardTerm(name="m", reward=shortness, weight=0, every=every)]
+    counts = [sum(terms[1].due(step) for step in range(1, steps + 1)), None]
+    if most is not None:
+        counts[1] = sum(replace(terms[1], every=most).due(step) for step in range(1, steps + 1))
+        assert counts[0] < LEAST <= counts[1]
+    times = "1 time" if counts[0] == 1 else f"{counts[0]} times"
+    assert too_seldom(terms, steps) == [
+        f"the monitor 'm' is measured {times} in {steps} steps, and the alarm for reward hacking needs {LEAST}: "
+        f"set its `every` to at most {most}"
+    ] * (most is not None)
 
 
 def test_a_forced_resume_with_another_reward_goes_on(call: Call, tmp_path: Path) -> None:  # noqa: F811

@@ -22,7 +22,7 @@ import torch
 import yaml
 
 import grpokit
-from grpokit import PluginError, Prompt, Sample, Trainer, UsageError, build, hookspecs, registry, run
+from grpokit import PluginError, Prompt, Sample, Trainer, UsageError, build, hookspecs, presets, registry, run
 from grpokit.cli import components
 from grpokit.config import parse
 from grpokit.testing import find
@@ -212,7 +212,7 @@ def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(PluginError) as caught:
         registry.create("reward", "lpips")
     assert str(caught.value) == (
-        "There is no reward called 'lpips'. Known: contains, exact-match, format, length, numeric-answer. "
+        "There is no reward called 'lpips'. Known: contains, exact-match, format, jpeg-size, length, numeric-answer. "
         "'lpips' comes with: pip install 'grpokit[lpips]'"
     )
     with pytest.raises(PluginError, match=r"no policy called 'toy-lm'.*comes with: pip install 'grpokit\[toy\]'$"):
@@ -291,7 +291,7 @@ def test_presets_without_a_readable_file(site: Path, factory: str, words: str) -
         f"    yield PresetSpec(name='odd', factory='{factory}')\n",
     )
     with pytest.raises(PluginError, match=words):
-        build.read_config("odd")
+        presets.read_config("odd")
     for name in ("odd_presets", "odd_preset"):
         sys.modules.pop(name, None)
 
@@ -382,7 +382,7 @@ def test_a_torchvision_for_another_torch_is_explained() -> None:
 @pytest.mark.usefixtures("fixtures")
 def test_a_preset_whose_file_is_not_there() -> None:
     with pytest.raises(PluginError, match=r"Preset 'quick' should be the file quick\.yaml in package fixture_good"):
-        build.read_config("quick")
+        presets.read_config("quick")
 
 
 @pytest.mark.usefixtures("fixtures")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpokit import UsageError, build, run
+from grpokit import UsageError, presets, run
 
 STEPS = 12
 SMALL = [
@@ -35,7 +35,7 @@ def train(
 ) -> run.Result:
     threads = torch.get_num_threads()
     try:
-        config, _ = build.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
+        config, _ = presets.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
         return run.train(config, resume=resume, force=force)
     finally:
         torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""The reward matrix, what stops it, and the built-in text rewards by hand."""
+"""The reward matrix, what stops it, and the built-in rewards by hand."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from grpokit import Prompt, RewardError, RewardTerm, Sample, UsageError, registry
+from grpokit import DataError, Prompt, RewardError, RewardTerm, Sample, UsageError, registry
 from grpokit.advantages import group
+from grpokit.builtin.image_rewards import jpeg_size
 from grpokit.builtin.text_rewards import ExactMatch, Length, NumericAnswer, TextFormat, contains
 from grpokit.reward import as_terms, score
 
@@ -34,6 +37,23 @@ def says(values: Any) -> Callable[[Sequence[Sample]], Any]:
 
 def run(values: Any, count: int = 3) -> list[float]:
     return score(as_terms({"mine": says(values)}), samples(*"abc"[:count])).matrix[:, 0].tolist()
+
+
+class OwnError(DataError):
+    """A plugin's own kind of error, which takes other arguments than ours."""
+
+    def __init__(self, file: str, line: int) -> None:
+        super().__init__(f"{file}, line {line}: no number")
+
+
+def test_a_plugins_own_kind_of_error_keeps_its_words_and_its_kind() -> None:
+    def refuses(given: Sequence[Sample]) -> list[float]:
+        raise OwnError("targets.txt", 7)
+
+    with pytest.raises(DataError, match=r"^Reward 'mine': targets\.txt, line 7: no number$") as caught:
+        score(as_terms({"mine": refuses}), samples("a"))
+    assert type(caught.value) is DataError
+    assert isinstance(caught.value.__cause__, OwnError)
 
 
 # --- the matrix ----------------------------------------------------------------------------------------------------
@@ -266,6 +286,26 @@ class Judge:
         return [0.0 for _ in given]
 
 
+def test_a_reward_that_sorts_in_place_mixes_up_no_rows() -> None:
+    def tidy(given: list[Sample]) -> list[float]:
+        given.sort(key=lambda s: str(s.output))
+        return [0.0] * len(given)
+
+    def own(given: list[Sample]) -> list[float]:
+        return [float(s.output) for s in given]
+
+    batch = [Sample(prompt=Prompt(text="p"), output=str(n), group=0) for n in (3, 1, 2)]
+    found = score(as_terms([tidy, own]), batch)
+    assert found.matrix[:, 1].tolist() == [3.0, 1.0, 2.0]
+    assert [s.output for s in batch] == ["3", "1", "2"]
+
+
+@pytest.mark.parametrize("value", [1e308, -1e101])
+def test_a_number_too_large_to_add_up_is_refused(value: float) -> None:
+    with pytest.raises(RewardError, match=r"gave -?1e\+\d+ for row 0 \(prompt 'p'\); expected at most 1e\+100 in size"):
+        score(as_terms([lambda _: [value]]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
+
+
 def test_names() -> None:
     terms = as_terms(
         [broken, Judge(), functools.partial(broken), broken, RewardTerm(name="x", reward=broken, weight=3)]
@@ -438,3 +478,22 @@ def test_text_rewards_are_found_by_name_and_keep_their_range(name: str) -> None:
     values = reward(samples("a", "b7", "7", "", target="7"))
     assert len(values) == 4
     assert all((low is None or v >= low) and v <= high for v in values)
+
+
+def test_the_size_as_a_jpeg_is_that_of_the_file(tmp_path: Path) -> None:
+    photo = Image.effect_mandelbrot((96, 64), (-3, -2.5, 2, 2.5), 50).convert("RGB")
+    photo.save(tmp_path / "photo.jpg", quality=95)
+    size = (tmp_path / "photo.jpg").stat().st_size
+    assert size > 1000
+    noted = photo.copy()
+    noted.info["comment"] = b"x" * 5000  # of another file, not of the picture
+    flat = Image.new("RGB", photo.size, "gray")
+    found = jpeg_size(samples(photo, noted, photo.convert("RGBA"), flat, "a text", None))
+    assert found[:3] == [-size / 1e5] * 3
+    assert found[0] < found[3] < 0  # nothing is better than nothing to see
+    assert all(map(math.isnan, found[4:]))
+    deep = Image.fromarray(np.arange(64 * 64, dtype=np.uint16).reshape(64, 64) * 16)
+    as_rgb = Image.fromarray((np.asarray(deep) // 257).astype(np.uint8)).convert("RGB")
+    assert jpeg_size(samples(deep)) == jpeg_size(samples(as_rgb))
+    with pytest.raises(RewardError, match=r"output of row 1 \(reward 'jpeg-size'\) has the mode 'F'"):
+        jpeg_size(samples(photo, Image.new("F", (8, 8))))

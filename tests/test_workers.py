@@ -80,6 +80,7 @@ def test_answers_may_be_arrays_and_samples_may_hold_pictures(pooled: Make) -> No
     ("order", "words"),
     [
         ("kill", "lost its worker process, which was ended by SIGKILL, on row 2 (prompt 'prompt 1')"),
+        ("interrupt", "raised KeyboardInterrupt (pool_rewards.py, line"),
         ("leave", "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')"),
         ("hang", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
         ("stop", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
@@ -193,6 +194,10 @@ def test_called_directly(pooled: Make) -> None:
     assert reward(samples("1", "2", "3")) == [1.0, 2.0, 3.0]
     with pytest.raises(RewardError, match=r"The reward 'pool_rewards:obey' lost its worker .* on row 1 \(prompt"):
         reward(samples("1", "kill"))
+    with pytest.raises(RewardError, match=r"Reward 'pool_rewards:obey' gave inf for row 1 \(prompt 'prompt 0'\)"):
+        reward(samples("1", "inf"))
+    with pytest.raises(RewardError, match=r"Reward 'pool_rewards:short' returned 1 score for 2 samples, from row 0 on"):
+        pooled("short")(samples("1", "1", "1", "1"))
 
 
 def test_it_works_beside_the_other_rewards(pooled: Make) -> None:

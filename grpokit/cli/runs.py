@@ -48,10 +48,12 @@ def train(
 
     The folder holds metrics, samples, checkpoints and report.html.
     """
-    from grpokit import build, run
+    from grpokit import presets
+
+    config, name = presets.read_config(source, overrides or [])  # before torch is imported, which takes seconds
+    from grpokit import run
     from grpokit.progress import watch
 
-    config, name = build.read_config(source, overrides or [])
     begun = 0
     try:
         with watch(console()) as watcher:
@@ -89,10 +91,10 @@ def sample(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write into a folder that holds files.")] = False,
 ) -> None:
     """Draw samples from a preset's start or a run's last step."""
+    config, policy = _load_policy(source, overrides)
     from grpokit import build, folder
     from grpokit.evaluation import draw
 
-    config, policy = _load_policy(source, overrides)
     given = given_prompts(prompt, prompts)
     if os.path.isfile(out):
         raise UsageError(f"{out} is a file; expected a folder for the samples. Choose another with --out.")
@@ -131,10 +133,10 @@ def evaluate(
     After it means at a run's last checkpoint, or at the one given; a preset has no such column. Both use the same
     draws.
     """
+    config, folder = _read(source, overrides)
     from grpokit import build, checkpoint
     from grpokit.evaluation import evaluate as score_policy
 
-    config, folder = _read(source, overrides)
     terms = build.rewards(config)
     columns = {}
     try:
@@ -253,17 +255,19 @@ def _print_texts(samples: Sequence[Sample]) -> None:
 
 def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     """The config of a run, checkpoint, preset or file, and the run's last checkpoint, or the one given."""
-    from grpokit import build, checkpoint, config
+    from grpokit import config, presets
 
     folder = Path(source)
-    if not folder.is_dir() or build.names_preset(source):
-        return build.read_config(source, overrides or [])[0], None
+    if not folder.is_dir() or presets.names_preset(source):
+        return presets.read_config(source, overrides or [])[0], None
+    from grpokit import checkpoint
+
     if (folder / checkpoint.STATE).is_file():
         settings = json.dumps(checkpoint.read_state(folder).get("notes", {}).get("config"))
         return config.parse(settings, f"the config in {folder}", overrides or []), folder
     if not (folder / "config.yaml").is_file():
         raise UsageError(f"{folder} is no run folder: it has no config.yaml. It is no checkpoint either.")
-    settings_of_run, _ = build.read_config(source, overrides or [])
+    settings_of_run, _ = presets.read_config(source, overrides or [])
     found = checkpoint.latest(folder / "checkpoints")
     if found is None:
         raise UsageError(f"The run {folder} has no checkpoint yet.")
@@ -271,9 +275,9 @@ def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
 
 
 def _load_policy(source: str, overrides: list[str] | None) -> tuple[Any, Any]:
+    config, place = _read(source, overrides)
     from grpokit import build, checkpoint
 
-    config, place = _read(source, overrides)
     policy = build.policy(config)
     if place is not None:
         checkpoint.load_policy(place, policy)

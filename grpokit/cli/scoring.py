@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpokit.cli.app import app, console, parse_parameters
-from grpokit.errors import DataError, GrpokitError, UsageError, counted
+from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworded
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -60,16 +60,17 @@ def score(
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples in memory at a time.")] = 32,
 ) -> None:
     """Score pictures or texts in files, without training."""
-    from grpokit import outputs, scorefiles
-
     if out is not None and os.path.lexists(out) and not (overwrite and out.is_file()):
         kind = "is a folder; expected a file" if out.is_dir() else "is there already"
         more = "." if out.is_dir() else ", or add --overwrite."
         raise UsageError(f"{out} {kind}. Choose another with --out{more}")
     settings = _settings(reward or [], config, words or [])
+    from grpokit import outputs, scorefiles
+
     weighted = settings is not None
     pairs = _pairs(settings, prompts, targets=targets, sources=sources)
     entries = outputs.find(path, prompt=prompt, prompts=prompts, target=target, source=source, **pairs)
+    _say_what_is_passed_over(path)
     read = [path, path / outputs.SAMPLES, prompts, target, source, *(entry.output for entry in entries)]
     if out is not None and out.exists() and any(_same_file(out, place) for place in [*read, Path(config or "")]):
         raise UsageError(f"{out} is read here, so scores cannot be written over it. Choose another file with --out.")
@@ -102,19 +103,30 @@ def score(
     _say_what_is_missing(tally, len(entries), _summaries(terms, uses), weighted=weighted, unused=unused)
 
 
+def _say_what_is_passed_over(path: Path) -> None:
+    """Name the pictures of a folder that are of other kinds than those which are scored."""
+    from grpokit.pictures import PICTURES, other_pictures
+
+    others = [other.name for other in other_pictures(path)] if os.path.isdir(path) else []
+    if others:
+        is_or_are, it = ("is", "it") if len(others) == 1 else ("are", "them")
+        some = f"{counted(len(others), 'picture')} in {path} {is_or_are} of a kind that is not scored"
+        print(f"{some} (only {', '.join(PICTURES)} are): {_listed(others)}. Convert {it}.", file=sys.stderr)
+
+
 def _same_file(out: Path, place: object) -> bool:
     return isinstance(place, Path) and os.path.isfile(place) and out.samefile(place)
 
 
 def _settings(names: Sequence[str], config: str | None, words: Sequence[str]) -> RunConfig | None:
     """The config of --config, or None with --reward."""
-    from grpokit import build
+    from grpokit import presets
 
     if names and config:
         raise UsageError("Both --reward and --config are given; keep one. A config brings rewards of its own.")
     if not names and not config:
         raise UsageError("Say what to score with: either --reward NAME, once or more, or --config PRESET_OR_FILE.")
-    return build.read_config(config, words)[0] if config else None
+    return presets.read_config(config, words)[0] if config else None
 
 
 def _pairs(
@@ -199,7 +211,7 @@ def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
     try:
         yield write
     except GrpokitError as error:
-        raise type(error)(f"{error} What was scored before is in {out}.") from error
+        raise reworded(error, f"{error} What was scored before is in {out}.") from error
     finally:
         file.close()
 

@@ -7,10 +7,11 @@ inline SVG, `page` puts it into the templates, which escape everything that came
 from __future__ import annotations
 
 from grpokit.report.charts import figure as figure
+from grpokit.report.page import alarm as alarm
 from grpokit.report.page import compare as compare
 from grpokit.report.page import write as write
 from grpokit.report.reading import listed as listed
 from grpokit.report.reading import read_journal as read_journal
 from grpokit.report.reading import read_rows as read_rows
 
-__all__ = ["compare", "figure", "listed", "read_journal", "read_rows", "write"]
+__all__ = ["alarm", "compare", "figure", "listed", "read_journal", "read_rows", "write"]

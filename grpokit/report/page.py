@@ -23,6 +23,11 @@ from grpokit.report.samples import Album, figure, first_and_last, grid, groups, 
 from grpokit.report.scores import changes, hacking, headline, prompts_of
 
 
+def alarm(run: Path) -> str:
+    """What the report says of reward hacking on held-out prompts; empty where there is no sign of it."""
+    return hacking(headline(read(run)))
+
+
 def write(run: Path) -> Path:
     """Write `report.html` (and `report.png`) into the run folder and return its path.
 

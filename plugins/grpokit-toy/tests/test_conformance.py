@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from grpokit import build, registry
+from grpokit import build, presets, registry
 from grpokit.testing import Check, outcomes, parametrize_with_checks, policy_checks
 from grpokit_toy.codebook import codebook
 from grpokit_toy.data import glyph_prompts
@@ -46,7 +46,7 @@ def test_every_policy_with_a_preset() -> None:
     for plugin, spec in registry.specs("preset"):
         if plugin.package != "grpokit-toy":
             continue
-        config, _ = build.read_config(spec.name)
+        config, _ = presets.read_config(spec.name)
         found = policy_checks(lambda config=config: build.policy(config), build.prompts(config)[0][:3])
         wrong = {o.name: o.message for o in outcomes(found) if not o.ok}
         assert not wrong, (spec.name, wrong)

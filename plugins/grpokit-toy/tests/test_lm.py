@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grpokit import Prompt, UsageError, build, evaluate
+from grpokit import Prompt, UsageError, build, evaluate, presets
 from grpokit.sampling import derive_seeds
 from grpokit_toy.lm import (
     CHARACTERS,
@@ -68,7 +68,7 @@ def test_replay_gives_the_sampled_log_probs() -> None:
 
 
 def test_the_start_is_mediocre_and_knows_the_format() -> None:
-    config, _ = build.read_config("toy-lm")
+    config, _ = presets.read_config("toy-lm")
     found = evaluate(build.policy(config), build.rewards(config), sum_prompts("eval")).means()
     assert 0.25 < found["right"] < 0.4
     assert 0.6 < found["format"] < 0.9

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpokit import Prompt, Sample, Trainer, UsageError, build, create, evaluate, objectives
+from grpokit import Prompt, Sample, Trainer, UsageError, build, create, evaluate, objectives, presets
 from grpokit.objectives import kl_divergence
 from grpokit.sampling import derive_seeds
 from grpokit.types import Rollout, Seeds
@@ -334,14 +334,14 @@ def test_the_start_is_a_blob_that_does_not_listen() -> None:
 
 
 def test_the_preset_reads_and_builds() -> None:
-    config, _ = build.read_config("toy-flow")
+    config, _ = presets.read_config("toy-flow")
     assert isinstance(build.policy(config), ToyFlow)
     assert [term.name for term in build.rewards(config)] == ["ring"]
 
 
 def test_it_learns_the_ring(tmp_path: Path) -> None:
     """The run of the preset, cut short."""
-    config, _ = build.read_config("toy-flow", ["trainer.steps=70"])
+    config, _ = presets.read_config("toy-flow", ["trainer.steps=70"])
     policy, rewards = build.policy(config), build.rewards(config)
     before = evaluate(policy, rewards, ring_prompts("eval"), samples_per_prompt=32, batch_size=512)
     trainer = build.trainer(config, policy, rewards, ring_prompts(), tmp_path)
