@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def save(
     Args:
         folder: its place.
         policy: writes its own weights, into `folder/policy`.
-        optimizer: a torch optimizer.
+        optimizer: a torch optimizer that knows its parameters' names.
         state: plain data; `step` is the number of completed steps.
         probe: tensors for a later check; no file where there is none.
 
@@ -61,7 +62,8 @@ def save(
     """
     if folder.is_dir() and any(folder.iterdir()) and not (folder / STATE).is_file():
         raise UsageError(f"{folder} holds files that are no checkpoint, and would be replaced. Choose another folder.")
-    former = folder.with_name(f".{folder.name}.former")
+    _put_back(folder)
+    former = _former(folder)
     temporary = folder.with_name(f".{folder.name}.partial")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -71,14 +73,15 @@ def save(
         save_file(tensors, temporary / OPTIMIZER)
         if probe:
             save_file({name: x.detach().cpu().contiguous() for name, x in probe.items()}, temporary / PROBE)
-        text = json.dumps({"format": FORMAT, **state, "optimizer": numbers})
+        kept = {"parameters": _parameters(optimizer), "tensors": sorted(tensors), "optimizer": numbers}
+        text = json.dumps({"format": FORMAT, **state, **kept})
         (temporary / STATE).write_text(text, encoding="utf-8")
         _flush(temporary)
-        shutil.rmtree(former, ignore_errors=True)
+        _discard(former)
         if folder.exists():
             os.replace(folder, former)
         os.replace(temporary, folder)
-        shutil.rmtree(former, ignore_errors=True)
+        _discard(former)
     except (OSError, SafetensorError) as error:  # a full disk is the second, where safetensors meets it
         shutil.rmtree(temporary, ignore_errors=True)
         if former.exists() and not folder.exists():
@@ -101,6 +104,21 @@ def read(folder: Path, *, optimizer: Any) -> Loaded:
         CheckpointError: something is missing, torn, of another policy, or from a newer grpokit.
     """
     state = read_state(folder)
+    ours = _parameters(optimizer)
+    theirs = state.get("parameters", ours)  # before names were kept, the order had to do
+    if not isinstance(theirs, dict):
+        raise _damaged(folder, f"the parameters in {STATE} are not what was saved")
+    if theirs != ours:  # whatever their order
+        changes = {
+            "only there": [name for name in theirs if name not in ours],
+            "only here": [name for name in ours if name not in theirs],
+            "of another shape": [n for n in theirs if n in ours and theirs[n] != ours[n]],
+        }
+        said = "; ".join(f"{_few(names)} {how}" for how, names in changes.items() if names)
+        raise CheckpointError(
+            f"The checkpoint {folder} is of another policy: its trainable parameters are not those of this one "
+            f"({said}). Resume with the policy of the run's config."
+        )
     try:
         tensors = load_file(folder / OPTIMIZER)
         probe = load_file(folder / PROBE) if (folder / PROBE).is_file() else {}
@@ -110,21 +128,12 @@ def read(folder: Path, *, optimizer: Any) -> Loaded:
         found = _join(tensors, state["optimizer"])
     except (ValueError, TypeError) as error:
         raise _damaged(folder, f"the optimizer's numbers in {STATE} are not what was saved ({error})") from error
-    if not found and state["step"] and "loss_scale" not in state:  # with a loss scaler every update may be skipped
-        raise _damaged(folder, f"{OPTIMIZER} is empty")
-    full = optimizer.state_dict()
-    indices = [index for group in full["param_groups"] for index in group["params"]]
-    shapes = [tuple(p.shape) for group in optimizer.param_groups for p in group["params"]]
-    wanted = dict(zip(indices, shapes, strict=True))
-    for index, entries in found.items():
-        if not {"step", "exp_avg", "exp_avg_sq"} <= entries.keys():
-            raise _damaged(folder, f"{OPTIMIZER} lacks parts of the parameter {index}")
-        if any(tuple(entries[name].shape) != wanted.get(index) for name in ("exp_avg", "exp_avg_sq")):
-            raise CheckpointError(
-                f"The checkpoint {folder} is of another policy: its optimizer's state does not fit the {len(wanted)} "
-                "trainable parameters of this one. Resume with the policy of the run's config."
-            )
-    return Loaded(step=state["step"], state=state, optimizer={**full, "state": found}, probe=probe)
+    lost = [name for name in state.get("tensors", ()) if name not in tensors]
+    if lost:
+        raise _damaged(folder, f"{OPTIMIZER} lacks {_few(lost)}")
+    index = {name: i for i, name in enumerate(ours)}
+    found = {index[name]: found[i] for i, name in enumerate(theirs) if i in found}  # by name: the order may be another
+    return Loaded(step=state["step"], state=state, optimizer={**optimizer.state_dict(), "state": found}, probe=probe)
 
 
 def load_policy(folder: Path, policy: Policy) -> None:
@@ -148,6 +157,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it is not there, torn, or from a newer grpokit.
     """
+    _put_back(folder)
     path = folder / STATE
     if not path.is_file():
         raise CheckpointError(f"{folder} is no checkpoint of grpokit: it has no {STATE}.")
@@ -189,6 +199,8 @@ def _whole(folder: Path) -> bool:
 
 def steps(folder: Path) -> list[Path]:
     """The checkpoints `step_...` in a run's `checkpoints` folder, the earliest first."""
+    for former in folder.glob(".*.former"):
+        _put_back(folder / former.name.removeprefix(".").removesuffix(".former"))
     found = [p for p in folder.glob("step_*") if p.name.removeprefix("step_").isdecimal() and (p / STATE).exists()]
     return sorted(found, key=lambda p: int(p.name.removeprefix("step_")))
 
@@ -205,13 +217,44 @@ def prune(folder: Path, keep_last: int | None) -> None:
         RunError: the folder cannot be written.
     """
     for old in steps(folder)[: -keep_last if keep_last else 0]:
-        gone = old.with_name(f".{old.name}.former")
-        shutil.rmtree(gone, ignore_errors=True)
         try:
-            os.replace(old, gone)  # at once out of sight, then piece by piece
+            _discard(_former(old))
+            _discard(old)
         except OSError as error:
             raise RunError(f"The old checkpoint {old} cannot be deleted: {error}.") from error
+    for rest in folder.glob(".step_*.deleted"):  # of a deletion that was killed
+        shutil.rmtree(rest, ignore_errors=True)
+
+
+def _former(folder: Path) -> Path:
+    """Where a checkpoint waits while another takes its place."""
+    return folder.with_name(f".{folder.name}.former")
+
+
+def _put_back(folder: Path) -> None:
+    """Undo a replacement that was killed between its two renames."""
+    if not folder.exists() and (_former(folder) / STATE).is_file():
+        with suppress(OSError):  # of a folder that may only be read
+            os.replace(_former(folder), folder)
+
+
+def _discard(folder: Path) -> None:
+    """Delete a folder, at once out of sight and then piece by piece: what a kill leaves of it is never put back."""
+    gone = folder.with_name(f".{folder.name.removeprefix('.')}.deleted")
+    shutil.rmtree(gone, ignore_errors=True)
+    if folder.exists():
+        os.replace(folder, gone)
         shutil.rmtree(gone, ignore_errors=True)
+
+
+def _parameters(optimizer: Any) -> dict[str, list[int]]:
+    """The names and shapes of an optimizer's parameters, in the order by which its state numbers them."""
+    groups = optimizer.param_groups
+    return {n: list(p.shape) for group in groups for n, p in zip(group["param_names"], group["params"], strict=True)}
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:

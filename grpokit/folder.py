@@ -231,11 +231,17 @@ class Journal:
         self._evaluations.append(row)
         self.last_evaluation = step
 
-    def is_best(self, name: str) -> bool:
-        """Whether the last evaluation has the highest mean of a score, of all after the start."""
+    def is_best(self, name: str, *, weight: float = 1.0) -> bool:
+        """Whether the last evaluation has the best mean of a score, of all after the start.
+
+        Args:
+            name: the score's.
+            weight: the reward's: below 0 the lowest mean is the best, as in training, else the highest.
+        """
         *earlier, last = self._evaluations
-        others = [row[name] for row in earlier if row["step"] > 0 and row.get(name) is not None]
-        return last["step"] > 0 and last[name] is not None and last[name] > max(others, default=-math.inf)
+        sign = -1 if weight < 0 else 1
+        others = [sign * row[name] for row in earlier if row["step"] > 0 and row.get(name) is not None]
+        return last["step"] > 0 and last[name] is not None and sign * last[name] > max(others, default=-math.inf)
 
     def groups(self, done: StepReport, weights: Sequence[float]) -> None:
         """Keep the samples of a step's best and worst group, by their mean weighted reward.

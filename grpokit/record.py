@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import numbers
@@ -32,6 +33,7 @@ from grpokit.types import StepReport
 FORMAT = 1
 SAMPLES, TRACE = "samples.parquet", "trace.safetensors"
 _AS_PNG = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")  # these come back from a PNG as they were
+_NUMBERS = {"bool": bool, "int": int, "float": float}
 _AS_BYTES = ("CMYK", "F", "HSV", "I", "LAB", "RGBX", "YCbCr")
 
 
@@ -51,8 +53,8 @@ class Recorded:
         groups: [B] int64 group ids.
         prompts: B indices into the training prompts.
         texts: B texts of the prompts.
-        outputs: B outputs as the rewards saw them, or `Described`.
-        infos: B mappings, `Sample.info` as far as it is JSON.
+        outputs: B outputs as the rewards saw them, or `Described`; tuples and lists are plain ones of Python's numbers.
+        infos: B mappings, `Sample.info` as far as it is JSON, and as JSON gives it back: tuples are lists.
         reward_names: R names.
         rewards: [B, R] fp64, NaN where a reward could not score.
         total: [B] fp64, their weighted sum.
@@ -299,12 +301,15 @@ def _output(path: Path, cells: Mapping[str, Any]) -> Any:
     if kind == "object":
         return Described(text=cells["output"])
     values = np.array(cells["output_values"], dtype=np.float64).reshape(cells["output_shape"])
+    if kind == "scalar":
+        return np.dtype(dtype).type(values)
     if kind == "tensor":
         return torch.from_numpy(values).to(getattr(torch, dtype))
     if kind == "array":
         return values.astype(dtype)
-    plain = values.tolist()
-    return tuple(plain) if kind == "tuple" else plain
+    types = itertools.cycle(dtype.split() or ["float"])  # earlier records name none
+    plain = [_NUMBERS[name](x) for name, x in zip(types, values.ravel().tolist(), strict=False)]
+    return plain[0] if kind == "number" else tuple(plain) if kind == "tuple" else plain
 
 
 def _described(output: Any) -> tuple[str, str, np.ndarray[Any, Any] | None]:
@@ -331,14 +336,17 @@ def _numeric(output: Any) -> tuple[str, np.ndarray[Any, Any]]:
         return f"tensor {str(here.dtype).removeprefix('torch.')}", (
             here.double() if here.is_floating_point() else here  # numpy has no bfloat16
         ).numpy()
-    if isinstance(output, np.ndarray) and output.dtype.kind in "biuf":
-        return f"array {output.dtype.str}", output
+    if isinstance(output, (np.ndarray, np.generic)) and output.dtype.kind in "biuf":
+        return f"{'array' if isinstance(output, np.ndarray) else 'scalar'} {output.dtype.str}", np.asarray(output)
     given = output if isinstance(output, (tuple, list)) else [output]
     if given and all(isinstance(x, numbers.Real) for x in given):
         kind = "tuple" if isinstance(output, tuple) else "list" if isinstance(output, list) else "number"
+        types = [
+            "bool" if isinstance(x, bool) else "int" if isinstance(x, numbers.Integral) else "float" for x in given
+        ]
         values = np.asarray(given[0] if kind == "number" else given)
         if values.dtype.kind in "biuf":
-            return kind, values
+            return " ".join([kind, *(types if len(set(types)) > 1 else types[:1])]), values
     return "", np.empty(0)
 
 

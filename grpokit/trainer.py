@@ -8,6 +8,7 @@ refused), and generation in another engine.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -116,9 +117,10 @@ class Trainer:
         self.accelerator = make_accelerator(mixed_precision, device, trackers, folder)
         self.mixed_precision = mixed_precision  # accelerate's own is shared by all its instances
         self.device = self.accelerator.device
-        self.parameters = self._place_policy()
+        named = self._place_policy()
+        self.parameters = list(named.values())
         self.optimizer: Any = self.accelerator.prepare_optimizer(
-            torch.optim.AdamW(self.parameters, lr=learning_rate, weight_decay=weight_decay)
+            torch.optim.AdamW(named.items(), lr=learning_rate, weight_decay=weight_decay)
         )
         self.checked = CheckedPolicy(
             policy,
@@ -178,10 +180,11 @@ class Trainer:
             prompts, rollout = self._rollout(warnings)
         with watch("reward"):
             scores = score(self.terms, rollout.samples, step=number)
-        warnings += [*scores.notes, *self._hacking.look(scores, step=number)]
+        hacking, quiet = copy.deepcopy((self._hacking, self._quiet))  # a step that fails from here on does not count
+        warnings += [*scores.notes, *hacking.look(scores, step=number)]
         advantages = self._advantages(scores.trained, rollout)
-        quiet = self._quiet.look(scores.trained, advantages.cpu(), rollout.groups.cpu(), step=number)
-        warnings += [quiet] * bool(quiet)
+        told = quiet.look(scores.trained, advantages.cpu(), rollout.groups.cpu(), step=number)
+        warnings += [told] * bool(told)
         with watch("replay"):
             old, reference = self._scored(rollout, warnings)
         if self.objective.needs_reference and self._probe is None:
@@ -207,10 +210,12 @@ class Trainer:
                 with watch("optimizer"):
                     norms.append(self._update(self.completed * self.updates_per_step + self.updates_done))
                 self.updates_done += 1
+                self.torn = False
 
         if number == 1 and self._probe is not None:
             self._probe.check(self.checked, self._gap_limit, when="after the first step")
         self.completed, self.updates_done = number, 0
+        self._hacking, self._quiet = hacking, quiet
         lengths = rollout.mask.sum(-1).double()
         report = StepReport(
             step=self.completed,
@@ -315,13 +320,14 @@ class Trainer:
                 f"memory did not hold {size} rows at a time while drawing samples: trainer.rollout_batch_size is now "
                 f"{fitted}"
             )
+        self.objective.check_dimensions(rollout.action_dims)
         return indices, rollout
 
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
         if self.completed == 0 and not any(scores.failed) and bool(scores.matrix.isnan().all()):
             raise UsageError(
                 f"No reward ({', '.join(scores.names)}) could score any sample of the first step. Usual causes: the "
-                "prompts have no target, or quote no text."
+                "prompts have no target or no source picture, or quote no text."
             )
         advantages = self.advantage(scores.matrix, scores.weights, rollout.groups.cpu())
         shapes = ((rollout.rows,), tuple(rollout.mask.shape))
@@ -390,7 +396,7 @@ class Trainer:
         scaler = self.accelerator.scaler
         if scaler is None:  # a loss scaler skips updates whose gradient is no number
             guards.check_norm(norm, step=self.completed + 1, update=self.updates_done + 1)
-        self.torn = True  # as long as the update may be half made
+        self.torn = True  # until the device, too, is known to have made the update
         with explained("making an update"):
             if scaler is None:
                 with self._movement.watch(norm=norm, rate=rate):
@@ -398,7 +404,6 @@ class Trainer:
             else:
                 self.optimizer.step()
                 self._skipped.look(skipped=self.optimizer.step_was_skipped, scale=scaler.get_scale())
-        self.torn = False
         self.optimizer.zero_grad()
         return norm
 
@@ -445,10 +450,12 @@ class Trainer:
         if len(self.prompts) == 0:
             raise UsageError("There is no prompt to train on.")
 
-    def _place_policy(self) -> list[torch.nn.Parameter]:
+    def _place_policy(self) -> dict[str, torch.nn.Parameter]:
+        """Move the policy to the device; returns the trainable parameters, each once, by their names in `modules()`."""
         modules = self.policy.modules()
         place(modules, self.device)
-        parameters = {id(p): p for m in modules.values() for p in m.parameters() if p.requires_grad}
+        every = ((f"{key}/{name}", p) for key, module in modules.items() for name, p in module.named_parameters())
+        parameters = dict({id(p): (name, p) for name, p in every if p.requires_grad}.values())
         if not parameters:
             raise UsageError(
                 f"The policy has no trainable parameter: modules() gives {', '.join(modules) or 'nothing'}, and none "
@@ -460,4 +467,4 @@ class Trainer:
                 f"Trainable parameters are {small}, in which most updates of a usual learning rate are rounded away. "
                 "Keep them in float32 (frozen ones may stay small) and set mixed_precision: bf16."
             )
-        return list(parameters.values())
+        return parameters

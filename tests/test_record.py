@@ -33,6 +33,7 @@ from grpokit import (
     advantages,
     build,
     cli,
+    presets,
     record,
     run,
 )
@@ -71,7 +72,7 @@ def negated(samples: Sequence[Sample]) -> list[float]:
 def train(preset: str, folder: Path, *overrides: str, **options: bool) -> None:
     threads = torch.get_num_threads()
     try:
-        config, _ = build.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
+        config, _ = presets.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
         run.train(config, **options)
     finally:
         torch.set_num_threads(threads)
@@ -139,7 +140,7 @@ def test_the_record_is_what_the_run_did(recorded: tuple[str, Path]) -> None:
     preset, folder = recorded
     assert record.steps(folder) == list(range(1, STEPS + 1))
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    prompts, _ = build.prompts(build.read_config(str(folder))[0])
+    prompts, _ = build.prompts(presets.read_config(str(folder))[0])
     for row in metrics:
         kept = record.read(folder, row["step"])
         assert kept.reward_names == [REWARDS[preset]]
@@ -195,6 +196,11 @@ def test_a_picture_that_cannot_be_kept_exactly_is_refused(tmp_path: Path) -> Non
         [3.0, math.nan, math.inf],
         1 / 3,
         True,
+        7,
+        (1, 2),
+        [True, 0, 0.5],
+        np.float32(1.1),
+        np.int64(3),
         torch.tensor([[0.1, math.nan]]),
         torch.tensor(1.5, dtype=torch.bfloat16),
         torch.tensor([2**53, -1]),
@@ -209,13 +215,23 @@ def test_texts_and_numbers_come_back_as_they_were(output: Any, tmp_path: Path) -
     back = record.read(tmp_path, 1).outputs[1]
     assert record.identity(back) == record.identity(output)
     assert not isinstance(back, Described)
-    assert type(back) is type(output) or output is True  # a lone truth value comes back as 1.0
+    assert type(back) is type(output)
+    if isinstance(output, (tuple, list)):
+        assert [type(x) for x in back] == [type(x) for x in output]
     if isinstance(output, (torch.Tensor, np.ndarray)):
         assert (back.dtype, back.shape) == (output.dtype, output.shape)
 
 
 class Board:
     """An output that a record can only describe; its `repr` names an address."""
+
+
+def test_numbers_of_numpy_in_a_tuple_come_back_as_numbers(tmp_path: Path) -> None:
+    output = (np.float32(0.1), np.int64(2))
+    record.write(tmp_path, step_of([output, output]), [1.0])
+    back = record.read(tmp_path, 1).outputs[0]
+    assert back == output
+    assert [type(x) for x in back] == [float, int]
 
 
 @pytest.mark.parametrize("output", [Board(), ("a", 1), torch.tensor([2**53 + 1]), "\ud800", {"x": 1}, []])
@@ -229,7 +245,7 @@ def test_other_outputs_are_described(output: Any, tmp_path: Path) -> None:
 
 def test_scores_that_are_missing_advantages_of_decisions_and_info(tmp_path: Path) -> None:
     plain = step_of(["a", "b"])
-    infos = [{"why": "end", "tokens": [1, 2], "net": torch.nn.Identity}, {}]
+    infos = [{"why": "end", "tokens": (1, 2), "net": torch.nn.Identity}, {}]
     samples = [
         Sample(prompt=s.prompt, output=s.output, group=s.group, info=i)
         for s, i in zip(plain.rollout.samples, infos, strict=True)
@@ -248,7 +264,7 @@ def test_scores_that_are_missing_advantages_of_decisions_and_info(tmp_path: Path
     assert kept.total[0] == 2.0
     assert math.isnan(kept.total[1])
     assert kept.advantages.tolist() == [1.5, 3.0]  # the second row's second decision is masked
-    assert kept.infos == [{"why": "end", "tokens": [1, 2]}, {}]
+    assert kept.infos == [{"why": "end", "tokens": [1, 2]}, {}]  # as JSON gives it back
     table = parquet.read_table(tmp_path / "rollouts/step_000001/samples.parquet")
     assert table["rewards/y"].to_pylist() == [None, None]
     assert table["advantages"].to_pylist() == [[1.0, 2.0], [3.0, 100.0]]
@@ -460,7 +476,7 @@ def test_a_resume_with_other_versions_does_not_hide_the_first_ones(copy: Path) -
 def test_trackers_do_not_hear_of_it(copy: Path) -> None:
     text = (copy / "config.yaml").read_text()
     (copy / "config.yaml").write_text(text.replace("trackers: []", "trackers: [tensorboard]"))
-    assert build.read_config(str(copy))[0].run.trackers == ["tensorboard"]
+    assert presets.read_config(str(copy))[0].run.trackers == ["tensorboard"]
     before = tree(copy)
     assert redraw(copy, 6).equal
     assert tree(copy) == before

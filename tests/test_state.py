@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError, checkpoint, config, run
-from grpokit.folder import claimed, locked
+from grpokit.folder import Journal, claimed, locked
 from switched import Switch
 
 STEPS = 6
@@ -80,6 +80,35 @@ def test_the_best_by_a_held_out_score_is_kept_beside_them() -> None:
     a = load_file("out/checkpoints/best/policy/net.safetensors")
     b = load_file(f"all/checkpoints/step_{best:06d}/policy/net.safetensors")
     assert all(torch.equal(a[name], b[name]) for name in b)
+
+
+@pytest.mark.parametrize(("weight", "best"), [(1.0, [False, True, False, True]), (-0.5, [False, True, True, False])])
+def test_the_best_of_a_score_is_by_the_sign_of_its_weight(weight: float, best: list[bool], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    names = [f"out/{name}.jsonl" for name in ("metrics", "eval", "warnings")]
+    for name in names:
+        Path(name).touch()
+    found = []
+    for step, mean in enumerate([0.0, 0.5, 0.2, 0.7]):  # that before training is no checkpoint
+        with Path("out/eval.jsonl").open("a") as file:
+            file.write(json.dumps({"step": step, "digits": mean}) + "\n")
+        found.append(Journal(Path("out"), step).is_best("digits", weight=weight))
+    assert found == best
+
+
+def test_the_best_of_a_penalty_is_its_lowest() -> None:
+    penalty = [{"use": "switched:reward", "name": "digits", "weight": -1}]
+    settings = {
+        "policy": {"use": "switched:Switched"},
+        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "prompts.jsonl"},
+        "rewards": penalty,
+        "trainer": {"steps": STEPS, "prompts_per_step": 2, "group_size": 4, "learning_rate": 0.3, "device": "cpu"},
+        "run": {"dir": "out", "threads": 1, "eval_every": 1, "best": "digits"},
+    }
+    run.train(config.parse(json.dumps(settings), "test", []))
+    scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl") if row["step"] > 0}
+    assert len(set(scores.values())) > 1, "the test needs a run that changes"
+    assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == min(scores, key=lambda s: (scores[s], s))
 
 
 def test_the_best_is_the_same_after_a_resume() -> None:
@@ -163,8 +192,6 @@ def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch
 
 def test_a_step_that_the_journal_lacks_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is full when a step is written down: a checkpoint of it would leave a gap in metrics.jsonl."""
-    from grpokit.folder import Journal
-
     write = Journal._append
 
     def full(self: Journal, name: str, row: dict[str, Any]) -> None:
@@ -202,8 +229,6 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_whole() -> None:
 @pytest.mark.parametrize("full", ["groups/step_000001", "samples/step_000003/scores.json"])
 def test_a_full_disk_under_the_samples_loses_no_step(full: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder's name is taken by a file, as good a reason not to write there as any."""
-    from grpokit.folder import Journal
-
     begin = Journal.__init__
 
     def occupied(self: Journal, folder: Path, completed: int) -> None:

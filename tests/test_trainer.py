@@ -23,6 +23,7 @@ from grpokit import (
     evaluate,
     objectives,
 )
+from grpokit.metrics import Stopwatch
 from grpokit.pieces import micro_batches, minibatch_rows
 from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
@@ -444,7 +445,18 @@ class Wrong(TinyGaussian):
 
     def rollout(self, prompts, group_size, *, seeds, evaluate=False):
         rollout = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
-        return replace(rollout, groups=rollout.groups.flip(0)) if self.way == "groups" else rollout
+        if self.way == "groups":
+            return replace(rollout, groups=rollout.groups.flip(0))
+        samples = rollout.samples
+        if self.way == "samples":
+            samples = samples[::-1]
+        if self.way == "one group of samples":
+            samples = [replace(s, group=samples[0].group) for s in samples]
+        if self.way == "prompts":
+            samples = [replace(s, prompt=other.prompt) for s, other in zip(samples, samples[::-1], strict=True)]
+        if self.way == "copies":
+            samples = [replace(s, prompt=replace(s.prompt, meta={"seen": True})) for s in samples]
+        return replace(rollout, samples=samples)
 
     def replay(self, rollout, steps):
         found = super().replay(rollout, slice(0, 4) if self.way == "all steps" else steps)
@@ -459,6 +471,18 @@ class Wrong(TinyGaussian):
     ("way", "message"),
     [
         ("groups", r"rollout has the groups \[3, 3.*expected \[0, 0"),
+        (
+            "samples",
+            r"sample of group 3, prompt '1', in row 0; expected group 0, prompt '6': .*Row p \* 8 \+ i is sample",
+        ),
+        (
+            "one group of samples",
+            r"sample of group 0, prompt '\d+', in row 8; expected group 1, prompt '\d+': its rewar",
+        ),
+        (
+            "prompts",
+            r"sample of group 0, prompt '1', in row 0; expected group 0, prompt '6': its reward would count fo",
+        ),
         ("all steps", r"decisions 0 to 1 of 32 rows gave logprobs of shape \(32, 4\); expected \(32, 1\)"),
         ("no time", r"gave logprobs of shape \(32,\); expected \(32, 1\)"),
         ("backwards", r"step_slices are \[\(3, 4\).*follow each other from 0 to 4"),
@@ -468,6 +492,44 @@ class Wrong(TinyGaussian):
 def test_a_policy_that_breaks_the_contract_is_stopped(way: str, message: str) -> None:
     with pytest.raises(RunError, match=message):
         make(Wrong(way), nearness).step()
+
+
+def test_samples_may_hold_copies_of_their_prompts() -> None:
+    assert make(Wrong("copies"), nearness).step().step == 1
+
+
+def test_samples_are_held_against_their_prompts_in_an_evaluation_too() -> None:
+    with pytest.raises(RunError, match=r"sample of group 11, prompt '11', in row 0; expected group 0, prompt '0'"):
+        evaluate(Wrong("samples"), [nearness], PROMPTS)
+
+
+class NoNumbers(TinyTokens):
+    """A row of prompt 6 has logits that are NaN, as an overflow in low precision leaves them."""
+
+    def logits(self, prompt, position, previous):
+        found = super().logits(prompt, position, previous)
+        return torch.where((prompt == 6)[..., None], torch.nan, found)
+
+
+def test_logits_that_are_no_numbers_name_their_prompt() -> None:
+    said = (
+        r"rollout gave the log-prob nan for decision 0 of row {} \(prompt '6'; {} rows have such\)\. Usual causes: "
+        "weights that are not finite, or an overflow in low precision"
+    )
+    with pytest.raises(RunError, match=said.format(0, "8 of 32")):
+        make(NoNumbers()).step()
+    with pytest.raises(RunError, match=said.format(6, "1 of 12")):
+        evaluate(NoNumbers(), [digit_sum], PROMPTS)
+
+
+@pytest.mark.parametrize("kl", ["k2", "k3"])
+def test_a_kl_that_does_not_suit_latents_is_refused_before_any_update(kl: str) -> None:
+    trainer = make(TinyGaussian(), nearness, objective=objectives.grpo(kl=kl, kl_coef=0.1))
+    with pytest.raises(UsageError, match=rf"kl '{kl}' does not suit decisions of 3 dimensions.*1/3 of .*kl: gaussian"):
+        trainer.step()
+    assert trainer.completed == trainer.updates_done == 0
+    make(TinyGaussian(dims=1), nearness, objective=objectives.grpo(kl=kl, kl_coef=0.1)).step()
+    make(TinyGaussian(), nearness, objective=objectives.grpo(kl=kl)).step()  # measured nowhere
 
 
 def test_advantages_of_a_shape_that_would_broadcast_are_refused() -> None:
@@ -491,6 +553,87 @@ def test_a_broken_off_step_leaves_no_gradient_behind() -> None:
     a, b = clean.step(), broken.step()
     assert a.metrics["grad_norm"] == b.metrics["grad_norm"]
     assert torch.equal(weights(clean), weights(broken))
+
+
+@pytest.mark.parametrize(
+    ("place", "updates", "torn"),
+    [
+        ("rollout 1", 0, False),
+        ("reward 1", 0, False),
+        ("advantage 1", 0, False),
+        ("replay 1", 0, False),
+        ("backward 1", 0, False),
+        ("before update 1", 0, True),
+        ("after update 1", 0, True),
+        ("replay 2", 1, False),
+        ("backward 2", 1, False),
+        ("before update 2", 1, True),
+        ("after update 2", 1, True),
+        ("tracker 1", 0, False),
+    ],
+)
+def test_after_an_exception_the_trainer_knows_what_its_weights_are(place: str, updates: int, torn: bool) -> None:
+    """Whole updates of the step under way, and whether one more may be half made."""
+    seen: list[str] = []
+
+    def pass_through(here: str) -> None:
+        seen.append(here)
+        if place == f"{here} {seen.count(here)}":
+            raise ValueError(place)
+
+    class Faulty(TinyTokens):
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            pass_through("rollout")
+            return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+        def replay(self, rollout, steps):
+            pass_through("replay")
+            found = super().replay(rollout, steps)
+            found.logprobs.register_hook(lambda _: pass_through("backward"))
+            return found
+
+    def reward(samples):
+        pass_through("reward")
+        return digit_sum(samples)
+
+    def advantage(rewards, weights, groups):
+        if len(rewards) > 2:  # not the trial
+            pass_through("advantage")
+        return advantages.group(rewards, weights, groups)
+
+    trainer = make(Faulty(), reward, advantage=advantage, updates_per_rollout=2)
+    trainer.accelerator.trackers = [None]
+    trainer.accelerator.log = lambda *_, **__: pass_through("tracker")
+    optimizer = trainer.optimizer.optimizer
+    optimizer.register_step_pre_hook(lambda *_: pass_through("before update"))
+    optimizer.register_step_post_hook(lambda *_: pass_through("after update"))
+    before = weights(trainer)
+    with pytest.raises((ValueError, RewardError), match=place):
+        trainer.step()
+    done = place == "tracker 1"  # the step is over, only its report is lost
+    assert (trainer.completed, trainer.updates_done, trainer.torn) == (int(done), updates, torn)
+    made = sum(here == "after update" for here in seen)
+    assert torch.equal(weights(trainer), before) == (made == 0)
+    if not torn:
+        assert made == (2 if done else updates)
+    trainer.step()
+    assert (trainer.completed, trainer.updates_done) == (1 + done, 0)
+
+
+def test_an_update_that_the_device_has_not_confirmed_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU reports what went wrong in a kernel when it is waited for, after the optimizer's step has returned."""
+    trainer = make()
+    now = Stopwatch._now
+
+    def fail(self: Stopwatch) -> float:
+        if trainer.torn:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return now(self)
+
+    monkeypatch.setattr(Stopwatch, "_now", fail)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        trainer.step()
+    assert (trainer.completed, trainer.updates_done, trainer.torn) == (0, 0, True)
 
 
 def test_modules_that_replay_does_not_use_are_noticed() -> None:
@@ -532,7 +675,7 @@ def test_masked_steps_are_never_replayed() -> None:
             assert steps.stop < 4
             return super().replay(rollout, steps)
 
-    for objective in (objectives.grpo(kl="gaussian", kl_coef=0.1), objectives.dapo(kl_coef=0.1)):
+    for objective in (objectives.grpo(kl="gaussian", kl_coef=0.1), objectives.dapo(kl="k1", kl_coef=0.1)):
         report = make(LastStepNoiseless(), nearness, objective=objective).step()
         assert report.metrics["grad_norm"] > 0
 
@@ -570,13 +713,25 @@ def test_unscored_rows_are_counted_and_do_nothing() -> None:
 
 
 def test_a_first_step_that_nothing_can_score_stops() -> None:
-    with pytest.raises(UsageError, match=r"No reward \(mute\) could score any sample of the first step"):
+    with pytest.raises(UsageError, match=r"No reward \(mute\) could .* no target or no source picture"):
         Trainer(TinyTokens(), {"mute": lambda samples: [math.nan] * len(samples)}, PROMPTS, device="cpu").step()
 
 
 def test_options_of_the_advantage_are_tried_before_anything_is_drawn() -> None:
     with pytest.raises(UsageError, match="std must be"):
         make(advantage=lambda r, w, g: advantages.group(r, w, g, std="foo"))
+
+
+def test_a_gap_is_no_spread_inside_a_group() -> None:
+    """Each prompt has its own score, and half its samples have none: no group has any spread."""
+
+    def by_prompt(samples):
+        return [float("nan") if i % 2 else float(s.prompt.text) for i, s in enumerate(samples)]
+
+    rewards = [RewardTerm(name="level", reward=by_prompt), RewardTerm(name="flat", reward=lambda s: [1.0] * len(s))]
+    report = Trainer(TinyTokens(), rewards, PROMPTS, prompts_per_step=4, group_size=8, device="cpu").step()
+    assert (report.metrics["frac_reward_zero_std"], report.metrics["rewards/level/unscored"]) == (1.0, 16)
+    assert report.metrics["reward_std"] < 1e-12 < report.metrics["rewards/level/std"]
 
 
 def test_constant_rewards_teach_nothing() -> None:
