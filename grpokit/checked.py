@@ -46,25 +46,14 @@ class CheckedPolicy:
         """Draw samples without gradient, at most `at_once` rows in a call.
 
         Raises:
-            RunError: the groups are not those of the seeds, or a log-prob is not a number.
+            RunError: see `check_rollout`.
         """
         parts = []
         for draw in draws(seeds, group_size, at_once):
             with torch.no_grad(), self.autocast():
                 parts.append(self.policy.rollout(prompts[draw.prompts], draw.group_size, seeds=draw.seeds))
         rollout = join(parts)
-        expected = seeds.group_ids.repeat_interleave(group_size).tolist()
-        if rollout.groups.tolist() != expected:
-            raise RunError(
-                f"The policy's rollout has the groups {rollout.groups.tolist()}; expected {expected}: "
-                "`seeds.group_ids`, each repeated for its samples."
-            )
-        wrong = not_finite(rollout, rollout.old.logprobs)
-        if wrong:
-            raise RunError(
-                f"The policy's rollout gave {wrong}. Usual causes: weights that are not finite, or an overflow in "
-                "low precision."
-            )
+        check_rollout(rollout, prompts, group_size, seeds)
         return replace(rollout, old=_upcast(rollout.old))
 
     def reference(self) -> AbstractContextManager[Any]:
@@ -122,6 +111,34 @@ class CheckedPolicy:
                     if bool(piece.mask[:, steps].any()):
                         logprobs[rows, steps] = self.replay(piece, steps, grad=False).logprobs.to(logprobs)
         return Steps(logprobs=logprobs)
+
+
+def check_rollout(rollout: Rollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds) -> None:
+    """Hold a rollout against what was asked for.
+
+    Raises:
+        RunError: groups or samples are not those of the seeds and the prompts, or a log-prob is not a number.
+    """
+    expected = seeds.group_ids.repeat_interleave(group_size).tolist()
+    if rollout.groups.tolist() != expected:
+        raise RunError(
+            f"The policy's rollout has the groups {rollout.groups.tolist()}; expected {expected}: "
+            "`seeds.group_ids`, each repeated for its samples."
+        )
+    for row, (sample, group) in enumerate(zip(rollout.samples, expected, strict=True)):
+        prompt = prompts[row // group_size]
+        if sample.group != group or (sample.prompt is not prompt and sample.prompt.text != prompt.text):
+            raise RunError(
+                f"The policy's rollout has a sample of group {sample.group}, prompt {sample.prompt.text!r}, in row "
+                f"{row}; expected group {group}, prompt {prompt.text!r}: its reward would count for the decisions of "
+                f"another row. Row p * {group_size} + i is sample i of prompt p."
+            )
+    wrong = not_finite(rollout, rollout.old.logprobs)
+    if wrong:
+        raise RunError(
+            f"The policy's rollout gave {wrong}. Usual causes: weights that are not finite, or an overflow in "
+            "low precision."
+        )
 
 
 def not_finite(rollout: Rollout, logprobs: Tensor, rows: Tensor | None = None) -> str:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grpokit.checked import check_rollout
 from grpokit.data import as_prompts
 from grpokit.devices import autocast
 from grpokit.errors import UsageError
-from grpokit.intervals import half_width
+from grpokit.intervals import half_width, sum_half_width
 from grpokit.memory import fitting
 from grpokit.pieces import draws
 from grpokit.policy import Policy
@@ -49,7 +50,11 @@ class Evaluation:
     def half_widths(self) -> dict[str, float]:
         """Name -> half the width of the mean's 95 % confidence interval (Student's t over the prompts)."""
         prompts = [sample.group for sample in self.samples]
-        return {name: half_width(column.tolist(), prompts) for name, column in self.columns().items()}
+        columns = self.scores.matrix.T.tolist()
+        return {
+            **{name: half_width(column, prompts) for name, column in zip(self.scores.names, columns, strict=True)},
+            "reward": sum_half_width(columns, self.scores.weights.tolist(), prompts),  # a gap is no observation
+        }
 
     def summary(self) -> dict[str, float]:
         """Means, each followed by its half-width under `<name>/ci95`: a row of `eval.jsonl`."""
@@ -100,6 +105,7 @@ def draw(
                 rollout = policy.rollout(
                     prompts[part.prompts], part.group_size, seeds=part.seeds.to(device), evaluate=evaluate
                 )
+            check_rollout(rollout, prompts[part.prompts], part.group_size, part.seeds)
             samples.extend(rollout.samples)
         return samples
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _NORMAL = 1.959963984540054  # the 97.5 % quantile
 _FEW = (12.7062, 4.3027, 3.1824, 2.7764)  # of Student's t, for 1 to 4 degrees of freedom
@@ -33,16 +33,51 @@ def half_width(values: Sequence[float], prompts: Sequence[int]) -> float:
     >>> round(half_width([1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1]), 3)
     25.412
     """
-    rows = [(value, prompt) for value, prompt in zip(values, prompts, strict=True) if not math.isnan(value)]
-    count = len({prompt for _, prompt in rows})
+    return sum_half_width([values], [1.0], prompts)
+
+
+def sum_of_means(columns: Iterable[Sequence[float]], weights: Iterable[float]) -> float:
+    """The weighted sum of the means of what each column has; NaN where no column with a weight has anything.
+
+    >>> sum_of_means([[1.0, 3.0], [4.0, math.nan]], [1.0, 0.5])
+    4.0
+    """
+    parts = [
+        weight * math.fsum(known) / len(known)
+        for column, weight in zip(columns, weights, strict=True)
+        if weight and (known := [value for value in column if not math.isnan(value)])
+    ]
+    return math.fsum(parts) if parts else math.nan
+
+
+def sum_half_width(columns: Iterable[Sequence[float]], weights: Iterable[float], prompts: Sequence[int]) -> float:
+    """Half the width of the 95 % confidence interval of `sum_of_means`.
+
+    A value's influence on the sum is its weight times its deviation from its column's mean, over the number of values
+    in that column; a gap has none. So what a column lacks widens the interval, and columns that move together or
+    against each other are seen to. The degrees of freedom are those of the column that the fewest prompts stand behind.
+
+    Args:
+        columns: R of [B]; NaN where there is none.
+        weights: R; a column with the weight 0 takes no part.
+        prompts: [B], what each row's prompt is called.
+
+    Returns:
+        The half-width; NaN where a column has values of a single prompt.
+    """
+    counts = []
+    sums: dict[int, float] = defaultdict(float)
+    for column, weight in zip(columns, weights, strict=True):
+        rows = [(value, prompt) for value, prompt in zip(column, prompts, strict=True) if not math.isnan(value)]
+        if weight and rows:
+            counts.append(len({prompt for _, prompt in rows}))
+            mean = math.fsum(value for value, _ in rows) / len(rows)
+            for value, prompt in rows:
+                sums[prompt] += weight * (value - mean) / len(rows)
+    count = min(counts, default=0)
     if count < 2:
         return math.nan
-    mean = math.fsum(value for value, _ in rows) / len(rows)
-    sums: dict[int, float] = defaultdict(float)
-    for value, prompt in rows:
-        sums[prompt] += value - mean
-    variance = count / (count - 1) * math.fsum(total**2 for total in sums.values()) / len(rows) ** 2
-    return student_t(count - 1) * math.sqrt(variance)
+    return student_t(count - 1) * math.sqrt(count / (count - 1) * math.fsum(total**2 for total in sums.values()))
 
 
 def student_t(freedom: int) -> float:

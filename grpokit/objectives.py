@@ -147,6 +147,9 @@ def kl_divergence(new: Steps, reference: Steps, mask: Tensor, kind: KLKind = "k3
     unbiased, never negative, and the default. "gaussian" is exact, from both views' mean and std:
     log(s_ref / s) + (s^2 + (m - m_ref)^2) / (2 s_ref^2) - 1/2, averaged over the decision's dimensions.
 
+    A decision of D dimensions has the mean of their d, whose square is about 2 / D of the KL per dimension: there k2
+    and k3 are D times too weak, and a trainer refuses them (see `Objective.check_dimensions`).
+
     Raises:
         UsageError: "gaussian" without mean and std, or an unknown kind.
     """
@@ -219,7 +222,7 @@ class Objective:
         surrogate: (ratio [b, t], advantages [b, t], new log-probs [b, t]) -> Loss.
         ratio: "token" or "sequence" (see `log_ratio`).
         reduction: how the trainer sums up (see `reduction_weights`).
-        kl: the estimator (see `kl_divergence`).
+        kl: the estimator (see `kl_divergence`); "gaussian" where decisions have several dimensions.
         kl_coef: weight of the KL; 0 means that no reference is needed.
         entropy_coef: weight of the entropy bonus.
     """
@@ -245,6 +248,19 @@ class Objective:
     def whole_sequence(self) -> bool:
         """Whether a decision's loss depends on the row's other decisions."""
         return self.ratio == "sequence"
+
+    def check_dimensions(self, action_dims: int) -> None:
+        """Hold the KL's estimator against the dimensions of a decision (see `Rollout.action_dims`).
+
+        Raises:
+            UsageError: k2 or k3 where a decision has several dimensions.
+        """
+        if self.needs_reference and self.kl in ("k2", "k3") and action_dims > 1:
+            raise UsageError(
+                f"kl '{self.kl}' does not suit decisions of {action_dims:,} dimensions: their log-probs are means over "
+                f"the dimensions, from which it makes about 1/{action_dims:,} of the KL. Set kl: gaussian, which is "
+                "exact (k1 is right on average too, but as a loss it pulls nowhere)."
+            )
 
     def __call__(
         self, new: Steps, old: Steps, advantages: Tensor, mask: Tensor, reference: Steps | None = None

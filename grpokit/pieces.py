@@ -105,7 +105,8 @@ def join(parts: Sequence[Rollout]) -> Rollout:
     """Rollouts of the same prompts' draws -> one rollout, in the order of the parts.
 
     Where parts differ in length, log-probs, mask and trace are filled up with zeros at the end of axis 1, under the
-    mask. A group that several parts share keeps its first entry in `trace.per_group`.
+    mask (see `Trace` for what that asks of a policy). A group that several parts share keeps its first entry in
+    `trace.per_group`.
 
     Raises:
         RunError: traces that differ in another way.

@@ -40,6 +40,9 @@ class Policy(Protocol):
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` samples per prompt, without gradient.
 
+        A step's prompts, and the samples of one prompt, may be asked for in several calls, whose answers are joined:
+        `Trace` says what its tensors must be like for that.
+
         Args:
             prompts: P prompts.
             group_size: G; row p * G + i of the result is sample i of prompt p.
@@ -77,8 +80,14 @@ METHODS = ("rollout", "replay", "step_slices", "reference", "modules", "save", "
 
 
 def missing_methods(policy: object) -> list[str]:
-    """The methods of the contract that `policy` lacks."""
-    return [name for name in METHODS if not callable(getattr(policy, name, None))]
+    """The methods of the contract that `policy` lacks, or has from `Policy` alone, where they do nothing."""
+    return [name for name in METHODS if not _has(policy, name)]
+
+
+def _has(policy: object, name: str) -> bool:
+    found = getattr(policy, name, None)
+    inherited = getattr(found, "__func__", found) is getattr(Policy, name)
+    return callable(found) and (name == "step_slices" or not inherited)
 
 
 M = TypeVar("M", bound=nn.Module)

@@ -93,13 +93,14 @@ def sample_categorical(logits: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
     """Sample by inverse CDF: logits [B, V], draws [B] in (0, 1) -> tokens [B], log-probs [B] fp32.
 
     One uniform per row, so a row's token depends on nothing but its logits and its draw. The running sum is fp64:
-    in fp32 tokens rarer than about 6e-8 would be distorted. A token of probability zero is never drawn.
+    in fp32 tokens rarer than about 6e-8 would be distorted. A token of probability zero is never drawn. A row whose
+    logits are no distribution (NaN, infinity) gets some token with the log-prob NaN, which stops a run with its row.
     """
     logprobs = logits.float().log_softmax(-1)
     cdf = logprobs.double().exp().cumsum(-1)
     total = cdf[:, -1:]
     at = torch.minimum(draws.to(cdf)[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    tokens = torch.searchsorted(cdf, at, right=True)
+    tokens = torch.searchsorted(cdf, at, right=True).clamp(max=logits.shape[-1] - 1)  # V where the row is NaN
     return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
 
 

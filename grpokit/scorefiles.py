@@ -7,13 +7,13 @@ others are scored; what goes wrong inside a reward stops it, as in a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpokit import registry
-from grpokit.errors import DataError, GrpokitError, UsageError
-from grpokit.intervals import half_width
+from grpokit.errors import DataError, GrpokitError, RewardError, UsageError, counted, reworded
+from grpokit.intervals import sum_half_width, sum_of_means
 from grpokit.outputs import Entry
 from grpokit.reward import Reward, RewardTerm, as_terms, score
 from grpokit.specs import RewardSpec
@@ -29,14 +29,19 @@ class Row:
     Attributes:
         entry: what was scored.
         scores: reward -> score; NaN where it could not score.
-        reward: their weighted sum; NaN where a part of it is missing.
+        weights: reward -> its weight.
         problem: why the files could not be read; empty where they could.
     """
 
     entry: Entry
     scores: Mapping[str, float]
-    reward: float
+    weights: Mapping[str, float]
     problem: str = ""
+
+    @property
+    def reward(self) -> float:
+        """The weighted sum; NaN where a part of it is missing."""
+        return math.fsum(weight * self.scores[name] for name, weight in self.weights.items() if weight != 0)
 
     def as_json(self, *, weighted: bool = True) -> dict[str, Any]:
         """What a line of `--out` holds, with or without the weighted sum; NaN is written as null."""
@@ -73,8 +78,17 @@ def score_files(
     if batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
     terms = as_terms(rewards)
+    patient = [replace(term, skip_limit=1.0) for term in terms]  # a batch may be small: the limit is for them all
+    lost = [0] * len(terms)
     for batch in _batches(entries, batch_size, whole_groups):
-        yield from _scored(terms, batch, say)
+        found = yield from _scored(patient, batch, say)
+        lost = [a + b for a, b in zip(lost, found, strict=True)]
+        for term, count in zip(terms, lost, strict=True):
+            if count > term.skip_limit * len(entries):
+                raise RewardError(
+                    f"Reward '{term.name}' lost {count:,} of {counted(len(entries), 'sample')} to errors so far; "
+                    f"skip_limit allows a share of {term.skip_limit:g}. Mend the reward, or raise its skip_limit."
+                )
 
 
 def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterator[list[Entry]]:
@@ -93,7 +107,10 @@ def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterato
         yield batch
 
 
-def _scored(terms: Sequence[RewardTerm], batch: Sequence[Entry], say: Callable[[str], None] | None) -> Iterator[Row]:
+def _scored(
+    terms: Sequence[RewardTerm], batch: Sequence[Entry], say: Callable[[str], None] | None
+) -> Generator[Row, None, Sequence[int]]:
+    """Rows of a batch; returns how many samples each reward lost to errors."""
     samples: dict[int, Sample] = {}
     problems: dict[int, str] = {}
     prompts: dict[Callable[[], Prompt], Prompt] = {}  # a group's pictures are read once
@@ -105,20 +122,22 @@ def _scored(terms: Sequence[RewardTerm], batch: Sequence[Entry], say: Callable[[
         except DataError as error:
             problems[i] = str(error)
     columns: dict[int, list[float]] = {}
+    lost: Sequence[int] = [0] * len(terms)
     if samples:
         try:
             found = score(terms, list(samples.values()))
         except GrpokitError as error:
             first, last = batch[min(samples)].where, batch[max(samples)].where
-            raise type(error)(f"{error} (Rows are counted from 0, in the batch from {first} to {last}.)") from error
-        columns = dict(zip(samples, found.matrix.tolist(), strict=True))
+            raise reworded(error, f"{error} (Rows are counted from 0, in the batch from {first} to {last}.)") from error
+        columns, lost = dict(zip(samples, found.matrix.tolist(), strict=True)), found.failed
         for note in found.notes if say else ():
             say(note)  # type: ignore[misc]
-    names, weights = [term.name for term in terms], [term.weight for term in terms]
+    weights = {term.name: term.weight for term in terms}
     for i, entry in enumerate(batch):
         values = columns.get(i, [math.nan] * len(terms))
-        total = math.fsum(w * x for w, x in zip(weights, values, strict=True) if w != 0)
-        yield Row(entry=entry, scores=dict(zip(names, values, strict=True)), reward=total, problem=problems.get(i, ""))
+        scores = dict(zip(weights, values, strict=True))
+        yield Row(entry=entry, scores=scores, weights=weights, problem=problems.get(i, ""))
+    return lost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +145,8 @@ class Column:
     """A summary of one reward, or of the weighted sum.
 
     Attributes:
-        mean: over what was scored; NaN where nothing was.
+        mean: over what was scored, NaN where nothing was; of the weighted sum, the weighted sum of the rewards' means,
+            as in `grpokit evaluate`.
         half_width: of the mean's 95 % interval, by Student's t over the groups.
         lowest: the lowest score.
         highest: the highest score.
@@ -147,6 +167,7 @@ class Tally:
     """Keeps the numbers of rows that were seen, and none of their pictures."""
 
     columns: dict[str, list[float]] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
@@ -155,6 +176,7 @@ class Tally:
         """Count a row."""
         for name in (*row.scores, "reward"):
             self.columns.setdefault(name, [])
+        self.weights.update(row.weights)
         if row.problem:
             self.problems[row.entry.where] = row.problem
             return
@@ -165,13 +187,15 @@ class Tally:
 
     def summary(self) -> dict[str, Column]:
         """Reward -> its summary; the weighted sum stands last, under "reward"."""
-        return {name: self._column(values) for name, values in self.columns.items()}
+        return {name: self._column(name, values) for name, values in self.columns.items()}
 
-    def _column(self, values: Sequence[float]) -> Column:
+    def _column(self, name: str, values: Sequence[float]) -> Column:
         known = [x for x in values if not math.isnan(x)]
+        weights = self.weights if name == "reward" else {name: 1.0}
+        parts = [self.columns[part] for part in weights]
         return Column(
-            mean=math.fsum(known) / len(known) if known else math.nan,
-            half_width=half_width(values, self.groups),
+            mean=sum_of_means(parts, weights.values()),
+            half_width=sum_half_width(parts, weights.values(), self.groups),
             lowest=min(known, default=math.nan),
             highest=max(known, default=math.nan),
             scored=len(known),

@@ -115,6 +115,13 @@ class Steps:
 class Trace:
     """A policy's private record of a rollout: what `replay` needs to score the stored decisions again.
 
+    A rollout may be drawn in several calls, which are joined. Where axis 1 of a tensor differs between calls, the
+    shorter ones are filled up with zeros at its end, as log-probs and mask are; so column k must mean the same in every
+    call. A tensor of prompts and responses in a row, padded on the left to the call's longest prompt, is torn by that:
+    its responses begin in another column in each call. Keep the responses in a tensor of their own, in which column k
+    is decision k, and the prompts in another, padded on either side, with their attention mask beside it: the zeros
+    that fill it up are padding, and positions are counted from the mask, not from the width.
+
     Attributes:
         per_row: name -> [B, ...].
         per_group: name -> [P, ...], in ascending order of the group's id.

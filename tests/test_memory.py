@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from grpokit import Prompt, RunError, Trainer, evaluate, objectives
+from grpokit import Prompt, RunError, Trace, Trainer, evaluate, objectives
 from grpokit.evaluation import draw
 from grpokit.memory import fitting
 from grpokit.pieces import draws, join
@@ -46,9 +48,9 @@ class SmallGaussian(Small, TinyGaussian):
         vars(self).update(options)
 
 
-def make(policy: TinyTokens, reward=digit_sum, **options) -> Trainer:
+def make(policy: TinyTokens, reward=digit_sum, prompts=PROMPTS, **options) -> Trainer:
     defaults = {"prompts_per_step": 4, "group_size": 4, "micro_batch_size": 16, "learning_rate": 1e-2, "device": "cpu"}
-    return Trainer(policy, [reward], PROMPTS, **(defaults | options))
+    return Trainer(policy, [reward], prompts, **(defaults | options))
 
 
 def trained(trainer: Trainer, steps: int) -> tuple[torch.Tensor, list[str]]:
@@ -202,6 +204,48 @@ def test_parts_of_other_lengths_are_filled_up_under_the_mask() -> None:
         torch.where(joined.mask, joined.trace.per_row["tokens"], 0),
         torch.where(whole.mask, whole.trace.per_row["tokens"], 0),
     )
+
+
+class Digits(TinyTokens):
+    """Reads its prompt digit by digit, padded on the left to the longest prompt of the call.
+
+    Either prompts and tokens lie in one tensor, or in two with the prompts' mask beside them.
+    """
+
+    def __init__(self, *, apart: bool) -> None:
+        super().__init__()
+        self.apart = apart
+
+    def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+        found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+        width = max(len(s.prompt.text) for s in found.samples)
+        digits = torch.tensor([[int(c) for c in s.prompt.text.rjust(width, "0")] for s in found.samples])
+        real = torch.tensor([[c != " " for c in s.prompt.text.rjust(width)] for s in found.samples])
+        tokens = found.trace.per_row["tokens"]
+        one, two = {"all": torch.cat([digits, tokens], dim=1)}, {"digits": digits, "real": real, "tokens": tokens}
+        return replace(found, trace=Trace(per_row=two if self.apart else one))
+
+    def replay(self, rollout, steps):
+        trace = dict(rollout.trace.per_row)
+        if not self.apart:
+            width = trace["all"].shape[1] - self.length
+            trace = {"digits": trace["all"][:, :width], "tokens": trace["all"][:, width:]}
+            trace["real"] = torch.ones_like(trace["digits"], dtype=torch.bool)
+        number = torch.zeros(rollout.rows, dtype=torch.int64)
+        for digit, real in zip(trace["digits"].T, trace["real"].T, strict=True):
+            number = torch.where(real, 10 * number + digit, number)
+        number = torch.stack([number[rollout.groups == group][0] for group in rollout.groups.unique()])
+        plain = Trace(per_row={"tokens": trace["tokens"]}, per_group={"number": number})
+        return super().replay(replace(rollout, trace=plain), steps)
+
+
+def test_prompts_padded_on_the_left_survive_a_split_in_a_tensor_of_their_own() -> None:
+    prompts = ["3", "104", "15", "1007"]
+    whole, split = (make(Digits(apart=True), prompts=prompts, rollout_batch_size=size) for size in (None, 4))
+    assert whole.step().metrics["grad_norm"] == pytest.approx(split.step().metrics["grad_norm"], rel=1e-5)
+    make(Digits(apart=False), prompts=prompts).step()
+    with pytest.raises(RunError, match="log-probs"):  # its tokens begin in another column in each call
+        make(Digits(apart=False), prompts=prompts, rollout_batch_size=4).step()
 
 
 def test_traces_that_cannot_be_joined_say_so() -> None:

@@ -127,6 +127,20 @@ def test_gaussian_kl_by_hand() -> None:
     assert kl_divergence(ref, wide, ones.bool(), "gaussian").item() == pytest.approx(torch_says.item())
 
 
+def test_k2_and_k3_of_a_mean_over_dimensions_are_too_weak_by_their_number() -> None:
+    """64 dimensions, all means 0.05 apart: a KL of 0.00125 per dimension."""
+    generator = torch.Generator().manual_seed(0)
+    mean, std = torch.zeros(4000, 1, 64, dtype=torch.float64), torch.ones(1, 1, 1, dtype=torch.float64)
+    x = torch.randn(mean.shape, generator=generator, dtype=torch.float64)
+    new, ref = (Steps(logprobs=gaussian_logprobs(x, m, std), mean=m, std=std) for m in (mean, mean + 0.05))
+    mask = torch.ones(4000, 1, dtype=torch.bool)
+    found = {kind: kl_divergence(new, ref, mask, kind).mean().item() for kind in ("gaussian", "k1", "k2", "k3")}
+    assert found["gaussian"] == pytest.approx(0.05**2 / 2)
+    assert found["k1"] == pytest.approx(0.05**2 / 2, rel=0.1)
+    assert found["k2"] == pytest.approx(0.05**2 / 2 / 64, rel=0.1)
+    assert found["k3"] == pytest.approx(0.05**2 / 2 / 64, rel=0.1)
+
+
 def test_gaussian_kl_needs_moments() -> None:
     with pytest.raises(UsageError, match="use k3"):
         kl_divergence(Steps(logprobs=NEW), Steps(logprobs=REF), MASK, "gaussian")

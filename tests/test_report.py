@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from matplotlib.textpath import TextPath
 from PIL import Image
 
-from grpokit import Prompt, RunError, Sample, UsageError, build, cli, report, run
+from grpokit import Prompt, RunError, Sample, UsageError, cli, presets, report, run
 from grpokit.folder import Journal, save_outputs
-from grpokit.intervals import half_width, student_t
+from grpokit.intervals import half_width, student_t, sum_half_width, sum_of_means
+from grpokit.report.charts import Line, _chart
 from grpokit.report.reading import read
 from grpokit.report.scores import headline
 
@@ -137,6 +139,39 @@ def test_samples_of_one_prompt_are_one_observation() -> None:
     assert math.isnan(half_width([1, 2, 3], [0, 0, 0]))
 
 
+def test_what_is_missing_widens_the_interval_of_a_sum() -> None:
+    """By hand: means 3 and 10; influences (x - 3) / 3 and (y - 10) / 2 over prompts 0 to 2, of which y has two."""
+    x, y, nan = [1.0, 2.0, 6.0], [9.0, math.nan, 11.0], math.nan
+    assert sum_of_means([x, y], [1.0, 0.5]) == pytest.approx(3 + 0.5 * 10)
+    influence = [-2 / 3 - 0.25, -1 / 3, 1 + 0.25]
+    expected = 12.7062 * math.sqrt(2 / 1 * math.fsum(v**2 for v in influence))  # two prompts, so t of 1
+    assert sum_half_width([x, y], [1.0, 0.5], [0, 1, 2]) == pytest.approx(expected)
+    assert sum_half_width([x, y], [1.0, 0.0], [0, 1, 2]) == half_width(x, [0, 1, 2])  # a monitor takes no part
+    assert sum_half_width([x, [nan] * 3], [1.0, 1.0], [0, 1, 2]) == half_width(x, [0, 1, 2])
+    assert math.isnan(sum_half_width([x, [nan, nan, 1.0]], [1.0, 1.0], [0, 1, 2]))
+    assert math.isnan(sum_of_means([[nan], [1.0]], [1.0, 0.0]))
+
+
+def test_intervals_hold_the_truth_where_scores_are_missing_by_prompt() -> None:
+    """1,000 made-up evaluations of 40 prompts whose true sum is 0; one reward scores half of the prompts alone."""
+    rng = np.random.default_rng(0)
+    prompt = np.repeat(np.arange(40), 2)
+    inside = filled_inside = 0
+    for _ in range(1000):
+        of_prompt = rng.normal(size=(40, 2))
+        x, y = (of_prompt[prompt] + 0.7 * rng.normal(size=(80, 2))).T
+        total = x + y
+        y = np.where((rng.random(40) < 0.5)[prompt], np.nan, y)
+        columns = x.tolist(), y.tolist()
+        mean, width = sum_of_means(columns, (1, 1)), sum_half_width(columns, (1, 1), prompt.tolist())
+        inside += abs(mean) <= width
+        filled_inside += abs(mean) <= half_width((x + np.where(np.isnan(y), np.nanmean(y), y)).tolist(), prompt)
+        whole = sum_half_width((x.tolist(), (total - x).tolist()), (1, 1), prompt.tolist())
+        assert whole == pytest.approx(half_width(total.tolist(), prompt.tolist()), rel=1e-12)
+    assert 0.935 < inside / 1000 < 0.975
+    assert filled_inside / 1000 < 0.88  # what filling gaps with means would give
+
+
 # --- headline ------------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +193,21 @@ def test_the_change_is_paired(tmp_path: Path) -> None:
     assert (nice.paired, nice.verdict) == (False, "even")
     assert nice.width == pytest.approx(nice.before_width + nice.after_width)
     assert "cannot be paired" in text_of(report.write(folder))
+
+
+def test_the_paired_change_of_the_sum_is_made_of_its_parts(tmp_path: Path) -> None:
+    """A reward that scored 10 of 20 prompts: the sum's change is 0.5 of its change, its interval that of 10 pairs."""
+    folder = make_run(tmp_path / "run", gain=0.025)
+    for place in folder.glob("samples/*/scores.json"):
+        kept = json.loads(place.read_text())
+        kept["scores"]["nice"][10:] = [None] * 10
+        mean = math.fsum(kept["scores"]["nice"][:10]) / 10
+        kept["scores"]["reward"][10:] = [0.5 * mean + 0.5] * 10  # as evaluations fill it
+        place.write_text(json.dumps(kept))
+    reward, nice, length = headline(read(folder))
+    assert length.change == length.width == 0
+    assert reward.change == pytest.approx(0.5 * nice.change)
+    assert reward.width == pytest.approx(0.5 * nice.width)
 
 
 @pytest.mark.parametrize(("weight", "verdict"), [(0.5, "better"), (-0.5, "worse")])
@@ -345,13 +395,62 @@ def test_a_long_run_gives_a_small_page_quickly(tmp_path: Path) -> None:
     assert "bold: mean of 20 steps" in text_of(path)
 
 
+# --- charts --------------------------------------------------------------------------------------------------------
+
+MONITORS = ("ssim", "aesthetic (monitor)", "clip-score (monitor)", "structure (monitor)")
+LONG = ("the-agreement-of-the-picture-with-" + "very-" * 12 + "long prompts", "W" * 70, *(f"r{i}" for i in range(9)))
+
+
+def texts_of(svg: str) -> list[tuple[str, float, float, float]]:
+    """(text, left end, right end, place from the top) of a chart's texts, by the font that it was laid out with."""
+    texts = []
+    for style, text in re.findall(r"<text ([^>]*)>(.*?)</text>", svg):
+        size, (x, y) = re.findall(r"font-size: (\d+)px", style)[0], re.findall(r"([-\d.]+) ([-\d.]+)\)", style)[0]
+        width = TextPath((0, 0), html.unescape(text), size=float(size)).get_extents().width
+        left = float(x) - width * (1 if "anchor: end" in style else 0.5 if "anchor: middle" in style else 0)
+        texts.append((html.unescape(text), left, left + width, float(y)))
+    return texts
+
+
+@pytest.mark.parametrize("names", [("low", "high"), MONITORS, MONITORS[:3], LONG], ids=len)
+def test_the_names_of_lines_are_whole(names: tuple[str, ...]) -> None:
+    lines = [Line(name=name, steps=[1, 2], values=[0, i], colour=i, dash=i) for i, name in enumerate(names)]
+    svg = _chart("Entropy", "nats", lines)["svg"]
+    width, height = map(float, re.findall(r'viewBox="0 0 (\S+) (\S+)"', svg)[0])
+    texts = texts_of(svg)
+    said = "".join(text for text, *_ in texts)
+    assert all(re.sub(r"\s", "", name) in re.sub(r"\s", "", said) for name in names)
+    assert all(left >= 0 and right <= width and 0 < y < height for _, left, right, y in texts)
+    assert (height > 2.7 * 72) == (names is LONG)  # it grows only with many rows of names
+
+
+@pytest.mark.parametrize("level", [0.0129, 413.0, -2.0, 0.0])
+def test_rounding_is_no_spread(level: float) -> None:
+    values = [level, level + 1e-15 * max(level, 1), level]
+    svg = _chart("Spread inside groups", "std", [Line(name="std", steps=[1, 2, 3], values=values)])["svg"]
+    ticks = [text.replace("\N{MINUS SIGN}", "-") for text, *_ in texts_of(svg)]
+    assert all(len(tick) < 8 and "e" not in tick for tick in ticks)
+    heights = sorted(float(tick) for tick in ticks if tick not in ("1", "2", "3"))
+    assert heights[0] < level < heights[-1]
+
+
+def test_equal_lines_are_all_seen() -> None:
+    lines = [Line(name=f"{i}", steps=[1, 2], values=[0, 0], colour=i, dash=i) for i in range(3)]
+    svg = _chart("Clipped decisions", "share", lines)["svg"]
+    drawn = [re.search(rf"stroke: var\(--line-{i}\); stroke-width: (\S+?)[;\"]", svg) for i in range(3)]
+    widths = [float(found[1]) for found in drawn if found]
+    assert len(widths) == 3
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > widths[1] > widths[2]
+
+
 # --- real runs -----------------------------------------------------------------------------------------------------
 
 SMALL = ["trainer.prompts_per_step=3", "trainer.group_size=4", "trainer.minibatches=1", "run.eval_samples=2"]
 
 
 def train(folder: Path, *overrides: str, resume: bool = False, preset: str = "toy-flow") -> Path:
-    config, _ = build.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
+    config, _ = presets.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
     run.train(config, resume=resume)
     return folder
 
@@ -508,12 +607,15 @@ addEventListener("load", () => {
     && parseFloat(getComputedStyle(e).strokeWidth) > 1.2);
   const lines = strokes.map(e => { const [x, y] = [light(numbers(getComputedStyle(e).stroke).slice(0, 3)),
     light(behind(e))].sort((p, q) => q - p); return (x + .05) / (y + .05); });
+  const cut = e => { const t = e.getBoundingClientRect(), s = e.closest("svg").getBoundingClientRect();
+    return t.left < s.left || t.right > s.right || t.top < s.top || t.bottom > s.bottom; };
   const rolls = e => [getComputedStyle(e).overflowX, getComputedStyle(e).overflowY].includes("auto");
   parent.postMessage(JSON.stringify({
     width: innerWidth, needs: document.documentElement.scrollWidth,
     images: [...document.images].map(i => [i.naturalWidth, i.alt]),
     requests: performance.getEntriesByType("resource").map(r => r.name).filter(n => !n.startsWith("data:")),
     contrast: Math.min(...words.map(contrast)), lines: Math.min(...lines), strokes: lines.length,
+    cut: [...document.querySelectorAll("svg text")].filter(cut).map(e => e.textContent),
     unreachable: all.filter(e => rolls(e) && e.tabIndex < 0).map(e => e.outerHTML.slice(0, 80)),
     dark: matchMedia("(prefers-color-scheme: dark)").matches, scripts: document.querySelectorAll("main script").length,
   }), "*");
@@ -602,6 +704,7 @@ def test_in_a_browser(
     assert found["contrast"] >= 4.5
     assert found["strokes"] > 10
     assert found["lines"] >= 3
+    assert found["cut"] == []
     assert found["unreachable"] == []  # whatever scrolls takes the keyboard's focus
 
 

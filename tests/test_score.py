@@ -8,7 +8,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import pytest
 from PIL import Image
 
 from grpokit import DataError, RewardError, RewardTerm, Sample, UsageError, cli, outputs
+from grpokit.evaluation import Evaluation
 from grpokit.intervals import half_width
+from grpokit.reward import score
 from grpokit.scorefiles import Tally, score_files
 
 
@@ -221,6 +223,34 @@ def test_rewards_and_weights_of_a_config(call: Call, three: Path) -> None:
     assert table(done.err)["reward"][0] == f"{mean:.4f}"
 
 
+def test_the_weighted_sum_is_that_of_an_evaluation(tmp_path: Path) -> None:
+    """On the same samples, with scores missing; a monitor has no part in it."""
+    rows = [{"prompt": f"p{i // 2}", "output": "x" * (i * i % 11)} for i in range(12)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def long(samples: Sequence[Sample]) -> list[float]:
+        return [float(len(s.output)) for s in samples]
+
+    def odd(samples: Sequence[Sample]) -> list[float]:
+        return [math.nan if s.prompt.text in ("p1", "p4") else float(len(s.output) % 2) for s in samples]
+
+    terms = [RewardTerm(name="long", reward=long, weight=0.1), RewardTerm(name="odd", reward=odd, weight=-2.0)]
+    terms.append(RewardTerm(name="watched", reward=lambda samples: [math.nan] * len(samples), weight=0.0))
+    entries = outputs.find(tmp_path / "t.jsonl")
+    tally = Tally()
+    for row in score_files(terms, entries, batch_size=4):
+        tally.add(row)
+    samples = [entry.open(entry.prompt()) for entry in entries]
+    expected = Evaluation(samples=samples, scores=score(terms, samples)).summary()
+    found = tally.summary()
+    for name in ("long", "odd", "reward"):
+        assert (found[name].mean, found[name].half_width) == pytest.approx((expected[name], expected[f"{name}/ci95"]))
+    total = found["reward"]
+    assert total.mean == pytest.approx(0.1 * found["long"].mean - 2 * found["odd"].mean)
+    assert (total.scored, len(total.unscored)) == (8, 4)
+    assert total.half_width > 0.1  # of 12 rows with gaps filled: half of that
+
+
 # --- batches -------------------------------------------------------------------------------------------------------
 
 
@@ -328,6 +358,40 @@ def test_files_that_cannot_be_read_are_named_and_the_others_scored(call: Call, t
     assert [row["scores"]["mse"] for row in found] == [None, pytest.approx(-0.04), 0.0, None]
     assert found[3]["error"] == "there is no picture for line 4 of prompts.txt in pictures"
     assert found[0]["error"].startswith("pictures/1.png cannot be read as a picture")
+
+
+def test_pictures_of_other_kinds_are_named(call: Call, three: Path) -> None:
+    """Only some kinds of pictures are scored, and a hidden file of macOS is none."""
+    (three / "pictures/._1.png").write_bytes(b"Mac OS X")
+    (three / "pictures/notes.txt").write_text("no picture")
+    done = call("pictures", "--reward", "mse", "--target", "targets/1.png")
+    assert (done.code, done.err) == (0, "")
+    picture(three / "pictures/cat.gif")
+    picture(three / "pictures/b.TIFF")
+    (three / "pictures/0004.png").rename(three / "4.png")
+    picture(three / "pictures/4_1.bmp")
+    done = call("pictures", "--prompts", "prompts.txt", "--reward", "mse", "--targets", "targets")
+    assert done.code == 2
+    assert done.err == (
+        "3 pictures in pictures are of a kind that is not scored (only .png, .jpg, .jpeg, .webp are): 4_1.bmp, b.TIFF, "
+        "cat.gif. Convert them.\n"
+        "error: 1 of 4 samples is missing or unreadable, so without a score: pictures/4.png (there is no picture for "
+        "line 4 of prompts.txt in pictures, but 4_1.bmp, which is of another kind: convert it).\n"
+    )
+
+
+def test_a_folder_of_other_kinds(call: Call, tmp_path: Path) -> None:
+    picture(tmp_path / "scans/1.tif")
+    (tmp_path / "prompts.txt").write_text("one\n")
+    picture(tmp_path / "drawn/1.png")
+    done = call("scans", "--reward", "mse")
+    wanted = (
+        "scans holds no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl. 1.tif is a picture of another kind"
+    )
+    assert (done.code, done.err) == (2, f"error: {wanted}: convert it.\n")
+    done = call("drawn", "--prompts", "prompts.txt", "--targets", "scans", "--reward", "mse")
+    assert done.code == 2
+    assert done.err.endswith("The folder has 0 numbered pictures. 1.tif is a picture of another kind: convert it.\n")
 
 
 def test_when_no_file_can_be_read_the_tables_say_so(call: Call, tmp_path: Path) -> None:
@@ -484,6 +548,21 @@ def test_rows_that_a_reward_may_lose(tmp_path: Path) -> None:
     assert "it left 1 row unscored" in said[0]
     with pytest.raises(RewardError, match=r"from .*0\.png to .*2\.png"):
         list(score_files({"inverse": fails}, outputs.find(tmp_path)))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 32])
+def test_the_share_that_may_be_lost_is_of_all_whatever_the_batch(tmp_path: Path, batch_size: int) -> None:
+    for i, value in enumerate((0, 0, 51, 255)):
+        picture(tmp_path / f"{i}.png", value)
+
+    def fails(samples: Sequence[Sample]) -> list[float]:
+        return [1 / s.output.getpixel((0, 0))[0] for s in samples]
+
+    term = RewardTerm(name="inverse", reward=fails, on_error="skip")
+    rows = list(score_files([term], outputs.find(tmp_path), batch_size=batch_size))
+    assert [row.scores["inverse"] for row in rows] == pytest.approx([math.nan, math.nan, 1 / 51, 1 / 255], nan_ok=True)
+    with pytest.raises(RewardError, match=r"'inverse' lost 2 of 4 samples to errors so far; skip_limit .* of 0\.4\."):
+        list(score_files([replace(term, skip_limit=0.4)], outputs.find(tmp_path), batch_size=batch_size))
 
 
 WITH = ["--reward", "mse"]

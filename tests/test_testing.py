@@ -23,9 +23,9 @@ import torch
 
 import broken_components as broken
 import broken_rewards
-from grpokit import Prompt, RewardError, RewardSpec, Sample, UsageError, registry
+from grpokit import Policy, Prompt, RewardError, RewardSpec, Sample, UsageError, registry
 from grpokit.builtin import text_rewards
-from grpokit.policy import METHODS
+from grpokit.policy import METHODS, missing_methods
 from grpokit.testing import (
     Check,
     CheckError,
@@ -101,6 +101,24 @@ def test_mixed_up_outputs_are_caught_without_decode(factory: Callable[[], Any]) 
 @pytest.mark.parametrize("factory", [broken.AnotherStd, broken.SummedDensity])
 def test_a_wrong_density_is_caught_without_the_decisions(factory: Callable[[], Any]) -> None:
     assert set(failed(policy_checks(factory, PROMPTS))) == {"gaussian"}
+
+
+def test_a_method_that_only_the_protocol_has_is_missing() -> None:
+    """Its stubs can be called, and give None."""
+
+    class Forgetful(Policy):
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            raise NotImplementedError
+
+        def save(self, folder):
+            raise NotImplementedError
+
+    assert missing_methods(Forgetful()) == missing_methods(Forgetful) == ["replay", "reference", "modules", "load"]
+    assert missing_methods(broken.Tokens()) == missing_methods(broken.Tokens) == []
+    assert failed(policy_checks(Forgetful, PROMPTS))["protocol"].startswith(
+        "Expected the methods rollout, replay, step_slices, reference, modules, save, load; got none called replay, "
+        "reference, modules, load."
+    )
 
 
 def test_only_learning_shows_a_gradient_of_the_wrong_sign() -> None:

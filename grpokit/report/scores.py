@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grpokit.intervals import half_width
+from grpokit.intervals import sum_half_width, sum_of_means
 from grpokit.report.reading import Row, Run, Scored
 
 Verdict = Literal["better", "worse", "even", "unknown"]
@@ -67,6 +67,7 @@ def changes(
         weights: name -> weight; a lower score is better where it is negative.
     """
     paired = old is not None and new is not None and (old.prompts, old.prompt) == (new.prompts, new.prompt)
+    parts = {name: weight for name, weight in weights.items() if name != "reward"}
     found = []
     for name, weight in weights.items():
         means = before.get(name), after.get(name)
@@ -74,18 +75,16 @@ def changes(
         change = width = None
         matched = paired and old is not None and new is not None and name in old.scores and name in new.scores
         if matched and old is not None and new is not None:
-            gaps = [
-                math.nan if x is None or y is None else y - x
-                for x, y in zip(old.scores[name], new.scores[name], strict=True)
-            ]
-            kept = [gap for gap in gaps if not math.isnan(gap)]
-            if kept:
-                change, width = math.fsum(kept) / len(kept), half_width(gaps, old.prompt)
+            mix = {name: 1.0}
+            if name == "reward" and all(part in old.scores and part in new.scores for part in parts):
+                mix = parts  # its own column has filled gaps, which are no observations
+            gaps = [_gaps(old.scores[part], new.scores[part]) for part in mix]
+            change, width = sum_of_means(gaps, mix.values()), sum_half_width(gaps, mix.values(), old.prompt)
         elif means[0] is not None and means[1] is not None:
             change = means[1] - means[0]
             if widths[0] is not None and widths[1] is not None:
                 width = widths[0] + widths[1]
-        width = None if width is None or math.isnan(width) else width
+        change, width = (None if x is None or math.isnan(x) else x for x in (change, width))
         found.append(
             Change(
                 name=name,
@@ -101,6 +100,11 @@ def changes(
             )
         )
     return found
+
+
+def _gaps(old: Sequence[float | None], new: Sequence[float | None]) -> list[float]:
+    """Differences row by row; NaN where one of both is missing."""
+    return [math.nan if x is None or y is None else y - x for x, y in zip(old, new, strict=True)]
 
 
 def _verdict(change: float | None, width: float | None, weight: float) -> Verdict:
