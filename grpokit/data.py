@@ -20,7 +20,7 @@ from typing import Any, overload
 from PIL import Image
 
 from grpokit.errors import DataError, counted, nearest, shown
-from grpokit.pictures import PICTURES, check_picture, open_picture
+from grpokit.pictures import PICTURES, check_picture, open_picture, other_pictures
 from grpokit.sampling import STREAMS, mix, permutation
 from grpokit.types import Prompt
 
@@ -55,7 +55,11 @@ def hold_out(prompts: Sequence[Prompt], fraction: float, seed: int) -> tuple[Seq
 
 
 def as_prompts(given: Iterable[str | Prompt]) -> Sequence[Prompt]:
-    """Texts or prompts in a list -> prompts. A sequence of prompts is passed through."""
+    """Texts or prompts in a list -> prompts.
+
+    What `read_text` and the other readers give is passed through, and opens pictures when they are asked for; anything
+    else is read whole.
+    """
     if isinstance(given, str):
         raise DataError(f"Expected a list of prompts, got the single text {given!r}.")
     if isinstance(given, _Sequence):
@@ -342,10 +346,12 @@ def _numbered(folder: Path) -> dict[int, Path]:
 
 
 def _picture(files: dict[int, Path] | None, folder: Path | None, number: int, prompts: Path) -> Path | None:
-    if files is None:
+    if files is None or folder is None:
         return None
     if number not in files:
         hint = " Numbering starts at 1, but there is a file for 0." if 0 in files else ""
+        others = [path.name for path in other_pictures(folder) if path.stem.isdecimal() and int(path.stem) == number]
+        hint += f" {others[0]} is a picture of another kind: convert it." if others else ""
         raise DataError(
             f"{prompts}, line {number}, has no picture in {folder}: expected {number}.png (or .jpg, .jpeg, .webp). "
             f"The folder has {len(files)} numbered pictures.{hint}"

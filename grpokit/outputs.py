@@ -19,7 +19,7 @@ from typing import Any
 
 from grpokit import data
 from grpokit.errors import DataError, UsageError, counted, nearest, shown
-from grpokit.pictures import PICTURES, open_picture
+from grpokit.pictures import PICTURES, hidden, open_picture, other_pictures
 from grpokit.types import Prompt, Sample
 
 SAMPLES = "samples.jsonl"
@@ -209,6 +209,8 @@ def numbered(folder: Path, prompts: Path, *, targets: Path | None = None, source
             raise DataError(f"Both {of_line[number][sample]} and {path} are for line {number}; keep one.")
     if strangers:
         _refuse(strangers, prompts, texts, folder)
+    named = ((_NUMBERED.fullmatch(path.stem), path.name) for path in other_pictures(folder))
+    others = {int(match[1]): name for match, name in named if match}
     entries = []
     for i, (number, text) in enumerate(texts.items()):
         prompt = functools.partial(read.__getitem__, i)
@@ -217,6 +219,8 @@ def numbered(folder: Path, prompts: Path, *, targets: Path | None = None, source
         if not of_line[number]:
             missing = folder / f"{number}.png"
             problem = f"there is no picture for line {number} of {prompts} in {folder}"
+            if number in others:
+                problem += f", but {others[number]}, which is of another kind: convert it"
             entries.append(
                 Entry(where=str(missing), output=missing, prompt=prompt, text=text, group=number, problem=problem)
             )
@@ -339,11 +343,13 @@ def _content(part: Any, folder: Path) -> Any:
 def _pictures(folder: Path) -> list[Path]:
     """The pictures in a folder, `2.png` before `10.png`."""
     try:
-        found = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES]
+        found = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not hidden(path)]
     except OSError as error:
         raise DataError(f"The folder {folder} cannot be read: {error}.") from error
     if not found:
         deeper = sorted(folder.glob(f"*/{SAMPLES}"))
         hint = f" There is one in {deeper[-1].parent}." if deeper else ""
+        others = [path.name for path in other_pictures(folder)]
+        hint += f" {others[0]} is a picture of another kind: convert it." if others else ""
         raise DataError(f"{folder} holds no pictures ({', '.join(PICTURES)}) and no {SAMPLES}.{hint}")
     return sorted(found, key=lambda path: [int(x) if x.isdecimal() else x for x in re.split(r"([0-9]+)", path.name)])

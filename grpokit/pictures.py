@@ -1,7 +1,8 @@
 """Picture files: opened, or refused in one message that says which prompt wanted them.
 
 Pillow's decoders raise whatever a damaged file leads them to; here all of it becomes a `DataError`. The header alone
-is checked before a run, which costs a fraction of a millisecond, and the rest is read when the prompt is drawn.
+is checked before a run, which costs a fraction of a millisecond, and the rest is read when the prompt is drawn. A
+camera's note how the picture is to be turned (EXIF orientation) is followed, as viewers and datasets do.
 """
 
 from __future__ import annotations
@@ -11,15 +12,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from grpokit.errors import DataError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
+_OTHERS = (".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tga", ".tif", ".tiff")
+
+
+def hidden(path: Path) -> bool:
+    """Whether a file is not meant to be seen, as the `._1.png` that macOS leaves beside a `1.png`."""
+    return path.name.startswith(".")
+
+
+def other_pictures(folder: Path) -> list[Path]:
+    """The pictures in a folder that are of none of the kinds `PICTURES`: to be named, not to be read."""
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in _OTHERS and not hidden(path))
+
 
 def open_picture(path: Path, *, where: str = "") -> Image.Image:
-    """Open a picture fully; `where` says in errors which prompt it belongs to.
+    """Open a picture fully and upright; `where` says in errors which prompt it belongs to.
 
     Raises:
         DataError: the file cannot be read as a picture, or has more pixels than Pillow thinks safe.
@@ -27,7 +40,7 @@ def open_picture(path: Path, *, where: str = "") -> Image.Image:
     with _as_picture(path, where), Image.open(path) as picture:
         _has_pixels(picture)
         picture.load()
-        return picture.copy()
+        return _upright(picture)
 
 
 def check_picture(path: Path, *, where: str) -> None:
@@ -43,6 +56,16 @@ def check_picture(path: Path, *, where: str) -> None:
 def _has_pixels(picture: Image.Image) -> None:
     if 0 in picture.size:
         raise ValueError(f"it has {picture.width} x {picture.height} pixels")
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    """A copy, turned as its EXIF notes say; damaged notes say nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ImageOps.exif_transpose(picture)
+    except Exception:  # Pillow raises SyntaxError, struct.error and others over them
+        return picture.copy()
 
 
 @contextmanager

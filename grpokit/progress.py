@@ -36,6 +36,10 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
     return "".join(_BARS[round((mean - low) * scale)] for mean in means)
 
 
+def _score(mean: float) -> str:
+    return "not scored" if mean != mean else f"{mean:.3f}"
+
+
 @contextmanager
 def watch(console: Console) -> Iterator[Watcher]:
     """A watcher that shows the run on `console`."""
@@ -65,7 +69,7 @@ def watch(console: Console) -> Iterator[Watcher]:
         m = report.metrics
         if m["reward"] == m["reward"]:  # not NaN
             rewards.append(m["reward"])
-        parts = [f"reward {m['reward']:.3f} {sparkline(rewards)}"]
+        parts = [f"reward {_score(m['reward'])} {sparkline(rewards)}"]
         parts += [f"kl {m['kl']:.3f}"] if "kl" in m else []
         clipped = m.get("clip_ratio/low_mean", 0.0) + m.get("clip_ratio/high_mean", 0.0)
         parts += [f"clipped {clipped:.1%}", f"grad {m['grad_norm']:.2g}"]
@@ -82,7 +86,7 @@ def watch(console: Console) -> Iterator[Watcher]:
             say(f"step {report.step}/{total}  {news}  {m['step_time']:.2f} s")
 
     def evaluated(step: int, found: Evaluation) -> None:
-        scores = "  ".join(f"{name} {mean:.3f}" for name, mean in found.means().items())
+        scores = "  ".join(f"{name} {_score(mean)}" for name, mean in found.means().items())
         say(f"held-out prompts after step {step}: {scores}")
 
     with bar:

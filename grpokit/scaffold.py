@@ -26,6 +26,7 @@ from grpokit.errors import UsageError, nearest, shown
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 30
 _OTHER_IN_YAML = ("false", "null", "true")
+_MEANS_MORE = {"grpokit": "the toolkit itself", "reward": "the sum of all rewards", "step": "the number of a step"}
 _KINDS = {"image": "toy-glyph", "text": "toy-lm"}  # what a reward scores, and a preset that makes it
 
 _SHARED = {
@@ -126,6 +127,10 @@ def _check_name(name: str) -> None:
         )
     if name in _OTHER_IN_YAML:
         raise UsageError(f"The name '{name}' is no text in YAML, so no config could use it. Choose another name.")
+    if name in _MEANS_MORE:
+        raise UsageError(
+            f"The name '{name}' already means {_MEANS_MORE[name]} in metrics and commands. Choose another."
+        )
     for plugin in registry.plugins():
         taken = [spec.kind for spec in plugin.specs if spec.name == name]
         if taken or name == plugin.name:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -192,6 +193,32 @@ def test_damaged_files_never_escape_as_another_error(tmp_path: Path, suffix: str
                 assert f"{damaged} cannot be read as a picture" in str(error)  # noqa: PT017
                 refused += 1
     assert refused > 20
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+def test_pictures_stand_as_their_exif_notes_say(tmp_path: Path, suffix: str) -> None:
+    """A camera writes what its sensor saw, and how to turn it; damaged notes turn nothing."""
+    upright = Image.new("L", (20, 40))
+    upright.paste(255, (0, 0, 20, 10))  # white on top
+    lying = upright.transpose(Image.Transpose.ROTATE_90)
+    for name, orientation in (("6", 6), ("1", 1)):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        lying.save(tmp_path / f"{name}.{suffix}", exif=exif)
+    turned = open_picture(tmp_path / f"6.{suffix}")
+    assert (turned.size, open_picture(tmp_path / f"1.{suffix}").size) == ((20, 40), (40, 20))
+    assert (turned.convert("L").getpixel((10, 4)) > 250, turned.convert("L").getpixel((10, 30)) < 5) == (True, True)
+    assert 0x0112 not in turned.getexif()
+    lying.save(tmp_path / f"damaged.{suffix}", exif=b"Exif\0\0not a TIFF")
+    assert open_picture(tmp_path / f"damaged.{suffix}").size == (40, 20)
+
+
+def test_a_turned_picture_keeps_its_16_bits(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    deep = Image.fromarray(np.array([[1, 300], [40_000, 65_535]], np.uint16))
+    deep.save(tmp_path / "1.png", exif=exif)
+    assert np.asarray(open_picture(tmp_path / "1.png")).tolist() == [[65_535, 40_000], [300, 1]]
 
 
 def test_pictures_are_read_whole(tmp_path: Path) -> None:

@@ -266,6 +266,18 @@ BAD = {
         ["policy", "null"],
         "error: The name 'null' is no text in YAML, so no config could use it. Choose another name.\n",
     ),
+    "the sum's name": (
+        ["reward", "reward"],
+        "error: The name 'reward' already means the sum of all rewards in metrics and commands. Choose another.\n",
+    ),
+    "the step's name": (
+        ["reward", "step"],
+        "error: The name 'step' already means the number of a step in metrics and commands. Choose another.\n",
+    ),
+    "the toolkit's name": (
+        ["policy", "grpokit"],
+        "error: The name 'grpokit' already means the toolkit itself in metrics and commands. Choose another.\n",
+    ),
     "neither": (
         ["rewrd", "sharp"],
         "error: Expected a reward or a policy to make, got 'rewrd' (did you mean 'reward'?).\n",

@@ -1,4 +1,4 @@
-"""The built-in plugin: text rewards, advantage functions and objectives.
+"""The built-in plugin: text rewards and one on pictures, advantage functions and objectives.
 
 It uses nothing that a third party could not use, and is the shortest full example of a plugin module.
 """
@@ -25,7 +25,7 @@ _WEAKNESSES = {
 
 @hookimpl
 def grpokit_rewards() -> Iterator[RewardSpec]:
-    """Rewards for text."""
+    """Rewards for text, and one for pictures."""
     for name, factory, low, high, summary in (
         ("exact-match", "ExactMatch", 0, 1, "1 where the text is the target"),
         ("contains", "contains", 0, 1, "1 where the text contains the target"),
@@ -42,6 +42,13 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
             summary=summary,
             weaknesses=_WEAKNESSES.get(name, {}),
         )
+    yield RewardSpec(
+        name="jpeg-size",
+        factory="grpokit.builtin.image_rewards:jpeg_size",
+        accepts={"image"},
+        range=(None, 0),
+        summary="minus the picture's bytes / 100,000 as a JPEG of quality 95, for trials: a flat colour is best",
+    )
 
 
 @hookimpl

@@ -1,8 +1,8 @@
 """Curves of a run, or of two runs over each other, as inline SVG; and a picture of the story for a README.
 
 matplotlib draws with fixed colours, which are then swapped for CSS variables, so that a page's theme decides. Lines
-differ by their dashes as well as by colour. Long runs are thinned: raw values in the background, a running mean in
-front.
+differ by their dashes and widths as well as by colour. Long runs are thinned: raw values in the background, a running
+mean in front.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import matplotlib.image
 import numpy as np
 from cycler import cycler
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -30,6 +32,8 @@ _DASHES: list[Any] = ["solid", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1
 _POINTS = 1000  # the most that a line is drawn with
 _NOISY = 120  # from so many points on, a running mean is drawn
 _UNSCORED = "Samples not scored"
+_NOTHING = 1e-12  # rounding, where a metric is 0 or does not move
+_LEGEND = 0.5  # the height of a legend, in inches, that a figure has room for
 _FROM_ZERO = {"Groups without spread", "Clipped decisions", "Gradient norm", "Seconds per step", _UNSCORED}
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -37,6 +41,7 @@ _STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
     "text.parse_math": False,  # a reward's name may hold dollar signs
+    "axes.formatter.useoffset": False,
     "axes.edgecolor": _INK,
     "axes.labelcolor": _INK,
     "xtick.color": _INK,
@@ -125,9 +130,11 @@ def story(found: Run, album: Album) -> Figure:
         drawn = Figure(figsize=(9, 3.2), layout="constrained")
         areas: Any = drawn.subfigures(1, 2, width_ratios=[1.15, 1]) if pictures else [drawn]
         axes = areas[0].subplots()
-        for line in lines:
+        for index, line in enumerate(lines):
             marker = "o" if len(line.steps) < 15 else ""
-            axes.plot(line.steps, line.values, label=line.name, linewidth=1.6, marker=marker, markersize=3)
+            name = textwrap.fill(line.name, 40)
+            axes.plot(line.steps, line.values, label=name, marker=marker, markersize=3, **_style(lines, index))
+        _widen(axes)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         if len(lines) > 1:
             axes.legend(fontsize=8)
@@ -187,15 +194,18 @@ def _chart(title: str, unit: str, lines: Sequence[Line]) -> dict[str, str]:
     with matplotlib.rc_context(_STYLE | {"font.size": 10}):
         drawn = Figure(figsize=(4.4, 2.7), layout="constrained")
         axes = drawn.subplots()
-        for line in lines:
-            window = max(window, _draw(axes, line))
+        for index, line in enumerate(lines):
+            window = max(window, _draw(axes, line, _style(lines, index)))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
         axes.margins(x=0.02)
         if title in _FROM_ZERO:
             highest = max(max(line.values) for line in lines)
-            axes.set_ylim(0, 1.08 * highest if highest > 0 else 1)
+            top = 1.08 * highest if highest > _NOTHING else 1
+            axes.set_ylim(-0.02 * top, top)  # a line at 0 is seen whole
+        else:
+            _widen(axes)
         if len(lines) > 1:
-            drawn.legend(loc="outside lower center", ncols=3, fontsize=9, handlelength=2.5)
+            _name_lines(drawn)
         out = io.StringIO()
         drawn.savefig(
             out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -205,23 +215,52 @@ def _chart(title: str, unit: str, lines: Sequence[Line]) -> dict[str, str]:
     return {"title": title, "unit": unit + note, "summary": said, "svg": _themed(out.getvalue())}
 
 
-def _draw(axes: Any, line: Line) -> int:
+def _style(lines: Sequence[Line], index: int) -> dict[str, Any]:
+    """Lines that are drawn first are wider, so that they are seen under others of the same values."""
+    colour, dash = _COLOURS[lines[index].colour % len(_COLOURS)], _DASHES[lines[index].dash % len(_DASHES)]
+    over = (len(lines) - 1 - index) / max(1, len(lines) - 1)
+    return {"color": colour, "linestyle": dash, "linewidth": 1.6 + 1.2 * over}
+
+
+def _widen(axes: Any) -> None:
+    """Show values that hardly differ as a level line, not their last digits over the whole height."""
+    low, high = axes.dataLim.intervaly
+    size = max(abs(low), abs(high))
+    if high - low <= max(1e-4 * size, _NOTHING):
+        half = 0.05 * size if size > _NOTHING else 0.05
+        axes.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
+
+
+def _name_lines(drawn: Figure) -> None:
+    """Add a legend below: in as many columns as its names allow, and the figure grows with its rows."""
+    axes = drawn.axes[0]
+    handles, names = axes.get_legend_handles_labels()
+    renderer: Any = FigureCanvasAgg(drawn).get_renderer()  # type: ignore[no-untyped-call]
+    for columns, longest in ((3, 60), (2, 60), (1, 60), (1, 40), (1, 24)):
+        drawn.legends.clear()
+        wrapped = [textwrap.fill(name, longest) for name in names]
+        legend = drawn.legend(handles, wrapped, loc="outside lower center", ncols=columns, fontsize=9, handlelength=2.5)
+        size = legend.get_window_extent(renderer)
+        if size.width <= drawn.bbox.width:
+            break
+    drawn.set_figheight(drawn.get_figheight() + max(0.0, size.height / drawn.dpi - _LEGEND))
+
+
+def _draw(axes: Any, line: Line, style: Mapping[str, Any]) -> int:
     """Draw a line; returns over how many steps it was averaged, 0 for not at all."""
-    colour, dash = _COLOURS[line.colour % len(_COLOURS)], _DASHES[line.dash % len(_DASHES)]
-    style = {"color": colour, "linestyle": dash, "linewidth": 1.6, "label": line.name}
     steps, values = np.asarray(line.steps, float), np.asarray(line.values, float)
     if len(values) < _NOISY:
-        axes.plot(steps, values, marker="o" if len(values) < 15 else "", markersize=3, **style)
+        axes.plot(steps, values, label=line.name, marker="o" if len(values) < 15 else "", markersize=3, **style)
         if any(line.widths):
             half = np.asarray(line.widths, float)
-            axes.fill_between(steps, values - half, values + half, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(steps, values - half, values + half, color=style["color"], alpha=0.15, linewidth=0)
         return 0
     window = max(5, len(values) // 50)
     weights = np.convolve(np.ones_like(values), np.ones(window), mode="same")
     smooth = np.convolve(values, np.ones(window), mode="same") / weights
     every = -(-len(values) // _POINTS)
-    axes.plot(steps[::every], values[::every], color=colour, linewidth=0.6, alpha=0.35)
-    axes.plot(steps[::every], smooth[::every], **style)
+    axes.plot(steps[::every], values[::every], color=style["color"], linewidth=0.6, alpha=0.35)
+    axes.plot(steps[::every], smooth[::every], label=line.name, **style)
     return window
 
 

@@ -170,7 +170,7 @@ def test_a_weights_path_without_a_file_is_named(tmp_path, pretrained):
 
 
 @pytest.mark.parametrize("suffix", ["pt", "safetensors"])
-@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04 torn", "half"])
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"torn", b"PK\x03\x04 torn", "half"])
 def test_a_torn_file_is_refused(tmp_path, params, tiny, suffix, content):
     if content == "half":
         whole = Path(tiny.torch_file if suffix == "pt" else tiny.safetensors_file).read_bytes()
@@ -182,8 +182,20 @@ def test_a_torn_file_is_refused(tmp_path, params, tiny, suffix, content):
     assert kind.isidentifier()
     assert said == (
         f"The file '{place}' cannot be read as weights of torch or safetensors ({kind}): it is torn, or another kind "
-        f"of file. Delete it. {REMEDY}"
+        f"of file. {REMEDY}"
     )
+
+
+def test_torn_files_in_the_caches_are_to_be_deleted(published, params, tmp_path):
+    ClipScoreReward(**published)
+    cached = next((tmp_path / "hub-cache").rglob("open_clip_model.safetensors"))
+    cached.write_bytes(b"torn")
+    assert f"it is torn, or another kind of file. Delete it. {REMEDY}" in refusal(ClipScoreReward, **published)
+    head = tmp_path / "torch-home" / "hub" / "checkpoints" / weights.HEAD_FILE
+    head.parent.mkdir(parents=True)
+    head.write_bytes(b"torn")
+    said = refusal(AestheticReward, **params, head_path=str(head))
+    assert f"it is torn, or another kind of file than {weights.HEAD_FILE}. Delete it. Fetch it into" in said
 
 
 def test_a_file_with_code_is_not_run(tmp_path, params):
@@ -335,16 +347,15 @@ def test_the_published_predictor_is_for_one_model(params):
 
 
 @pytest.mark.parametrize("suffix", ["pth", "safetensors"])
-@pytest.mark.parametrize("content", [b"", b"no checkpoint", "half"])
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"torn", "half"])
 def test_a_torn_predictor_is_refused(tmp_path, params, tiny, suffix, content):
     if content == "half":
         whole = Path(tiny.head if suffix == "pth" else tiny.safe_head).read_bytes()
         content = whole[: len(whole) // 2]
     (tmp_path / f"torn.{suffix}").write_bytes(content)
-    with pytest.raises(
-        UsageError, match=rf"torn\.{suffix}' cannot be read as a checkpoint of torch or .* \([A-Za-z]+\): it is torn"
-    ):
-        AestheticReward(**params, head_path=str(tmp_path / f"torn.{suffix}"))
+    said = refusal(AestheticReward, **params, head_path=str(tmp_path / f"torn.{suffix}"))
+    assert f"torn.{suffix}' cannot be read as a checkpoint of torch or safetensors (" in said
+    assert f"): it is torn, or another kind of file than {weights.HEAD_FILE}. Fetch it into the cache with: " in said
 
 
 def test_a_predictor_with_code_is_not_run(tmp_path, params):

@@ -7,6 +7,7 @@ import http.server
 import itertools
 import math
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -324,17 +325,28 @@ def test_a_weights_path_without_a_file_is_named(tmp_path):
         LPIPSReward(weights_path=str(tmp_path / "gone.pth"), device="cpu")
 
 
-@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04 torn", "half"])
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"torn", b"PK\x03\x04 torn", "half"])
 def test_a_torn_file_is_refused(tmp_path, checkpoints, content):
     if content == "half":
         with open(checkpoints["squeeze"], "rb") as file:
             content = file.read()
         content = content[: len(content) // 2]
     (tmp_path / "torn.pth").write_bytes(content)
-    with pytest.raises(
-        UsageError, match=r"torn\.pth' cannot be read as a checkpoint of torch \([A-Za-z]+\): it is torn.*Fetch"
-    ):
+    with pytest.raises(UsageError) as refused:
         LPIPSReward(net="squeeze", weights_path=str(tmp_path / "torn.pth"), device="cpu")
+    assert re.search(
+        r"torn\.pth' cannot be read as a checkpoint of torch \([A-Za-z]+\): it is torn", str(refused.value)
+    )
+    assert f"Give {trunk.CHECKPOINTS['squeeze']}, or leave weights_path out. Fetch" in str(refused.value)
+    assert "Delete" not in str(refused.value)  # the file is the user's
+
+
+def test_a_torn_file_in_the_cache_is_to_be_deleted(tmp_path):
+    place = tmp_path / "torch-home/hub/checkpoints" / trunk.CHECKPOINTS["squeeze"]
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"torn")
+    with pytest.raises(UsageError, match=r"\): it is torn, or another kind of file\. Delete it\. Fetch"):
+        LPIPSReward(net="squeeze", device="cpu")
 
 
 def test_another_trunks_file_is_refused(tmp_path, checkpoints):

@@ -7,11 +7,9 @@ runs in float64: a score then depends on its embedding alone, not on how many ar
 from __future__ import annotations
 
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -78,8 +76,8 @@ def _read(place: Path) -> Any:
         if place.suffix == ".safetensors":
             return load_file(place)
         return torch.load(place, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError, SafetensorError) as error:
+    except Exception as error:  # bytes of another kind make torch's reader raise a dozen kinds
         raise UsageError(  # without torch's own text, whose advice is to load files unsafely
             f"The file '{place}' cannot be read as a checkpoint of torch or safetensors ({type(error).__name__}): it "
-            f"is torn, or another kind of file. Delete it. {weights.head_remedy()}"
+            f"is torn, or another kind of file than {weights.HEAD_FILE}. {weights.delete(place)}{weights.head_remedy()}"
         ) from error

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from grpokit import UsageError
+from grpokit_clip.weights import delete
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -99,10 +100,12 @@ def _shapes(place: Path) -> dict[str, tuple[int, ...]]:
                         f"holds code beside weights and is not loaded. {_remedy(False)}"
                     )
         state = torch.load(place, map_location="cpu", weights_only=True, mmap=archive)
-    except _READING as error:
+    except UsageError:
+        raise
+    except Exception as error:  # bytes of another kind make torch's reader raise a dozen kinds
         raise UsageError(  # without torch's own text, whose advice is to load files unsafely
             f"The file '{place}' cannot be read as weights of torch or safetensors ({type(error).__name__}): it is "
-            f"torn, or another kind of file. Delete it. {_remedy(False)}"
+            f"torn, or another kind of file. {delete(place)}{_remedy(False)}"
         ) from error
     if isinstance(state, dict) and "state_dict" in state:
         state = state["state_dict"]

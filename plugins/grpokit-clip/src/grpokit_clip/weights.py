@@ -126,6 +126,12 @@ def head_file(head_path: str | Path | None) -> Path:
     )
 
 
+def delete(place: Path) -> str:
+    """The advice to delete a file that does not open, if a library fetched it; a file of the user's own is theirs."""
+    caches = (Path(constants.HF_HUB_CACHE), Path(torch.hub.get_dir()))
+    return "Delete it. " if any(cache in place.parents for cache in caches) else ""
+
+
 def head_remedy() -> str:
     """How to come by the aesthetic predictor's file."""
     return (

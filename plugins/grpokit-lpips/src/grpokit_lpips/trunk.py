@@ -13,7 +13,6 @@ import warnings
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Literal
 
 import lpips
@@ -88,10 +87,11 @@ def _read(net: Net, weights_path: str | Path | None) -> Any:
             )
     try:
         return torch.load(place, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError) as error:
+    except Exception as error:  # bytes of another kind make torch's reader raise a dozen kinds
+        mend = "Delete it." if weights_path is None else f"Give {CHECKPOINTS[net]}, or leave weights_path out."
         raise UsageError(  # without torch's own text, whose advice is to load files unsafely
             f"The file '{place}' cannot be read as a checkpoint of torch ({type(error).__name__}): it is torn, or "
-            f"another kind of file. Delete it. {_remedy(net)}"
+            f"another kind of file. {mend} {_remedy(net)}"
         ) from error
 
 

@@ -1,0 +1,48 @@
+"""A reward on pictures that needs neither weights nor a target: the size as a JPEG.
+
+It is for trying a policy that makes pictures. What it rewards is smoothness, so a run that climbs it learns to draw
+one flat colour.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+
+from PIL import Image
+
+from grpokit.images import to_rgb
+from grpokit.types import Sample
+
+QUALITY = 95
+"""Of the JPEG, with Pillow's own subsampling and tables for it."""
+
+
+def jpeg_size(samples: Sequence[Sample]) -> list[float]:
+    """Minus the bytes of each output as a JPEG, in units of 100,000.
+
+    The compressibility of Black et al. (2024, "Training Diffusion Models with Reinforcement Learning",
+    arXiv:2305.13301, section 5.1), in another unit.
+
+    Args:
+        samples: B samples.
+
+    Returns:
+        B scores below 0; NaN for an output that is no picture.
+
+    Raises:
+        RewardError: a picture has no pixels, or a mode in which no number is agreed to be white.
+    """
+    return [
+        -_bytes(to_rgb(s.output, what=f"the output of row {row} (reward 'jpeg-size')")) / 1e5
+        if isinstance(s.output, Image.Image)
+        else math.nan
+        for row, s in enumerate(samples)
+    ]
+
+
+def _bytes(picture: Image.Image) -> int:
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=QUALITY, comment=b"")  # one that the picture brings would count
+    return file.tell()
