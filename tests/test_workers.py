@@ -312,7 +312,7 @@ def test_torch_gets_one_thread_even_where_the_script_imports_it(tmp_path: Path) 
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment["PYTHONPATH"] = str(Path(__file__).parent)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=60)
-    assert done.stdout == "[1]\n", done.stderr
+    assert done.stdout == "[1.0]\n", done.stderr
 
 
 def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
