@@ -130,8 +130,8 @@ def check_rollout(rollout: Rollout, prompts: Sequence[Prompt], group_size: int, 
         if sample.group != group or (sample.prompt is not prompt and sample.prompt.text != prompt.text):
             raise RunError(
                 f"The policy's rollout has a sample of group {sample.group}, prompt {sample.prompt.text!r}, in row "
-                f"{row}; expected group {group}, prompt {prompt.text!r}: its reward would count for the decisions of "
-                f"another row. Row p * {group_size} + i is sample i of prompt p."
+                f"{row}; expected group {group}, prompt {prompt.text!r}. Row p * {group_size} + i is sample i of "
+                "prompt p, else its reward counts for another row; and Sample.prompt is the prompt as it was given."
             )
     wrong = not_finite(rollout, rollout.old.logprobs)
     if wrong:

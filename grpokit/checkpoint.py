@@ -23,7 +23,7 @@ from torch import Tensor
 from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError
 from grpokit.policy import Policy
 
-FORMAT = 1
+FORMAT = 2
 STATE, OPTIMIZER, PROBE = "state.json", "optimizer.safetensors", "probe.safetensors"
 
 
@@ -104,8 +104,12 @@ def read(folder: Path, *, optimizer: Any) -> Loaded:
         CheckpointError: something is missing, torn, of another policy, or from a newer grpokit.
     """
     state = read_state(folder)
-    ours = _parameters(optimizer)
-    theirs = state.get("parameters", ours)  # before names were kept, the order had to do
+    if state["format"] < FORMAT:  # it kept no names
+        raise CheckpointError(
+            f"The checkpoint {folder} was written by an earlier state of grpokit, and training cannot go on from it. "
+            "Start anew in another run.dir; `grpokit sample` and `grpokit evaluate` still take it."
+        )
+    ours, theirs = _parameters(optimizer), state.get("parameters")
     if not isinstance(theirs, dict):
         raise _damaged(folder, f"the parameters in {STATE} are not what was saved")
     if theirs != ours:  # whatever their order
@@ -119,16 +123,17 @@ def read(folder: Path, *, optimizer: Any) -> Loaded:
             f"The checkpoint {folder} is of another policy: its trainable parameters are not those of this one "
             f"({said}). Resume with the policy of the run's config."
         )
+    place = _place(folder)
     try:
-        tensors = load_file(folder / OPTIMIZER)
-        probe = load_file(folder / PROBE) if (folder / PROBE).is_file() else {}
+        tensors = load_file(place / OPTIMIZER)
+        probe = load_file(place / PROBE) if (place / PROBE).is_file() else {}
     except (OSError, SafetensorError) as error:
         raise _damaged(folder, f"{error}") from error
     try:
         found = _join(tensors, state["optimizer"])
-    except (ValueError, TypeError) as error:
+        lost = [name for name in state["tensors"] if name not in tensors]
+    except (KeyError, ValueError, TypeError) as error:
         raise _damaged(folder, f"the optimizer's numbers in {STATE} are not what was saved ({error})") from error
-    lost = [name for name in state.get("tensors", ()) if name not in tensors]
     if lost:
         raise _damaged(folder, f"{OPTIMIZER} lacks {_few(lost)}")
     index = {name: i for i, name in enumerate(ours)}
@@ -143,7 +148,7 @@ def load_policy(folder: Path, policy: Policy) -> None:
         CheckpointError: the policy cannot read them.
     """
     try:
-        policy.load(folder / "policy")
+        policy.load(_place(folder) / "policy")
     except GrpokitError:
         raise
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
@@ -157,8 +162,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it is not there, torn, or from a newer grpokit.
     """
-    _put_back(folder)
-    path = folder / STATE
+    path = _place(folder) / STATE
     if not path.is_file():
         raise CheckpointError(f"{folder} is no checkpoint of grpokit: it has no {STATE}.")
     try:
@@ -191,7 +195,7 @@ def _whole(folder: Path) -> bool:
     """Whether a checkpoint's own files can be read; the policy's weights are not tried."""
     try:
         read_state(folder)
-        load_file(folder / OPTIMIZER)
+        load_file(_place(folder) / OPTIMIZER)
     except (OSError, SafetensorError, GrpokitError):
         return False
     return True
@@ -199,9 +203,8 @@ def _whole(folder: Path) -> bool:
 
 def steps(folder: Path) -> list[Path]:
     """The checkpoints `step_...` in a run's `checkpoints` folder, the earliest first."""
-    for former in folder.glob(".*.former"):
-        _put_back(folder / former.name.removeprefix(".").removesuffix(".former"))
-    found = [p for p in folder.glob("step_*") if p.name.removeprefix("step_").isdecimal() and (p / STATE).exists()]
+    places = {_own(p) for p in folder.glob("*step_*")}  # those of `_former` with them
+    found = [p for p in places if p.name.removeprefix("step_").isdecimal() and (_place(p) / STATE).exists()]
     return sorted(found, key=lambda p: int(p.name.removeprefix("step_")))
 
 
@@ -211,11 +214,15 @@ def latest(folder: Path) -> Path | None:
 
 
 def prune(folder: Path, keep_last: int | None) -> None:
-    """Delete all but the last `keep_last` checkpoints `step_...` (None keeps all).
+    """Delete all but the last `keep_last` checkpoints `step_...` (None keeps all), and mend what a kill has left.
+
+    Only for the process that trains in the folder.
 
     Raises:
         RunError: the folder cannot be written.
     """
+    for former in folder.glob(".*.former"):
+        _put_back(_own(former))
     for old in steps(folder)[: -keep_last if keep_last else 0]:
         try:
             _discard(_former(old))
@@ -231,10 +238,20 @@ def _former(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.former")
 
 
+def _own(folder: Path) -> Path:
+    """The checkpoint that waits at a `_former`; any other folder is its own."""
+    return folder.with_name(folder.name.removeprefix(".").removesuffix(".former"))
+
+
+def _place(folder: Path) -> Path:
+    """Where to read a checkpoint: between the two renames of a replacement, under way or killed, at its `_former`."""
+    return _former(folder) if not folder.exists() and (_former(folder) / STATE).is_file() else folder
+
+
 def _put_back(folder: Path) -> None:
-    """Undo a replacement that was killed between its two renames."""
-    if not folder.exists() and (_former(folder) / STATE).is_file():
-        with suppress(OSError):  # of a folder that may only be read
+    """Undo a replacement that was killed between its two renames; a reader must not, it may be under way."""
+    if _place(folder) != folder:
+        with suppress(OSError):  # a folder that cannot be written is told of by what comes next
             os.replace(_former(folder), folder)
 
 

@@ -20,7 +20,7 @@ from typing import Any, overload
 from PIL import Image
 
 from grpokit.errors import DataError, counted, nearest, shown
-from grpokit.pictures import PICTURES, check_picture, open_picture, other_pictures
+from grpokit.pictures import PICTURES, check_picture, open_picture, other_pictures, to_convert
 from grpokit.sampling import STREAMS, mix, permutation
 from grpokit.types import Prompt
 
@@ -350,8 +350,8 @@ def _picture(files: dict[int, Path] | None, folder: Path | None, number: int, pr
         return None
     if number not in files:
         hint = " Numbering starts at 1, but there is a file for 0." if 0 in files else ""
-        others = [path.name for path in other_pictures(folder) if path.stem.isdecimal() and int(path.stem) == number]
-        hint += f" {others[0]} is a picture of another kind: convert it." if others else ""
+        others = [path for path in other_pictures(folder) if path.stem.isdecimal() and int(path.stem) == number]
+        hint += f" {to_convert(others)}." if others else ""
         raise DataError(
             f"{prompts}, line {number}, has no picture in {folder}: expected {number}.png (or .jpg, .jpeg, .webp). "
             f"The folder has {len(files)} numbered pictures.{hint}"

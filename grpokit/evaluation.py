@@ -101,11 +101,10 @@ def draw(
     def attempt(size: int) -> list[Sample]:
         samples: list[Sample] = []
         for part in draws(seeds, samples_per_prompt, size):
+            given = prompts[part.prompts]
             with torch.no_grad(), autocast(device, mixed_precision):
-                rollout = policy.rollout(
-                    prompts[part.prompts], part.group_size, seeds=part.seeds.to(device), evaluate=evaluate
-                )
-            check_rollout(rollout, prompts[part.prompts], part.group_size, part.seeds)
+                rollout = policy.rollout(given, part.group_size, seeds=part.seeds.to(device), evaluate=evaluate)
+            check_rollout(rollout, given, part.group_size, part.seeds)
             samples.extend(rollout.samples)
         return samples
 

@@ -111,12 +111,11 @@ def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
             shutil.rmtree(real)
             os.replace(former, real)
         elif not used:
-            shutil.rmtree(real)
+            for place in real.iterdir():
+                shutil.rmtree(place) if place.is_dir() else place.unlink()
             with suppress(OSError):  # of a parent that something else was put into meanwhile
-                for parent in new[1:]:
-                    parent.rmdir()
-            if not new:
-                real.mkdir()  # it was there, and empty
+                for made in new:
+                    made.rmdir()
         raise
     if former.exists():
         gone = real.parent / f".{real.name}.deleted"

@@ -143,15 +143,16 @@ def correlation(x: Tensor, y: Tensor, groups: Tensor) -> float:
         -1 (they pull apart) to 1 (they say the same); NaN where one of them is constant inside all groups.
     """
     both = ~(x.isnan() | y.isnan())
-    parts = [torch.stack([x[rows], y[rows]]) for g in groups.unique() if bool((rows := both & (groups == g)).any())]
-    if not parts:
+    if not bool(both.any()):
         return math.nan
-    a, b = torch.cat([part - part.mean(1, keepdim=True) for part in parts], 1)
-    largest = torch.stack([x[both].abs().max(), y[both].abs().max()])
-    spread = torch.stack([a.norm(), b.norm()])
-    if bool((spread <= 1e-12 * largest).any()):
+    pair, ids = torch.stack([x[both], y[both]]), groups[both].unique(return_inverse=True)[1]  # [2, b], [b]
+    sums = torch.zeros(2, int(ids.max()) + 1, dtype=pair.dtype).index_add_(1, ids, pair)
+    deviations = pair - (sums / ids.bincount())[:, ids]
+    spread = deviations.norm(dim=1)
+    if bool((spread <= 1e-12 * pair.abs().amax(1)).any()):
         return math.nan
-    return float((a / spread[0]) @ (b / spread[1]))
+    a, b = deviations / spread[:, None]
+    return float(a @ b)
 
 
 def decision_metrics(tally: Tally) -> dict[str, float]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from grpokit import data
 from grpokit.errors import DataError, UsageError, counted, nearest, shown
-from grpokit.pictures import PICTURES, hidden, open_picture, other_pictures
+from grpokit.pictures import PICTURES, hidden, open_picture, other_pictures, to_convert
 from grpokit.types import Prompt, Sample
 
 SAMPLES = "samples.jsonl"
@@ -209,8 +209,10 @@ def numbered(folder: Path, prompts: Path, *, targets: Path | None = None, source
             raise DataError(f"Both {of_line[number][sample]} and {path} are for line {number}; keep one.")
     if strangers:
         _refuse(strangers, prompts, texts, folder)
-    named = ((_NUMBERED.fullmatch(path.stem), path.name) for path in other_pictures(folder))
-    others = {int(match[1]): name for match, name in named if match}
+    others: dict[int, list[Path]] = defaultdict(list)
+    for path in other_pictures(folder):
+        if match := _NUMBERED.fullmatch(path.stem):
+            others[int(match[1])].append(path)
     entries = []
     for i, (number, text) in enumerate(texts.items()):
         prompt = functools.partial(read.__getitem__, i)
@@ -220,7 +222,7 @@ def numbered(folder: Path, prompts: Path, *, targets: Path | None = None, source
             missing = folder / f"{number}.png"
             problem = f"there is no picture for line {number} of {prompts} in {folder}"
             if number in others:
-                problem += f", but {others[number]}, which is of another kind: convert it"
+                problem += f"; {to_convert(others[number])}"
             entries.append(
                 Entry(where=str(missing), output=missing, prompt=prompt, text=text, group=number, problem=problem)
             )
@@ -349,7 +351,7 @@ def _pictures(folder: Path) -> list[Path]:
     if not found:
         deeper = sorted(folder.glob(f"*/{SAMPLES}"))
         hint = f" There is one in {deeper[-1].parent}." if deeper else ""
-        others = [path.name for path in other_pictures(folder)]
-        hint += f" {others[0]} is a picture of another kind: convert it." if others else ""
+        others = other_pictures(folder)
+        hint += f" {to_convert(others)}." if others else ""
         raise DataError(f"{folder} holds no pictures ({', '.join(PICTURES)}) and no {SAMPLES}.{hint}")
     return sorted(found, key=lambda path: [int(x) if x.isdecimal() else x for x in re.split(r"([0-9]+)", path.name)])

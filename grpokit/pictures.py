@@ -8,7 +8,7 @@ camera's note how the picture is to be turned (EXIF orientation) is followed, as
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from grpokit.errors import DataError
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 _OTHERS = (".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tga", ".tif", ".tiff")
+_NAMED = 5  # files that a message names
 
 
 def hidden(path: Path) -> bool:
@@ -29,6 +30,14 @@ def hidden(path: Path) -> bool:
 def other_pictures(folder: Path) -> list[Path]:
     """The pictures in a folder that are of none of the kinds `PICTURES`: to be named, not to be read."""
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in _OTHERS and not hidden(path))
+
+
+def to_convert(others: Sequence[Path]) -> str:
+    """What a message says of `other_pictures`, without a full stop."""
+    if len(others) == 1:
+        return f"{others[0].name} is a picture of another kind: convert it"
+    more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
+    return f"{', '.join(path.name for path in others[:_NAMED])}{more} are pictures of other kinds: convert them"
 
 
 def open_picture(path: Path, *, where: str = "") -> Image.Image:

@@ -47,7 +47,8 @@ class Policy(Protocol):
             prompts: P prompts.
             group_size: G; row p * G + i of the result is sample i of prompt p.
             seeds: all randomness; `seeds.group_ids` are the group ids to use.
-            evaluate: use the policy's own settings for evaluation (greedy, ODE, or the training temperature).
+            evaluate: use the policy's own settings for evaluation (greedy, ODE, or the training temperature). Where
+                nothing is drawn there are no log-probs: such decisions are masked out, or get 0.
         """
         ...
 

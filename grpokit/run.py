@@ -95,12 +95,15 @@ def train(
         torch.set_num_threads(config.run.threads)
     if config.run.record:
         record.require()
-    terms = build.rewards(config)
-    try:
-        with locked(folder):
-            return _train(config, folder, terms, watcher or Watcher(), resume=resume, overwrite=overwrite, force=force)
-    finally:
-        build.close(terms)
+    with _signals(signal.default_int_handler, signal.SIGTERM):  # so that an early one, too, leaves all tidy
+        terms = build.rewards(config)
+        try:
+            with locked(folder):
+                return _train(
+                    config, folder, terms, watcher or Watcher(), resume=resume, overwrite=overwrite, force=force
+                )
+        finally:
+            build.close(terms)
 
 
 def _train(
@@ -174,7 +177,7 @@ def _train(
             look()
         if resume and journal.last_evaluation == trainer.completed:
             keep_best()  # a failure may have come between the evaluation and this
-    with _stop_on_signals() as stop, _nothing_lost(folder, journal, trainer, save):
+    with _nothing_lost(folder, journal, trainer, save), _stop_on_signals() as stop:
         while trainer.completed < trainer.steps and not trainer.converged and not stop.is_set():
             done = trainer.step()
             journal.step(done)
@@ -189,12 +192,12 @@ def _train(
             if config.run.save_every and done.step % config.run.save_every == 0:
                 save()
             del done  # lets go of the rollout before the next one is drawn
-    with _nothing_lost(folder, journal, trainer, save):
         if not (kept / f"step_{trainer.completed:06d}").exists():
             save()
         trainer.close()
-        interrupted = trainer.completed < trainer.steps and not trainer.converged
-        if not interrupted:
+    interrupted = trainer.completed < trainer.steps and not trainer.converged
+    if not interrupted:
+        with _nothing_lost(folder, journal, trainer, save):
             look()
     report.write(folder)
     suspicion = alarm(folder)
@@ -243,6 +246,7 @@ def _refuse_changes(folder: Path, config: RunConfig) -> None:
 
 def _resume(trainer: Trainer, folder: Path) -> list[str]:
     """Load the last checkpoint; returns what is to be said about it."""
+    checkpoint.prune(folder / "checkpoints", None)  # mends what a kill has left
     found = checkpoint.latest(folder / "checkpoints")
     if found is None:
         raise UsageError(f"{folder} has no checkpoint to resume from. Start anew with --overwrite.")
@@ -298,13 +302,17 @@ def _left(error: Exception, folder: Path, journal: Journal, trainer: Trainer, sa
             )
         else:
             left = f"The state after step {trainer.completed} is saved in {save()}; {remedy} go on with --resume"
-    except GrpokitError as second:
-        left = f"The state after step {trainer.completed} could not be saved ({second}); {go_on}"
+    except Exception as second:  # a policy may fail in its `save`, too
+        why = "" if str(second) == str(error) else f" ({_said(second)})"
+        left = f"The state after step {trainer.completed} could not be saved{why}; {go_on}"
     with suppress(GrpokitError, OSError):  # a full disk may be the very cause
-        said = str(error) if isinstance(error, GrpokitError) else f"{type(error).__name__}: {error}"
-        journal.warning(trainer.completed + 1, said)
+        journal.warning(trainer.completed + 1, _said(error))
         report.write(folder)
     return left
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, GrpokitError) else f"{type(error).__name__}: {error}"
 
 
 def _tell(watcher: Watcher, hook: str, **arguments: Any) -> None:
@@ -316,18 +324,25 @@ def _tell(watcher: Watcher, hook: str, **arguments: Any) -> None:
 def _stop_on_signals() -> Iterator[threading.Event]:
     """The first Ctrl-C or SIGTERM sets the event, so that the step under way is finished; a second ends it at once."""
     stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
 
     def handle(signum: int, frame: Any) -> None:
         stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _signals(handle, signal.SIGINT, signal.SIGTERM):
         yield stop
+
+
+@contextmanager
+def _signals(handler: Callable[[int, Any], Any], *numbers: signal.Signals) -> Iterator[None]:
+    """Handle signals in here; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)

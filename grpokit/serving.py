@@ -32,6 +32,7 @@ def serve(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
         params: for its factory.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes; the run's own decides
+    signal.signal(signal.SIGTERM, lambda *_: None)  # likewise; programs that the reward starts do not inherit this
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setsid()  # so that what the reward starts can be ended with it
     if "OMP_NUM_THREADS" not in os.environ:  # the processes share the cores

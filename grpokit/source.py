@@ -59,12 +59,11 @@ def parse_value(text: str) -> Any:
 
     >>> parse_value("5e-6"), parse_value("010"), parse_value("no"), parse_value("1_000")
     (5e-06, 10, 'no', '1_000')
-    >>> parse_value("runs/try #2"), parse_value("'a' # b")
-    ('runs/try #2', 'a')
+    >>> parse_value("runs/try #2"), parse_value("2026 #2"), parse_value("[a, 'b #c']")
+    ('runs/try #2', '2026 #2', ['a', 'b #c'])
     """
-    value = _load(text, Source(""))
-    bare = value is None or (isinstance(value, str) and not text.lstrip().startswith(("'", '"', "|", ">", "!", "&")))
-    return text.strip() if bare and re.search(r"(^|\s)#", text) else value
+    bare = not text.lstrip().startswith(("'", '"', "[", "{", "|", ">", "!", "&"))
+    return text.strip() if bare and re.search(r"(^|\s)#", text) else _load(text, Source(""))
 
 
 def write(data: Any) -> str:

@@ -24,7 +24,7 @@ from grpokit.backward import Backward
 from grpokit.checked import LOW_PRECISION, CheckedPolicy
 from grpokit.data import as_prompts, prompt_indices
 from grpokit.devices import autocast, make_accelerator, place
-from grpokit.errors import RunError, UsageError, counted
+from grpokit.errors import GrpokitError, RunError, UsageError, counted
 from grpokit.memory import explained, fitting
 from grpokit.objectives import Objective, reduction_weights
 from grpokit.pieces import Piece, micro_batches, minibatch_rows
@@ -267,7 +267,12 @@ class Trainer:
         }
         probe: dict[str, Tensor] = {}
         if self._probe is not None:
-            self._probe.check(self.checked, self._gap_limit, when=f"after step {self.completed}")
+            try:
+                self._probe.check(self.checked, self._gap_limit, when=f"after step {self.completed}")
+            except GrpokitError:
+                raise
+            except Exception:  # a policy that can replay no more says so in its next step; its weights are kept
+                pass
             state["probe"], probe = self._probe.state()
         if self.accelerator.scaler is not None:
             state["loss_scale"] = self.accelerator.scaler.state_dict()
@@ -454,8 +459,9 @@ class Trainer:
         """Move the policy to the device; returns the trainable parameters, each once, by their names in `modules()`."""
         modules = self.policy.modules()
         place(modules, self.device)
-        every = ((f"{key}/{name}", p) for key, module in modules.items() for name, p in module.named_parameters())
-        parameters = dict({id(p): (name, p) for name, p in every if p.requires_grad}.values())
+        every = [(f"{key}/{name}", p) for key, module in modules.items() for name, p in module.named_parameters()]
+        first = {p: name for name, p in sorted(every, key=lambda e: e[0], reverse=True)}  # of those of a shared one
+        parameters = {first[p]: p for _, p in every if p.requires_grad}
         if not parameters:
             raise UsageError(
                 f"The policy has no trainable parameter: modules() gives {', '.join(modules) or 'nothing'}, and none "

@@ -7,6 +7,7 @@ processes, so neither order nor scores depend on it.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import pickle
@@ -143,6 +144,7 @@ class PooledReward:
         for thread in threads:
             thread.start()
         self._jobs, self._threads = jobs, threads
+        atexit.register(self.close)  # before multiprocessing's own end, which would wait for a reward that hangs
 
     def submit(self, samples: Sequence[Sample]) -> Pending:
         """Hand out samples and return at once."""
@@ -161,20 +163,24 @@ class PooledReward:
         """
         pending = self.submit(samples)
         scores = [float("nan")] * len(samples)
-        for portion in pending:
-            if portion.error is not None or portion.failure:
-                pending.cancel()
-            if portion.error is not None:
-                raise portion.error
-            if portion.failure:
-                raise RewardError(f"The reward '{self.use}' {portion.failure} on {in_words(portion.rows, samples)}.")
-            part = [samples[row] for row in portion.rows]
-            for row, value in zip(portion.rows, checked(self.use, portion.values, part, portion.rows), strict=True):
-                scores[row] = value
+        try:
+            for portion in pending:
+                if portion.error is not None:
+                    raise portion.error
+                if portion.failure:
+                    raise RewardError(
+                        f"The reward '{self.use}' {portion.failure} on {in_words(portion.rows, samples)}."
+                    )
+                part = [samples[row] for row in portion.rows]
+                for row, value in zip(portion.rows, checked(self.use, portion.values, part, portion.rows), strict=True):
+                    scores[row] = value
+        finally:
+            pending.cancel()
         return scores
 
     def close(self) -> None:
         """End the processes; a later call starts new ones."""
+        atexit.unregister(self.close)
         for thread in self._threads:
             self._jobs.put(None)
             thread.worker.end()

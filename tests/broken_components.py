@@ -285,6 +285,16 @@ class EvaluationStays(Tokens):
         return super().rollout(prompts, group_size, seeds=replace(seeds, row=seeds.row + self.shift), evaluate=evaluate)
 
 
+class EvaluationWithoutLogProbs(Tokens):
+    """What a greedy or an ODE draw may look like."""
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+        if evaluate:
+            found = replace(found, old=Steps(logprobs=found.old.logprobs * float("nan")))
+        return found
+
+
 class WrongSign(Tokens):
     """Right numbers with the gradient upside down."""
 
@@ -321,6 +331,7 @@ POLICIES: list[tuple[Callable[[], Any], set[str]]] = [
     (SavesHalf, {"save-load"}),
     (Pickles, {"save-load"}),
     (EvaluationUnseeded, {"evaluate"}),
+    (EvaluationWithoutLogProbs, {"evaluate"}),
     (EvaluationStays, {"evaluate"}),
 ]
 

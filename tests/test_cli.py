@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 
 import grpokit
 from grpokit import RunError, Trainer, cli, presets, run
+from tiny_policies import TinyTokens
 
 HERE = Path(__file__).parent
 METRICS = {  # design.md, section 4
@@ -325,8 +326,10 @@ def test_a_failed_start_leaves_an_empty_folder_empty(call: Call, tmp_path: Path)
     use = reward_file(tmp_path, COUNTING.format(then='raise OSError("gone")'))
     config(tmp_path, rewards=[{"use": use}])
     (tmp_path / "out").mkdir()
+    inode = (tmp_path / "out").stat().st_ino
     assert call("train", "c.yaml").code == 1
     assert list((tmp_path / "out").iterdir()) == []
+    assert (tmp_path / "out").stat().st_ino == inode  # it may be a mount, or have rights of its own
     assert call("train", "c.yaml", "rewards.0.use=length", "rewards.0.maximum=3").code == 0
 
 
@@ -486,6 +489,37 @@ def test_ctrl_c_in_the_last_step_ends_a_whole_run(call: Call, tmp_path: Path) ->
     assert done.out.splitlines()[-1] == "report: out/report.html"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_last_save_does_no_harm(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    whole = TinyTokens.save
+
+    def save(self: TinyTokens, folder: Path) -> None:
+        signal.raise_signal(number)
+        whole(self, folder)
+
+    monkeypatch.setattr(TinyTokens, "save", save)
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=2)
+    done = call("train", "c.yaml")
+    assert done.code == 0, done.err
+    assert (tmp_path / "out/checkpoints/step_000002/state.json").is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_first_step_leaves_nothing(call: Call, tmp_path: Path, number: signal.Signals) -> None:
+    then = f"if calls == 1 and not os.path.exists('again'):\n        signal.raise_signal({int(number)})"
+    config(tmp_path, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}], trainer__steps=1)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    done = call("train", "c.yaml")
+    assert done.code == 130
+    assert "Stopped at once" in done.err
+    left = sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__")
+    assert left == before
+    (tmp_path / "again").touch()
+    assert call("train", "c.yaml").code == 0
+
+
 def test_sigterm_saves_too(call: Call, tmp_path: Path) -> None:
     use = reward_file(tmp_path, COUNTING.format(then="if calls == 3:\n        signal.raise_signal(signal.SIGTERM)"))
     config(tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": use}])
@@ -578,8 +612,7 @@ def test_a_full_disk_at_the_end(call: Call, tmp_path: Path, monkeypatch: pytest.
     done = call("train", "c.yaml")
     assert done.code == 1
     assert done.err == (
-        "error: no space left\nThe state after step 2 could not be saved (no space left); start anew with "
-        "--overwrite.\n"
+        "error: no space left\nThe state after step 2 could not be saved; start anew with --overwrite.\n"
     )
     assert written == [Path("out")]
     assert rows(tmp_path / "out/warnings.jsonl")[-1]["message"] == "no space left"
@@ -589,10 +622,15 @@ def full(*_: Any, **__: Any) -> None:
     raise RunError("no space left")
 
 
-def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its traceback is shown, since it is a fault of the policy; what was learnt before is saved all the same."""
+@pytest.mark.parametrize("where", ["rollout", "replay"])
+def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Its traceback is shown, since it is a fault of the policy; what was learnt before is saved all the same.
+
+    There is a KL, so that saving would like to replay a sample for the reference, too.
+    """
     monkeypatch.chdir(tmp_path)
-    config(tmp_path, policy={"use": "tiny_policies:Falters", "step": 4}, data={"jsonl": "prompts.jsonl"})
+    policy = {"use": "tiny_policies:Falters", "step": 4, "where": where}
+    config(tmp_path, policy=policy, data={"jsonl": "prompts.jsonl"})
     with pytest.raises(ValueError, match="a fault in step 4") as caught:
         run.train(presets.read_config("c.yaml")[0], name="c")
     assert caught.value.__notes__ == [

@@ -470,6 +470,7 @@ def test_a_policy_that_cannot_write_leaves_nothing(tmp_path: Path) -> None:
             "optimizer.safetensors lacks '0.exp_avg', '0.exp_avg_sq', '0.step' and 15 more",
         ),
         (lambda state, place: state.update(parameters=[]), "the parameters in state.json are not what was saved"),
+        (lambda state, place: state.pop("tensors"), r"the optimizer's numbers in state.json are .* \('tensors'\)"),
         (lambda state, place: forget(place, "3.exp_avg_sq"), "optimizer.safetensors lacks '3.exp_avg_sq'"),
     ],
 )
@@ -619,20 +620,6 @@ def test_another_optimizers_state_is_kept_too(kind, tmp_path: Path, monkeypatch:
     assert torch.equal(weights(whole), weights(again))
 
 
-def test_a_checkpoint_without_names_goes_by_the_order(tmp_path: Path) -> None:
-    whole, again = make(), make()
-    whole.step()
-    whole.save(tmp_path / "state")
-    state = json.loads((tmp_path / "state/state.json").read_text())
-    assert list(state.pop("parameters")) == [f"net/{i}.{part}" for i in (0, 2, 4) for part in ("weight", "bias")]
-    del state["tensors"]
-    (tmp_path / "state/state.json").write_text(json.dumps(state))
-    again.load(tmp_path / "state")
-    whole.step()
-    again.step()
-    assert torch.equal(weights(whole), weights(again))
-
-
 def test_the_probe_is_a_row_that_decides_something() -> None:
     class FirstRowForced(Shared):
         """Nothing is decided in the first row of a rollout."""
@@ -715,7 +702,7 @@ def test_the_loss_scale_is_kept(tmp_path: Path) -> None:
         ("state.json", r"is no checkpoint of grpokit: it has no state\.json"),
         ("torn state", r"is damaged: state\.json is no JSON"),
         ("foreign state", r"is no checkpoint of grpokit: its state\.json names no format"),
-        ("newer", r"has format 99; this grpokit reads up to 1\. Update grpokit"),
+        ("newer", r"has format 99; this grpokit reads up to 2\. Update grpokit"),
         ("optimizer.safetensors", r"is damaged: .*optimizer\.safetensors"),
         ("torn optimizer", r"is damaged: "),
         ("policy/net.safetensors", r"is damaged: the policy cannot read its weights"),

@@ -23,7 +23,7 @@ from PIL import Image
 from grpokit import Prompt, RunError, Sample, UsageError, cli, presets, report, run
 from grpokit.folder import Journal, save_outputs
 from grpokit.intervals import half_width, student_t, sum_half_width, sum_of_means
-from grpokit.report.charts import Line, _chart
+from grpokit.report.charts import Line, _chart, charts, figure, quiet
 from grpokit.report.reading import read
 from grpokit.report.scores import headline
 
@@ -442,6 +442,53 @@ def test_equal_lines_are_all_seen() -> None:
     assert len(widths) == 3
     assert widths == sorted(widths, reverse=True)
     assert widths[0] > widths[1] > widths[2]
+
+
+MANY = ("the-agreement-of-the-picture-with-" + "very-" * 12 + "long prompts", "W" * 70, "日本語の報酬", *LONG[2:])
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A run of 14 lines: the weighted sum and 13 rewards."""
+    folder = make_run(tmp_path / "run")
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        rows = report.read_rows(folder / name)
+        more = {key: i / 20 for i, one in enumerate(MANY[:11]) for key in (one, f"rewards/{one}/mean")}
+        write_rows(folder / name, [{**row, **more} for row in rows])
+    return folder
+
+
+def test_no_two_of_many_lines_look_alike(many: Path) -> None:
+    """By colour and dashes; these are as long as the line is wide."""
+    svg = charts([read(many)])[0]["svg"]
+    styles = re.findall(r"(?:dasharray: ([^;]*);[^\"]*?)?stroke: var\(--line-(\d)\); stroke-width: ([\d.]+)", svg)
+    looks = {
+        (colour, *(round(float(dash) / float(width), 1) for dash in dashes.split(",") if dash))
+        for dashes, colour, width in styles
+        if float(width) >= 1.6  # no marker
+    }
+    assert len(looks) == 14, looks
+
+
+@pytest.mark.parametrize("pictures", [True, False])
+def test_the_names_in_the_picture_of_a_run_are_beside_its_curves(many: Path, *, pictures: bool) -> None:
+    if not pictures:
+        shutil.rmtree(many / "samples")
+    drawn = figure(many)
+    area = drawn.subfigs[0] if pictures else drawn
+    with quiet():
+        drawn.canvas.draw()
+    axes, legend = drawn.axes[0].get_tightbbox(), area.legends[0].get_window_extent()
+    assert area.bbox.x0 <= legend.x0 < legend.x1 <= area.bbox.x1
+    assert 0 <= legend.y0 < legend.y1 <= axes.y0
+    assert axes.height > 150  # of 320
+
+
+def test_names_in_a_script_that_the_font_lacks_are_no_warnings(many: Path) -> None:
+    """Warnings are errors in this suite; a browser has fonts for them."""
+    report.write(many)
+    report.compare(many, shutil.copytree(many, many.with_name("other")))
+    assert "日本語の報酬" in (many / "report.html").read_text(encoding="utf-8")
 
 
 # --- real runs -----------------------------------------------------------------------------------------------------

@@ -373,11 +373,27 @@ def test_pictures_of_other_kinds_are_named(call: Call, three: Path) -> None:
     done = call("pictures", "--prompts", "prompts.txt", "--reward", "mse", "--targets", "targets")
     assert done.code == 2
     assert done.err == (
-        "3 pictures in pictures are of a kind that is not scored (only .png, .jpg, .jpeg, .webp are): 4_1.bmp, b.TIFF, "
-        "cat.gif. Convert them.\n"
+        "In pictures 4_1.bmp, b.TIFF, cat.gif are pictures of other kinds: convert them. Only .png, .jpg, .jpeg, .webp "
+        "are scored.\n"
         "error: 1 of 4 samples is missing or unreadable, so without a score: pictures/4.png (there is no picture for "
-        "line 4 of prompts.txt in pictures, but 4_1.bmp, which is of another kind: convert it).\n"
+        "line 4 of prompts.txt in pictures; 4_1.bmp is a picture of another kind: convert it).\n"
     )
+    for sample in range(2, 5):
+        picture(three / f"pictures/4_{sample}.bmp")
+    done = call("pictures", "--prompts", "prompts.txt", "--reward", "mse", "--targets", "targets")
+    assert done.err.startswith("In pictures 4_1.bmp, 4_2.bmp, 4_3.bmp, 4_4.bmp, b.TIFF and 1 more are pictures of ")
+    assert "in pictures; 4_1.bmp, 4_2.bmp, 4_3.bmp, 4_4.bmp are pictures of other kinds: convert them)" in done.err
+
+
+def test_pictures_of_other_kinds_beside_records_are_not_named(call: Call, three: Path) -> None:
+    """They would not be looked for, but with --prompts they are."""
+    picture(three / "pictures/preview.gif")
+    (three / "pictures/samples.jsonl").write_text('{"prompt": "p", "output": "abc"}\n')
+    done = call("pictures", "--reward", "length")
+    assert (done.code, done.err) == (0, "")
+    done = call("pictures", "--prompts", "prompts.txt", "--reward", "mse", "--targets", "targets")
+    assert done.code == 0
+    assert done.err.startswith("In pictures preview.gif is a picture of another kind: convert it. Only .png, ")
 
 
 def test_a_folder_of_other_kinds(call: Call, tmp_path: Path) -> None:

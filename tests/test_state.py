@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import shutil
@@ -18,7 +19,7 @@ from safetensors.torch import load_file
 
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError, checkpoint, config, run
 from grpokit.folder import Journal, claimed, locked
-from switched import Switch
+from switched import Switch, Switched, reward
 
 STEPS = 6
 
@@ -268,6 +269,52 @@ def test_a_damaged_last_checkpoint_names_the_one_before() -> None:
     assert steady("out") == steady("straight")
 
 
+def test_a_checkpoint_of_an_earlier_state_gives_its_weights_alone() -> None:
+    train("out", trainer__steps=2)
+    place = Path("out/checkpoints/step_000002")
+    state = json.loads((place / "state.json").read_text())
+    assert list(state["parameters"]) == [f"net/{i}.{part}" for i in (0, 2, 4) for part in ("weight", "bias")]
+    former = {k: v for k, v in state.items() if k not in ("parameters", "tensors")} | {"format": 1}
+    (place / "state.json").write_text(json.dumps(former))
+    before = Path("out/metrics.jsonl").read_bytes()
+    with pytest.raises(UsageError, match=r"step_000002 was written by an earlier state of grpokit.* Start anew in"):
+        train("out", resume=True)
+    assert Path("out/metrics.jsonl").read_bytes() == before
+    assert checkpoint.read_state(place) == former
+    policy = Switched(seed=1)
+    checkpoint.load_policy(place, policy)
+    assert torch.equal(policy.net[0].weight, load_file(place / "policy/net.safetensors")["0.weight"])
+
+
+def test_another_policy_is_named_as_that_where_it_is_forced() -> None:
+    train("out", trainer__steps=2)
+    with pytest.raises(UsageError, match=r"is of another policy: .* \('net/0\.weight', .* of another shape\)\. Resume"):
+        train("out", resume=True, force=True, policy__width=8)
+
+
+class Tied(Switched):
+    """Two modules that share a layer, in one order or the other."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.order = order
+
+    def modules(self) -> dict[str, torch.nn.Module]:
+        both = {"a": torch.nn.ModuleDict({"x": self.net[4]}), "b": self.net}
+        return {name: both[name] for name in self.order}
+
+
+def test_a_shared_parameter_has_one_name_in_any_order() -> None:
+    first, second = (Trainer(Tied(order), [reward], ["1", "2"], group_size=4, device="cpu") for order in ("ab", "ba"))
+    (group,) = second.optimizer.param_groups
+    shared = ["a/x.weight", "a/x.bias"]
+    assert group["param_names"] == ["b/0.weight", "b/0.bias", "b/2.weight", "b/2.bias", *shared]
+    first.step()
+    first.save("state")
+    second.load("state")
+    assert second.optimizer.state[second.policy.net[4].bias]["step"] == 1
+
+
 def test_other_versions_are_told_on_resume() -> None:
     train("out", trainer__steps=3)
     versions = json.loads(Path("out/versions.json").read_text())
@@ -316,6 +363,41 @@ def test_a_replacement_that_was_killed_is_undone() -> None:
         train("out", trainer__steps=2)
     assert before == {p.relative_to("out"): p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
     assert not Path(".out.replaced").exists()
+
+
+def test_a_reader_between_the_two_renames_breaks_no_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `grpokit sample` does in another process while a checkpoint is replaced."""
+    trainer = Trainer(Switched(), [reward], ["1", "2"], group_size=4, device="cpu")
+    folder = Path("out/checkpoints")
+    places = [folder / "best", folder / "step_000001"]
+    trainer.step()
+    for place in places:
+        trainer.save(place)
+    before = trainer.policy.net[4].bias.tolist()
+    trainer.step()
+    replace, seen = os.replace, []
+
+    def and_read(old: Path, new: Path) -> None:
+        replace(old, new)
+        if new.name.endswith(".former"):
+            policy = Switched()
+            checkpoint.load_policy(old, policy)
+            state = checkpoint.read_state(old)
+            seen.append((checkpoint.latest(folder), state["step"], policy.net[4].bias.tolist()))
+
+    monkeypatch.setattr(os, "replace", and_read)
+    for place in places:
+        trainer.save(place)
+    assert seen == [(places[1], 1, before)] * 2
+    assert [checkpoint.read_state(place)["step"] for place in places] == [2, 2]
+    assert kept("out") == ["best", "step_000001"]
+
+
+def test_a_best_whose_replacement_was_killed_is_put_back_on_resume() -> None:
+    train("out", run__eval_every=3, run__best="digits")
+    Path("out/checkpoints/best").rename("out/checkpoints/.best.former")
+    train("out", resume=True)
+    assert kept("out") == ["best", "step_000006"]
 
 
 def test_a_converged_run_stays_converged_when_it_is_resumed() -> None:

@@ -473,15 +473,15 @@ class Wrong(TinyGaussian):
         ("groups", r"rollout has the groups \[3, 3.*expected \[0, 0"),
         (
             "samples",
-            r"sample of group 3, prompt '1', in row 0; expected group 0, prompt '6': .*Row p \* 8 \+ i is sample",
+            r"sample of group 3, prompt '1', in row 0; expected group 0, prompt '6'\. Row p \* 8 \+ i is sample",
         ),
         (
             "one group of samples",
-            r"sample of group 0, prompt '\d+', in row 8; expected group 1, prompt '\d+': its rewar",
+            r"sample of group 0, prompt '\d+', in row 8; expected group 1, prompt '\d+'\. Row p",
         ),
         (
             "prompts",
-            r"sample of group 0, prompt '1', in row 0; expected group 0, prompt '6': its reward would count fo",
+            r"sample of group 0, prompt '1', in row 0; expected group 0, prompt '6'\. Row p \* 8 \+ i is",
         ),
         ("all steps", r"decisions 0 to 1 of 32 rows gave logprobs of shape \(32, 4\); expected \(32, 1\)"),
         ("no time", r"gave logprobs of shape \(32,\); expected \(32, 1\)"),

@@ -297,6 +297,48 @@ def test_no_room_for_so_many_processes() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def test_sigterm_to_all_processes_is_no_failure_of_the_reward(pooled: Make) -> None:
+    """As service managers and schedulers send it; the run's own process decides."""
+    reward = pooled("slow", {"seconds": 0.5}, workers=2, per_sample=True)
+    reward.start()
+    pending = reward.submit(samples("1", "2", "3", "4"))
+    time.sleep(0.2)
+    for process in multiprocessing.active_children():
+        os.kill(process.pid or 0, signal.SIGTERM)
+    found = list(pending)
+    assert [portion.failure for portion in found] == [""] * 4
+    assert [portion.values for portion in found] == [[1.0], [2.0], [3.0], [4.0]]
+
+
+def test_a_script_that_closes_nothing_ends_though_its_reward_hangs(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import time
+        from grpokit import Prompt, Sample
+        from grpokit.workers import PooledReward
+
+        if __name__ == "__main__":
+            reward = PooledReward("pool_rewards:obey")
+            pending = reward.submit([Sample(prompt=Prompt(text="p"), output="hang", group=0)])
+            time.sleep(0.5)
+            print("done", flush=True)
+        """)
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_what_nobody_began_is_called_off_when_an_answer_is_refused(pooled: Make, tmp_path: Path) -> None:
+    reward = pooled("slow", {"seconds": 0.3}, workers=1, per_sample=True)
+    with pytest.raises(RewardError, match="gave inf for row 0"):
+        reward(samples("inf", *"12345678"))
+    start = time.monotonic()
+    assert reward(samples("1")) == [1.0]
+    assert time.monotonic() - start < 1.5  # one that was begun, and its own; not eight
+
+
 def test_torch_gets_one_thread_even_where_the_script_imports_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -118,17 +118,24 @@ class TinyTokens(Policy):
 
 
 class Falters(TinyTokens):
-    """Raises in one of its rollouts for training."""
+    """Raises in one of its rollouts for training, or from its replays on."""
 
-    def __init__(self, step: int = 1) -> None:
+    def __init__(self, step: int = 1, where: str = "rollout") -> None:
         super().__init__()
-        self.step, self.drawn = step, 0
+        self.step, self.where, self.drawn = step, where, 0
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         self.drawn += not evaluate
-        if self.drawn == self.step:
-            raise ValueError(f"a fault in step {self.step}")
+        self._fault("rollout")
         return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        self._fault("replay")
+        return super().replay(rollout, steps)
+
+    def _fault(self, where: str) -> None:
+        if where == self.where and self.drawn >= self.step:
+            raise ValueError(f"a fault in step {self.step}")
 
 
 class TinyGaussian(TinyTokens):

@@ -70,7 +70,8 @@ def score(
     weighted = settings is not None
     pairs = _pairs(settings, prompts, targets=targets, sources=sources)
     entries = outputs.find(path, prompt=prompt, prompts=prompts, target=target, source=source, **pairs)
-    _say_what_is_passed_over(path)
+    if prompts is not None or not (path / outputs.SAMPLES).is_file():
+        _say_what_is_passed_over(path)
     read = [path, path / outputs.SAMPLES, prompts, target, source, *(entry.output for entry in entries)]
     if out is not None and out.exists() and any(_same_file(out, place) for place in [*read, Path(config or "")]):
         raise UsageError(f"{out} is read here, so scores cannot be written over it. Choose another file with --out.")
@@ -105,13 +106,11 @@ def score(
 
 def _say_what_is_passed_over(path: Path) -> None:
     """Name the pictures of a folder that are of other kinds than those which are scored."""
-    from grpokit.pictures import PICTURES, other_pictures
+    from grpokit.pictures import PICTURES, other_pictures, to_convert
 
-    others = [other.name for other in other_pictures(path)] if os.path.isdir(path) else []
+    others = other_pictures(path) if os.path.isdir(path) else []
     if others:
-        is_or_are, it = ("is", "it") if len(others) == 1 else ("are", "them")
-        some = f"{counted(len(others), 'picture')} in {path} {is_or_are} of a kind that is not scored"
-        print(f"{some} (only {', '.join(PICTURES)} are): {_listed(others)}. Convert {it}.", file=sys.stderr)
+        print(f"In {path} {to_convert(others)}. Only {', '.join(PICTURES)} are scored.", file=sys.stderr)
 
 
 def _same_file(out: Path, place: object) -> bool:

@@ -11,7 +11,9 @@ import base64
 import io
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import matplotlib.image
 import numpy as np
 from cycler import cycler
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
 from grpokit.report.reading import Row, Run, read
@@ -79,6 +81,14 @@ class Line:
     dash: int = 0
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings of letters that the font lacks by which texts are measured: in a page the browser has others."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
+        yield
+
+
 def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
     """All charts that one run or two have figures for: title, unit, a summary in words, and the SVG.
 
@@ -118,6 +128,7 @@ def figure(run: Path) -> Figure:
     return story(read(run), Album())
 
 
+@quiet()
 def story(found: Run, album: Album) -> Figure:
     """As `figure`, of a run that was read, with pictures that were."""
     names = {"reward": "reward", **{name: name for name in found.names}}
@@ -132,12 +143,11 @@ def story(found: Run, album: Album) -> Figure:
         axes = areas[0].subplots()
         for index, line in enumerate(lines):
             marker = "o" if len(line.steps) < 15 else ""
-            name = textwrap.fill(line.name, 40)
-            axes.plot(line.steps, line.values, label=name, marker=marker, markersize=3, **_style(lines, index))
+            axes.plot(line.steps, line.values, label=line.name, marker=marker, markersize=3, **_style(lines, index))
         _widen(axes)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         if len(lines) > 1:
-            axes.legend(fontsize=8)
+            _name_lines(drawn, areas[0])
         axes.set_title("held-out prompts" if evaluations else "training prompts", fontsize=9)
         axes.set_xlabel("step")
         if pictures:
@@ -171,7 +181,7 @@ def _lines(rows: Sequence[Row], columns: Mapping[str, str], *, widths: bool = Fa
                     values=[row[key] for row in kept],
                     widths=half,
                     colour=index,
-                    dash=index,
+                    dash=index + index // len(_COLOURS),  # they shift where the colours begin anew
                 )
             )
     return lines
@@ -187,6 +197,7 @@ def _merged(runs: Sequence[Sequence[Line]]) -> list[Line]:
     ]
 
 
+@quiet()
 def _chart(title: str, unit: str, lines: Sequence[Line]) -> dict[str, str]:
     if not lines:
         return {"title": title, "unit": unit, "summary": "", "svg": ""}
@@ -205,7 +216,7 @@ def _chart(title: str, unit: str, lines: Sequence[Line]) -> dict[str, str]:
         else:
             _widen(axes)
         if len(lines) > 1:
-            _name_lines(drawn)
+            _name_lines(drawn, drawn)
         out = io.StringIO()
         drawn.savefig(
             out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -231,17 +242,17 @@ def _widen(axes: Any) -> None:
         axes.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
 
 
-def _name_lines(drawn: Figure) -> None:
-    """Add a legend below: in as many columns as its names allow, and the figure grows with its rows."""
+def _name_lines(drawn: Figure, area: Figure | SubFigure) -> None:
+    """Add a legend below a part of a figure: in as many columns as its names allow; the figure grows with its rows."""
     axes = drawn.axes[0]
     handles, names = axes.get_legend_handles_labels()
     renderer: Any = FigureCanvasAgg(drawn).get_renderer()  # type: ignore[no-untyped-call]
     for columns, longest in ((3, 60), (2, 60), (1, 60), (1, 40), (1, 24)):
-        drawn.legends.clear()
+        area.legends.clear()
         wrapped = [textwrap.fill(name, longest) for name in names]
-        legend = drawn.legend(handles, wrapped, loc="outside lower center", ncols=columns, fontsize=9, handlelength=2.5)
+        legend = area.legend(handles, wrapped, loc="outside lower center", ncols=columns, fontsize=9, handlelength=2.5)
         size = legend.get_window_extent(renderer)
-        if size.width <= drawn.bbox.width:
+        if size.width <= area.bbox.width:
             break
     drawn.set_figheight(drawn.get_figheight() + max(0.0, size.height / drawn.dpi - _LEGEND))
 

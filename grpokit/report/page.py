@@ -17,7 +17,7 @@ import yaml
 
 from grpokit.config import differences
 from grpokit.errors import RunError, UsageError
-from grpokit.report.charts import charts, story
+from grpokit.report.charts import charts, quiet, story
 from grpokit.report.reading import listed, read
 from grpokit.report.samples import Album, figure, first_and_last, grid, groups, pairs
 from grpokit.report.scores import changes, hacking, headline, prompts_of
@@ -28,6 +28,7 @@ def alarm(run: Path) -> str:
     return hacking(headline(read(run)))
 
 
+@quiet()
 def write(run: Path) -> Path:
     """Write `report.html` (and `report.png`) into the run folder and return its path.
 

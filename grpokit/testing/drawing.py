@@ -156,6 +156,9 @@ def evaluation(case: Case) -> None:
     before = case.rollout(policy, seeds=seeds)
     first = case.rollout(policy, seeds=seeds, evaluate=True)
     _expect_same(first, case.rollout(policy, seeds=seeds, evaluate=True), "an evaluation with the same seeds")
+    found = first.old.logprobs[first.mask]
+    expect(bool(found.isfinite().all()), "finite log-probs of an evaluation's decisions", f"{found.tolist()[:3]} ...",
+           "settings under which nothing is drawn, so that there are none; mask these out, or give 0")  # fmt: skip
     after = case.rollout(policy, seeds=seeds)
     _expect_same(before, after, "a training rollout after an evaluation")
     difference = gap(replay(policy, after), after.old.logprobs, after.mask) - gap(
