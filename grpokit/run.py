@@ -77,6 +77,9 @@ def train(
 ) -> Result:
     """Train as the config says, and leave a run folder.
 
+    In the main thread the first Ctrl-C or SIGTERM ends the run after its step, and a second one, or one before the
+    first step, is a KeyboardInterrupt.
+
     Args:
         config: the run.
         name: names the folder where the config does not.
