@@ -511,7 +511,11 @@ def test_a_signal_before_the_first_step_leaves_nothing(call: Call, tmp_path: Pat
     then = f"if calls == 1 and not os.path.exists('again'):\n        signal.raise_signal({int(number)})"
     config(tmp_path, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}], trainer__steps=1)
     before = sorted(path.name for path in tmp_path.iterdir())
-    done = call("train", "c.yaml")
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # Python's, unless a shell began this with `&`
+    try:
+        done = call("train", "c.yaml")
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert done.code == 130
     assert "Stopped at once" in done.err
     left = sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__")
