@@ -22,7 +22,7 @@ from torch import Tensor
 from grpokit.answers import checked
 from grpokit.errors import RewardError, UsageError, counted, reworded
 from grpokit.types import Sample
-from grpokit.workers import Pending, PooledReward, in_words
+from grpokit.workers import Pending, PooledReward, by_group, in_words
 
 Reward: TypeAlias = Callable[[Sequence[Sample]], Sequence[float]]
 
@@ -250,11 +250,8 @@ def _rescued(term: RewardTerm, samples: Sequence[Sample], error: BaseException) 
         raise RewardError(f"{said} {_REMEDY}") from error
     traceback.clear_frames(error.__traceback__)  # they hold what the failed call had made
     values = [math.nan] * len(samples)
-    groups: dict[int, list[int]] = {}
-    for row, sample in enumerate(samples):
-        groups.setdefault(sample.group, []).append(row)
     lost = 0
-    for rows in groups.values():
+    for rows in by_group(samples):
         part = [samples[row] for row in rows]
         try:
             answer = _call(term, part)

@@ -192,10 +192,15 @@ class PooledReward:
     def _portions(self, samples: Sequence[Sample]) -> list[list[int]]:
         if self.per_sample:
             return [[row] for row in range(len(samples))]
-        groups: dict[int, list[int]] = {}
-        for row, sample in enumerate(samples):
-            groups.setdefault(sample.group, []).append(row)
-        return list(groups.values())
+        return by_group(samples)
+
+
+def by_group(samples: Sequence[Sample]) -> list[list[int]]:
+    """The rows of each group, the groups in the order of their first row."""
+    groups: dict[int, list[int]] = {}
+    for row, sample in enumerate(samples):
+        groups.setdefault(sample.group, []).append(row)
+    return list(groups.values())
 
 
 def in_words(rows: Sequence[int], samples: Sequence[Sample]) -> str:

@@ -32,7 +32,7 @@ from grpokit import (
 )
 from grpokit.guards import GapLimit, Quiet, ReferenceProbe, Skipped, check_gap
 from grpokit.reward import Scores
-from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
+from tiny_policies import Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
 
@@ -400,15 +400,6 @@ def test_a_step_that_was_broken_off_leaves_no_count_behind() -> None:
 
 
 def test_a_step_that_is_taken_again_counts_once() -> None:
-    class Fails(TinyTokens):
-        left = 0
-
-        def replay(self, rollout, steps):
-            self.left -= 1
-            if self.left == 0:
-                raise ValueError("a fault")
-            return super().replay(rollout, steps)
-
     rewards = [
         RewardTerm(name="same", reward=lambda samples: [0.5] * len(samples)),
         RewardTerm(name="watched", reward=digit_sum, weight=0),

@@ -25,7 +25,7 @@ from grpokit import (
 )
 from grpokit.metrics import Stopwatch
 from grpokit.pieces import micro_batches, minibatch_rows
-from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
+from tiny_policies import Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
 
@@ -538,16 +538,9 @@ def test_advantages_of_a_shape_that_would_broadcast_are_refused() -> None:
 
 
 def test_a_broken_off_step_leaves_no_gradient_behind() -> None:
-    class Fails(TinyTokens):
-        left = 3
-
-        def replay(self, rollout, steps):
-            self.left -= 1
-            if self.left == 0:
-                raise MemoryError("out of memory")
-            return super().replay(rollout, steps)
-
-    clean, broken = make(TinyTokens(), micro_batch_size=8), make(Fails(), micro_batch_size=8)
+    policy = Fails()
+    policy.left, policy.error = 3, MemoryError("out of memory")
+    clean, broken = make(TinyTokens(), micro_batch_size=8), make(policy, micro_batch_size=8)
     with pytest.raises(MemoryError):
         broken.step()
     a, b = clean.step(), broken.step()

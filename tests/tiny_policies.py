@@ -117,6 +117,19 @@ class TinyTokens(Policy):
         load_model(self.net, str(folder / "net.safetensors"))
 
 
+class Fails(TinyTokens):
+    """Raises `error` once, in the replay that comes `left` replays from now."""
+
+    left = 0
+    error: Exception = ValueError("a fault")
+
+    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+        return super().replay(rollout, steps)
+
+
 class Falters(TinyTokens):
     """Raises in one of its rollouts for training, or from its replays on."""
 

@@ -153,10 +153,8 @@ def _scorable(
         ]
         try:
             values = _scored(reward, probe, prompts)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # what it lacks here says nothing of its own samples, on which it is checked too
+        except (Exception, SystemExit) as error:
+            # what it lacks here says nothing of its own samples, on which it is checked too
             said = f" ({_cut(told(error))})" if found is targets else said
             continue
         if all(math.isfinite(x) for row in values for x in row):

@@ -26,8 +26,10 @@ from grpokit_clip.weights import delete
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 _PRECISION = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_READING = (OSError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError, zipfile.BadZipFile, SafetensorError)
-_BUILDING = (*_READING, TypeError, AttributeError, IndexError, AssertionError, StopIteration, ImportError)
+_BUILDING = (
+    *(OSError, RuntimeError, EOFError, ValueError, KeyError, UnpicklingError, zipfile.BadZipFile, SafetensorError),
+    *(TypeError, AttributeError, IndexError, AssertionError, StopIteration, ImportError),
+)
 
 
 def load(
