@@ -12,6 +12,8 @@ import torch
 
 torch.set_num_threads(1)
 
+pytest_plugins = ["command_line"]  # the fixture `call`
+
 
 @pytest.fixture(autouse=True)
 def _quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from PIL import Image
 
 from grpokit import Prompt, Sample, registry
-from grpokit.workers import PooledReward
+from grpokit.rewards.worker_pool import PooledReward
 
 SIDE, PICTURES, GROUP = 512, 64, 8
 

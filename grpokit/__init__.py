@@ -6,8 +6,9 @@ does not import torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from grpokit._lazy import lazy
 
 __version__ = "0.1.0"
 
@@ -22,15 +23,16 @@ _HOME = {
         "RunError",
         "UsageError",
     ],
-    "hookspecs": ["hookimpl"],
-    "specs": ["AdvantageSpec", "ObjectiveSpec", "PolicySpec", "PresetSpec", "RewardSpec"],
-    "types": ["Prompt", "Rollout", "Sample", "Seeds", "StepReport", "Steps", "Trace"],
+    "registry.hookspecs": ["hookimpl"],
+    "registry.specs": ["AdvantageSpec", "ObjectiveSpec", "PolicySpec", "PresetSpec", "RewardSpec"],
+    "types": ["Prompt", "Rollout", "Sample", "Seeds", "StepReport", "Decisions", "Trace"],
     "policy": ["Policy", "adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
-    "reward": ["RewardTerm"],
+    "rewards.scoring": ["RewardTerm"],
+    "rewards.worker_pool": ["PooledReward"],
     "objectives": ["Objective"],
     "trainer": ["Trainer"],
-    "evaluation": ["evaluate"],
+    "evaluation.held_out": ["evaluate"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = ["__version__", *sorted(_MODULE_OF)]
@@ -44,35 +46,28 @@ if TYPE_CHECKING:
     from grpokit.errors import RewardError as RewardError
     from grpokit.errors import RunError as RunError
     from grpokit.errors import UsageError as UsageError
-    from grpokit.evaluation import evaluate as evaluate
-    from grpokit.hookspecs import hookimpl as hookimpl
+    from grpokit.evaluation.held_out import evaluate as evaluate
     from grpokit.objectives import Objective as Objective
     from grpokit.policy import Policy as Policy
     from grpokit.policy import adapter_off as adapter_off
     from grpokit.policy import frozen_copy as frozen_copy
     from grpokit.policy import swapped as swapped
     from grpokit.registry import create as create
-    from grpokit.reward import RewardTerm as RewardTerm
-    from grpokit.specs import AdvantageSpec as AdvantageSpec
-    from grpokit.specs import ObjectiveSpec as ObjectiveSpec
-    from grpokit.specs import PolicySpec as PolicySpec
-    from grpokit.specs import PresetSpec as PresetSpec
-    from grpokit.specs import RewardSpec as RewardSpec
+    from grpokit.registry.hookspecs import hookimpl as hookimpl
+    from grpokit.registry.specs import AdvantageSpec as AdvantageSpec
+    from grpokit.registry.specs import ObjectiveSpec as ObjectiveSpec
+    from grpokit.registry.specs import PolicySpec as PolicySpec
+    from grpokit.registry.specs import PresetSpec as PresetSpec
+    from grpokit.registry.specs import RewardSpec as RewardSpec
+    from grpokit.rewards.scoring import RewardTerm as RewardTerm
+    from grpokit.rewards.worker_pool import PooledReward as PooledReward
     from grpokit.trainer import Trainer as Trainer
+    from grpokit.types import Decisions as Decisions
     from grpokit.types import Prompt as Prompt
     from grpokit.types import Rollout as Rollout
     from grpokit.types import Sample as Sample
     from grpokit.types import Seeds as Seeds
     from grpokit.types import StepReport as StepReport
-    from grpokit.types import Steps as Steps
     from grpokit.types import Trace as Trace
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'grpokit' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"grpokit.{_MODULE_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy(__name__, _MODULE_OF)

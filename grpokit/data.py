@@ -20,7 +20,7 @@ from typing import Any, overload
 from PIL import Image
 
 from grpokit.errors import DataError, counted, nearest, shown
-from grpokit.pictures import PICTURES, check_picture, open_picture, other_pictures, to_convert
+from grpokit.images import PICTURES, check_picture, open_picture, other_pictures, to_convert
 from grpokit.sampling import STREAMS, mix, permutation
 from grpokit.types import Prompt
 

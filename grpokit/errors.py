@@ -99,8 +99,8 @@ def counted(number: int, noun: str) -> str:
 
     >>> counted(1, "step"), counted(2000, "micro-batch")
     ('1 step', '2,000 micro-batches')
-    >>> counted(2, "weakness")
-    '2 weaknesses'
+    >>> counted(2, "loss")
+    '2 losses'
     """
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith(('ch', 'ss')) else 's'}"
 
@@ -122,6 +122,29 @@ def shown(value: object, *, most: int = 80) -> str:
     if isinstance(value, int) and abs(value) >= 10**80:
         return "a number of more than 80 digits"  # Python may refuse to write it out
     return _cut(repr(value), most)
+
+
+def one_line(error: BaseException, *, most: int = 300) -> str:
+    """An error's words on one line, without a closing full stop; the name of its type where it has none.
+
+    >>> one_line(ValueError("no\\n  such file.")), one_line(KeyError())
+    ('no such file', 'KeyError')
+    """
+    try:
+        text = str(error)
+    except Exception:  # of a class that somebody wrote
+        return f"{type(error).__name__}, whose text cannot be made"
+    return _cut(" ".join(text.split()).rstrip("."), most) or type(error).__name__
+
+
+def typed_line(error: BaseException, *, most: int = 300) -> str:
+    """An error's type and words, on one line.
+
+    >>> typed_line(ValueError("no\\n  such file.")), typed_line(KeyError())
+    ('ValueError: no such file', 'KeyError')
+    """
+    name, text = type(error).__name__, one_line(error, most=most)
+    return text if text.startswith(name) else f"{name}: {text}"
 
 
 def _cut(text: str, most: int) -> str:

@@ -1,8 +1,8 @@
 """Steps of rectified-flow samplers as Gaussian decisions: pure functions, no network and no loop.
 
 A path runs x_t = (1 - t) x0 + t e from noise (t = 1) to data (t = 0), and a network predicts v = e - x0. Every
-sampler here draws x' ~ N(on_x x + on_v v, std^2) with coefficients that depend on the two sigmas alone (a `Kernel`),
-so a policy needs three calls: `kernel`, then `draw` in its rollout and `score` in its replay. Log-probs are in nats
+sampler here draws x' ~ N(x_coef x + v_coef v, std^2) with coefficients of the two sigmas alone (a `Kernel`),
+so a policy needs three calls: `kernel`, then `draw` in its rollout and `score` in its `logprobs`. Log-probs are in nats
 per latent dimension, everything in fp32 or better, the coefficients in fp64.
 """
 
@@ -18,22 +18,22 @@ from torch import Tensor
 
 from grpokit.errors import UsageError
 from grpokit.objectives import gaussian_logprobs
-from grpokit.types import Steps
+from grpokit.types import Decisions
 
 Sampler: TypeAlias = Literal["flow-sde", "dance-sde", "cps", "ode"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A step's distribution given where it starts: N(on_x x + on_v v, std^2).
+    """A step's distribution given where it starts: N(x_coef x + v_coef v, std^2).
 
     Attributes:
-        on_x, on_v, std: fp64, all of the shape of the sigmas that they were made from, which must broadcast against
+        x_coef, v_coef, std: fp64, all of the shape of the sigmas that they were made from, which must broadcast against
             the latents: scalars for one step, [t, 1] for latents [b, t, D].
     """
 
-    on_x: Tensor
-    on_v: Tensor
+    x_coef: Tensor
+    v_coef: Tensor
     std: Tensor
 
     def moments(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,8 +44,8 @@ class Kernel:
             v: the same shape, the velocity there; a network's low precision ends here.
         """
         x, v = (y.to(torch.promote_types(y.dtype, torch.float32)) for y in (x, v))
-        on_x, on_v, std = (c.to(x) for c in (self.on_x, self.on_v, self.std))
-        return on_x * x + on_v * v, std
+        x_coef, v_coef, std = (c.to(x) for c in (self.x_coef, self.v_coef, self.std))
+        return x_coef * x + v_coef * v, std
 
 
 def linear_sigmas(steps: int) -> Tensor:
@@ -72,7 +72,7 @@ def noise_estimate(x: Tensor, v: Tensor, sigma: Tensor | float) -> Tensor:
 def ode(sigma: Tensor | float, sigma_next: Tensor | float) -> Kernel:
     """An Euler step of the probability-flow ODE: mean x - v D with D = sigma - sigma_next, and no noise."""
     t, s = _sigmas(sigma, sigma_next)
-    return Kernel(on_x=torch.ones_like(t), on_v=s - t, std=torch.zeros_like(t))
+    return Kernel(x_coef=torch.ones_like(t), v_coef=s - t, std=torch.zeros_like(t))
 
 
 def flow_sde(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float = 0.7) -> Kernel:
@@ -87,7 +87,7 @@ def flow_sde(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float 
         noise: a.
 
     >>> k = flow_sde(0.5, 0.25, noise=1.0)  # g = 1, D = 1/4
-    >>> k.on_x.item(), k.on_v.item(), k.std.item()
+    >>> k.x_coef.item(), k.v_coef.item(), k.std.item()
     (0.75, -0.375, 0.5)
     """
     t, s = _sigmas(sigma, sigma_next)
@@ -116,7 +116,7 @@ def cps(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float = 0.8
     t, s = _sigmas(sigma, sigma_next)
     angle = _level("cps", noise) * math.pi / 2
     kept = s * math.cos(angle)  # sqrt(s'^2 - std^2)
-    return Kernel(on_x=1 - s + kept, on_v=kept * (1 - t) - (1 - s) * t, std=s * math.sin(angle))
+    return Kernel(x_coef=1 - s + kept, v_coef=kept * (1 - t) - (1 - s) * t, std=s * math.sin(angle))
 
 
 _KERNELS: Mapping[str, Callable[..., Kernel]] = {"flow-sde": flow_sde, "dance-sde": dance_sde, "cps": cps}
@@ -154,7 +154,7 @@ def draw(step: Kernel, x: Tensor, v: Tensor, noise: Tensor) -> Tensor:
     return mean + std * noise.to(mean)
 
 
-def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Steps:
+def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
     """Log-probs of stored steps with gradient to v, and the Gaussians themselves, for an exact KL.
 
     Args:
@@ -177,7 +177,7 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Steps:
         )
     mean, std = step.moments(x, v)
     std = std.expand(*mean.shape[:2], *[1] * (mean.ndim - 2))
-    return Steps(logprobs=gaussian_logprobs(x_next.detach(), mean, std), mean=mean, std=std)
+    return Decisions(logprobs=gaussian_logprobs(x_next.detach(), mean, std), mean=mean, std=std)
 
 
 def squared_distance_score(x_next: Tensor, mean: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ def squared_distance_score(x_next: Tensor, mean: Tensor) -> Tensor:
     It is no log-prob: its unit is the latent's, squared. Policies store nats (from `score`) with any sampler, which
     the contract, its checks and the exact KL rely on. Both differ by a known factor: a difference of these scores is
     2 std^2 times the difference of the log-probs, so the published clip range of 1e-5 on this score is
-    1e-5 / (2 std^2) on the per-dimension ratio, and nothing but std (in `Steps.std`) is needed to convert.
+    1e-5 / (2 std^2) on the per-dimension ratio, and nothing but std (in `Decisions.std`) is needed to convert.
     """
     x_next, mean = (y.to(torch.promote_types(y.dtype, torch.float32)) for y in (x_next.detach(), mean))
     return -(x_next - mean).square().flatten(2).mean(-1)
@@ -196,8 +196,8 @@ def _euler_maruyama(t: Tensor, s: Tensor, *, g_squared: Tensor) -> Kernel:
     """The reverse SDE of a rectified flow with diffusion g, its score written through v."""
     d = t - s
     return Kernel(
-        on_x=1 - g_squared * d / (2 * t),
-        on_v=-(1 + g_squared * (1 - t) / (2 * t)) * d,
+        x_coef=1 - g_squared * d / (2 * t),
+        v_coef=-(1 + g_squared * (1 - t) / (2 * t)) * d,
         std=(g_squared * d).sqrt(),
     )
 

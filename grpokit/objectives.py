@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import UsageError
-from grpokit.types import Steps
+from grpokit.types import Decisions
 
 RatioKind: TypeAlias = Literal["token", "sequence"]
 KLKind: TypeAlias = Literal["k1", "k2", "k3", "gaussian"]
@@ -139,7 +139,7 @@ def gated(ratio: Tensor, advantages: Tensor, *, tau_pos: float = 1.0, tau_neg: f
     )
 
 
-def kl_divergence(new: Steps, reference: Steps, mask: Tensor, kind: KLKind = "k3") -> Tensor:
+def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKind = "k3") -> Tensor:
     """KL of the new policy from the reference, per decision and action dimension: [b, t], zero under the mask.
 
     With d = log p_ref - log p_new at the sampled decision ("Approximating KL divergence", Schulman, 2020):
@@ -193,14 +193,14 @@ def gaussian_logprobs(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return density.flatten(2).mean(-1) if density.ndim > 2 else density
 
 
-def reduction_weights(mask: Tensor, reduction: Reduction, *, max_steps: int) -> Tensor:
+def reduction_weights(mask: Tensor, reduction: Reduction, *, max_decisions: int) -> Tensor:
     """The constant that multiplies each decision's loss before everything is summed: [b, t] fp64, 0 under the mask.
 
     Args:
         mask: [b, t] of all rows of one optimizer step (the normaliser must not depend on how they are sliced).
         reduction: "sequence_mean": mean over rows of each row's mean (GRPO); "token_mean": mean over all decisions
-            (DAPO); "fixed_length": sum / (rows * max_steps) (Dr. GRPO).
-        max_steps: the most decisions that a row can have.
+            (DAPO); "fixed_length": sum / (rows * max_decisions) (Dr. GRPO).
+        max_decisions: the most decisions that a row can have.
     """
     m = mask.to(torch.float64)
     if reduction == "sequence_mean":
@@ -208,7 +208,7 @@ def reduction_weights(mask: Tensor, reduction: Reduction, *, max_steps: int) -> 
     elif reduction == "token_mean":
         weights = m / m.sum().clamp(min=1)
     elif reduction == "fixed_length":
-        weights = m / (len(m) * max_steps)
+        weights = m / (len(m) * max_decisions)
     else:
         raise UsageError(f"The reduction must be 'sequence_mean', 'token_mean' or 'fixed_length', got {reduction!r}.")
     return weights
@@ -263,7 +263,7 @@ class Objective:
             )
 
     def __call__(
-        self, new: Steps, old: Steps, advantages: Tensor, mask: Tensor, reference: Steps | None = None
+        self, new: Decisions, old: Decisions, advantages: Tensor, mask: Tensor, reference: Decisions | None = None
     ) -> Loss:
         """Loss per decision.
 
@@ -293,7 +293,7 @@ class Objective:
                 value = value - self.entropy_coef * entropy
             stats["entropy"] = entropy.detach()
         elif self.entropy_coef != 0:
-            raise UsageError(f"entropy_coef is {self.entropy_coef}, but this policy's replay gives no entropy.")
+            raise UsageError(f"entropy_coef is {self.entropy_coef}, but this policy's logprobs() gives no entropy.")
         return Loss(value=torch.where(mask, value, 0.0), stats=stats)
 
 

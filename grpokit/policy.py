@@ -2,7 +2,7 @@
 
 A policy is anything that draws decisions at random and can give their log-probs again with gradient: tokens of a
 language model, visual tokens of an image generator, SDE steps of a diffusion decoder. The trainer knows nothing
-else about it. A policy may subclass `Policy` for the default `step_slices`, or just have the methods.
+else about it. A policy may subclass `Policy` for the default `slices`, or just have the methods.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import nn
 
-from grpokit.types import Prompt, Rollout, Seeds, Steps
+from grpokit.types import Decisions, Prompt, Rollout, Seeds
 
 
 @runtime_checkable
@@ -24,14 +24,14 @@ class Policy(Protocol):
 
     Rules that every policy obeys:
 
-    1. `replay` right after `rollout` gives the rollout's log-probs (fp32: to 1e-4). They are of the distribution
+    1. `logprobs` right after `rollout` gives the rollout's log-probs (fp32: to 1e-4). They are of the distribution
        that was sampled from: after temperature, truncation and guidance; dropout off in both.
     2. The output in a sample is decoded from exactly the stored decisions.
     3. A row's numbers do not depend on the other rows of its batch.
     4. Same seeds, same rollout, whatever the batch size; the global random state is neither read nor advanced.
     5. The reference never changes, and leaving `reference()` restores the policy.
     6. `mask` is True only where the policy decided, and where the decision has a density: a sampler's noiseless last
-       step is masked out, and then never replayed.
+       step is masked out, and then never scored.
     7. Step slices follow each other from 0 to T. Tensors in `trace.per_group` are in ascending order of the group's id.
 
     The trainer moves `modules()` to its device; whatever else the policy needs there, it moves itself.
@@ -52,16 +52,16 @@ class Policy(Protocol):
         """
         ...
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
         """Score the stored decisions `steps` of all rows in `rollout` again, with gradient: [b, t]."""
         ...
 
-    def step_slices(self, rollout: Rollout) -> Iterable[slice]:
-        """Cut the T decisions into the slices that `replay` can do at a time; by default one."""
+    def slices(self, rollout: Rollout) -> Iterable[slice]:
+        """Cut the T decisions into the slices that `logprobs` can do at a time; by default one."""
         return [slice(0, rollout.mask.shape[1])]
 
     def reference(self) -> AbstractContextManager[Any]:
-        """Inside this context `replay` uses the frozen reference: the policy as it was before training."""
+        """Inside this context `logprobs` uses the frozen reference: the policy as it was before training."""
         ...
 
     def modules(self) -> Mapping[str, nn.Module]:
@@ -77,7 +77,7 @@ class Policy(Protocol):
         ...
 
 
-METHODS = ("rollout", "replay", "step_slices", "reference", "modules", "save", "load")
+METHODS = ("rollout", "logprobs", "slices", "reference", "modules", "save", "load")
 
 
 def missing_methods(policy: object) -> list[str]:
@@ -88,7 +88,7 @@ def missing_methods(policy: object) -> list[str]:
 def _has(policy: object, name: str) -> bool:
     found = getattr(policy, name, None)
     inherited = getattr(found, "__func__", found) is getattr(Policy, name)
-    return callable(found) and (name == "step_slices" or not inherited)
+    return callable(found) and (name == "slices" or not inherited)
 
 
 M = TypeVar("M", bound=nn.Module)

@@ -18,21 +18,23 @@ import torch
 from torch import Tensor
 
 from grpokit import advantages as advantage_functions
-from grpokit import checkpoint, guards, metrics, monitors, objectives
+from grpokit import objectives
 from grpokit.advantages import AdvantageFn
-from grpokit.backward import Backward
-from grpokit.checked import LOW_PRECISION, CheckedPolicy
 from grpokit.data import as_prompts, prompt_indices
-from grpokit.devices import autocast, make_accelerator, place
 from grpokit.errors import GrpokitError, RunError, UsageError, counted
-from grpokit.memory import explained, fitting
 from grpokit.objectives import Objective, reduction_weights
-from grpokit.pieces import Piece, micro_batches, minibatch_rows
 from grpokit.policy import Policy
-from grpokit.reward import Reward, RewardTerm, Scores, as_terms, score
+from grpokit.rewards import hacking
+from grpokit.rewards.scoring import Reward, RewardTerm, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
-from grpokit.schedule import SCHEDULES, learning_rate
-from grpokit.types import Prompt, Rollout, StepReport, Steps
+from grpokit.training import checkpoint, guards, metrics
+from grpokit.training.backward import Backward
+from grpokit.training.checked_policy import LOW_PRECISION, CheckedPolicy
+from grpokit.training.devices import autocast, make_accelerator, place
+from grpokit.training.lr_schedule import SCHEDULES, learning_rate
+from grpokit.training.micro_batches import Piece, micro_batches, minibatch_rows
+from grpokit.training.out_of_memory import explained, fitting
+from grpokit.types import Decisions, Prompt, Rollout, StepReport
 
 T = TypeVar("T")
 
@@ -59,11 +61,11 @@ class Trainer:
         schedule: "constant", or "cosine" down to 0 over all steps.
         weight_decay: of AdamW.
         max_grad_norm: gradients are scaled down to this norm; None leaves them.
-        max_logprob_gap: the largest mean difference, in nats, between the rollout's log-probs and their first replay;
-            by default what the precision allows.
-        max_quiet_steps: training ends after so many steps in a row in which no group had any spread: as converged, or
-            with a RunError where the reward has been higher; None never ends it.
-        mixed_precision: "no", "bf16" or "fp16": one autocast around rollout, replay and reference.
+        max_logprob_diff: the largest mean difference, in nats, between the rollout's log-probs and those of the first
+            training pass; by default what the precision allows.
+        max_zero_std_steps: training ends after so many steps in a row in which no group had any spread: as converged,
+            or with a RunError where the reward has been higher; None never ends it.
+        mixed_precision: "no", "bf16" or "fp16": one autocast around rollout, logprobs and reference.
         device: "auto", "cpu" or "cuda".
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
         folder: where trackers write.
@@ -94,8 +96,8 @@ class Trainer:
         schedule: Literal["constant", "cosine"] = "constant",
         weight_decay: float = 0.0,
         max_grad_norm: float | None = 1.0,
-        max_logprob_gap: float | None = None,
-        max_quiet_steps: int | None = 20,
+        max_logprob_diff: float | None = None,
+        max_zero_std_steps: int | None = 20,
         mixed_precision: Literal["no", "bf16", "fp16"] = "no",
         device: Literal["auto", "cpu", "cuda"] = "auto",
         trackers: Sequence[str] = (),
@@ -128,9 +130,9 @@ class Trainer:
             entropy_grad=self.objective.entropy_coef != 0,
         )
         self._low_precision = mixed_precision != "no" or self.checked.low_precision
-        self._gap_limit = guards.GapLimit.of(max_logprob_gap, low_precision=self._low_precision)
+        self._gap_limit = guards.GapLimit.of(max_logprob_diff, low_precision=self._low_precision)
         self._backward = Backward(self.checked, self.objective, self.accelerator.backward)
-        self._quiet, self._hacking = guards.Quiet(max_quiet_steps), monitors.Hacking()
+        self._quiet, self._hacking = guards.Quiet(max_zero_std_steps), hacking.Hacking()
         self._probe: guards.ReferenceProbe | None = None
         self.completed = 0
         self.updates_done = 0  # of a step that is under way, or was broken off
@@ -185,7 +187,7 @@ class Trainer:
         advantages = self._advantages(scores.trained, rollout)
         told = quiet.look(scores.trained, advantages.cpu(), rollout.groups.cpu(), step=number)
         warnings += [told] * bool(told)
-        with watch("replay"):
+        with watch("logprobs"):
             old, reference = self._scored(rollout, warnings)
         if self.objective.needs_reference and self._probe is None:
             with explained("scoring a sample with the reference"):
@@ -197,7 +199,7 @@ class Trainer:
         for update in range(self.updates_per_rollout):
             for rows in minibatch_rows(rollout.groups, self.minibatches, key=(self.seed, self.completed, update)):
                 weights = reduction_weights(
-                    rollout.mask[rows], self.objective.reduction, max_steps=rollout.max_steps
+                    rollout.mask[rows], self.objective.reduction, max_decisions=rollout.max_decisions
                 )  # fixed here, before any slicing
                 batch = Piece(
                     rollout=rollout if len(rows) == rollout.rows else rollout.select(rows),
@@ -271,7 +273,7 @@ class Trainer:
                 self._probe.check(self.checked, self._gap_limit, when=f"after step {self.completed}")
             except GrpokitError:
                 raise
-            except Exception:  # a policy that can replay no more says so in its next step; its weights are kept
+            except Exception:  # a policy that can score no more says so in its next step; its weights are kept
                 pass
             state["probe"], probe = self._probe.state()
         if self.accelerator.scaler is not None:
@@ -344,18 +346,20 @@ class Trainer:
             )
         return advantages.to(rollout.old.logprobs)  # [B] or [B, T]
 
-    def _scored(self, rollout: Rollout, warnings: list[str]) -> tuple[Steps | None, Steps | None]:
+    def _scored(self, rollout: Rollout, warnings: list[str]) -> tuple[Decisions | None, Decisions | None]:
         """The old log-probs (None: the first pass's own values, detached) and the reference's (None: not needed).
 
         A sampler in low precision disagrees with the training forward by more than a policy update does, so there the
         training forward's values count as the old ones. With one update the first pass computes them anyway.
         """
-        old: Steps | None = None if self._low_precision else rollout.old
+        old: Decisions | None = None if self._low_precision else rollout.old
         reference = None
         if self._low_precision and self.updates_per_step > 1:
-            old = self._shrinking(lambda n: self.checked.logprobs(rollout, n), warnings)
+            old = self._shrinking(lambda n: self.checked.all_logprobs(rollout, n), warnings)
         if self.objective.needs_reference and not self.objective.needs_moments:
-            reference = self._shrinking(lambda n: self.checked.logprobs(rollout, n, self.policy.reference), warnings)
+            reference = self._shrinking(
+                lambda n: self.checked.all_logprobs(rollout, n, self.policy.reference), warnings
+            )
         return old, reference
 
     def _gradient(

@@ -74,7 +74,7 @@ class Seeds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class Decisions:
     """One parameter state's view of stored decisions.
 
     Attributes:
@@ -89,31 +89,33 @@ class Steps:
     mean: Tensor | None = None
     std: Tensor | None = None
 
-    def cut(self, rows: Tensor | slice = slice(None), steps: Tensor | slice = slice(None)) -> Steps:
+    def cut(self, rows: Tensor | slice = slice(None), steps: Tensor | slice = slice(None)) -> Decisions:
         """Return the view of some rows and some decisions."""
 
         def part(x: Tensor | None) -> Tensor | None:
             return None if x is None else _rows(x, rows)[:, steps]
 
-        return Steps(
+        return Decisions(
             logprobs=_rows(self.logprobs, rows)[:, steps],
             entropy=part(self.entropy),
             mean=part(self.mean),
             std=part(self.std),
         )
 
-    def detach(self) -> Steps:
+    def detach(self) -> Decisions:
         """Return the same numbers without gradient."""
 
         def cut(x: Tensor | None) -> Tensor | None:
             return None if x is None else x.detach()
 
-        return Steps(logprobs=self.logprobs.detach(), entropy=cut(self.entropy), mean=cut(self.mean), std=cut(self.std))
+        return Decisions(
+            logprobs=self.logprobs.detach(), entropy=cut(self.entropy), mean=cut(self.mean), std=cut(self.std)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """A policy's private record of a rollout: what `replay` needs to score the stored decisions again.
+    """A policy's private record of a rollout: what `logprobs` needs to score the stored decisions again.
 
     A rollout may be drawn in several calls, which are joined. Where axis 1 of a tensor differs between calls, the
     shorter ones are filled up with zeros at its end, as log-probs and mask are; so column k must mean the same in every
@@ -140,16 +142,16 @@ class Rollout:
         groups: [B] int64, each row's global group id.
         old: the decisions as the sampling policy saw them, [B, T].
         mask: [B, T] bool, True where the policy decided (not prompt, forced or padding).
-        max_steps: the most decisions a row can have; the constant of the fixed-length reduction.
+        max_decisions: the most decisions a row can have; the constant of the fixed-length reduction.
         action_dims: dimensions of one decision: 1 for a token, C*H*W for a latent step.
         trace: the policy's private record.
     """
 
     samples: Sequence[Sample]
     groups: Tensor
-    old: Steps
+    old: Decisions
     mask: Tensor
-    max_steps: int
+    max_decisions: int
     action_dims: int = 1
     trace: Trace = field(default_factory=Trace)
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from grpokit import Prompt, RewardError, Rollout, Sample, Seeds, Steps, Trace, frozen_copy, swapped
+from grpokit import Decisions, Prompt, RewardError, Rollout, Sample, Seeds, Trace, frozen_copy, swapped
 from grpokit.sampling import uniforms
 from tiny_policies import TinyGaussian, TinyTokens
 
@@ -73,7 +73,7 @@ class BeforeTemperature(After):
     """Old log-probs that are not of the distribution sampled from."""
 
     def change(self, rollout: Rollout, seeds: Seeds, evaluate: bool) -> Rollout:
-        return replace(rollout, old=Steps(logprobs=rollout.old.logprobs * 1.1))
+        return replace(rollout, old=Decisions(logprobs=rollout.old.logprobs * 1.1))
 
 
 class PerGroupByPlace(After):
@@ -107,8 +107,8 @@ class OutputsRedrawn(After):
 class PaddedLeft(Tokens):
     """Replay counts positions from the batch's longest row."""
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
-        view = super().replay(rollout, steps)
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        view = super().logprobs(rollout, steps)
         missing = self.length - int(rollout.mask.sum(-1).max())
         return replace(view, logprobs=view.logprobs - 0.05 * missing)
 
@@ -128,15 +128,15 @@ class CountsFromTheEnd(After):
             mask=rollout.mask[:, :longest],
         )
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
         longest = rollout.mask.shape[1]
         lost = longest - rollout.trace.per_row["behind"][:, :1] - rollout.mask.sum(-1, keepdim=True)
         tokens = nn.functional.pad(rollout.trace.per_row["tokens"], (0, self.length - longest))
         full = replace(rollout, trace=replace(rollout.trace, per_row={"tokens": tokens}))
-        view = super().replay(full, slice(*steps.indices(longest)))
-        return Steps(logprobs=view.logprobs - 0.1 * lost)
+        view = super().logprobs(full, slice(*steps.indices(longest)))
+        return Decisions(logprobs=view.logprobs - 0.1 * lost)
 
-    def step_slices(self, rollout: Rollout) -> list[slice]:
+    def slices(self, rollout: Rollout) -> list[slice]:
         return [slice(0, rollout.mask.shape[1])]
 
 
@@ -161,14 +161,14 @@ class MovesGlobalState(After):
 
 
 class RunningAverage(Tokens):
-    """A state that each replay moves, as batch norm in training mode does."""
+    """A state that each call moves, as batch norm in training mode does."""
 
-    replays = 0
+    calls = 0
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
-        self.replays += 1
-        view = super().replay(rollout, steps)
-        return replace(view, logprobs=view.logprobs * (1 + 1e-7 * min(self.replays, 9)))
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        self.calls += 1
+        view = super().logprobs(rollout, steps)
+        return replace(view, logprobs=view.logprobs * (1 + 1e-7 * min(self.calls, 9)))
 
 
 class LooksBehindTheEnd(After):
@@ -176,31 +176,31 @@ class LooksBehindTheEnd(After):
         tokens = torch.where(rollout.mask, rollout.trace.per_row["tokens"], 0)
         return replace(rollout, trace=replace(rollout.trace, per_row={"tokens": tokens}))
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
-        view = super().replay(rollout, steps)
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        view = super().logprobs(rollout, steps)
         after = torch.where(rollout.mask, 0, rollout.trace.per_row["tokens"]).sum(-1, keepdim=True)
         return replace(view, logprobs=view.logprobs - 0.01 * after)
 
 
 class SlicesOverlap(Tokens):
-    def step_slices(self, rollout: Rollout) -> list[slice]:
+    def slices(self, rollout: Rollout) -> list[slice]:
         return [slice(0, 4), slice(3, self.length)]
 
 
 class SlicesBackwards(Tokens):
-    def step_slices(self, rollout: Rollout) -> list[slice]:
+    def slices(self, rollout: Rollout) -> list[slice]:
         return [slice(4, self.length), slice(0, 4)]
 
 
 class AnotherStd(TinyGaussian):
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
-        view = super().replay(rollout, steps)
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        view = super().logprobs(rollout, steps)
         assert view.std is not None
         return replace(view, std=view.std * 2)
 
 
 class SummedDensity(TinyGaussian):
-    def _steps(self, trace: Trace, steps: slice) -> Steps:
+    def _steps(self, trace: Trace, steps: slice) -> Decisions:
         view = super()._steps(trace, steps)
         return replace(view, logprobs=view.logprobs * self.dims)
 
@@ -216,8 +216,8 @@ class UnusedParameter(Tokens):
 
 
 class ReplayDetached(Tokens):
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
-        return super().replay(rollout, steps).detach()
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        return super().logprobs(rollout, steps).detach()
 
 
 class ReferenceIsLive(Tokens):
@@ -291,15 +291,15 @@ class EvaluationWithoutLogProbs(Tokens):
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
         if evaluate:
-            found = replace(found, old=Steps(logprobs=found.old.logprobs * float("nan")))
+            found = replace(found, old=Decisions(logprobs=found.old.logprobs * float("nan")))
         return found
 
 
 class WrongSign(Tokens):
     """Right numbers with the gradient upside down."""
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
-        view = super().replay(rollout, steps)
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        view = super().logprobs(rollout, steps)
         return replace(view, logprobs=2 * view.logprobs.detach() - view.logprobs)
 
 
@@ -317,7 +317,7 @@ POLICIES: list[tuple[Callable[[], Any], set[str]]] = [
     (DrawsByPlace, {"batch-size"}),
     (Unseeded, {"seeded"}),
     (MovesGlobalState, {"global-rng"}),
-    (RunningAverage, {"replay-repeats"}),
+    (RunningAverage, {"logprobs-repeat"}),
     (LooksBehindTheEnd, {"mask"}),
     (SlicesOverlap, {"slices"}),
     (SlicesBackwards, {"slices"}),

@@ -13,11 +13,11 @@ class Switch:
     """What happens when; a test sets it, and `off` undoes it."""
 
     before_reward: ClassVar[Callable[[Sequence[Sample]], None] | None] = None
-    replay_is_nan: ClassVar[bool] = False
+    logprobs_are_nan: ClassVar[bool] = False
 
     @classmethod
     def off(cls) -> None:
-        cls.before_reward, cls.replay_is_nan = None, False
+        cls.before_reward, cls.logprobs_are_nan = None, False
 
 
 def reward(samples: Sequence[Sample]) -> list[float]:
@@ -27,6 +27,6 @@ def reward(samples: Sequence[Sample]) -> list[float]:
 
 
 class Switched(TinyTokens):
-    def replay(self, rollout, steps):
-        found = super().replay(rollout, steps)
-        return type(found)(logprobs=found.logprobs * float("nan")) if Switch.replay_is_nan else found
+    def logprobs(self, rollout, steps):
+        found = super().logprobs(rollout, steps)
+        return type(found)(logprobs=found.logprobs * float("nan")) if Switch.logprobs_are_nan else found

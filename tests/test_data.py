@@ -15,7 +15,7 @@ from PIL import Image
 
 from grpokit import DataError, Prompt
 from grpokit.data import as_prompts, hold_out, prompt_indices, read_dataset, read_jsonl, read_text
-from grpokit.pictures import open_picture
+from grpokit.images import open_picture
 
 
 def picture(path: Path, grey: int, size: tuple[int, int] = (3, 2)) -> Path:

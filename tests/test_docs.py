@@ -20,8 +20,10 @@ import torch
 import typer.main
 from PIL import Image
 
-from grpokit import build, cli, config, presets, registry
+from grpokit import cli, registry
 from grpokit.cli.app import parse_parameters
+from grpokit.config import presets, schema
+from grpokit.runs import build
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,7 +60,7 @@ def test_examples_in_docstrings(file: Path) -> None:
 
 @pytest.mark.parametrize(("name", "body"), blocks("yaml"), ids=[name for name, _ in blocks("yaml")])
 def test_config_snippets_are_valid(name: str, body: str) -> None:
-    checked = config.parse(body, name)
+    checked = schema.parse(body, name)
     assert checked.rewards
 
 
@@ -146,7 +148,7 @@ def test_the_lines_of_scoring_can_be_typed(typed: Typed, tmp_path: Path) -> None
 def rewards_shown() -> list[tuple[str, str, str]]:
     """(page, name, source) of each function from samples to numbers, with the imports that stand above it."""
     found = []
-    for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "grpokit/hookspecs.py"):
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "grpokit/registry/hookspecs.py"):
         for _, body in re.findall(r"^( *)```python\n(.*?)^\1```", page.read_text(), re.DOTALL | re.MULTILINE):
             kept = [n for n in ast.parse(textwrap.dedent(body)).body if isinstance(n, ast.Import | ast.ImportFrom)]
             for node in ast.parse(textwrap.dedent(body)).body:

@@ -53,7 +53,7 @@ def test_cps_does_not() -> None:
 
 
 def kernel_numbers(k: flow.Kernel) -> tuple[float, float, float]:
-    return k.on_x.item(), k.on_v.item(), k.std.item()
+    return k.x_coef.item(), k.v_coef.item(), k.std.item()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_flow_sde_answers_to_the_velocity_alike_everywhere(a: float) -> None:
     """Away from t = 1: d mean = -(1 + a^2 / 2) D dv."""
     t = torch.linspace(0.02, 0.98, 25, dtype=torch.float64)
     k = flow.flow_sde(t, t - 0.01, noise=a)
-    torch.testing.assert_close(k.on_v, torch.full_like(t, -(1 + a**2 / 2) * 0.01))
+    torch.testing.assert_close(k.v_coef, torch.full_like(t, -(1 + a**2 / 2) * 0.01))
 
 
 @pytest.mark.parametrize("sampler", ["flow-sde", "dance-sde", "cps"])
@@ -93,7 +93,7 @@ def test_without_noise_every_sampler_is_euler(sampler: flow.Sampler) -> None:
     sigmas = flow.linear_sigmas(7)
     k = flow.kernel(sampler, sigmas[:-1], sigmas[1:], noise=0)
     euler = flow.ode(sigmas[:-1], sigmas[1:])
-    for name in ("on_x", "on_v", "std"):
+    for name in ("x_coef", "v_coef", "std"):
         torch.testing.assert_close(getattr(k, name), getattr(euler, name), atol=1e-15, rtol=0)
     x, v = normals(torch.arange(2), 12).unflatten(0, (2, 1)).unflatten(2, (6, 2))[:, 0], torch.ones(2, 6, 2)
     mean, _ = flow.ode(sigmas[:6, None], sigmas[1:7, None]).moments(x, v)
@@ -118,7 +118,7 @@ def test_a_tensor_of_sigmas_is_its_steps(sampler: flow.Sampler) -> None:
     for i in range(5):
         alone = flow.kernel(sampler, float(sigmas[i]), float(sigmas[i + 1]))
         assert kernel_numbers(alone) == pytest.approx(
-            (together.on_x[i].item(), together.on_v[i].item(), together.std[i].item())
+            (together.x_coef[i].item(), together.v_coef[i].item(), together.std[i].item())
         )
 
 
@@ -136,7 +136,7 @@ def test_score_is_the_normal_density_per_dimension() -> None:
     torch.testing.assert_close(steps.logprobs, density.flatten(2).mean(-1))
     torch.testing.assert_close((there - steps.mean) / steps.std, noise)
     (slope,) = torch.autograd.grad(steps.logprobs.sum(), v)  # x' is what was drawn: no gradient through it
-    torch.testing.assert_close(slope, noise / steps.std.detach() * step.on_v / 6)
+    torch.testing.assert_close(slope, noise / steps.std.detach() * step.v_coef / 6)
     assert kl_divergence(steps, steps, torch.ones(3, 4, dtype=torch.bool), "gaussian").abs().max() < 1e-12
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpokit import Steps, UsageError, objectives
+from grpokit import Decisions, UsageError, objectives
 from grpokit.objectives import clipped, gaussian_logprobs, grpo, kl_divergence, log_ratio, reduction_weights
 
 GOLDEN = json.loads((Path(__file__).parent / "golden/losses.json").read_text())
@@ -36,8 +36,10 @@ def test_golden(case: dict, dtype: torch.dtype) -> None:
     objective = build(case)
     new = NEW.to(dtype, copy=True).requires_grad_()
     old = new.detach() if "old" in case else OLD.to(dtype)
-    found = objective(Steps(logprobs=new), Steps(logprobs=old), ADVANTAGES, MASK, Steps(logprobs=REF.to(dtype)))
-    weights = reduction_weights(MASK, objective.reduction, max_steps=FIXTURE["max_length"]).to(dtype)
+    found = objective(
+        Decisions(logprobs=new), Decisions(logprobs=old), ADVANTAGES, MASK, Decisions(logprobs=REF.to(dtype))
+    )
+    weights = reduction_weights(MASK, objective.reduction, max_decisions=FIXTURE["max_length"]).to(dtype)
     loss = (found.value * weights).sum()
     loss.backward()
     assert loss.item() == pytest.approx(case["expect"], abs=1e-5)
@@ -48,7 +50,7 @@ def test_golden(case: dict, dtype: torch.dtype) -> None:
 
 
 def test_golden_clip_fractions() -> None:
-    stats = grpo()(Steps(logprobs=NEW), Steps(logprobs=OLD), ADVANTAGES, MASK).stats
+    stats = grpo()(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK).stats
     want = GOLDEN["meta"]["clip_fractions"]
     low, high = (stats[name][MASK].double().mean().item() for name in ("clip_low", "clip_high"))
     assert (low, high, low + high) == pytest.approx((want["low"], want["high"], want["total"]), abs=1e-6)
@@ -90,7 +92,10 @@ def test_cispo_cap_keeps_a_gradient() -> None:
     # r = e^2 = 7.39 is cut to 5, but the decision keeps the slope -5 A
     new = torch.tensor([[-1.0]], dtype=torch.float64, requires_grad=True)
     found = objectives.cispo(ratio_cap=5.0)(
-        Steps(logprobs=new), Steps(logprobs=new.detach() - 2), torch.tensor([0.5]).double(), torch.ones(1, 1).bool()
+        Decisions(logprobs=new),
+        Decisions(logprobs=new.detach() - 2),
+        torch.tensor([0.5]).double(),
+        torch.ones(1, 1).bool(),
     )
     found.value.sum().backward()
     assert (found.value.item(), new.grad.item()) == pytest.approx((5 * 0.5 * 1.0, -2.5))
@@ -107,7 +112,9 @@ def test_cispo_cap_keeps_a_gradient() -> None:
 )
 def test_kl_estimators_by_hand(kind: str, value: float, slope: float) -> None:
     new = torch.tensor([[-2.0]], dtype=torch.float64, requires_grad=True)
-    kl = kl_divergence(Steps(logprobs=new), Steps(logprobs=new.detach() + math.log(2)), torch.ones(1, 1).bool(), kind)
+    kl = kl_divergence(
+        Decisions(logprobs=new), Decisions(logprobs=new.detach() + math.log(2)), torch.ones(1, 1).bool(), kind
+    )
     kl.sum().backward()
     assert (kl.item(), new.grad.item()) == pytest.approx((value, slope))
 
@@ -115,11 +122,11 @@ def test_kl_estimators_by_hand(kind: str, value: float, slope: float) -> None:
 def test_gaussian_kl_by_hand() -> None:
     # one decision of two dimensions, equal std 0.5: ((0.1)^2 + (0.3)^2) / 2 / (2 * 0.25) = 0.1; per dimension
     ones, std = torch.ones(1, 1), torch.full((1, 1, 1), 0.5)
-    new = Steps(logprobs=ones, mean=torch.tensor([[[0.1, 0.3]]]), std=std)
-    ref = Steps(logprobs=ones, mean=torch.zeros(1, 1, 2), std=std)
+    new = Decisions(logprobs=ones, mean=torch.tensor([[[0.1, 0.3]]]), std=std)
+    ref = Decisions(logprobs=ones, mean=torch.zeros(1, 1, 2), std=std)
     assert kl_divergence(new, ref, ones.bool(), "gaussian").item() == pytest.approx(0.1)
     # unequal std, mean 0: log(1 / 0.5) + 0.25 / 2 - 0.5
-    wide = Steps(logprobs=ones, mean=torch.zeros(1, 1, 2), std=torch.ones(1, 1, 1))
+    wide = Decisions(logprobs=ones, mean=torch.zeros(1, 1, 2), std=torch.ones(1, 1, 1))
     assert kl_divergence(ref, wide, ones.bool(), "gaussian").item() == pytest.approx(math.log(2) + 0.125 - 0.5)
     torch_says = torch.distributions.kl_divergence(
         torch.distributions.Normal(0.0, 0.5), torch.distributions.Normal(0.0, 1.0)
@@ -132,7 +139,7 @@ def test_k2_and_k3_of_a_mean_over_dimensions_are_too_weak_by_their_number() -> N
     generator = torch.Generator().manual_seed(0)
     mean, std = torch.zeros(4000, 1, 64, dtype=torch.float64), torch.ones(1, 1, 1, dtype=torch.float64)
     x = torch.randn(mean.shape, generator=generator, dtype=torch.float64)
-    new, ref = (Steps(logprobs=gaussian_logprobs(x, m, std), mean=m, std=std) for m in (mean, mean + 0.05))
+    new, ref = (Decisions(logprobs=gaussian_logprobs(x, m, std), mean=m, std=std) for m in (mean, mean + 0.05))
     mask = torch.ones(4000, 1, dtype=torch.bool)
     found = {kind: kl_divergence(new, ref, mask, kind).mean().item() for kind in ("gaussian", "k1", "k2", "k3")}
     assert found["gaussian"] == pytest.approx(0.05**2 / 2)
@@ -143,7 +150,7 @@ def test_k2_and_k3_of_a_mean_over_dimensions_are_too_weak_by_their_number() -> N
 
 def test_gaussian_kl_needs_moments() -> None:
     with pytest.raises(UsageError, match="use k3"):
-        kl_divergence(Steps(logprobs=NEW), Steps(logprobs=REF), MASK, "gaussian")
+        kl_divergence(Decisions(logprobs=NEW), Decisions(logprobs=REF), MASK, "gaussian")
 
 
 def test_per_dimension_ratio_of_gaussian_steps() -> None:
@@ -161,13 +168,13 @@ def test_per_dimension_ratio_of_gaussian_steps() -> None:
 
 def test_entropy_bonus_by_hand() -> None:
     entropy = torch.full_like(NEW, 0.7).requires_grad_()
-    plain = grpo()(Steps(logprobs=NEW, entropy=entropy), Steps(logprobs=OLD), ADVANTAGES, MASK)
-    bonus = grpo(entropy_coef=0.1)(Steps(logprobs=NEW, entropy=entropy), Steps(logprobs=OLD), ADVANTAGES, MASK)
+    plain = grpo()(Decisions(logprobs=NEW, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
+    bonus = grpo(entropy_coef=0.1)(Decisions(logprobs=NEW, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
     assert torch.allclose(plain.value - bonus.value, 0.07 * MASK.double())
     bonus.value.sum().backward()
     assert torch.equal(entropy.grad, -0.1 * MASK.double())
     with pytest.raises(UsageError, match="gives no entropy"):
-        grpo(entropy_coef=0.1)(Steps(logprobs=NEW), Steps(logprobs=OLD), ADVANTAGES, MASK)
+        grpo(entropy_coef=0.1)(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK)
 
 
 def test_reductions_by_hand() -> None:
@@ -178,7 +185,7 @@ def test_reductions_by_hand() -> None:
         "fixed_length": [[0.1] * 4, [0.1, 0.1, 0, 0]],
     }
     for name, expected in sums.items():
-        assert torch.allclose(reduction_weights(MASK, name, max_steps=5), torch.tensor(expected).double())
+        assert torch.allclose(reduction_weights(MASK, name, max_decisions=5), torch.tensor(expected).double())
 
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"])
@@ -190,7 +197,7 @@ def test_nan_under_the_mask_changes_nothing(name: str, poison: float) -> None:
         views = []
         for x in (NEW, OLD, REF):
             y = torch.where(MASK, x, value).requires_grad_()
-            views.append(Steps(logprobs=y, entropy=torch.where(MASK, 0.5, value)))
+            views.append(Decisions(logprobs=y, entropy=torch.where(MASK, 0.5, value)))
         found = objective(views[0], views[1].detach(), ADVANTAGES, MASK, views[2].detach())
         found.value.sum().backward()
         results.append((found.value, views[0].logprobs.grad, *found.stats.values()))
@@ -202,8 +209,10 @@ def test_gaussian_kl_never_touches_masked_steps() -> None:
     mask = torch.tensor([[True, False]])
     mean = torch.tensor([[[0.1], [math.nan]]], requires_grad=True)
     std = torch.tensor([[[0.5], [0.0]]])
-    steps = Steps(logprobs=torch.zeros(1, 2), mean=mean, std=std)
-    kl = kl_divergence(steps, Steps(logprobs=torch.zeros(1, 2), mean=torch.zeros(1, 2, 1), std=std), mask, "gaussian")
+    steps = Decisions(logprobs=torch.zeros(1, 2), mean=mean, std=std)
+    kl = kl_divergence(
+        steps, Decisions(logprobs=torch.zeros(1, 2), mean=torch.zeros(1, 2, 1), std=std), mask, "gaussian"
+    )
     kl.sum().backward()
     assert kl.tolist() == [[pytest.approx(0.02), 0.0]]
     assert mean.grad.flatten().tolist() == [pytest.approx(0.4), 0.0]
@@ -214,8 +223,8 @@ def test_a_ratio_beyond_all_bounds_stays_finite(name: str) -> None:
     new = torch.tensor([[0.0]], requires_grad=True)
     objective = getattr(objectives, name)(kl_coef=0.1)
     for advantage in (1.0, -1.0, 0.0):
-        far = Steps(logprobs=torch.tensor([[-95.0]]))
-        found = objective(Steps(logprobs=new), far, torch.tensor([advantage]), torch.ones(1, 1).bool(), far)
+        far = Decisions(logprobs=torch.tensor([[-95.0]]))
+        found = objective(Decisions(logprobs=new), far, torch.tensor([advantage]), torch.ones(1, 1).bool(), far)
         (slope,) = torch.autograd.grad(found.value.sum(), new)
         assert found.value.isfinite().all()
         assert slope.isfinite().all()
@@ -224,7 +233,7 @@ def test_a_ratio_beyond_all_bounds_stays_finite(name: str) -> None:
 def test_entropy_without_a_coefficient_is_only_measured() -> None:
     entropy = torch.full_like(NEW, 0.7).requires_grad_()
     new = NEW.clone().requires_grad_()
-    found = grpo()(Steps(logprobs=new, entropy=entropy), Steps(logprobs=OLD), ADVANTAGES, MASK)
+    found = grpo()(Decisions(logprobs=new, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
     found.value.sum().backward()
     assert entropy.grad is None
     assert found.stats["entropy"][MASK].mean() == pytest.approx(0.7)
@@ -233,7 +242,7 @@ def test_entropy_without_a_coefficient_is_only_measured() -> None:
 def test_reference_is_required_only_with_kl() -> None:
     assert not grpo().needs_reference
     with pytest.raises(UsageError, match=r"kl_coef is 0\.1"):
-        grpo(kl_coef=0.1)(Steps(logprobs=NEW), Steps(logprobs=OLD), ADVANTAGES, MASK)
+        grpo(kl_coef=0.1)(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK)
 
 
 logs = st.floats(-3, 0, width=32)
@@ -246,8 +255,8 @@ def test_on_policy_gradient_is_minus_advantage_over_n(values: list[list[float]],
     n = len(values)
     a = torch.tensor(data.draw(st.lists(st.floats(-3, 3), min_size=n, max_size=n)), dtype=torch.float64)
     mask = torch.ones(n, 3).bool()
-    found = objectives.dapo()(Steps(logprobs=new), Steps(logprobs=new.detach()), a, mask)
-    (found.value * reduction_weights(mask, "token_mean", max_steps=3)).sum().backward()
+    found = objectives.dapo()(Decisions(logprobs=new), Decisions(logprobs=new.detach()), a, mask)
+    (found.value * reduction_weights(mask, "token_mean", max_decisions=3)).sum().backward()
     assert torch.allclose(new.grad, (-a / (3 * n))[:, None].expand(n, 3), atol=1e-12)
 
 

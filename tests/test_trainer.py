@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from grpokit import (
+    Decisions,
     Prompt,
     RewardError,
     RewardTerm,
     RunError,
-    Steps,
     Trainer,
     UsageError,
     advantages,
     evaluate,
     objectives,
 )
-from grpokit.metrics import Stopwatch
-from grpokit.pieces import micro_batches, minibatch_rows
+from grpokit.training.metrics import Stopwatch
+from grpokit.training.micro_batches import micro_batches, minibatch_rows
 from tiny_policies import Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -101,12 +101,12 @@ def test_gaussian_steps_add_up_with_exact_kl(size: int) -> None:
 def test_sequence_ratio_with_exact_kl_adds_up_over_slices() -> None:
     objective = objectives.gspo(kl="gaussian", kl_coef=0.5, clip_range=0.01, clip_range_high=0.01)
     whole = TinyGaussian(dtype=torch.float64)
-    whole.slices = 1
+    whole.slice_count = 1
     full = gradient(whole, nearness, objective=objective)
     sliced = TinyGaussian(dtype=torch.float64)
     pieces = gradient(sliced, nearness, objective=objective, micro_batch_size=4)
     assert (pieces - full).norm() / full.norm() < 1e-10
-    assert {steps.stop - steps.start for _, steps in sliced.replayed} == {1}  # never more than a slice at a time
+    assert {steps.stop - steps.start for _, steps in sliced.scored} == {1}  # never more than a slice at a time
 
 
 def test_gradient_equals_one_written_by_hand() -> None:
@@ -119,7 +119,7 @@ def test_gradient_equals_one_written_by_hand() -> None:
     for g in range(4):
         rows = slice(8 * g, 8 * g + 8)
         a = (rewards[rows] - rewards[rows].mean()) / (rewards[rows].std() + 1e-4)
-        new = policy.replay(rollout, slice(0, 7)).logprobs[rows]
+        new = policy.logprobs(rollout, slice(0, 7)).logprobs[rows]
         m = rollout.mask[rows].double()
         loss = loss - ((new - new.detach()).exp() * a[:, None] * m).sum(-1).div(m.sum(-1)).sum() / 32
     loss.backward()
@@ -133,26 +133,26 @@ def test_gradient_equals_one_written_by_hand() -> None:
 )
 def test_ratio_is_one_before_the_first_update(policy: TinyTokens) -> None:
     report = make(policy, nearness if isinstance(policy, TinyGaussian) else digit_sum).step()
-    assert report.metrics["sampling/sampling_logp_difference/max"] < 1e-4
+    assert report.metrics["logprob_diff/max"] < 1e-4
     assert report.metrics["ratio/max"] == pytest.approx(1.0, abs=1e-4)
 
 
 def test_a_sampler_that_disagrees_shows_in_the_gap() -> None:
     class Hot(TinyTokens):
-        def replay(self, rollout, steps):
+        def logprobs(self, rollout, steps):
             self.net[-1].weight.data *= 0.9  # scored at another temperature than sampled
-            return super().replay(rollout, steps)
+            return super().logprobs(rollout, steps)
 
     with pytest.raises(
         RunError, match=r"they differ by 0\.06\d+ in the mean and 0\.4\d+ at most; the limit is 0\.0001 in"
     ):
         make(Hot()).step()
-    report = make(Hot(), max_logprob_gap=0.2).step()
-    assert report.metrics["sampling/sampling_logp_difference/max"] > 0.05
+    report = make(Hot(), max_logprob_diff=0.2).step()
+    assert report.metrics["logprob_diff/max"] > 0.05
 
 
 def test_it_learns() -> None:
-    trainer = make(steps=40, learning_rate=3e-2, max_quiet_steps=None)
+    trainer = make(steps=40, learning_rate=3e-2, max_zero_std_steps=None)
     rewards = [report.metrics["reward"] for report in trainer]
     assert len(rewards) == trainer.completed == 40
     assert sum(rewards[-5:]) / 5 > 3 * sum(rewards[:3]) / 3
@@ -293,7 +293,7 @@ def test_each_minibatch_is_normalised_by_itself() -> None:
     rewards = torch.tensor(digit_sum(rollout.samples), dtype=torch.float64)
     a = advantages.group(rewards[:, None], torch.ones(1), rollout.groups)
     m = rollout.mask.double()
-    per_row = (policy.replay(rollout, slice(0, 7)).logprobs * m).sum(-1) / m.sum(-1) * -a
+    per_row = (policy.logprobs(rollout, slice(0, 7)).logprobs * m).sum(-1) / m.sum(-1) * -a
     (per_row[rows].sum() / 16).backward()
     expected = torch.cat([p.grad.flatten() for p in policy.net.parameters()])
     assert (seen[0] - expected).norm() / expected.norm() < 1e-12
@@ -420,8 +420,8 @@ def test_no_trainable_parameter_is_refused() -> None:
 
 def test_non_finite_gradient_stops_before_the_weights_change() -> None:
     class Broken(TinyTokens):
-        def replay(self, rollout, steps):
-            found = super().replay(rollout, steps)
+        def logprobs(self, rollout, steps):
+            found = super().logprobs(rollout, steps)
             return type(found)(logprobs=found.logprobs * math.nan)
 
     trainer = make(Broken())
@@ -458,12 +458,12 @@ class Wrong(TinyGaussian):
             samples = [replace(s, prompt=replace(s.prompt, meta={"seen": True})) for s in samples]
         return replace(rollout, samples=samples)
 
-    def replay(self, rollout, steps):
-        found = super().replay(rollout, slice(0, 4) if self.way == "all steps" else steps)
-        return Steps(logprobs=found.logprobs[:, 0]) if self.way == "no time" else found
+    def logprobs(self, rollout, steps):
+        found = super().logprobs(rollout, slice(0, 4) if self.way == "all steps" else steps)
+        return Decisions(logprobs=found.logprobs[:, 0]) if self.way == "no time" else found
 
-    def step_slices(self, rollout):
-        slices = super().step_slices(rollout)
+    def slices(self, rollout):
+        slices = super().slices(rollout)
         return {"backwards": slices[::-1], "left out": slices[1:]}.get(self.way, slices)
 
 
@@ -485,8 +485,8 @@ class Wrong(TinyGaussian):
         ),
         ("all steps", r"decisions 0 to 1 of 32 rows gave logprobs of shape \(32, 4\); expected \(32, 1\)"),
         ("no time", r"gave logprobs of shape \(32,\); expected \(32, 1\)"),
-        ("backwards", r"step_slices are \[\(3, 4\).*follow each other from 0 to 4"),
-        ("left out", r"step_slices are \[\(1, 2\).*masked out, not left out"),
+        ("backwards", r"slices are \[\(3, 4\).*follow each other from 0 to 4"),
+        ("left out", r"slices are \[\(1, 2\).*masked out, not left out"),
     ],
 )
 def test_a_policy_that_breaks_the_contract_is_stopped(way: str, message: str) -> None:
@@ -554,11 +554,11 @@ def test_a_broken_off_step_leaves_no_gradient_behind() -> None:
         ("rollout 1", 0, False),
         ("reward 1", 0, False),
         ("advantage 1", 0, False),
-        ("replay 1", 0, False),
+        ("logprobs 1", 0, False),
         ("backward 1", 0, False),
         ("before update 1", 0, True),
         ("after update 1", 0, True),
-        ("replay 2", 1, False),
+        ("logprobs 2", 1, False),
         ("backward 2", 1, False),
         ("before update 2", 1, True),
         ("after update 2", 1, True),
@@ -579,9 +579,9 @@ def test_after_an_exception_the_trainer_knows_what_its_weights_are(place: str, u
             pass_through("rollout")
             return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
 
-        def replay(self, rollout, steps):
-            pass_through("replay")
-            found = super().replay(rollout, steps)
+        def logprobs(self, rollout, steps):
+            pass_through("logprobs")
+            found = super().logprobs(rollout, steps)
             found.logprobs.register_hook(lambda _: pass_through("backward"))
             return found
 
@@ -629,7 +629,7 @@ def test_an_update_that_the_device_has_not_confirmed_is_torn(monkeypatch: pytest
     assert (trainer.completed, trainer.updates_done, trainer.torn) == (0, 0, True)
 
 
-def test_modules_that_replay_does_not_use_are_noticed() -> None:
+def test_modules_that_logprobs_does_not_use_are_noticed() -> None:
     class Detached(TinyTokens):
         def modules(self):
             return {"net": TinyTokens().net}
@@ -656,7 +656,7 @@ def test_gradient_accumulation_of_the_environment_changes_nothing(monkeypatch: p
     assert make().step().metrics["grad_norm"] == norm
 
 
-def test_masked_steps_are_never_replayed() -> None:
+def test_masked_decisions_are_never_scored() -> None:
     class LastStepNoiseless(TinyGaussian):
         def rollout(self, prompts, group_size, *, seeds, evaluate=False):
             rollout = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
@@ -664,9 +664,9 @@ def test_masked_steps_are_never_replayed() -> None:
             mask[:, -1] = False
             return replace(rollout, mask=mask)
 
-        def replay(self, rollout, steps):
+        def logprobs(self, rollout, steps):
             assert steps.stop < 4
-            return super().replay(rollout, steps)
+            return super().logprobs(rollout, steps)
 
     for objective in (objectives.grpo(kl="gaussian", kl_coef=0.1), objectives.dapo(kl="k1", kl_coef=0.1)):
         report = make(LastStepNoiseless(), nearness, objective=objective).step()
@@ -749,7 +749,7 @@ def test_advantages_per_decision() -> None:
 def test_bf16_uses_the_training_forwards_own_log_probs(updates: int) -> None:
     report = make(mixed_precision="bf16", updates_per_rollout=updates, learning_rate=1e-5).step()
     assert report.metrics["ratio/max"] == pytest.approx(1.0, abs=1e-6 if updates == 1 else 0.02)
-    assert 0 <= report.metrics["sampling/sampling_logp_difference/max"] < 0.1
+    assert 0 <= report.metrics["logprob_diff/max"] < 0.1
 
 
 def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from grpokit import Prompt, RunError, Sample, Steps, Trainer, adapter_off, frozen_copy, objectives, swapped
+from grpokit import Decisions, Prompt, RunError, Sample, Trainer, adapter_off, frozen_copy, objectives, swapped
 from grpokit.objectives import grpo
-from grpokit.reward import RewardTerm, score
+from grpokit.rewards.scoring import RewardTerm, score
 from grpokit.sampling import sample_categorical, uniforms
-from grpokit.testing.policies import _CHECKS
+from grpokit.testing.policy.checks import _CHECKS
 from tiny_policies import TinyTokens, digit_sum
 
 REPO = Path(__file__).parent.parent
@@ -34,7 +34,7 @@ def make(policy: TinyTokens | None = None, reward=digit_sum, **options) -> Train
 class Sampler(TinyTokens):
     """Draws from a changed distribution, and says the log-probs of the drawn tokens in that distribution."""
 
-    both = False  # replay changes it likewise
+    both = False  # logprobs changes it likewise
 
     def changed(self, logits: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
@@ -52,14 +52,14 @@ class Sampler(TinyTokens):
             alive = alive & (previous != 0)
         return found
 
-    def replay(self, rollout, steps):
+    def logprobs(self, rollout, steps):
         if not self.both:
-            return super().replay(rollout, steps)
+            return super().logprobs(rollout, steps)
         tokens, prompt = rollout.trace.per_row["tokens"], rollout.trace.per_group["number"][rollout.group_index]
         previous = nn.functional.pad(tokens, (1, 0))[:, :-1][:, steps]
         position = torch.arange(self.length)[steps].expand_as(previous)
         logits = self.changed(self.logits(prompt[:, None].expand_as(previous), position, previous))
-        return Steps(logprobs=logits.log_softmax(-1).gather(-1, tokens[:, steps, None])[..., 0])
+        return Decisions(logprobs=logits.log_softmax(-1).gather(-1, tokens[:, steps, None])[..., 0])
 
 
 class TopK(Sampler):
@@ -88,7 +88,7 @@ class TemperedTwice(Sampler):
 
 @pytest.mark.parametrize("policy", [TopK, TopP, Guided, TemperedTwice])
 def test_another_distribution_in_the_scored_pass_is_stopped(policy: type[Sampler]) -> None:
-    with pytest.raises(RunError, match="replay gives other log-probs than the rollout, before any update"):
+    with pytest.raises(RunError, match=r"logprobs\(\) gives other log-probs than the rollout, before any update"):
         make(policy()).step()
 
 
@@ -96,14 +96,14 @@ def test_another_distribution_in_the_scored_pass_is_stopped(policy: type[Sampler
 def test_the_same_distribution_in_both_passes(policy: type[Sampler]) -> None:
     both = policy()
     both.both = True
-    assert make(both).step().metrics["sampling/sampling_logp_difference/max"] < 1e-5
+    assert make(both).step().metrics["logprob_diff/max"] < 1e-5
 
 
 def test_a_mismatch_is_seen_where_old_log_probs_are_the_first_pass_s_own() -> None:
     """In low precision the ratio is 1 by construction, so it shows nothing; the rollout's log-probs do."""
     with pytest.raises(RunError, match=r"the limit is 0\.1 in the mean in low precision"):
         make(TopK(), mixed_precision="bf16").step()
-    assert make(TinyTokens(), mixed_precision="bf16").step().metrics["sampling/sampling_logp_difference/mean"] < 0.03
+    assert make(TinyTokens(), mixed_precision="bf16").step().metrics["logprob_diff/mean"] < 0.03
 
 
 def test_dropout_of_an_adapter_left_on_is_stopped() -> None:
@@ -121,7 +121,7 @@ def test_dropout_of_an_adapter_left_on_is_stopped() -> None:
 
     with pytest.raises(RunError, match="dropout left on"):
         make(Lora(training=True)).step()
-    assert make(Lora(training=False)).step().metrics["sampling/sampling_logp_difference/max"] < 1e-5
+    assert make(Lora(training=False)).step().metrics["logprob_diff/max"] < 1e-5
 
 
 def test_a_sampler_that_ignores_the_trained_weights_is_stopped() -> None:
@@ -137,7 +137,7 @@ def test_a_sampler_that_ignores_the_trained_weights_is_stopped() -> None:
     trainer = make(Stale())
     trainer.step()
     with pytest.raises(
-        RunError, match=r"In step 2 replay gives other log-probs.*weights that the sampler does not share"
+        RunError, match=r"In step 2 logprobs\(\) gives other log-probs.*weights that the sampler does not share"
     ):
         trainer.step()
 
@@ -157,8 +157,8 @@ def test_no_backward_inside_the_reference() -> None:
                 yield
                 self.inside = False
 
-        def replay(self, rollout, steps):
-            found = super().replay(rollout, steps)
+        def logprobs(self, rollout, steps):
+            found = super().logprobs(rollout, steps)
             if found.logprobs.requires_grad:
                 found.logprobs.register_hook(lambda grad: self.backwards.append(self.inside))
             return found
@@ -172,7 +172,7 @@ def test_no_backward_inside_the_reference() -> None:
             assert not any(policy.backwards)
 
 
-def test_one_autocast_around_every_module_of_rollout_replay_and_reference() -> None:
+def test_one_autocast_around_every_module_of_rollout_logprobs_and_reference() -> None:
     class TwoModules(TinyTokens):
         """A trunk, and a head that is called beside it."""
 
@@ -209,8 +209,8 @@ def test_k1_as_a_loss_pulls_nowhere_on_average_and_k3_does() -> None:
     pulls = {}
     for kl in ("k1", "k3"):
         logprobs = logits.log_softmax(-1)
-        new, mask = Steps(logprobs=logprobs[:, None]), torch.ones(3, 1, dtype=torch.bool)
-        ref, zero = Steps(logprobs=reference[:, None]), torch.zeros(3, dtype=torch.float64)
+        new, mask = Decisions(logprobs=logprobs[:, None]), torch.ones(3, 1, dtype=torch.bool)
+        ref, zero = Decisions(logprobs=reference[:, None]), torch.zeros(3, dtype=torch.float64)
         value = grpo(kl_coef=1.0, kl=kl)(new, new.detach(), zero, mask, ref).value[:, 0]
         (pulls[kl],) = torch.autograd.grad((logprobs.exp().detach() * value).sum(), logits)
     assert pulls["k1"].abs().max() < 1e-12
@@ -220,9 +220,9 @@ def test_k1_as_a_loss_pulls_nowhere_on_average_and_k3_does() -> None:
 
 def test_kl_is_not_multiplied_by_the_ratio() -> None:
     """A decision whose ratio is 2 has the KL of its log-probs, not twice that."""
-    new = Steps(logprobs=torch.full((1, 1), -1.0, dtype=torch.float64))
-    old = Steps(logprobs=new.logprobs - torch.tensor(2.0, dtype=torch.float64).log())
-    reference = Steps(logprobs=torch.full((1, 1), -1.5, dtype=torch.float64))
+    new = Decisions(logprobs=torch.full((1, 1), -1.0, dtype=torch.float64))
+    old = Decisions(logprobs=new.logprobs - torch.tensor(2.0, dtype=torch.float64).log())
+    reference = Decisions(logprobs=torch.full((1, 1), -1.5, dtype=torch.float64))
     mask, zero = torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, dtype=torch.float64)
     value = grpo(kl_coef=1.0)(new, old, zero, mask, reference).value
     assert float(value) == pytest.approx(torch.tensor(-0.5, dtype=torch.float64).exp().item() + 0.5 - 1, abs=1e-12)
@@ -230,12 +230,13 @@ def test_kl_is_not_multiplied_by_the_ratio() -> None:
 
 def test_every_objective_looks_at_the_old_log_probs() -> None:
     """Losses that ignore them become unclipped off-policy learning in the second update."""
-    new = Steps(logprobs=torch.full((2, 3), -1.0, dtype=torch.float64))
+    new = Decisions(logprobs=torch.full((2, 3), -1.0, dtype=torch.float64))
     mask, advantages = torch.ones(2, 3, dtype=torch.bool), torch.tensor([1.0, -1.0], dtype=torch.float64)
     for name in ("grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"):
         objective = getattr(objectives, name)()
         near, far = (
-            objective(new, Steps(logprobs=new.logprobs - shift), advantages, mask, None).value for shift in (0.0, 1.0)
+            objective(new, Decisions(logprobs=new.logprobs - shift), advantages, mask, None).value
+            for shift in (0.0, 1.0)
         )
         assert not torch.equal(near, far), name
 
@@ -253,7 +254,7 @@ def test_nothing_foreign_is_unpickled_or_evaluated(file: Path) -> None:
             names = {a.name for a in node.names} | {getattr(node, "module", None) or ""}
             if names == {"pickle", "UnpicklingError"}:  # what torch.load raises
                 continue
-            if file.name in ("workers.py", "serving.py") and names == {"pickle", ""}:  # to own processes
+            if file.name in ("worker_pool.py", "worker_process.py") and names == {"pickle", ""}:  # to own processes
                 continue
             assert not {n.partition(".")[0] for n in names} & FORBIDDEN_MODULES, f"line {node.lineno}"
         if isinstance(node, ast.Call):

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
-from grpokit import Policy, Prompt, Rollout, Sample, Seeds, Steps, Trace, frozen_copy, swapped
+from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, frozen_copy, swapped
 from grpokit.objectives import gaussian_logprobs
 from grpokit.sampling import sample_categorical, uniforms
 
@@ -34,7 +34,7 @@ class TinyTokens(Policy):
         entropy: bool = True,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.vocab, self.length, self.slices, self.entropy = vocab, length, slices, entropy
+        self.vocab, self.length, self.slice_count, self.entropy = vocab, length, slices, entropy
         self.net = nn.Sequential(
             nn.Linear(16 + length + vocab, width),
             nn.Tanh(),
@@ -45,7 +45,7 @@ class TinyTokens(Policy):
         for p in self.net.parameters():
             p.data = torch.randn(p.shape, generator=generator, dtype=dtype) * (0.5 if p.ndim > 1 else 0.1)
         self.frozen: nn.Module | None = None
-        self.replayed: list[tuple[int, slice]] = []
+        self.scored: list[tuple[int, slice]] = []
 
     def logits(self, prompt: Tensor, position: Tensor, previous: Tensor) -> Tensor:
         """[b, t] each -> [b, t, V]"""
@@ -78,26 +78,26 @@ class TinyTokens(Policy):
         return Rollout(
             samples=samples,
             groups=groups,
-            old=Steps(logprobs=logprobs),
+            old=Decisions(logprobs=logprobs),
             mask=mask,
-            max_steps=self.length,
+            max_decisions=self.length,
             trace=Trace(
                 per_row={"tokens": tokens}, per_group={"number": numbers[::group_size][seeds.group_ids.argsort()]}
             ),
         )
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
-        self.replayed.append((rollout.rows, steps))
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        self.scored.append((rollout.rows, steps))
         tokens = rollout.trace.per_row["tokens"]
         prompt = rollout.trace.per_group["number"][rollout.group_index]
         previous = nn.functional.pad(tokens, (1, 0))[:, :-1][:, steps]
         position = torch.arange(self.length)[steps].expand_as(previous)
         logprobs = self.logits(prompt[:, None].expand_as(previous), position, previous).log_softmax(-1)
         entropy = -(logprobs.exp() * logprobs).sum(-1) if self.entropy else None
-        return Steps(logprobs=logprobs.gather(-1, tokens[:, steps, None])[..., 0], entropy=entropy)
+        return Decisions(logprobs=logprobs.gather(-1, tokens[:, steps, None])[..., 0], entropy=entropy)
 
-    def step_slices(self, rollout: Rollout) -> list[slice]:
-        edges = [round(i * self.length / self.slices) for i in range(self.slices + 1)]
+    def slices(self, rollout: Rollout) -> list[slice]:
+        edges = [round(i * self.length / self.slice_count) for i in range(self.slice_count + 1)]
         return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
     @contextmanager
@@ -118,20 +118,20 @@ class TinyTokens(Policy):
 
 
 class Fails(TinyTokens):
-    """Raises `error` once, in the replay that comes `left` replays from now."""
+    """Raises `error` once, in the call of logprobs that comes `left` calls from now."""
 
     left = 0
     error: Exception = ValueError("a fault")
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
         self.left -= 1
         if self.left == 0:
             raise self.error
-        return super().replay(rollout, steps)
+        return super().logprobs(rollout, steps)
 
 
 class Falters(TinyTokens):
-    """Raises in one of its rollouts for training, or from its replays on."""
+    """Raises in one of its rollouts for training, or from its scoring on."""
 
     def __init__(self, step: int = 1, where: str = "rollout") -> None:
         super().__init__()
@@ -142,9 +142,9 @@ class Falters(TinyTokens):
         self._fault("rollout")
         return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
-        self._fault("replay")
-        return super().replay(rollout, steps)
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        self._fault("logprobs")
+        return super().logprobs(rollout, steps)
 
     def _fault(self, where: str) -> None:
         if where == self.where and self.drawn >= self.step:
@@ -179,23 +179,23 @@ class TinyGaussian(TinyTokens):
         return Rollout(
             samples=samples,
             groups=groups,
-            old=Steps(logprobs=steps.logprobs),
+            old=Decisions(logprobs=steps.logprobs),
             mask=mask,
-            max_steps=self.length,
+            max_decisions=self.length,
             action_dims=self.dims,
             trace=trace,
         )
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
-        self.replayed.append((rollout.rows, steps))
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        self.scored.append((rollout.rows, steps))
         return self._steps(rollout.trace, steps)
 
-    def _steps(self, trace: Trace, steps: slice) -> Steps:
+    def _steps(self, trace: Trace, steps: slice) -> Decisions:
         path = trace.per_row["path"]
         here, there = path[:, :-1][:, steps], path[:, 1:][:, steps]
         mean = here + self.net(here + 1)
         std = torch.full_like(mean[..., :1], self.std)
-        return Steps(logprobs=gaussian_logprobs(there, mean, std), mean=mean, std=std)
+        return Decisions(logprobs=gaussian_logprobs(there, mean, std), mean=mean, std=std)
 
 
 def digit_sum(samples: Sequence[Sample]) -> list[float]:

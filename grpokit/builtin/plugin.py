@@ -15,7 +15,7 @@ _EXAMPLES = {
     "contains": (({"output": "the answer is 12", "target": "12"}, {"output": "the answer is 13", "target": "12"}),),
     "numeric-answer": (({"output": "7 + 5 = 12.0", "target": "12"}, {"output": "7 + 5 = 13", "target": "12"}),),
 }  # `format` and `length` score nothing that their parameters do not ask for
-_WEAKNESSES = {
+_EXPECTED_FAILURES = {
     "contains": {"ladder-extra-text": "the target anywhere in a long text is right; mix it with length or format"},
     "numeric-answer": {
         "ladder-extra-text": "by default the last number counts, whatever stands before; fix its pattern"
@@ -40,7 +40,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
             examples=_EXAMPLES.get(name, ()),
             range=(low, high),
             summary=summary,
-            weaknesses=_WEAKNESSES.get(name, {}),
+            expected_failures=_EXPECTED_FAILURES.get(name, {}),
         )
     yield RewardSpec(
         name="jpeg-size",

@@ -57,7 +57,7 @@ def parse_parameters(given: list[str]) -> dict[str, Any]:
     """KEY=VALUE words -> parameters; values are YAML."""
     import yaml
 
-    from grpokit.source import parse_value
+    from grpokit.config.yaml_source import parse_value
 
     params = {}
     for item in given:

@@ -24,9 +24,9 @@ def new(
 
     It works, is tested, and is yours to change.
     """
-    from grpokit import scaffold
+    from grpokit.scaffold import write
 
-    made = scaffold.new(what, name, folder=folder, kind=kind)
+    made = write.new(what, name, folder=folder, kind=kind)
     print(f"{made.folder} holds a working {what} in {counted(len(made.files), 'file')}. Next:\n")
     for line in made.next_steps:
         print(f"  {line}")

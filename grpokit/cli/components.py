@@ -39,7 +39,7 @@ def plugins() -> None:
         table.add_row(*map(Text, cells), Text(state, style="" if state == "ok" else "red"), Text(text))
 
     for kind in ("policy", "reward", "preset", "advantage", "objective"):
-        for plugin, spec in registry.specs(kind):
+        for plugin, spec in registry.installed(kind):
             row(kind, spec.name, plugin, "ok", spec.summary)
     for plugin in found:
         if plugin.error:
@@ -73,23 +73,22 @@ def check(
     from rich.table import Table
     from rich.text import Text
 
-    from grpokit import checking
-    from grpokit.testing import find, outcomes
+    from grpokit.testing import by_name, outcomes
 
     climb = None
     given = given_prompts(prompt, prompts)
     params = parse_parameters(parameters or [])
     with warnings.catch_warnings(record=True) as warned:  # they go below the table
-        if find.kind_of(name, kind) == "policy":
+        if by_name.kind_of(name, kind) == "policy":
             some = given if prompts is None or given is None else given[:4]
-            checks = checking.of_policy(name, params, some, slow=slow)
+            checks = by_name.of_policy(name, params, some, slow=slow)
         else:
             if given:
                 raise UsageError(
                     f"'{name}' is a reward, which reads no prompts: leave --prompt and --prompts out, or say --kind "
                     "policy where it makes a policy."
                 )
-            checks, climb = checking.of_reward(name, params)
+            checks, climb = by_name.of_reward(name, params)
         found = list(outcomes(checks))
         report = "" if climb is None else _graded(climb, found)
     table = Table(box=None, pad_edge=False)
@@ -106,10 +105,11 @@ def check(
     if report:
         out.print(f"\n{report}\n", markup=False, highlight=False, soft_wrap=True)
     passed, failed, weak, skipped = (
-        sum(outcome.state == state for outcome in found) for state in ("ok", "failed", "weakness", "not checked")
+        sum(outcome.state == state for outcome in found)
+        for state in ("ok", "failed", "expected failure", "not checked")
     )
     said = [f"{failed} of {passed + failed} checks failed" if failed else f"all {passed} checks passed"]
-    said += [counted(weak, "known weakness")] if weak else []
+    said += [counted(weak, "expected failure")] if weak else []
     said += [f"{skipped} not checked"] if skipped else []
     print(f"{name}: {', '.join(said)}")
     if failed:
@@ -140,7 +140,7 @@ def _heard(warned: Iterable[WarningMessage]) -> Iterator[str]:
 
 def _graded(climb: Climb, found: Sequence[Outcome]) -> str:
     """The report of a ladder; a reward that raises while it climbs has failed checks that say so."""
-    from grpokit.testing.trial import UNSCORED
+    from grpokit.testing.reward.trial import UNSCORED
 
     if any(outcome.message == UNSCORED for outcome in found):
         return f"ladder: not climbed, since {UNSCORED}"
@@ -153,6 +153,6 @@ def _graded(climb: Climb, found: Sequence[Outcome]) -> str:
 @app.command()
 def schema() -> None:
     """Print the JSON schema of a config, for editors."""
-    from grpokit import config
+    from grpokit.config import schema
 
-    print(config.schema())
+    print(schema.schema())

@@ -17,8 +17,8 @@ from grpokit.cli.app import app, console, given_prompts, parse_parameters
 from grpokit.errors import RunError, UsageError, counted, shown
 
 if TYPE_CHECKING:
-    from grpokit.config import RunConfig
-    from grpokit.run import Result
+    from grpokit.config.schema import RunConfig
+    from grpokit.runs.train import Result
     from grpokit.trainer import Trainer
     from grpokit.types import Sample
 
@@ -48,11 +48,11 @@ def train(
 
     The folder holds metrics, samples, checkpoints and report.html.
     """
-    from grpokit import presets
+    from grpokit.config import presets
 
     config, name = presets.read_config(source, overrides or [])  # before torch is imported, which takes seconds
-    from grpokit import run
-    from grpokit.progress import watch
+    from grpokit.cli.progress import watch
+    from grpokit.runs import train as run
 
     begun = 0
     try:
@@ -92,8 +92,8 @@ def sample(
 ) -> None:
     """Draw samples from a preset's start or a run's last step."""
     config, policy = _load_policy(source, overrides)
-    from grpokit import build, folder
-    from grpokit.evaluation import draw
+    from grpokit.evaluation.held_out import draw
+    from grpokit.runs import build, folder
 
     given = given_prompts(prompt, prompts)
     if os.path.isfile(out):
@@ -134,8 +134,9 @@ def evaluate(
     draws.
     """
     config, folder = _read(source, overrides)
-    from grpokit import build, checkpoint
-    from grpokit.evaluation import evaluate as score_policy
+    from grpokit.evaluation.held_out import evaluate as score_policy
+    from grpokit.runs import build
+    from grpokit.training import checkpoint
 
     terms = build.rewards(config)
     columns = {}
@@ -201,7 +202,7 @@ def rescore(
     from rich.table import Table
     from rich.text import Text
 
-    from grpokit import rescore as rescoring
+    from grpokit.runs import rescore as rescoring
 
     found = rescoring.rescore(run, reward, parse_parameters(parameters or []), out=out)
     table = Table("reward", box=None, pad_edge=False)
@@ -223,7 +224,7 @@ def redraw(
 
     It is held against what the run kept of that step: metrics, and with run.record=true every sample and decision.
     """
-    from grpokit.redraw import redraw as draw_again
+    from grpokit.runs.redraw import redraw as draw_again
 
     found = draw_again(run, step, say=lambda line: print(line, file=sys.stderr))
     for line in found.lines():
@@ -255,16 +256,16 @@ def _print_texts(samples: Sequence[Sample]) -> None:
 
 def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     """The config of a run, checkpoint, preset or file, and the run's last checkpoint, or the one given."""
-    from grpokit import config, presets
+    from grpokit.config import presets, schema
 
     folder = Path(source)
     if not folder.is_dir() or presets.names_preset(source):
         return presets.read_config(source, overrides or [])[0], None
-    from grpokit import checkpoint
+    from grpokit.training import checkpoint
 
     if (folder / checkpoint.STATE).is_file():
         settings = json.dumps(checkpoint.read_state(folder).get("notes", {}).get("config"))
-        return config.parse(settings, f"the config in {folder}", overrides or []), folder
+        return schema.parse(settings, f"the config in {folder}", overrides or []), folder
     if not (folder / "config.yaml").is_file():
         raise UsageError(f"{folder} is no run folder: it has no config.yaml. It is no checkpoint either.")
     settings_of_run, _ = presets.read_config(source, overrides or [])
@@ -276,7 +277,8 @@ def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
 
 def _load_policy(source: str, overrides: list[str] | None) -> tuple[Any, Any]:
     config, place = _read(source, overrides)
-    from grpokit import build, checkpoint
+    from grpokit.runs import build
+    from grpokit.training import checkpoint
 
     policy = build.policy(config)
     if place is not None:

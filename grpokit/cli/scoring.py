@@ -18,9 +18,9 @@ from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworde
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from grpokit.config import RunConfig
-    from grpokit.reward import RewardTerm
-    from grpokit.scorefiles import Column, Row, Tally
+    from grpokit.config.schema import RunConfig
+    from grpokit.evaluation.score_files import Column, Row, Tally
+    from grpokit.rewards.scoring import RewardTerm
 
 _FEW = 20  # rows that a table shows one by one
 _NAMED = 5  # files that a message names
@@ -65,26 +65,26 @@ def score(
         more = "." if out.is_dir() else ", or add --overwrite."
         raise UsageError(f"{out} {kind}. Choose another with --out{more}")
     settings = _settings(reward or [], config, words or [])
-    from grpokit import outputs, scorefiles
+    from grpokit.evaluation import sample_files, score_files
 
     weighted = settings is not None
     pairs = _pairs(settings, prompts, targets=targets, sources=sources)
-    entries = outputs.find(path, prompt=prompt, prompts=prompts, target=target, source=source, **pairs)
-    if prompts is not None or not (path / outputs.SAMPLES).is_file():
+    entries = sample_files.find(path, prompt=prompt, prompts=prompts, target=target, source=source, **pairs)
+    if prompts is not None or not (path / sample_files.SAMPLES).is_file():
         _say_what_is_passed_over(path)
-    read = [path, path / outputs.SAMPLES, prompts, target, source, *(entry.output for entry in entries)]
+    read = [path, path / sample_files.SAMPLES, prompts, target, source, *(entry.output for entry in entries)]
     if out is not None and out.exists() and any(_same_file(out, place) for place in [*read, Path(config or "")]):
         raise UsageError(f"{out} is read here, so scores cannot be written over it. Choose another file with --out.")
     with _rewards(reward or [], settings, words or []) as (terms, uses):
-        scorefiles.check_accepts(uses, entries)
-        rows = scorefiles.score_files(
+        score_files.check_accepts(uses, entries)
+        rows = score_files.score_files(
             terms,
             entries,
             batch_size=batch_size,
-            whole_groups=scorefiles.compares_groups(uses),
+            whole_groups=score_files.compares_groups(uses),
             say=lambda line: print(line, file=sys.stderr),
         )
-        tally = scorefiles.Tally()
+        tally = score_files.Tally()
         first: list[Row] = []
         with _written(out) as write, _bar() as bar:
             task = bar.add_task("scoring", total=len(entries))
@@ -106,7 +106,7 @@ def score(
 
 def _say_what_is_passed_over(path: Path) -> None:
     """Name the pictures of a folder that are of other kinds than those which are scored."""
-    from grpokit.pictures import PICTURES, other_pictures, to_convert
+    from grpokit.images import PICTURES, other_pictures, to_convert
 
     others = other_pictures(path) if os.path.isdir(path) else []
     if others:
@@ -119,7 +119,7 @@ def _same_file(out: Path, place: object) -> bool:
 
 def _settings(names: Sequence[str], config: str | None, words: Sequence[str]) -> RunConfig | None:
     """The config of --config, or None with --reward."""
-    from grpokit import presets
+    from grpokit.config import presets
 
     if names and config:
         raise UsageError("Both --reward and --config are given; keep one. A config brings rewards of its own.")
@@ -157,8 +157,9 @@ def _rewards(
     names: Sequence[str], settings: RunConfig | None, words: Sequence[str]
 ) -> Iterator[tuple[list[RewardTerm], list[str]]]:
     """The rewards of --reward or of --config, with the names that they are used by."""
-    from grpokit import build, registry
-    from grpokit.reward import RewardTerm, as_terms
+    from grpokit import registry
+    from grpokit.rewards.scoring import RewardTerm, as_terms
+    from grpokit.runs import build
 
     if settings is not None:
         terms = build.rewards(settings)

@@ -108,7 +108,7 @@ def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
         ("Entropy", "nats per decision", {"entropy": "entropy"}),
         ("Clipped decisions", "share", {"low": "clip_ratio/low_mean", "high": "clip_ratio/high_mean"}),
         ("Gradient norm", "before clipping", {"norm": "grad_norm"}),
-        ("Sampler against replay", "largest gap of log-probs, nats", {"gap": "sampling/sampling_logp_difference/max"}),
+        ("Rollout against training", "largest difference of log-probs, nats", {"gap": "logprob_diff/max"}),
         (_UNSCORED, "rows of a step", {said: f"rewards/{name}/unscored" for name, said in names.items()}),
         ("Seconds per step", "by phase", phases),
         ("Memory", "MiB", memory),

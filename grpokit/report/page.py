@@ -15,7 +15,7 @@ from typing import Any
 import jinja2
 import yaml
 
-from grpokit.config import differences
+from grpokit.config.schema import differences
 from grpokit.errors import RunError, UsageError
 from grpokit.report.charts import charts, quiet, story
 from grpokit.report.reading import listed, read
@@ -119,7 +119,7 @@ def _parsed(versions: str) -> dict[str, Any]:
 def _render(template: str, **values: Any) -> bytes:
     """Everything that comes from data is escaped by the template; half a surrogate pair is shown as its escape."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("grpokit", "templates"),
+        loader=jinja2.PackageLoader("grpokit.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grpokit.intervals import sum_half_width, sum_of_means
+from grpokit.evaluation.intervals import sum_half_width, sum_of_means
 from grpokit.report.reading import Row, Run, Scored
 
 Verdict = Literal["better", "worse", "even", "unknown"]

@@ -7,23 +7,24 @@ on first use, so that a test module that only names them does not import torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from grpokit._lazy import lazy
 
 _MODULE_OF = {
-    "Check": "core",
-    "CheckError": "core",
-    "NotChecked": "core",
-    "Outcome": "core",
-    "outcomes": "core",
-    "policy_checks": "policies",
-    "reward_checks": "rewards",
-    "example_samples": "examples",
-    "ladder": "ladders",
-    "ladder_checks": "ladders",
-    "Climb": "ladders",
-    "LadderReport": "grades",
-    "parametrize_with_checks": "decorator",
+    "Check": "check",
+    "CheckError": "check",
+    "NotChecked": "check",
+    "Outcome": "check",
+    "outcomes": "check",
+    "policy_checks": "policy.checks",
+    "reward_checks": "reward.checks",
+    "example_samples": "reward.examples",
+    "ladder": "robustness.ladder",
+    "ladder_checks": "robustness.ladder",
+    "Climb": "robustness.ladder",
+    "LadderReport": "robustness.grades",
+    "parametrize_with_checks": "pytest_front",
 }
 __all__ = [
     "Check",
@@ -42,26 +43,18 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from grpokit.testing.core import Check as Check
-    from grpokit.testing.core import CheckError as CheckError
-    from grpokit.testing.core import NotChecked as NotChecked
-    from grpokit.testing.core import Outcome as Outcome
-    from grpokit.testing.core import outcomes as outcomes
-    from grpokit.testing.decorator import parametrize_with_checks as parametrize_with_checks
-    from grpokit.testing.examples import example_samples as example_samples
-    from grpokit.testing.grades import LadderReport as LadderReport
-    from grpokit.testing.ladders import Climb as Climb
-    from grpokit.testing.ladders import ladder as ladder
-    from grpokit.testing.ladders import ladder_checks as ladder_checks
-    from grpokit.testing.policies import policy_checks as policy_checks
-    from grpokit.testing.rewards import reward_checks as reward_checks
+    from grpokit.testing.check import Check as Check
+    from grpokit.testing.check import CheckError as CheckError
+    from grpokit.testing.check import NotChecked as NotChecked
+    from grpokit.testing.check import Outcome as Outcome
+    from grpokit.testing.check import outcomes as outcomes
+    from grpokit.testing.policy.checks import policy_checks as policy_checks
+    from grpokit.testing.pytest_front import parametrize_with_checks as parametrize_with_checks
+    from grpokit.testing.reward.checks import reward_checks as reward_checks
+    from grpokit.testing.reward.examples import example_samples as example_samples
+    from grpokit.testing.robustness.grades import LadderReport as LadderReport
+    from grpokit.testing.robustness.ladder import Climb as Climb
+    from grpokit.testing.robustness.ladder import ladder as ladder
+    from grpokit.testing.robustness.ladder import ladder_checks as ladder_checks
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'grpokit.testing' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"grpokit.testing.{_MODULE_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy(__name__, _MODULE_OF)

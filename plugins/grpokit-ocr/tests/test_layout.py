@@ -35,7 +35,7 @@ def test_the_ink_box_is_the_word_with_a_margin():
         ([((0, 0, 9, 10), "a"), ((20, 6, 29, 16), "b")], ["a", "b"]),
         # A small word beside large letters; the line below starts further left.
         ([((60, 12, 90, 22), "off"), ((10, 0, 50, 30), "50%"), ((5, 40, 80, 60), "today")], ["50% off", "today"]),
-        # Steps: each overlaps the next one, yet the third is below the first.
+        # Decisions: each overlaps the next one, yet the third is below the first.
         ([((0, 0, 9, 10), "a"), ((20, 4, 29, 14), "b"), ((40, 8, 49, 18), "c")], ["a b", "c"]),
     ],
 )

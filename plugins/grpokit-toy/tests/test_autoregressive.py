@@ -45,10 +45,10 @@ def test_the_mask_ends_with_the_end_token():
     assert len(lengths) > 2, "the test needs different lengths"
 
 
-def test_replay_agrees_under_the_mask_and_says_nothing_elsewhere():
+def test_logprobs_agree_under_the_mask_and_says_nothing_elsewhere():
     policy = Babble(temperature=0.8)
     rollout = draw(policy, ["1", "12345", "22"])
-    new = policy.replay(rollout, slice(0, 9))
+    new = policy.logprobs(rollout, slice(0, 9))
     assert (new.logprobs - rollout.old.logprobs).abs().max() < 1e-4
     assert bool((new.logprobs[~rollout.mask] == 0).all())
     assert bool((new.entropy[~rollout.mask] == 0).all())
@@ -73,7 +73,7 @@ def test_padding_is_not_read():
     rollout = draw(policy, ["1", "12345"])
     with torch.no_grad():
         policy.model.prompt_embedding.weight[0] += 100
-    assert (policy.replay(rollout, slice(0, 9)).logprobs - rollout.old.logprobs).abs().max() < 1e-4
+    assert (policy.logprobs(rollout, slice(0, 9)).logprobs - rollout.old.logprobs).abs().max() < 1e-4
 
 
 def test_cached_decoding_is_the_full_forward():

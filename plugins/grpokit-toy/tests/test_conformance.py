@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from grpokit import build, presets, registry
+from grpokit import registry
+from grpokit.config import presets
+from grpokit.runs import build
 from grpokit.testing import Check, outcomes, parametrize_with_checks, policy_checks
 from grpokit_toy.codebook import codebook
 from grpokit_toy.data import glyph_prompts
@@ -43,7 +45,7 @@ def test_toy_lm_with_greedy_evaluation(check: Check) -> None:
 def test_every_policy_with_a_preset() -> None:
     """All that the plugin announces, also what has no test of its own above."""
     torch.set_num_threads(1)
-    for plugin, spec in registry.specs("preset"):
+    for plugin, spec in registry.installed("preset"):
         if plugin.package != "grpokit-toy":
             continue
         config, _ = presets.read_config(spec.name)

@@ -26,10 +26,10 @@ def nudge(policy):
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
-def test_replay_gives_the_rollouts_logprobs(temperature):
+def test_logprobs_are_the_rollouts(temperature):
     policy = ToyGlyph(temperature=temperature)
     rollout = draw(policy)
-    new = policy.replay(rollout, ALL)
+    new = policy.logprobs(rollout, ALL)
     assert (new.logprobs - rollout.old.logprobs).abs().max() < 1e-4
     assert new.logprobs.requires_grad
     assert not rollout.old.logprobs.requires_grad
@@ -50,7 +50,7 @@ def test_entropy_is_the_tempered_distributions():
     rollout = draw(policy)
     logits = policy.model(rollout.trace.per_group["prompt"].repeat_interleave(3, 0), rollout.trace.per_row["tokens"])
     wanted = torch.distributions.Categorical(logits=logits / 2).entropy()
-    torch.testing.assert_close(policy.replay(rollout, ALL).entropy, wanted, atol=1e-4, rtol=0)
+    torch.testing.assert_close(policy.logprobs(rollout, ALL).entropy, wanted, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("evaluate", [False, True])
@@ -67,23 +67,23 @@ def test_rows_and_groups_are_in_the_contracts_order():
     assert [s.group for s in rollout.samples] == rollout.groups.tolist()
     assert [s.prompt.text for s in rollout.samples] == [p.text for p in PROMPTS for _ in range(2)]
     assert bool(rollout.mask.all())
-    assert rollout.max_steps == ROWS * COLUMNS
+    assert rollout.max_decisions == ROWS * COLUMNS
 
 
-def test_groups_out_of_order_are_replayed_right():
+def test_groups_out_of_order_are_scored_right():
     policy = ToyGlyph()
     seeds = derive_seeds(0, stream="train", step=0, prompts=3, group_size=2)
     shuffled = type(seeds)(row=seeds.row, group=seeds.group, group_ids=torch.tensor([7, 3, 5]))
     rollout = policy.rollout(PROMPTS[:3], 2, seeds=shuffled)
-    assert (policy.replay(rollout, ALL).logprobs - rollout.old.logprobs).abs().max() < 1e-4
+    assert (policy.logprobs(rollout, ALL).logprobs - rollout.old.logprobs).abs().max() < 1e-4
 
 
 def test_a_row_does_not_depend_on_its_batch_mates():
     policy = ToyGlyph()
     rollout = draw(policy)
-    together = policy.replay(rollout, ALL).logprobs
+    together = policy.logprobs(rollout, ALL).logprobs
     for rows in ([0], [4, 13], [14, 2, 7]):
-        alone = policy.replay(rollout.select(torch.tensor(rows)), ALL).logprobs
+        alone = policy.logprobs(rollout.select(torch.tensor(rows)), ALL).logprobs
         assert (alone - together[rows]).abs().max() < 1e-5
 
 
@@ -108,13 +108,13 @@ def test_the_global_random_state_is_left_alone():
     assert torch.equal(first, draw(policy).trace.per_row["tokens"])
 
 
-def test_replay_of_a_slice_is_the_slice_of_the_replay():
+def test_logprobs_of_a_slice_are_the_slice_of_the_logprobs():
     policy = ToyGlyph()
     rollout = draw(policy)
-    whole, part = policy.replay(rollout, ALL), policy.replay(rollout, slice(3, 7))
+    whole, part = policy.logprobs(rollout, ALL), policy.logprobs(rollout, slice(3, 7))
     torch.testing.assert_close(part.logprobs, whole.logprobs[:, 3:7], atol=1e-5, rtol=0)
     torch.testing.assert_close(part.entropy, whole.entropy[:, 3:7], atol=1e-5, rtol=0)
-    assert list(policy.step_slices(rollout)) == [ALL]
+    assert list(policy.slices(rollout)) == [ALL]
 
 
 def test_the_reference_is_frozen_and_the_policy_restored():
@@ -122,12 +122,12 @@ def test_the_reference_is_frozen_and_the_policy_restored():
     rollout = draw(policy)
     live = policy.model
     with policy.reference():
-        assert not policy.replay(rollout, ALL).logprobs.requires_grad
+        assert not policy.logprobs(rollout, ALL).logprobs.requires_grad
     nudge(policy)
     with policy.reference():
-        assert (policy.replay(rollout, ALL).logprobs - rollout.old.logprobs).abs().max() < 1e-4
+        assert (policy.logprobs(rollout, ALL).logprobs - rollout.old.logprobs).abs().max() < 1e-4
     assert policy.model is live
-    assert (policy.replay(rollout, ALL).logprobs - rollout.old.logprobs).abs().max() > 1e-2
+    assert (policy.logprobs(rollout, ALL).logprobs - rollout.old.logprobs).abs().max() > 1e-2
     with pytest.raises(RuntimeError, match="inside"), policy.reference():
         raise RuntimeError("inside")
     assert policy.model is live
@@ -144,7 +144,7 @@ def test_save_and_load_round_trip_and_the_reference_stays_the_start(tmp_path):
             assert torch.equal(value, policy.model.state_dict()[name])
     rollout = draw(ToyGlyph())
     with resumed.reference():  # a resumed run is held to the same reference as the run before it
-        assert (resumed.replay(rollout, ALL).logprobs - rollout.old.logprobs).abs().max() < 1e-4
+        assert (resumed.logprobs(rollout, ALL).logprobs - rollout.old.logprobs).abs().max() < 1e-4
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):
@@ -166,7 +166,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
 def test_modules_hold_the_trainable_parameters():
     policy = ToyGlyph()
     rollout = draw(policy)
-    policy.replay(rollout, ALL).logprobs.sum().backward()
+    policy.logprobs(rollout, ALL).logprobs.sum().backward()
     parameters = [p for module in policy.modules().values() for p in module.parameters()]
     assert parameters
     assert all(p.requires_grad and p.grad is not None for p in parameters)
@@ -180,7 +180,7 @@ def test_evaluation_is_at_the_training_temperature_unless_told():
     greedy = policy.rollout(PROMPTS, 3, seeds=seeds, evaluate=True)
     tokens = greedy.trace.per_row["tokens"].view(5, 3, -1)
     assert bool((tokens == tokens[:, :1]).all())
-    assert (policy.replay(greedy, ALL).logprobs - greedy.old.logprobs).abs().max() < 1e-4
+    assert (policy.logprobs(greedy, ALL).logprobs - greedy.old.logprobs).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(

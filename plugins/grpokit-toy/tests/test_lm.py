@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grpokit import Prompt, UsageError, build, evaluate, presets
+from grpokit import Prompt, UsageError, evaluate
+from grpokit.config import presets
+from grpokit.runs import build
 from grpokit.sampling import derive_seeds
 from grpokit_toy.lm import (
     CHARACTERS,
@@ -57,14 +59,14 @@ def test_texts_are_the_stored_decisions() -> None:
         assert (sample.info["finish"] == "stop") == (kept[-1] == END)
 
 
-def test_replay_gives_the_sampled_log_probs() -> None:
+def test_logprobs_are_the_sampled_ones() -> None:
     policy = ToyLM(temperature=0.8)
     seeds = derive_seeds(1, stream="train", step=0, prompts=4, group_size=8)
     rollout = policy.rollout(sum_prompts(limit=4), 8, seeds=seeds)
-    new = policy.replay(rollout, slice(0, LENGTH)).logprobs
+    new = policy.logprobs(rollout, slice(0, LENGTH)).logprobs
     assert (new - rollout.old.logprobs)[rollout.mask].abs().max() < 1e-4
     alone = rollout.select(torch.tensor([13]))
-    assert (policy.replay(alone, slice(0, LENGTH)).logprobs[0] - new[13]).abs().max() < 1e-4
+    assert (policy.logprobs(alone, slice(0, LENGTH)).logprobs[0] - new[13]).abs().max() < 1e-4
 
 
 def test_the_start_is_mediocre_and_knows_the_format() -> None:

@@ -10,8 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpokit import Prompt, Sample, Trainer, UsageError, build, create, evaluate, objectives, presets
+from grpokit import Prompt, Sample, Trainer, UsageError, create, evaluate, objectives
+from grpokit.config import presets
 from grpokit.objectives import kl_divergence
+from grpokit.runs import build
 from grpokit.sampling import derive_seeds
 from grpokit.types import Rollout, Seeds
 from grpokit_toy.flow import ToyFlow, draw_points, on_ring, prompt_radius, ring_prompts
@@ -37,9 +39,9 @@ def test_ratio_is_one_and_steps_are_decisions(sampler: str) -> None:
     rollout = draw(policy)
     assert rollout.mask.shape == (12, 9 if sampler == "cps" else 10)  # the last step of CPS has no noise
     assert bool(rollout.mask.all())
-    assert rollout.max_steps == rollout.mask.shape[1]
+    assert rollout.max_decisions == rollout.mask.shape[1]
     assert rollout.action_dims == 2
-    new = policy.replay(rollout, whole(rollout))
+    new = policy.logprobs(rollout, whole(rollout))
     assert new.logprobs.requires_grad
     assert (new.logprobs - rollout.old.logprobs).abs().max() < 1e-4
     assert new.mean.shape == (*rollout.mask.shape, 2)
@@ -50,7 +52,7 @@ def test_ratio_is_one_and_steps_are_decisions(sampler: str) -> None:
 def test_density_is_that_of_mean_and_std_per_dimension(sampler: str) -> None:
     policy = ToyFlow(sampler=sampler)
     rollout = draw(policy)
-    new = policy.replay(rollout, whole(rollout))
+    new = policy.logprobs(rollout, whole(rollout))
     there = rollout.trace.per_row["latents"][:, 1 : 1 + rollout.mask.shape[1]]
     normal = torch.distributions.Normal(new.mean, new.std)
     torch.testing.assert_close(new.logprobs, normal.log_prob(there).sum(-1) / rollout.action_dims)
@@ -60,7 +62,7 @@ def test_density_is_that_of_mean_and_std_per_dimension(sampler: str) -> None:
 def test_draws_follow_the_stated_gaussians(sampler: str) -> None:
     policy = ToyFlow(sampler=sampler, steps=4)
     rollout = draw(policy, 4, 250)
-    new = policy.replay(rollout, whole(rollout))
+    new = policy.logprobs(rollout, whole(rollout))
     z = (rollout.trace.per_row["latents"][:, 1 : 1 + rollout.mask.shape[1]] - new.mean) / new.std  # [B, T, 2]
     assert z.mean((0, 2)).abs().max() < 0.1
     assert (z.std((0, 2)) - 1).abs().max() < 0.1
@@ -71,12 +73,12 @@ def test_draws_follow_the_stated_gaussians(sampler: str) -> None:
 def test_slices_partition_time_and_agree_with_the_whole(sampler: str) -> None:
     policy = ToyFlow(sampler=sampler)
     rollout = draw(policy)
-    slices = policy.step_slices(rollout)
+    slices = policy.slices(rollout)
     assert [i for s in slices for i in range(s.start, s.stop)] == list(range(rollout.mask.shape[1]))
     assert all(s.stop - s.start == 1 for s in slices)
-    every = policy.replay(rollout, whole(rollout))
+    every = policy.logprobs(rollout, whole(rollout))
     for steps in [*slices, slice(2, 5), slice(3, None)]:
-        part, expected = policy.replay(rollout, steps), every.cut(steps=steps)
+        part, expected = policy.logprobs(rollout, steps), every.cut(steps=steps)
         torch.testing.assert_close(part.logprobs, expected.logprobs, atol=1e-5, rtol=0)
         torch.testing.assert_close(part.mean, expected.mean, atol=1e-6, rtol=0)
         torch.testing.assert_close(part.std, expected.std)
@@ -102,9 +104,9 @@ def test_the_last_step_of_cps_gives_the_clean_estimate() -> None:
 def test_rows_are_independent_and_batches_change_nothing() -> None:
     policy = ToyFlow()
     rollout = draw(policy)
-    new = policy.replay(rollout, whole(rollout)).logprobs
+    new = policy.logprobs(rollout, whole(rollout)).logprobs
     rows = torch.tensor([9, 2])
-    alone = policy.replay(rollout.select(rows), whole(rollout)).logprobs
+    alone = policy.logprobs(rollout.select(rows), whole(rollout)).logprobs
     torch.testing.assert_close(alone, new[rows], atol=1e-5, rtol=0)
     both = seeds()
     second = Seeds(row=both.row[4:8], group=both.group[1:2], group_ids=both.group_ids[1:2])
@@ -117,7 +119,7 @@ def test_groups_out_of_order_keep_their_prompts() -> None:
     policy = ToyFlow()
     backwards = Seeds(row=seeds().row, group=seeds().group, group_ids=torch.tensor([7, 5, 3]))
     rollout = policy.rollout(ring_prompts(limit=3), 4, seeds=backwards)
-    assert (policy.replay(rollout, whole(rollout)).logprobs - rollout.old.logprobs).abs().max() < 1e-4
+    assert (policy.logprobs(rollout, whole(rollout)).logprobs - rollout.old.logprobs).abs().max() < 1e-4
 
 
 def test_draws_depend_on_the_seeds_alone() -> None:
@@ -140,8 +142,8 @@ def test_evaluation_follows_the_ode_and_decides_nothing() -> None:
     assert first.shape == (12, 8, 2)
     assert torch.equal(first, found[1].trace.per_row["latents"])  # no sampler's noise in it
     assert found[0].mask.shape == (12, 0)
-    assert ToyFlow().step_slices(found[0]) == []
-    assert ToyFlow().replay(found[0], slice(0, 0)).logprobs.shape == (12, 0)
+    assert ToyFlow().slices(found[0]) == []
+    assert ToyFlow().logprobs(found[0], slice(0, 0)).logprobs.shape == (12, 0)
     with torch.no_grad():
         radius = found[0].trace.per_group["radius"][found[0].group_index]
         v = ToyFlow().net(first[:, 0], torch.ones(12), radius)
@@ -163,7 +165,7 @@ def test_latents_are_scored_in_the_dtype_that_they_are_stored_in() -> None:
         policy.net.to(dtype)
         rollout = draw(policy)
         assert rollout.trace.per_row["latents"].dtype == rollout.old.logprobs.dtype == stored
-        new = policy.replay(rollout, whole(rollout))
+        new = policy.logprobs(rollout, whole(rollout))
         assert new.mean.dtype == stored
         assert (new.logprobs - rollout.old.logprobs).abs().max() < (1e-12 if dtype == torch.float64 else 1e-4)
 
@@ -172,7 +174,7 @@ def test_under_autocast_the_step_stays_in_fp32() -> None:
     policy = ToyFlow()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rollout = draw(policy)
-        new = policy.replay(rollout, whole(rollout))
+        new = policy.logprobs(rollout, whole(rollout))
     assert new.logprobs.dtype == new.mean.dtype == torch.float32
     assert (new.logprobs - rollout.old.logprobs).abs().max() < 1e-2
 
@@ -185,30 +187,30 @@ def shift(policy: ToyFlow, by: float = 0.05) -> None:
 def test_the_reference_is_frozen_and_restored() -> None:
     policy = ToyFlow()
     rollout = draw(policy)
-    before = policy.replay(rollout, whole(rollout)).logprobs
+    before = policy.logprobs(rollout, whole(rollout)).logprobs
     with policy.reference():
         pass
     net = policy.net
     shift(policy)
     with policy.reference():
-        inside = policy.replay(rollout, whole(rollout))
+        inside = policy.logprobs(rollout, whole(rollout))
     assert not inside.logprobs.requires_grad
     assert policy.net is net
     assert torch.equal(inside.logprobs, before)
-    assert not torch.isclose(policy.replay(rollout, whole(rollout)).logprobs, before).any()
+    assert not torch.isclose(policy.logprobs(rollout, whole(rollout)).logprobs, before).any()
 
 
 def test_the_exact_kl_by_hand() -> None:
-    """A shift of v by c moves every mean by on_v * c, so the KL per dimension is (on_v c)^2 / (2 std^2)."""
+    """A shift of v by c moves every mean by v_coef * c, so the KL per dimension is (v_coef c)^2 / (2 std^2)."""
     policy = ToyFlow(steps=4)
     rollout = draw(policy)
     with policy.reference():
-        reference = policy.replay(rollout, whole(rollout))
-    new = policy.replay(rollout, whole(rollout))
+        reference = policy.logprobs(rollout, whole(rollout))
+    new = policy.logprobs(rollout, whole(rollout))
     assert kl_divergence(new, reference, rollout.mask, "gaussian").abs().max() < 1e-6
     shift(policy, 0.05)
-    kl = kl_divergence(policy.replay(rollout, whole(rollout)), reference, rollout.mask, "gaussian")
-    expected = (policy.decided.on_v * 0.05 / policy.decided.std).square() / 2
+    kl = kl_divergence(policy.logprobs(rollout, whole(rollout)), reference, rollout.mask, "gaussian")
+    expected = (policy.decided.v_coef * 0.05 / policy.decided.std).square() / 2
     torch.testing.assert_close(kl, expected[:, 0].float().expand_as(kl), atol=1e-6, rtol=1e-3)
 
 
@@ -310,7 +312,7 @@ def gradient(policy: ToyFlow, prompts: int, micro: int) -> dict[str, torch.Tenso
 
 
 class OneSlice(ToyFlow):
-    def step_slices(self, rollout: Rollout) -> list[slice]:
+    def slices(self, rollout: Rollout) -> list[slice]:
         return [whole(rollout)]
 
 
@@ -348,5 +350,5 @@ def test_it_learns_the_ring(tmp_path: Path) -> None:
     reports = list(trainer)
     after = evaluate(policy, rewards, ring_prompts("eval"), samples_per_prompt=32, batch_size=512)
     assert after.means()["ring"] > before.means()["ring"] + 0.3
-    assert max(r.metrics["sampling/sampling_logp_difference/max"] for r in reports) < 1e-4
+    assert max(r.metrics["logprob_diff/max"] for r in reports) < 1e-4
     assert reports[-1].metrics["kl"] > 0.01

@@ -1,6 +1,6 @@
 """The policy that all toy generators share: prompt tokens -> response tokens, one categorical draw per token.
 
-It holds everything that GRPO needs (rollout, replay, reference, save and load) and leaves to a subclass only what a
+It holds everything that GRPO needs (rollout, logprobs, reference, save and load) and leaves to a subclass only what a
 prompt's tokens are and what a response's tokens mean. Written to be read next to the contract in `grpokit.policy`:
 each of the contract's rules is one or two lines here.
 """
@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from grpokit import Policy, Prompt, Rollout, Sample, Seeds, Steps, Trace, UsageError, frozen_copy, swapped
+from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, frozen_copy, swapped
 from grpokit.sampling import sample_categorical, uniforms
 from grpokit_toy.transformer import PAD, Transformer
 
@@ -102,16 +102,16 @@ class AutoregressivePolicy(Policy, ABC):
         return Rollout(
             samples=samples,
             groups=seeds.group_ids.repeat_interleave(group_size),
-            old=Steps(logprobs=logprobs),
+            old=Decisions(logprobs=logprobs),
             mask=mask,
-            max_steps=length,
+            max_decisions=length,
             trace=Trace(
                 per_row={"tokens": tokens, "temperature": torch.full((rows,), scored_at, device=device)},
                 per_group={"prompt": encoded[seeds.group_ids.argsort()]},
             ),
         )
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
         """Score the stored tokens in one forward pass: log-probs and entropy [b, t], both with gradient."""
         device = self.model.head.weight.device
         start, stop, _ = steps.indices(rollout.mask.shape[1])
@@ -123,11 +123,11 @@ class AutoregressivePolicy(Policy, ABC):
         chosen = logprobs.gather(-1, tokens[:, start:, None])[..., 0]  # [b, t, V] -> [b, t]
         entropy = -(logprobs.exp() * logprobs).sum(-1)  # [b, t, V] -> [b, t]
         decided = rollout.mask[:, start:stop].to(device)
-        return Steps(logprobs=torch.where(decided, chosen, 0.0), entropy=torch.where(decided, entropy, 0.0))
+        return Decisions(logprobs=torch.where(decided, chosen, 0.0), entropy=torch.where(decided, entropy, 0.0))
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Inside, `replay` uses the weights that the policy was built with."""
+        """Inside, `logprobs` uses the weights that the policy was built with."""
         with swapped(self, "model", self._reference_model().to(self.model.head.weight.device)):
             yield
 

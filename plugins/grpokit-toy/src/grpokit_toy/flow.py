@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from grpokit import Policy, Prompt, Rollout, Sample, Seeds, Steps, Trace, UsageError, flow, frozen_copy, swapped
+from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, flow, frozen_copy, swapped
 from grpokit.sampling import normals, permutation
 from grpokit_toy.autoregressive import WEIGHTS, load_weights, read_weights
 
@@ -134,9 +134,9 @@ class ToyFlow(Policy):
         return Rollout(
             samples=samples,
             groups=groups,
-            old=Steps(logprobs=torch.cat([empty, *(view.logprobs for view in views)], dim=1)),
+            old=Decisions(logprobs=torch.cat([empty, *(view.logprobs for view in views)], dim=1)),
             mask=torch.ones(len(samples), decisions, dtype=torch.bool, device=device),
-            max_steps=self.decisions,
+            max_decisions=self.decisions,
             action_dims=DIMS,
             trace=Trace(
                 per_row={"latents": torch.stack(latents, dim=1)},  # [B, K + 1, 2], from noise to the output
@@ -144,7 +144,7 @@ class ToyFlow(Policy):
             ),
         )
 
-    def replay(self, rollout: Rollout, steps: slice) -> Steps:
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
         """Score the stored steps again: log-probs [b, t] with gradient, mean [b, t, 2] and std [b, t, 1]."""
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         steps = slice(start, max(start, stop))
@@ -154,13 +154,13 @@ class ToyFlow(Policy):
         v = self._velocity(here, self.sigmas[steps], radius)
         return flow.score(self._kernel(steps), here, v, there)
 
-    def step_slices(self, rollout: Rollout) -> list[slice]:
+    def slices(self, rollout: Rollout) -> list[slice]:
         """One slice per step, as a large denoiser needs it."""
         return [slice(k, k + 1) for k in range(rollout.mask.shape[1])]
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Inside, `replay` uses the weights that the policy was built with."""
+        """Inside, `logprobs` uses the weights that the policy was built with."""
         with swapped(self, "net", self._reference_net().to(self._weight.device)):
             yield
 
@@ -197,7 +197,7 @@ class ToyFlow(Policy):
 
     def _kernel(self, steps: slice) -> flow.Kernel:
         whole = self.decided
-        return flow.Kernel(on_x=whole.on_x[steps], on_v=whole.on_v[steps], std=whole.std[steps])
+        return flow.Kernel(x_coef=whole.x_coef[steps], v_coef=whole.v_coef[steps], std=whole.std[steps])
 
     def _reference_net(self) -> Velocity:
         if self._frozen is None:  # first use, so before the first update: runs without a reference pay nothing

@@ -1,8 +1,8 @@
 """A small decoder-only transformer: pre-norm, learned positions, fp32, no dropout.
 
 The toy policies need a real autoregressive network whose whole forward pass can be read at one sitting. It runs in
-two ways that give the same numbers: `forward` scores a known response at once, with gradient (replay), and `prefill`
-with `step` draw it token by token on a static key-value cache (rollout). A sequence is a prompt slot of fixed
+two ways that give the same numbers: `forward` scores a known response at once, with gradient (for `logprobs`), and
+`prefill` with `step` draw it token by token on a static key-value cache (rollout). A sequence is a prompt slot of fixed
 length, padded on the right, then the response; so a row's positions never depend on the rows beside it.
 
 Letters in shapes: b rows, L prompt slot, T response, S = L + T positions, H heads, D width of a head, V vocabulary.

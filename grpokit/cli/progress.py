@@ -1,0 +1,97 @@
+"""Shows a run on a terminal: the batch arithmetic, a bar with ETA and the reward's trend, and evaluations.
+
+Without a terminal it prints about ten plain lines instead of a bar.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from grpokit.evaluation.held_out import Evaluation
+    from grpokit.runs.train import Watcher
+    from grpokit.trainer import Trainer
+    from grpokit.types import StepReport
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 16) -> str:
+    """The course of `values` in `width` characters or fewer.
+
+    >>> sparkline([0.0, 0.5, 1.0])
+    '▁▅█'
+    """
+    if not values:
+        return ""
+    count = min(width, len(values))
+    edges = [round(i * len(values) / count) for i in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    low, high = min(means), max(means)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((mean - low) * scale)] for mean in means)
+
+
+def _score(mean: float) -> str:
+    return "not scored" if mean != mean else f"{mean:.3f}"
+
+
+@contextmanager
+def watch(console: Console) -> Iterator[Watcher]:
+    """A watcher that shows the run on `console`."""
+    from grpokit.runs.train import Watcher
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[news]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("training", total=None, news="", visible=False)
+    rewards: list[float] = []
+    total = 1
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
+    def start(trainer: Trainer) -> None:
+        nonlocal total
+        total = trainer.steps
+        say(trainer.describe())
+        bar.update(task, total=trainer.steps, completed=trainer.completed, visible=True)
+
+    def step(report: StepReport) -> None:
+        m = report.metrics
+        if m["reward"] == m["reward"]:  # not NaN
+            rewards.append(m["reward"])
+        parts = [f"reward {_score(m['reward'])} {sparkline(rewards)}"]
+        parts += [f"kl {m['kl']:.3f}"] if "kl" in m else []
+        clipped = m.get("clip_ratio/low_mean", 0.0) + m.get("clip_ratio/high_mean", 0.0)
+        parts += [f"clipped {clipped:.1%}", f"grad {m['grad_norm']:.2g}"]
+        news = "  ".join(parts)
+        for line in report.warnings:
+            say(f"warning, step {report.step}: {line}")
+        if report.step == 1 and abs(m["loss"]) < 1e-3 and m["frac_reward_zero_std"] < 1:
+            say(
+                f"policy loss {abs(m['loss']):.4f}: about 0 on a first update is right (ratios are 1 and a group's "
+                "advantages sum to 0); watch the reward instead"
+            )
+        bar.update(task, completed=report.step, news=news)
+        if not console.is_terminal and (report.step % max(1, total // 10) == 0 or report.step == total):
+            say(f"step {report.step}/{total}  {news}  {m['step_time']:.2f} s")
+
+    def evaluated(step: int, found: Evaluation) -> None:
+        scores = "  ".join(f"{name} {_score(mean)}" for name, mean in found.means().items())
+        say(f"held-out prompts after step {step}: {scores}")
+
+    with bar:
+        yield Watcher(say=say, start=start, step=step, evaluated=evaluated)

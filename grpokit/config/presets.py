@@ -1,0 +1,58 @@
+"""Where a config comes from: a preset that a plugin brings, a file, or a run folder.
+
+Torch is not needed here, so that a mistake in a config is told at once.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from grpokit import registry
+from grpokit.config.schema import RunConfig, load, parse
+from grpokit.errors import ConfigError, PluginError
+
+
+def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, str]:
+    """Read a preset, a file or a run folder; returns the config and a short name for it.
+
+    A text that is a preset's name is that preset, whatever lies in the current folder; `./name`, or a Path, is what
+    lies there.
+
+    Raises:
+        ConfigError: neither a preset nor a file, or the config is wrong.
+    """
+    path = Path(source)
+    if isinstance(source, str) and names_preset(source):
+        return _read_preset(source, overrides)
+    if os.path.isfile(path / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
+        config = load(path / "config.yaml", overrides)
+        config.run.dir = str(path)  # wherever it was when it was written
+        return config, path.resolve().name
+    if path.suffix in (".yaml", ".yml") or os.path.isfile(path):
+        return load(path, overrides), path.stem
+    if os.path.isdir(path):
+        raise ConfigError(
+            f"{path} is a folder without a config.yaml; expected a preset, a config file or a run folder."
+        )
+    return _read_preset(str(source), overrides)
+
+
+def names_preset(source: str) -> bool:
+    """Whether a preset is called so."""
+    return any(source == spec.name for _, spec in registry.installed("preset"))
+
+
+def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]:
+    try:
+        _, spec = registry.find("preset", source)
+    except PluginError as error:
+        raise ConfigError(f"{error} A config file would end in .yaml.") from error
+    package, _, inside = spec.factory.partition(":")
+    try:
+        text = importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
+    except (ImportError, OSError, ValueError) as error:
+        raise PluginError(f"Preset '{source}' should be the file {inside} in package {package}: {error}.") from error
+    return parse(text, f"preset {source}", overrides), spec.name

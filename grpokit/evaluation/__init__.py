@@ -1,0 +1,1 @@
+"""Scores of held-out prompts and of samples in files."""

@@ -1,0 +1,144 @@
+"""Scores a policy on held-out prompts: the same prompts and the same random draws every time it is asked.
+
+So the figures before and after training differ by the weights and by nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpokit.data import as_prompts
+from grpokit.errors import UsageError
+from grpokit.evaluation.intervals import half_width, sum_half_width
+from grpokit.policy import Policy
+from grpokit.rewards.scoring import Reward, RewardTerm, Scores, as_terms, score
+from grpokit.sampling import derive_seeds
+from grpokit.training.checked_policy import check_rollout
+from grpokit.training.devices import autocast
+from grpokit.training.out_of_memory import fitting
+from grpokit.training.rollout_calls import draws
+from grpokit.types import Prompt, Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Samples on held-out prompts with their scores.
+
+    Attributes:
+        samples: B samples, a prompt's samples next to each other.
+        scores: the matrix [B, R] with its names.
+    """
+
+    samples: Sequence[Sample]
+    scores: Scores
+
+    def columns(self) -> dict[str, Tensor]:
+        """Name -> [B] for every reward, and "reward", their weighted sum."""
+        return {
+            **dict(zip(self.scores.names, self.scores.matrix.T, strict=True)),
+            "reward": self.scores.total,
+        }
+
+    def means(self) -> dict[str, float]:
+        """Name -> mean over the samples that could be scored."""
+        return {name: float(column.nanmean()) for name, column in self.columns().items()}
+
+    def half_widths(self) -> dict[str, float]:
+        """Name -> half the width of the mean's 95 % confidence interval (Student's t over the prompts)."""
+        prompts = [sample.group for sample in self.samples]
+        columns = self.scores.matrix.T.tolist()
+        return {
+            **{name: half_width(column, prompts) for name, column in zip(self.scores.names, columns, strict=True)},
+            "reward": sum_half_width(columns, self.scores.weights.tolist(), prompts),  # a gap is no observation
+        }
+
+    def summary(self) -> dict[str, float]:
+        """Means, each followed by its half-width under `<name>/ci95`: a row of `eval.jsonl`."""
+        widths = self.half_widths()
+        return {
+            key: value
+            for name, mean in self.means().items()
+            for key, value in ((name, mean), (f"{name}/ci95", widths[name]))
+        }
+
+
+def draw(
+    policy: Policy,
+    prompts: Iterable[str | Prompt],
+    *,
+    seed: int,
+    samples_per_prompt: int = 1,
+    batch_size: int = 64,
+    evaluate: bool = True,
+    stream: str = "evaluate",
+    mixed_precision: str = "no",
+) -> list[Sample]:
+    """Draw samples without training, in batches; the batches do not change what is drawn.
+
+    Args:
+        policy: on whatever device it is.
+        prompts: P texts or prompts.
+        seed: all randomness.
+        samples_per_prompt: G.
+        batch_size: the most samples at a time; halved where memory does not hold them.
+        evaluate: with the policy's settings for evaluation (else those of training).
+        stream: "evaluate" or "sample".
+        mixed_precision: "no", "bf16" or "fp16", as in training.
+
+    Returns:
+        P * G samples, a prompt's samples next to each other.
+    """
+    prompts = as_prompts(prompts)
+    if samples_per_prompt < 1:
+        raise UsageError(f"samples_per_prompt must be at least 1, got {samples_per_prompt}.")
+    seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
+    device = next((p.device for m in policy.modules().values() for p in m.parameters()), torch.device("cpu"))
+
+    def attempt(size: int) -> list[Sample]:
+        samples: list[Sample] = []
+        for part in draws(seeds, samples_per_prompt, size):
+            given = prompts[part.prompts]
+            with torch.no_grad(), autocast(device, mixed_precision):
+                rollout = policy.rollout(given, part.group_size, seeds=part.seeds.to(device), evaluate=evaluate)
+            check_rollout(rollout, given, part.group_size, part.seeds)
+            samples.extend(rollout.samples)
+        return samples
+
+    return fitting(attempt, max(1, min(batch_size, len(seeds.row))), what="drawing samples")[0]
+
+
+def evaluate(
+    policy: Policy,
+    rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward],
+    prompts: Iterable[str | Prompt],
+    *,
+    seed: int = 42,
+    samples_per_prompt: int = 1,
+    batch_size: int = 64,
+    mixed_precision: str = "no",
+) -> Evaluation:
+    """Draw samples on held-out prompts and score them.
+
+    Args:
+        policy: the policy, used with its own settings for evaluation.
+        rewards: as for `Trainer`.
+        prompts: held-out texts or prompts.
+        seed: all randomness; the same seed gives the same draws before and after training.
+        samples_per_prompt: samples for each prompt.
+        batch_size: the most samples at a time; halved where memory does not hold them.
+        mixed_precision: "no", "bf16" or "fp16", as in training.
+    """
+    terms = as_terms(rewards)
+    samples = draw(
+        policy,
+        prompts,
+        seed=seed,
+        samples_per_prompt=samples_per_prompt,
+        batch_size=batch_size,
+        mixed_precision=mixed_precision,
+    )
+    return Evaluation(samples=samples, scores=score(terms, samples))

@@ -1,0 +1,357 @@
+"""Samples that lie in files, listed without being opened: what `grpokit score` is to score.
+
+A picture, a folder of pictures named by line number, a folder that `grpokit sample` wrote, or JSON lines. An entry
+knows its files and its group and opens them when it is asked, so that a list of many entries stays small.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from grpokit import data
+from grpokit.errors import DataError, UsageError, counted, nearest, shown
+from grpokit.images import PICTURES, hidden, open_picture, other_pictures, to_convert
+from grpokit.types import Prompt, Sample
+
+SAMPLES = "samples.jsonl"
+"""What `grpokit sample` and a run's evaluations write beside their pictures."""
+
+_NUMBERED = re.compile(r"([0-9]+)(?:[-_]([0-9]+))?")
+_OWN_KEYS = ("output", "file", "group", "source", "target_text", "scores", "reward", "place", "advantage", "error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One sample in a file.
+
+    Attributes:
+        where: names it in tables and messages.
+        output: a picture's path, or a text.
+        prompt: opens the prompt with its pictures; entries of one prompt may share the function.
+        text: the prompt's text.
+        group: the same for all samples of one prompt.
+        problem: why it cannot be opened, where that is known already.
+        line: its line in the file of JSON lines that lists it; 0 where there is none.
+    """
+
+    where: str
+    output: Path | str
+    prompt: Callable[[], Prompt]
+    text: str
+    group: int
+    problem: str = ""
+    line: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What it is: "image" or "text"."""
+        return "image" if isinstance(self.output, Path) else "text"
+
+    @property
+    def missing(self) -> bool:
+        """Whether it is a picture whose file is not there."""
+        return isinstance(self.output, Path) and not os.path.exists(self.output)
+
+    def open(self, prompt: Prompt | None = None) -> Sample:
+        """Read the files.
+
+        Args:
+            prompt: what `self.prompt` gave before, to read its pictures once.
+
+        Raises:
+            DataError: a file cannot be read.
+        """
+        if self.problem:
+            raise DataError(self.problem)
+        if self.missing:
+            raise DataError(f"there is no file {self.output}")
+        output = open_picture(self.output) if isinstance(self.output, Path) else self.output
+        return Sample(prompt=self.prompt() if prompt is None else prompt, output=output, group=self.group)
+
+
+def find(
+    path: Path,
+    *,
+    prompt: str | None = None,
+    prompts: Path | None = None,
+    target: Path | None = None,
+    source: Path | None = None,
+    targets: Path | None = None,
+    sources: Path | None = None,
+) -> list[Entry]:
+    """List the samples in a picture, a folder or a file of JSON lines; the samples of a group follow each other.
+
+    Args:
+        path: the picture, folder or file.
+        prompt: of the picture, or of all pictures in the folder, which then are one group.
+        prompts: of a folder whose pictures are named by line number: a file with one prompt per line.
+        target: the picture to compare with, beside `prompt`.
+        source: the picture that was edited, beside `prompt`.
+        targets: folder of pictures to compare with, named by line number, beside `prompts`.
+        sources: folder of pictures that were edited, likewise.
+
+    Raises:
+        UsageError: arguments that do not go together.
+        DataError: there is nothing to score, or a file is not what it should be.
+    """
+    if prompts is not None and (prompt is not None or target is not None or source is not None):
+        raise UsageError(
+            "--prompts is for pictures named by line number; it goes with --targets and --sources, not with --prompt, "
+            "--target and --source."
+        )
+    if prompts is None and (targets is not None or sources is not None):
+        name = "--targets" if targets is not None else "--sources"
+        raise UsageError(f"{name} is a folder of pictures named by line number, so it needs --prompts. For one prompt "
+                         f"give {name[:-1]}.")  # fmt: skip
+    one = prompt is not None or target is not None or source is not None
+    if os.path.isdir(path):
+        _refuse_run(path)
+        if prompts is not None:
+            return numbered(path, prompts, targets=targets, sources=sources)
+        if (path / SAMPLES).is_file():
+            return records(_without(path / SAMPLES, one))
+        return _of_one_prompt(_pictures(path), prompt, target, source, group_each=not one)
+    if not os.path.exists(path):
+        raise DataError(f"There is no file or folder {shown(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
+    if prompts is not None:
+        raise UsageError(
+            f"--prompts goes with a folder of pictures, but {path} is a file. Give its prompt by --prompt."
+        )
+    if path.suffix.lower() in PICTURES:
+        return _of_one_prompt([path], prompt, target, source, group_each=False)
+    if path.suffix.lower() != ".jsonl":
+        raise DataError(
+            f"{path} is neither a picture ({', '.join(PICTURES)}) nor a file of JSON lines (.jsonl), by its name."
+        )
+    return records(_without(path, one))
+
+
+def _refuse_run(folder: Path) -> None:
+    """The pictures of a run folder are its report's; the samples lie deeper.
+
+    Raises:
+        DataError: it is a run folder.
+    """
+    if not all(os.path.isfile(folder / name) for name in ("config.yaml", "metrics.jsonl")):
+        return
+    kept = sorted(folder.glob(f"samples/step_*/{SAMPLES}"))
+    if kept:
+        raise DataError(f"{folder} is a run; its samples are in {kept[-1].parent} (the last).")
+    raise DataError(
+        f"{folder} is a run without samples, since it was never evaluated. Draw some: grpokit sample {folder} --out "
+        "drawn"
+    )
+
+
+def _without(path: Path, prompt_given: bool) -> Path:
+    if prompt_given:
+        raise UsageError(
+            f"The records in {path} have prompts and targets of their own: leave --prompt, --target and --source out."
+        )
+    return path
+
+
+def _of_one_prompt(
+    pictures: Sequence[Path], text: str | None, target: Path | None, source: Path | None, *, group_each: bool
+) -> list[Entry]:
+    """Samples of one prompt, or, without a prompt, pictures that have nothing to do with each other."""
+    for role, file in (("--target", target), ("--source", source)):
+        if file is not None and not os.path.isfile(file):
+            raise DataError(f"{role}: there is no picture {file} (looked in {Path.cwd()}).")
+
+    def prompt() -> Prompt:
+        return Prompt(
+            text=text or "",
+            target=None if target is None else open_picture(target, where="--target"),
+            image=None if source is None else open_picture(source, where="--source"),
+        )
+
+    prompt()  # a target that cannot be read is no fault of the pictures
+    return [
+        Entry(where=str(path), output=path, prompt=prompt, text=text or "", group=i if group_each else 0)
+        for i, path in enumerate(pictures)
+    ]
+
+
+def numbered(folder: Path, prompts: Path, *, targets: Path | None = None, sources: Path | None = None) -> list[Entry]:
+    """Pictures `7.png`, or `7_1.png`, `7_2.png`, ... for several samples, that were made for line 7 of `prompts`.
+
+    A line without a picture becomes an entry with a problem, so that it is counted.
+
+    Raises:
+        DataError: a picture is not named so or has no line, two are named alike, or a target or source is missing.
+    """
+    read = data.read_text(prompts, targets=targets, images=sources)
+    lines = prompts.read_text(encoding="utf-8-sig").split("\n")
+    texts = {number: line.strip() for number, line in enumerate(lines, 1) if line.strip()}
+    of_line: dict[int, dict[int, Path]] = defaultdict(dict)
+    strangers = []
+    for path in _pictures(folder):
+        match = _NUMBERED.fullmatch(path.stem)
+        if match is None:
+            raise DataError(
+                f"{path} is not named by a line number: expected 7.png, or 7_1.png, 7_2.png, ... for several samples "
+                f"of line 7 of {prompts}."
+            )
+        number, sample = int(match[1]), int(match[2] or -1)
+        if number not in texts:
+            strangers.append(path)
+        elif of_line[number].setdefault(sample, path) != path:
+            raise DataError(f"Both {of_line[number][sample]} and {path} are for line {number}; keep one.")
+    if strangers:
+        _refuse(strangers, prompts, texts, folder)
+    others: dict[int, list[Path]] = defaultdict(list)
+    for path in other_pictures(folder):
+        if match := _NUMBERED.fullmatch(path.stem):
+            others[int(match[1])].append(path)
+    entries = []
+    for i, (number, text) in enumerate(texts.items()):
+        prompt = functools.partial(read.__getitem__, i)
+        for _, path in sorted(of_line[number].items()):
+            entries.append(Entry(where=str(path), output=path, prompt=prompt, text=text, group=number))
+        if not of_line[number]:
+            missing = folder / f"{number}.png"
+            problem = f"there is no picture for line {number} of {prompts} in {folder}"
+            if number in others:
+                problem += f"; {to_convert(others[number])}"
+            entries.append(
+                Entry(where=str(missing), output=missing, prompt=prompt, text=text, group=number, problem=problem)
+            )
+    return entries
+
+
+def _refuse(strangers: Sequence[Path], prompts: Path, texts: Mapping[int, str], folder: Path) -> None:
+    """Pictures without a prompt: most likely the wrong file of prompts, so that nothing should be scored."""
+    message = (
+        f"{counted(len(strangers), 'picture')} in {folder} {'has' if len(strangers) == 1 else 'have'} no prompt: the "
+        f"first is {strangers[0].name}, and {prompts} has {counted(len(texts), 'prompt')}, the last in line "
+        f"{max(texts)}."
+    )
+    if (folder / SAMPLES).is_file():
+        message += f" The folder has a {SAMPLES} with the prompts: leave --prompts out."
+    elif _NUMBERED.fullmatch(strangers[0].stem)[1].strip("0") == "":  # type: ignore[index]
+        message += " Lines are counted from 1."
+    raise DataError(message)
+
+
+def records(path: Path) -> list[Entry]:
+    """JSON lines with `prompt` and `output`, and optionally `target`, `image` and more, as `grpokit.data` reads them.
+
+    An `output` that ends like a picture's file name is a path relative to the file's folder, any other a text; `file`
+    is always a path. So the `samples.jsonl` of `grpokit sample` and of runs can be read too. Records with the same
+    prompt, target and source share a group, or those with the same `group` where they have one. A line that is no such
+    object, or whose target or source is missing, becomes an entry with a problem, so that it is counted.
+
+    Raises:
+        DataError: the file cannot be read, or no line of it can; the first one's problem is told.
+    """
+    problems: dict[int, str] = {}
+    read = data.read_jsonl(path, problems=problems)
+    lines = enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1)
+    numbers = [(number, line) for number, line in lines if line.strip()]
+    rows = [(number, json.loads(line)) for number, line in numbers if number not in problems]
+    groups: dict[str, int] = {}
+    entries = []
+    for i, (number, row) in enumerate(rows):
+        where = f"{path}, line {number}"
+        try:
+            output = _output(row, path.parent, where)
+            source = _source(row, path.parent, where)
+        except DataError as error:
+            problems[number] = str(error)
+            continue
+        key = json.dumps(row["group"]) if isinstance(row.get("group"), int) else _same_prompt(row, path.parent)
+        entries.append(
+            Entry(
+                where=str(output) if isinstance(output, Path) else where,
+                output=output,
+                prompt=functools.partial(_record, read, i, source),
+                text=row["prompt"],
+                group=groups.setdefault(key, len(groups)),
+                line=number,
+            )
+        )
+    if not entries:
+        raise DataError(problems[min(problems)])
+    named = enumerate(sorted(problems.items()), len(groups))
+    bad = [_bad_line(path, number, problem, group) for group, (number, problem) in named]
+    return sorted([*entries, *bad], key=lambda entry: entry.group)
+
+
+def _bad_line(path: Path, number: int, problem: str, group: int) -> Entry:
+    prompt = functools.partial(Prompt, text="")
+    return Entry(
+        where=f"{path}, line {number}", output="", prompt=prompt, text="", group=group, problem=problem, line=number
+    )
+
+
+def _record(read: Sequence[Prompt], index: int, source: Path | None) -> Prompt:
+    prompt = read[index]
+    return replace(
+        prompt,
+        image=prompt.image if source is None else open_picture(source),
+        target=prompt.meta.get("target_text") if prompt.target is None else prompt.target,
+        meta={key: value for key, value in prompt.meta.items() if key not in _OWN_KEYS},
+    )
+
+
+def _output(row: Mapping[str, Any], folder: Path, where: str) -> Path | str:
+    output, file = row.get("output"), row.get("file")
+    for key, value in (("output", output), ("file", file)):
+        given = value is not None or (key == "output" and key in row and file is None)
+        if given and (not isinstance(value, str) or (key == "file" and not value)):
+            wanted = "a text or a picture's file name" if key == "output" else "a picture's file name"
+            raise DataError(f"{where}: {key} is {shown(value)}; expected {wanted}.")
+    if file is not None:
+        return folder / str(file)
+    if output is None:
+        raise DataError(
+            f"{where}: there is no key 'output'{nearest('output', row)}, a text or a picture's file name (keys: "
+            f"{', '.join(row)})."
+        )
+    return folder / output if output.lower().endswith(PICTURES) else str(output)
+
+
+def _source(row: Mapping[str, Any], folder: Path, where: str) -> Path | None:
+    source = row.get("source")
+    if not isinstance(source, str) or not source.lower().endswith(PICTURES):
+        return None  # some other data set's column
+    if not os.path.isfile(folder / source):
+        raise DataError(f"{where}: source: the file {folder / source} does not exist.")
+    return folder / source
+
+
+def _same_prompt(row: Mapping[str, Any], folder: Path) -> str:
+    """The same for records of one prompt; pictures count by their content, since each sample may have its own copy."""
+    parts = [row["prompt"], *(row.get(key) for key in ("target", "target_text", "image", "source"))]
+    return json.dumps([_content(part, folder) for part in parts], sort_keys=True)
+
+
+def _content(part: Any, folder: Path) -> Any:
+    if isinstance(part, str) and part.lower().endswith(PICTURES) and os.path.isfile(folder / part):
+        return hashlib.sha256((folder / part).read_bytes()).hexdigest()
+    return part
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """The pictures in a folder, `2.png` before `10.png`."""
+    try:
+        found = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not hidden(path)]
+    except OSError as error:
+        raise DataError(f"The folder {folder} cannot be read: {error}.") from error
+    if not found:
+        deeper = sorted(folder.glob(f"*/{SAMPLES}"))
+        hint = f" There is one in {deeper[-1].parent}." if deeper else ""
+        others = other_pictures(folder)
+        hint += f" {to_convert(others)}." if others else ""
+        raise DataError(f"{folder} holds no pictures ({', '.join(PICTURES)}) and no {SAMPLES}.{hint}")
+    return sorted(found, key=lambda path: [int(x) if x.isdecimal() else x for x in re.split(r"([0-9]+)", path.name)])

@@ -1,0 +1,232 @@
+"""Rewards on samples that lie in files: no policy, no training, and no more pictures in memory than a batch.
+
+Each row is given out as soon as its batch is scored. A file that cannot be read becomes a row that says so, and the
+others are scored; what goes wrong inside a reward stops it, as in a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from grpokit import registry
+from grpokit.errors import DataError, GrpokitError, RewardError, UsageError, counted, reworded
+from grpokit.evaluation.intervals import sum_half_width, sum_of_means
+from grpokit.evaluation.sample_files import Entry
+from grpokit.registry.specs import RewardSpec
+from grpokit.rewards.scoring import Reward, RewardTerm, as_terms, score
+from grpokit.types import Prompt, Sample
+
+_NAMES = {"image": ("a picture", "pictures"), "text": ("a text", "texts")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What the rewards said of one entry.
+
+    Attributes:
+        entry: what was scored.
+        scores: reward -> score; NaN where it could not score.
+        weights: reward -> its weight.
+        problem: why the files could not be read; empty where they could.
+    """
+
+    entry: Entry
+    scores: Mapping[str, float]
+    weights: Mapping[str, float]
+    problem: str = ""
+
+    @property
+    def reward(self) -> float:
+        """The weighted sum; NaN where a part of it is missing."""
+        return math.fsum(weight * self.scores[name] for name, weight in self.weights.items() if weight != 0)
+
+    def as_json(self, *, weighted: bool = True) -> dict[str, Any]:
+        """What a line of `--out` holds, with or without the weighted sum; NaN is written as null."""
+        key, value = ("file", str(self.entry.output)) if self.entry.kind == "image" else ("output", self.entry.output)
+        row: dict[str, Any] = {"prompt": self.entry.text, key: value, "group": self.entry.group}
+        row |= {"line": self.entry.line} if self.entry.line else {}  # groups are kept together, so lines change places
+        row["scores"] = {name: _number(x) for name, x in self.scores.items()}
+        if weighted:
+            row["reward"] = _number(self.reward)
+        return row | ({"error": self.problem} if self.problem else {})
+
+
+def score_files(
+    rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward],
+    entries: Sequence[Entry],
+    *,
+    batch_size: int = 32,
+    whole_groups: bool = True,
+    say: Callable[[str], None] | None = None,
+) -> Iterator[Row]:
+    """Score entries batch by batch, one row each, in their order.
+
+    Args:
+        rewards: as for `Trainer`.
+        entries: from `grpokit.evaluation.sample_files`; the samples of a group follow each other.
+        batch_size: how many samples are opened at a time.
+        whole_groups: keep a group together even where it is larger than a batch, for rewards that compare its samples.
+        say: takes a sentence where a reward with `on_error: skip` failed.
+
+    Raises:
+        UsageError: batch_size is below 1, or a reward cannot work with its parameters or the targets.
+        RewardError: a reward failed.
+    """
+    if batch_size < 1:
+        raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
+    terms = as_terms(rewards)
+    patient = [replace(term, skip_limit=1.0) for term in terms]  # a batch may be small: the limit is for them all
+    lost = [0] * len(terms)
+    for batch in _batches(entries, batch_size, whole_groups):
+        found = yield from _scored(patient, batch, say)
+        lost = [a + b for a, b in zip(lost, found, strict=True)]
+        for term, count in zip(terms, lost, strict=True):
+            if count > term.skip_limit * len(entries):
+                raise RewardError(
+                    f"Reward '{term.name}' lost {count:,} of {counted(len(entries), 'sample')} to errors so far; "
+                    f"skip_limit allows a share of {term.skip_limit:g}. Mend the reward, or raise its skip_limit."
+                )
+
+
+def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterator[list[Entry]]:
+    batch: list[Entry] = []
+    for i, entry in enumerate(entries):
+        begins = i == 0 or entry.group != entries[i - 1].group or not whole_groups
+        if begins and batch:
+            end = i + 1
+            while whole_groups and end < len(entries) and entries[end].group == entry.group:
+                end += 1
+            if len(batch) + end - i > size:
+                yield batch
+                batch = []
+        batch.append(entry)
+    if batch:
+        yield batch
+
+
+def _scored(
+    terms: Sequence[RewardTerm], batch: Sequence[Entry], say: Callable[[str], None] | None
+) -> Generator[Row, None, Sequence[int]]:
+    """Rows of a batch; returns how many samples each reward lost to errors."""
+    samples: dict[int, Sample] = {}
+    problems: dict[int, str] = {}
+    prompts: dict[Callable[[], Prompt], Prompt] = {}  # a group's pictures are read once
+    for i, entry in enumerate(batch):
+        try:
+            if entry.prompt not in prompts and not entry.problem:
+                prompts[entry.prompt] = entry.prompt()
+            samples[i] = entry.open(prompts.get(entry.prompt))
+        except DataError as error:
+            problems[i] = str(error)
+    columns: dict[int, list[float]] = {}
+    lost: Sequence[int] = [0] * len(terms)
+    if samples:
+        try:
+            found = score(terms, list(samples.values()))
+        except GrpokitError as error:
+            first, last = batch[min(samples)].where, batch[max(samples)].where
+            raise reworded(error, f"{error} (Rows are counted from 0, in the batch from {first} to {last}.)") from error
+        columns, lost = dict(zip(samples, found.matrix.tolist(), strict=True)), found.failed
+        for note in found.notes if say else ():
+            say(note)  # type: ignore[misc]
+    weights = {term.name: term.weight for term in terms}
+    for i, entry in enumerate(batch):
+        values = columns.get(i, [math.nan] * len(terms))
+        scores = dict(zip(weights, values, strict=True))
+        yield Row(entry=entry, scores=scores, weights=weights, problem=problems.get(i, ""))
+    return lost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A summary of one reward, or of the weighted sum.
+
+    Attributes:
+        mean: over what was scored, NaN where nothing was; of the weighted sum, the weighted sum of the rewards' means,
+            as in `grpokit evaluate`.
+        half_width: of the mean's 95 % interval, by Student's t over the groups.
+        lowest: the lowest score.
+        highest: the highest score.
+        scored: how many entries have a score.
+        unscored: the others that could be read, by what names them.
+    """
+
+    mean: float
+    half_width: float
+    lowest: float
+    highest: float
+    scored: int
+    unscored: Sequence[str]
+
+
+@dataclass
+class Tally:
+    """Keeps the numbers of rows that were seen, and none of their pictures."""
+
+    columns: dict[str, list[float]] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def add(self, row: Row) -> None:
+        """Count a row."""
+        for name in (*row.scores, "reward"):
+            self.columns.setdefault(name, [])
+        self.weights.update(row.weights)
+        if row.problem:
+            self.problems[row.entry.where] = row.problem
+            return
+        self.names.append(row.entry.where)
+        self.groups.append(row.entry.group)
+        for name, value in {**row.scores, "reward": row.reward}.items():
+            self.columns[name].append(value)
+
+    def summary(self) -> dict[str, Column]:
+        """Reward -> its summary; the weighted sum stands last, under "reward"."""
+        return {name: self._column(name, values) for name, values in self.columns.items()}
+
+    def _column(self, name: str, values: Sequence[float]) -> Column:
+        known = [x for x in values if not math.isnan(x)]
+        weights = self.weights if name == "reward" else {name: 1.0}
+        parts = [self.columns[part] for part in weights]
+        return Column(
+            mean=sum_of_means(parts, weights.values()),
+            half_width=sum_half_width(parts, weights.values(), self.groups),
+            lowest=min(known, default=math.nan),
+            highest=max(known, default=math.nan),
+            scored=len(known),
+            unscored=[name for name, x in zip(self.names, values, strict=True) if math.isnan(x)],
+        )
+
+
+def check_accepts(uses: Iterable[str], entries: Sequence[Entry]) -> None:
+    """Hold what rewards accept, as far as their plugins say so, against what is to be scored.
+
+    Raises:
+        UsageError: a reward cannot score one of the entries.
+    """
+    first = {entry.kind: entry for entry in reversed(entries) if not entry.problem}
+    for use in uses:
+        spec = registry.spec_of("reward", use)
+        for kind in first if isinstance(spec, RewardSpec) else ():
+            if kind not in spec.accepts:  # type: ignore[union-attr]
+                others = sorted(s.name for _, s in registry.installed("reward") if kind in getattr(s, "accepts", ()))
+                scored = " and ".join(_NAMES.get(k, ("", k))[1] for k in sorted(spec.accepts))  # type: ignore[union-attr]
+                raise UsageError(
+                    f"The reward '{use}' scores {scored}, but {first[kind].where} is {_NAMES[kind][0]}. Installed "
+                    f"rewards for {_NAMES[kind][1]}: {', '.join(others) or 'none'}."
+                )
+
+
+def compares_groups(uses: Iterable[str]) -> bool:
+    """Whether a reward may look at whole groups: its plugin says so, or says nothing."""
+    specs = [registry.spec_of("reward", use) for use in uses]
+    return not all(isinstance(spec, RewardSpec) and spec.per_sample for spec in specs)
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

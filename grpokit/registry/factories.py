@@ -1,0 +1,193 @@
+"""Imports what a spec names and builds it with flat parameters, or says in one message why that cannot be.
+
+The factory stays a string until it is needed. Wrong parameters are refused before the factory is called, with those
+that it accepts; what it raises, and what it cannot import, become one `PluginError`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import math
+import os
+import pkgutil
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from grpokit.errors import GrpokitError, PluginError, a_type, nearest, shown
+from grpokit.registry.loading import find, one_line, plugins
+
+_DATA = {"reward": 1, "advantage": 3}  # arguments of a plain function that later calls fill in, by position
+
+
+def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any:
+    """Build the component `name` of a kind with its parameters.
+
+    Args:
+        kind: "reward", "policy", "advantage" or "objective".
+        name: a plugin's name for it, or "package.module:function" for one that no plugin brings.
+        params: keyword parameters. A class or a policy's or objective's factory is called with them; a plain
+            reward or advantage function keeps them as keywords of every later call.
+
+    Raises:
+        PluginError: unknown or ambiguous name, missing dependency, wrong parameters.
+    """
+    what = f"{kind} '{name}'"
+    prefix, _, _ = name.rpartition(":")
+    if prefix and prefix not in {p.name for p in plugins()}:
+        target, install = _import(name, what, ""), ""
+    else:
+        plugin, spec = find(kind, name)
+        install = spec.install
+        target = _import(spec.factory, f"{what} of plugin '{plugin.name}'", install)
+    if kind in _DATA and not inspect.isclass(target):
+        _check_params(target, what, params or {}, data=_DATA[kind])
+        return functools.partial(target, **params) if params else target
+    return _call(target, what, params or {}, install)
+
+
+def resolve(path: str) -> Callable[..., Any]:
+    """What "package.module:Name" names, whatever its kind.
+
+    Raises:
+        PluginError: there is no such module or name, or it cannot be imported or called.
+    """
+    return _import(path, f"component '{path}'", "")
+
+
+def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
+    """Import "package.module:function" and call it with `params`; `what` names it in errors.
+
+    Raises:
+        PluginError: it cannot be imported, or does not take these parameters.
+    """
+    if ":" not in path:
+        raise PluginError(f"The {what} '{path}' must be of the form package.module:function.")
+    return _call(_import(path, f"{what} '{path}'", ""), f"{what} '{path}'", params, "")
+
+
+def _call(target: Callable[..., Any], what: str, params: Mapping[str, Any], install: str) -> Any:
+    _check_params(target, what, params, data=0)
+    given = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
+    with explained(f"The {what} cannot be built with {given:.200}"):
+        try:
+            return target(**params)
+        except ModuleNotFoundError as error:
+            raise _missing(error, what, install) from error
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Whatever the code of a plugin or of a user raises in here becomes one message: `what`, the error, its place.
+
+    Raises:
+        PluginError: in place of any error but grpokit's own.
+    """
+    try:
+        yield
+    except GrpokitError:
+        raise
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = (
+            f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})" if last.filename != __file__ else ""
+        )
+        raise PluginError(f"{what}: {one_line(error)}{place}.") from error
+
+
+def _import(path: str, what: str, install: str) -> Callable[..., Any]:
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if not install and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            here = [found.name for found in pkgutil.iter_modules([os.getcwd()])]
+            raise PluginError(
+                f"The {what} cannot be found: there is no module '{error.name}'{nearest(error.name, here)}. Check the "
+                "spelling, or install the package that has it."
+            ) from error
+        raise _missing(error, what, install) from error
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"The {what} cannot be imported from '{module_name}': {one_line(error)}.") from error
+    target = getattr(module, attribute, None)
+    if target is not None and not callable(target):
+        raise PluginError(f"The {what}: '{attribute}' in '{module_name}' is {a_type(target)}, not a function or class.")
+    if target is None:
+        raise PluginError(
+            f"The {what} should be '{attribute}' in '{module_name}', which has no such function or class"
+            f"{nearest(attribute, vars(module))}."
+        )
+    return target  # type: ignore[no-any-return]
+
+
+def _missing(error: ModuleNotFoundError, what: str, install: str) -> PluginError:
+    remedy = f"Run: {install}" if install else "Check the spelling, or install the package that has it."
+    if error.name is None:  # raised by hand
+        return PluginError(f"The {what} needs a Python module: {error}. {remedy}")
+    return PluginError(f"The {what} needs the Python module '{error.name}', which is not installed. {remedy}")
+
+
+def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, Any], *, data: int) -> None:
+    """Refuse parameters that the factory does not take, before calling it; the first `data` are not for the config."""
+    try:
+        signature = inspect.signature(target)
+    except ValueError:  # compiled code may not tell
+        return
+    positional = [n for n, p in signature.parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    accepted = {
+        name: p
+        for name, p in signature.parameters.items()
+        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and name not in positional[:data]
+    }
+    listed = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in accepted.items()) or "none"
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    unknown = [name for name in params if name not in accepted]
+    if unknown and not open_ended:
+        raise PluginError(
+            f"The {what} has no parameter '{unknown[0]}'{nearest(unknown[0], accepted)}. It accepts: {listed}."
+        )
+    missing = [n for n, p in accepted.items() if p.default is p.empty and n not in params]
+    if missing:
+        raise PluginError(f"The {what} needs the parameter '{missing[0]}'. It accepts: {listed}.")
+    kinds = _hints(target)
+    for name, value in params.items():
+        if name in accepted and not _fits(value, kinds.get(name, Any)):
+            wanted = _in_words(kinds.get(name, float))
+            raise PluginError(f"The {what} takes {wanted} as '{name}', got {shown(value)}. It accepts: {listed}.")
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a factory's parameters; none where they cannot be resolved here."""
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except (NameError, TypeError, AttributeError):  # of names that are imported for type checkers only
+        return {}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a config's value suits an annotation; True for any annotation but plain values and their unions."""
+    if isinstance(value, float) and math.isnan(value):
+        return False  # nobody means it, and no comparison catches it
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(value, part) for part in get_args(kind))
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if kind is float or kind is int:
+        return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+    return isinstance(value, kind) if kind in (str, bool, NoneType) else True
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_in_words(part) for part in get_args(kind))
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    return _WORDS.get(kind, "another value")

@@ -1,0 +1,138 @@
+"""The hooks that a plugin may implement. Each docstring holds a full example.
+
+A plugin is a light module (it imports only grpokit) named in its package's metadata:
+
+    [project.entry-points.grpokit]
+    mypackage = "mypackage.plugin"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from grpokit.registry.specs import AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec
+
+if TYPE_CHECKING:
+    from grpokit.types import StepReport
+
+PROJECT = "grpokit"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def grpokit_rewards() -> Iterable[RewardSpec]:  # type: ignore[empty-body]
+    """Yield the rewards that the plugin brings.
+
+    Example:
+        ```python
+        from grpokit import RewardSpec, hookimpl
+
+        @hookimpl
+        def grpokit_rewards():
+            yield RewardSpec(name="brightness", factory="mypackage.reward:brightness", accepts={"image"}, range=(0, 1))
+        ```
+        with, in `mypackage/reward.py`,
+        ```python
+        from grpokit.images import to_rgb
+        from PIL import ImageStat
+
+        def brightness(samples):
+            pictures = [to_rgb(s.output, what="what `brightness` scores") for s in samples]
+            return [ImageStat.Stat(picture.convert("L")).mean[0] / 255 for picture in pictures]
+        ```
+    """
+
+
+@hookspec
+def grpokit_policies() -> Iterable[PolicySpec]:  # type: ignore[empty-body]
+    """Yield the policies that the plugin brings.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_policies():
+            yield PolicySpec(name="my-generator", factory="mypackage.policy:MyGenerator", makes="image")
+        ```
+    """
+
+
+@hookspec
+def grpokit_advantages() -> Iterable[AdvantageSpec]:  # type: ignore[empty-body]
+    """Yield advantage functions.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_advantages():
+            yield AdvantageSpec(name="ranked", factory="mypackage.advantages:ranked")
+        ```
+    """
+
+
+@hookspec
+def grpokit_objectives() -> Iterable[ObjectiveSpec]:  # type: ignore[empty-body]
+    """Yield objectives.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_objectives():
+            yield ObjectiveSpec(name="plain", factory="mypackage.objectives:plain")
+        ```
+    """
+
+
+@hookspec
+def grpokit_presets() -> Iterable[PresetSpec]:  # type: ignore[empty-body]
+    """Yield configs that `grpokit train NAME` can run.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_presets():
+            yield PresetSpec(name="my-run", factory="mypackage:presets/my-run.yaml", summary="what it trains")
+        ```
+    """
+
+
+@hookspec
+def grpokit_run_start(folder: Any, config: Any) -> None:
+    """A run begins in `folder` (a `Path`) with the resolved `config` (plain data). Watch; change nothing.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_run_start(folder):
+            print("watching", folder)
+        ```
+    """
+
+
+@hookspec
+def grpokit_step_end(report: StepReport) -> None:
+    """A training step is done. Watch; change nothing.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_step_end(report):
+            print(report.step, report.metrics["reward"])
+        ```
+    """
+
+
+@hookspec
+def grpokit_run_end(folder: Any) -> None:
+    """A run is done, and its report is written.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_run_end(folder):
+            print("see", folder / "report.html")
+        ```
+    """

@@ -1,0 +1,94 @@
+"""What a plugin yields from its hooks: small records that say what there is, without importing it.
+
+A spec names its factory as a string ("package.module:Name"), imported on first use, so that listing plugins stays
+fast and a missing dependency of one reward does not touch the others. New fields come as keywords with defaults;
+`api` rises only when plugins written for the old meaning would be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+API = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What all specs share.
+
+    Attributes:
+        name: how configs call it; lower case with hyphens.
+        factory: "package.module:Name", imported on first use. A class is built with the config's parameters. What a
+            function does with them is said by each kind of spec.
+        summary: one line for `grpokit plugins`.
+        install: the exact command that brings missing dependencies, such as "pip install 'grpokit[ocr]'".
+        api: the plugin interface that the spec was written for.
+    """
+
+    kind: ClassVar[str]
+
+    name: str
+    factory: str
+    summary: str = ""
+    install: str = ""
+    api: int = API
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardSpec(Spec):
+    """A reward: a class whose instances score samples, or a function that does so itself.
+
+    Attributes:
+        accepts: the kinds of output that it can score: "image", "text".
+        range: the lowest and highest score, None where there is no bound.
+        per_sample: whether a sample's score is its own. False: it depends on its group (whole groups always come).
+        examples: pairs (better, worse), for documentation and checks. Each side is a mapping with `output` and, where
+            the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For what is no plain data, such
+            as pictures: "package.module:function" of a function that takes nothing and returns such pairs.
+        expected_failures: checks of the conformance kit that it cannot pass by design -> why; they do not count as
+            failed.
+    """
+
+    kind: ClassVar[str] = "reward"
+
+    accepts: frozenset[str] | set[str] = frozenset({"image", "text"})
+    range: tuple[float | None, float | None] = (None, None)
+    per_sample: bool = True
+    examples: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] | str = ()
+    expected_failures: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySpec(Spec):
+    """A policy: a class or function that returns one.
+
+    Attributes:
+        makes: the kind of output: "image" or "text".
+    """
+
+    kind: ClassVar[str] = "policy"
+
+    makes: str = "image"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdvantageSpec(Spec):
+    """An advantage function `(rewards [B, R], weights [R], groups [B]) -> [B]`; parameters become keywords."""
+
+    kind: ClassVar[str] = "advantage"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveSpec(Spec):
+    """An objective: a class or function that returns a `grpokit.Objective`."""
+
+    kind: ClassVar[str] = "objective"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresetSpec(Spec):
+    """A ready config: `factory` is "package:path/inside/package.yaml"."""
+
+    kind: ClassVar[str] = "preset"

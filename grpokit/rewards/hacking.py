@@ -1,0 +1,115 @@
+"""Watches for reward hacking: a reward that is trained on rises while a monitor falls.
+
+A monitor (weight 0) is a reward that the policy cannot learn from. Training steps have different prompts, so means
+jump about; a fall counts only if the order of its values can hardly be chance, by the trend test of Mann (1945,
+Econometrica 13) and Kendall (1975, Rank Correlation Methods), which needs no scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpokit.errors import counted
+from grpokit.rewards.scoring import RewardTerm, Scores
+
+LEAST, MOST = 9, 30
+"""How many measurements it takes to judge, and how many of the last ones count."""
+
+LIMIT = 3.5
+"""Standard deviations; noise alone reaches it in about 1 of 150 runs with 200 measurements (measured by simulation)."""
+
+
+def too_seldom(terms: Sequence[RewardTerm], steps: int) -> list[str]:
+    """A warning for each monitor that a run measures too seldom to be judged, where it need not."""
+    counts = {term.name: math.ceil(steps / term.every) for term in terms if term.monitor}
+    return [
+        f"the monitor '{name}' is measured {counted(count, 'time')} in {counted(steps, 'step')}, and the alarm for "
+        f"reward hacking needs {LEAST}: set its `every` to at most {(steps - 1) // (LEAST - 1)}"
+        for name, count in counts.items()
+        if count < LEAST <= steps
+    ]
+
+
+class Hacking:
+    """Holds the trained rewards against the monitors, step by step."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[list[float]]] = {}  # monitor -> [step, its mean, the trained rewards' means...]
+        self._told: set[str] = set()
+        self._trained: list[str] = []
+
+    def look(self, scores: Scores, *, step: int) -> list[str]:
+        """Take in a step; returns a warning for each monitor that begins to fall while a trained reward rises."""
+        means = dict(zip(scores.names, scores.matrix.nanmean(0).tolist(), strict=True))
+        weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
+        trained = {name: weight for name, weight in weights.items() if weight}
+        if list(trained) != self._trained:  # a resume with --force may train on others: columns of something else
+            self._rows, self._told, self._trained = {}, set(), list(trained)
+        warnings = []
+        for name in (n for n in weights if n not in trained and math.isfinite(means[n])):
+            rows = self._rows.setdefault(name, [])
+            rows.append([step, means[name], *(means[n] for n in trained)])
+            del rows[:-MOST]
+            rising = [
+                (other, column)
+                for other, column in zip(trained, list(zip(*rows, strict=True))[2:], strict=True)
+                if trend(column) * trained[other] > LIMIT * abs(trained[other])
+            ]
+            falling = trend([row[1] for row in rows]) < -LIMIT
+            if not (falling and rising and len(rows) >= LEAST):
+                self._told.discard(name)
+            elif name not in self._told:
+                self._told.add(name)
+                warnings.append(_alarm(name, rows, rising))
+        return warnings
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, so that a resumed run looks on."""
+        rows = {name: [[_plain(x) for x in row] for row in rows] for name, rows in self._rows.items()}
+        return {"rows": rows, "told": sorted(self._told), "trained": self._trained}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Read what `state` gave; nothing given starts anew."""
+        rows = state.get("rows", {})
+        self._rows = {n: [[math.nan if x is None else x for x in row] for row in kept] for n, kept in rows.items()}
+        self._told, self._trained = set(state.get("told", [])), list(state.get("trained", []))
+
+
+def trend(values: Sequence[float]) -> float:
+    """Mann and Kendall's statistic in standard deviations: above 0 for rising values, about normal for noise.
+
+    NaN is left out; equal values widen nothing and count for neither side.
+
+    >>> round(trend([1.0, 2.0, 3.0, 4.0, 5.0]), 3)
+    2.205
+    >>> trend([5.0, 5.0, 5.0])
+    0.0
+    """
+    known = [x for x in values if math.isfinite(x)]
+    n = len(known)
+    score = sum((b > a) - (b < a) for i, a in enumerate(known) for b in known[i + 1 :])
+    ties = [known.count(x) for x in set(known)]
+    variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
+    return (score - math.copysign(1, score)) / math.sqrt(variance) if score else 0.0
+
+
+def _plain(x: float) -> float | None:
+    return x if math.isfinite(x) else None
+
+
+def _alarm(monitor: str, rows: Sequence[Sequence[float]], rising: Sequence[tuple[str, Sequence[float]]]) -> str:
+    rose = " and ".join(f"'{name}' went from {_ends(column)}" for name, column in rising)
+    fell = _ends([row[1] for row in rows])
+    return (
+        f"Reward hacking? From step {int(rows[0][0])} to {int(rows[-1][0])} {rose}, which is trained on, while the "
+        f"monitor '{monitor}' went from {fell} (means of the first and the last third). Look at the samples; a larger "
+        "kl_coef, a lower learning rate, fewer steps or the monitor in the mix are the usual remedies."
+    )
+
+
+def _ends(column: Sequence[float]) -> str:
+    known = [x for x in column if math.isfinite(x)]
+    third = max(1, len(known) // 3)
+    return f"{math.fsum(known[:third]) / third:.3g} to {math.fsum(known[-third:]) / third:.3g}"

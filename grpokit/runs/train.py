@@ -1,0 +1,354 @@
+"""A run: a config, a folder, and the loop that fills it.
+
+Builds everything that the config names, trains step by step, evaluates and saves when due, and ends with the report.
+What it prints is for whoever passes a `Watcher`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpokit import registry, report
+from grpokit.config import presets
+from grpokit.config.schema import RunConfig, differences, resolved
+from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, reworded
+from grpokit.evaluation.held_out import Evaluation, evaluate
+from grpokit.policy import Policy
+from grpokit.report import alarm, read_rows
+from grpokit.rewards.hacking import too_seldom
+from grpokit.rewards.scoring import RewardTerm, as_terms
+from grpokit.runs import build, rollout_record
+from grpokit.runs.folder import Journal, claimed, locked, versions, write_header
+from grpokit.trainer import Trainer
+from grpokit.training import checkpoint
+from grpokit.types import Prompt, StepReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watcher:
+    """What a front end wants to hear of a run; every part may be left out.
+
+    Attributes:
+        say: one line of news.
+        start: the trainer is ready.
+        step: a step is done.
+        evaluated: held-out prompts were scored after so many steps.
+    """
+
+    say: Callable[[str], None] = lambda line: None
+    start: Callable[[Trainer], None] = lambda trainer: None
+    step: Callable[[StepReport], None] = lambda report: None
+    evaluated: Callable[[int, Evaluation], None] = lambda step, evaluation: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended.
+
+    Attributes:
+        folder: the run folder.
+        steps: completed steps.
+        before: evaluation before the first step, None without held-out prompts.
+        after: evaluation after the last step.
+        interrupted: it was stopped by Ctrl-C, and can be resumed.
+    """
+
+    folder: Path
+    steps: int
+    before: Mapping[str, float] | None
+    after: Mapping[str, float] | None
+    interrupted: bool = False
+
+
+def train(
+    config: RunConfig,
+    *,
+    name: str = "run",
+    resume: bool = False,
+    overwrite: bool = False,
+    force: bool = False,
+    watcher: Watcher | None = None,
+) -> Result:
+    """Train as the config says, and leave a run folder.
+
+    In the main thread the first Ctrl-C or SIGTERM ends the run after its step, and a second one, or one before the
+    first step, is a KeyboardInterrupt.
+
+    Args:
+        config: the run.
+        name: names the folder where the config does not.
+        resume: go on from the folder's last checkpoint.
+        overwrite: delete what is in the folder.
+        force: resume even though the config has changed.
+        watcher: hears of progress.
+
+    Raises:
+        UsageError: bad input, a folder in which another process trains, one that is in use without `resume` or
+            `overwrite`, or a resume whose config differs from the run's without `force`.
+        RunError, RewardError: the run failed; the message says what is left.
+    """
+    folder = Path(config.run.dir or Path("runs") / name)
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    if config.run.record:
+        rollout_record.require()
+    with _signals(signal.default_int_handler, signal.SIGTERM):  # so that an early one, too, leaves all tidy
+        terms = build.rewards(config)
+        try:
+            with locked(folder):
+                return _train(
+                    config, folder, terms, watcher or Watcher(), resume=resume, overwrite=overwrite, force=force
+                )
+        finally:
+            build.close(terms)
+
+
+def _train(
+    config: RunConfig,
+    folder: Path,
+    terms: list[RewardTerm],
+    watcher: Watcher,
+    *,
+    resume: bool,
+    overwrite: bool,
+    force: bool,
+) -> Result:
+    prompts, held_out = build.prompts(config)
+    if config.run.best is not None and held_out is None:
+        raise ConfigError(
+            f"run.best is '{config.run.best}', a held-out score, but the config names no held-out prompts: give "
+            "data.eval_prompts, data.eval_jsonl or data.eval_fraction."
+        )
+    known = ["reward", *(term.name for term in as_terms(terms))]
+    if config.run.best not in (None, *known):
+        raise ConfigError(
+            f"{config.place('run', 'best')}there is no held-out score '{config.run.best}'"
+            f"{nearest(str(config.run.best), known)}. The scores are {', '.join(known)}."
+        )
+    policy = build.policy(config)
+    every = config.run.eval_every
+    notes = {"config": resolved(config), "versions": versions()}
+    kept = folder / "checkpoints"
+
+    def look() -> None:
+        if held_out is not None and journal.last_evaluation != trainer.completed:
+            found = _evaluate(config, policy, terms, held_out)
+            journal.evaluation(trainer.completed, found)
+            watcher.evaluated(trainer.completed, found)
+            for line in found.scores.notes:
+                journal.warning(trainer.completed, f"held-out prompts: {line}")
+                watcher.say(f"warning, held-out prompts: {line}")
+            keep_best()
+
+    def keep_best() -> None:
+        name = config.run.best
+        weight = next((term.weight for term in trainer.terms if term.name == name), 1.0)
+        if name is not None and journal.is_best(name, weight=weight):
+            trainer.save(kept / "best", notes=notes)
+
+    def save() -> Path:
+        place = kept / f"step_{trainer.completed:06d}"
+        trainer.save(place, notes=notes)
+        checkpoint.prune(kept, config.run.keep_last)
+        return place
+
+    with claimed(folder, resume=resume, overwrite=overwrite):  # what fails in here leaves the folder as it was
+        warnings = []
+        if resume:
+            warnings = _changed_versions(folder)
+            if not force:
+                _refuse_changes(folder, config)
+        trainer = build.trainer(config, policy, terms, prompts, folder)
+        warnings += _resume(trainer, folder) if resume else too_seldom(trainer.terms, trainer.steps)
+        write_header(folder, config)
+        watcher.start(trainer)
+        _tell(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
+        journal = Journal(folder, trainer.completed)
+        rollout_record.cut(folder, trainer.completed)
+        if journal.last_step < trainer.completed:
+            warnings.append(f"metrics.jsonl ends at step {journal.last_step}, before the checkpoint: it has a gap")
+        for line in warnings:
+            journal.warning(trainer.completed, line)
+            watcher.say(f"warning: {line}")
+        if journal.last_evaluation < 0 or (every and trainer.completed % every == 0):  # a resume adds none of its own
+            look()
+        if resume and journal.last_evaluation == trainer.completed:
+            keep_best()  # a failure may have come between the evaluation and this
+    with _nothing_lost(folder, journal, trainer, save), _stop_on_signals() as stop:
+        while trainer.completed < trainer.steps and not trainer.converged and not stop.is_set():
+            done = trainer.step()
+            journal.step(done)
+            if config.run.record:
+                rollout_record.write(folder, done, [term.weight for term in terms])
+            if done.step in (1, trainer.steps) or (every and done.step % every == 0) or trainer.converged:
+                journal.groups(done, [term.weight for term in terms])
+            watcher.step(done)
+            _tell(watcher, "grpokit_step_end", report=done)
+            if every and done.step % every == 0:
+                look()
+            if config.run.save_every and done.step % config.run.save_every == 0:
+                save()
+            del done  # lets go of the rollout before the next one is drawn
+        if not (kept / f"step_{trainer.completed:06d}").exists():
+            save()
+        trainer.close()
+    interrupted = trainer.completed < trainer.steps and not trainer.converged
+    if not interrupted:
+        with _nothing_lost(folder, journal, trainer, save):
+            look()
+    report.write(folder)
+    suspicion = alarm(folder)
+    if suspicion:
+        watcher.say(f"warning: {suspicion}")
+    _tell(watcher, "grpokit_run_end", folder=folder)
+    evaluations = read_rows(folder / "eval.jsonl")
+    return Result(
+        folder=folder,
+        steps=trainer.completed,
+        before=evaluations[0] if evaluations else None,
+        after=evaluations[-1] if evaluations else None,
+        interrupted=interrupted,
+    )
+
+
+def _evaluate(config: RunConfig, policy: Policy, terms: Sequence[RewardTerm], held_out: Sequence[Prompt]) -> Evaluation:
+    return evaluate(
+        policy,
+        terms,
+        held_out,
+        seed=config.seed,
+        samples_per_prompt=config.run.eval_samples,
+        mixed_precision=config.trainer.mixed_precision,
+    )
+
+
+def _refuse_changes(folder: Path, config: RunConfig) -> None:
+    """A resumed run is the same run only with the same config.
+
+    The part `run` (folders, how often) may change, and the number of steps where the schedule does not depend on it.
+    """
+    free = ("run.", "trainer.steps") if config.trainer.schedule == "constant" else ("run.",)
+    before = presets.read_config(folder / "config.yaml")[0]
+    changes = [
+        f"  {key}: {old!r} -> {new!r}"
+        for key, old, new in differences(resolved(before), resolved(config))
+        if not key.startswith(free)
+    ]
+    if changes:
+        raise UsageError(
+            f"The config differs from the one that {folder} was started with:\n" + "\n".join(changes) + "\n"
+            "Resume with the old values, add --force to go on with the new ones, or start anew in another run.dir."
+        )
+
+
+def _resume(trainer: Trainer, folder: Path) -> list[str]:
+    """Load the last checkpoint; returns what is to be said about it."""
+    checkpoint.prune(folder / "checkpoints", None)  # mends what a kill has left
+    found = checkpoint.latest(folder / "checkpoints")
+    if found is None:
+        raise UsageError(f"{folder} has no checkpoint to resume from. Start anew with --overwrite.")
+    trainer.load(found)
+    updates = checkpoint.read_state(found).get("updates_done", 0)
+    if not updates:
+        return []
+    return [
+        f"{found} was saved in the middle of step {trainer.completed + 1}, when {updates} of its "
+        f"{trainer.updates_per_step} updates were made; the step is drawn anew, so this run is not the one that an "
+        "uninterrupted run would have been"
+    ]
+
+
+def _changed_versions(folder: Path) -> list[str]:
+    """What has changed since the run was started, of the packages that take part in it."""
+    try:
+        before = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return [f"{folder / 'versions.json'} cannot be read, so it is not known whether the versions are the same"]
+    changes = [f"{key} {old} -> {new}" for key, old, new in differences(before, versions())]
+    return [f"resumed with other versions ({', '.join(changes)}): the numbers may differ"] if changes else []
+
+
+@contextmanager
+def _nothing_lost(folder: Path, journal: Journal, trainer: Trainer, save: Callable[[], Path]) -> Iterator[None]:
+    """An error in here leaves what can be saved, a report, and words on how to go on."""
+    try:
+        yield
+    except GrpokitError as error:
+        raise reworded(error, f"{error}\n{_left(error, folder, journal, trainer, save)}.") from error
+    except Exception as error:  # a fault of the policy or of ours: its traceback is wanted, its run all the more
+        error.add_note(f"{_left(error, folder, journal, trainer, save)}.")
+        raise
+
+
+def _left(error: Exception, folder: Path, journal: Journal, trainer: Trainer, save: Callable[[], Path]) -> str:
+    """What is left of a run that failed, after saving what can be saved and writing the report."""
+    remedy = "correct the input, then" if isinstance(error, UsageError) else "with the cause mended,"
+    kept = folder / "checkpoints"
+    last, here = checkpoint.latest(kept), kept / f"step_{trainer.completed:06d}"
+    go_on = f"{remedy} go on from {last} with --resume" if last else "start anew with --overwrite"
+    try:
+        if trainer.torn or journal.last_step != trainer.completed:
+            left = f"This state was not saved: {go_on}"  # half an update, or a step that would be a gap in the journal
+        elif here == last and (trainer.updates_done or not checkpoint.read_state(here).get("updates_done")):
+            left = f"The state after step {trainer.completed} is saved in {here}; {remedy} go on with --resume"
+        elif trainer.updates_done:
+            left = (
+                f"The weights after {trainer.updates_done} of {trainer.updates_per_step} updates of step "
+                f"{trainer.completed + 1} are saved in {save()}; {remedy} go on with --resume, which draws that step "
+                "anew"
+            )
+        else:
+            left = f"The state after step {trainer.completed} is saved in {save()}; {remedy} go on with --resume"
+    except Exception as second:  # a policy may fail in its `save`, too
+        why = "" if str(second) == str(error) else f" ({_said(second)})"
+        left = f"The state after step {trainer.completed} could not be saved{why}; {go_on}"
+    with suppress(GrpokitError, OSError):  # a full disk may be the very cause
+        journal.warning(trainer.completed + 1, _said(error))
+        report.write(folder)
+    return left
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, GrpokitError) else f"{type(error).__name__}: {error}"
+
+
+def _tell(watcher: Watcher, hook: str, **arguments: Any) -> None:
+    for line in registry.notify(hook, **arguments):
+        watcher.say(f"warning: {line}")
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """The first Ctrl-C or SIGTERM sets the event, so that the step under way is finished; a second ends it at once."""
+    stop = threading.Event()
+
+    def handle(signum: int, frame: Any) -> None:
+        stop.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+
+    with _signals(handle, signal.SIGINT, signal.SIGTERM):
+        yield stop
+
+
+@contextmanager
+def _signals(handler: Callable[[int, Any], Any], *numbers: signal.Signals) -> Iterator[None]:
+    """Handle signals in here; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

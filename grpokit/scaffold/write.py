@@ -1,0 +1,191 @@
+"""Writes the package of a new plugin: one that works, is tested, and is the author's to change.
+
+The templates lie in `templates/new`; what they hold is written for the author who reads it, not for a generator. The
+reward and the policy in them are real, so that the new package passes its own tests at once.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+import grpokit
+from grpokit import registry
+from grpokit.errors import UsageError, nearest, shown
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LONGEST = 30
+_OTHER_IN_YAML = ("false", "null", "true")
+_MEANS_MORE = {"grpokit": "the toolkit itself", "reward": "the sum of all rewards", "step": "the number of a step"}
+_KINDS = {"image": "toy-glyph", "text": "toy-lm"}  # what a reward scores, and a preset that makes it
+
+_SHARED = {
+    ".gitignore": "common/gitignore",
+    ".github/workflows/test.yml": "common/workflow.yml",
+    "pyproject.toml": "common/pyproject.toml",
+}
+_REWARD = _SHARED | {
+    "README.md": "reward/README.md",
+    "src/{module}/__init__.py": "reward/init.py",
+    "src/{module}/plugin.py": "reward/plugin.py",
+    "src/{module}/reward.py": "{kind}/reward.py",
+    "tests/test_{under}.py": "{kind}/test.py",
+}
+_POLICY = _SHARED | {
+    "README.md": "policy/README.md",
+    "src/{module}/__init__.py": "policy/init.py",
+    "src/{module}/letters.py": "policy/letters.py",
+    "src/{module}/plugin.py": "policy/plugin.py",
+    "src/{module}/policy.py": "policy/policy.py",
+    "src/{module}/preset.yaml": "policy/preset.yaml",
+    "src/{module}/task.py": "policy/task.py",
+    "tests/test_{under}.py": "policy/test.py",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold:
+    """A package that was written.
+
+    Attributes:
+        folder: where it lies.
+        files: what was written, relative to the folder.
+        next_steps: the commands that install, test, check and use it, in this order.
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    next_steps: tuple[str, ...]
+
+
+def new(what: str, name: str, *, folder: Path = Path(), kind: str | None = None) -> Scaffold:
+    """Write the package `grpokit-<name>` with a working reward or policy.
+
+    Args:
+        what: "reward" or "policy".
+        name: what configs will call it; small letters, digits and single hyphens.
+        folder: where the package's folder is made.
+        kind: what a reward scores: "image" (None) or "text". A policy's is its own affair.
+
+    Raises:
+        UsageError: the name is no good or taken, the package's folder is there already, or cannot be written.
+    """
+    if what not in ("reward", "policy"):
+        raise UsageError(f"Expected a reward or a policy to make, got '{what}'{nearest(what, ('reward', 'policy'))}.")
+    if what == "policy" and kind is not None:
+        raise UsageError("--kind says what a new reward scores; a new policy writes texts, so leave it out.")
+    if kind not in (None, *_KINDS):
+        raise UsageError(f"A new reward scores image or text, got the kind '{kind}'{nearest(str(kind), _KINDS)}.")
+    _check_name(name)
+    place = folder / f"grpokit-{name}"
+    words = _words(what, name, kind or "image")
+    table = dict(_REWARD if what == "reward" else _POLICY)
+    if what == "reward" and kind != "text":
+        table["src/{module}/examples.py"] = "image/examples.py"
+    files = {path.format(**words): _render(source.format(**words), words) for path, source in table.items()}
+    files[f"src/{words['module']}/py.typed"] = ""
+    _write(place, files)
+    return Scaffold(folder=place, files=tuple(sorted(files)), next_steps=_next_steps(what, place, words))
+
+
+def _words(what: str, name: str, kind: str) -> dict[str, Any]:
+    """What the templates may say."""
+    under = name.replace("-", "_")
+    policy = what == "policy"
+    return {
+        "what": what,
+        "name": name,
+        "kind": kind,
+        "package": f"grpokit-{name}",
+        "module": f"grpokit_{under}",
+        "under": under,
+        "version": grpokit.__version__,
+        "needs": ["safetensors>=0.5", "torch>=2.6"] if policy else ["pillow>=10.3"] if kind == "image" else [],
+        "data": '["py.typed", "*.yaml"]' if policy else '["py.typed"]',
+        "tests": '["pytest>=8"]' if policy or kind == "text" else '["grpokit[check]", "pytest>=8"]',
+        "toy": _KINDS[kind],
+    }
+
+
+def _check_name(name: str) -> None:
+    if name.startswith("grpokit-"):
+        raise UsageError(f"Leave 'grpokit-' out of the name: the package of '{name[8:]}' is called {name}.")
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST:
+        raise UsageError(
+            f"The name {shown(name)} cannot be a package's: expected at most {_LONGEST} small letters, digits and "
+            "single hyphens that begin with a letter, such as 'sharp-edges'."
+        )
+    if name in _OTHER_IN_YAML:
+        raise UsageError(f"The name '{name}' is no text in YAML, so no config could use it. Choose another name.")
+    if name in _MEANS_MORE:
+        raise UsageError(
+            f"The name '{name}' already means {_MEANS_MORE[name]} in metrics and commands. Choose another."
+        )
+    for plugin in registry.plugins():
+        taken = [spec.kind for spec in plugin.specs if spec.name == name]
+        if taken or name == plugin.name:
+            owner = f"a {taken[0]}" if taken else "a plugin"
+            raise UsageError(
+                f"'{name}' is already the name of {owner} of {plugin.package} {plugin.version}. Choose another name."
+            )
+    with suppress(importlib.metadata.PackageNotFoundError):
+        installed = importlib.metadata.version(f"grpokit-{name}")
+        raise UsageError(f"A package grpokit-{name} {installed} is already installed. Choose another name.")
+
+
+def _render(template: str, words: Mapping[str, Any]) -> str:
+    """Square brackets, since GitHub's workflows and Python's f-strings have the curly ones."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("grpokit.scaffold", "templates/new"),
+        variable_start_string="[[",
+        variable_end_string="]]",
+        block_start_string="[%",
+        block_end_string="%]",
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+    )
+    return environment.get_template(f"{template}.jinja").render(words)
+
+
+def _write(place: Path, files: Mapping[str, str]) -> None:
+    """All files or none."""
+    try:
+        place.mkdir(parents=True)
+    except OSError as error:
+        if os.path.lexists(place):
+            raise UsageError(
+                f"{place} is already there; nothing in it was touched. Choose another name, another --folder, or move "
+                "it away."
+            ) from error
+        raise UsageError(f"The folder {place} cannot be made: {error}. Choose another --folder.") from error
+    try:
+        for path, text in files.items():
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            (place / path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(place, ignore_errors=True)
+        raise UsageError(f"The package cannot be written to {place}: {error}.") from error
+
+
+def _next_steps(what: str, place: Path, words: Mapping[str, Any]) -> tuple[str, ...]:
+    name = words["name"]
+    reward = f"grpokit train {words['toy']} 'rewards=[{{use: {name}}}]' trainer.steps=5 run.dir=runs/{name}"
+    return (
+        f"cd {shlex.quote(str(place))}",
+        "pip install -e '.[test]'",
+        "pytest",
+        f"grpokit check {name}",
+        f"{f'grpokit train {name}' if what == 'policy' else reward} --overwrite",  # so that it can be typed again
+    )

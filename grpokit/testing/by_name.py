@@ -1,0 +1,143 @@
+"""Checks of a component by its name: `grpokit check` builds it as a run would, with prompts or samples to try it on.
+
+Where a preset uses the component, its parameters and its prompts are taken; a policy that no preset uses needs
+prompts, a reward meets the examples of its spec or built-in ones, and what it accepts.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from grpokit import registry
+from grpokit.config import presets
+from grpokit.config.schema import RunConfig
+from grpokit.errors import GrpokitError, UsageError, nearest
+from grpokit.evaluation.held_out import draw
+from grpokit.policy import Policy, missing_methods
+from grpokit.runs import build
+from grpokit.sampling import derive_seeds
+from grpokit.testing import Check, Climb, policy_checks, reward_checks
+from grpokit.types import Prompt
+
+
+def kind_of(name: str, kind: str | None) -> str:
+    """Whether `name` is a policy or a reward: "policy" or "reward".
+
+    Args:
+        name: a plugin's name for it, or "package.module:Name".
+        kind: what the user says it is, if anything.
+
+    Raises:
+        UsageError: no such name, module or attribute, or both a policy and a reward have it.
+    """
+    if kind not in (None, "policy", "reward"):
+        raise UsageError(f"--kind must be policy or reward, got '{kind}'.")
+    if kind is not None:
+        return kind
+    known = {
+        (k, n) for k in ("policy", "reward") for p, s in registry.installed(k) for n in (s.name, f"{p.name}:{s.name}")
+    }
+    found = [k for k, n in sorted(known) if n == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"'{name}' is a policy and a reward: add --kind policy or --kind reward.")
+    if ":" not in name:
+        names = sorted({n for _, n in known if ":" not in n})
+        remedy = registry.remedy("policy", name) or registry.remedy("reward", name)
+        raise UsageError(
+            f"There is no policy or reward called '{name}'{'' if remedy else nearest(name, names)}. "
+            f"Known: {', '.join(names) or 'none'}.{remedy}"
+        )
+    target = registry.resolve(name)
+    policy = isinstance(target, type) and (issubclass(target, Policy) or not missing_methods(target))
+    return "policy" if policy else "reward"
+
+
+def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | None, *, slow: bool) -> Iterable[Check]:
+    """The checks of a policy.
+
+    Args:
+        name: as in a config.
+        params: for its factory; they go before those of the preset.
+        prompts: what to draw for; by default the first three of a preset that uses it.
+        slow: also check that it learns a toy reward.
+
+    Raises:
+        UsageError: no prompts and no preset, or prompts that the policy cannot read.
+    """
+    if prompts is None:
+        config = _preset_with("policy", name)
+        if config is None:
+            raise UsageError(
+                f"No preset uses the policy '{name}', so give prompts that it can read: --prompt or --prompts."
+            )
+        params = config.policy.params | params
+        prompts = build.prompts(config)[0][:3]
+    _read(registry.create("policy", name, params), prompts)
+    module = _announced("policy", name)[1]
+    return policy_checks(
+        lambda: registry.create("policy", name, params), prompts, params=params, module=module, learn=slow
+    )
+
+
+def of_reward(name: str, params: dict[str, Any]) -> tuple[Iterable[Check], Climb]:
+    """The checks of a reward, on samples of a preset that uses it, the examples of its spec, or built-in ones.
+
+    Args:
+        name: as in a config.
+        params: for its factory; they go before those of the preset.
+
+    Returns:
+        The checks, and the ladder that some of them climb, for its report.
+    """
+    spec, module = _announced("reward", name)
+    config = _preset_with("reward", name)
+    samples = None
+    if config is not None:
+        used = next(reward for reward in config.rewards if reward.use in (name, name.rpartition(":")[2]))
+        params = used.params | params
+        samples = draw(
+            build.policy(config), build.prompts(config)[0][:3], seed=0, samples_per_prompt=3, stream="sample"
+        )
+    reward = registry.create("reward", name, params)
+    climb = Climb(reward, spec=spec)
+    return reward_checks(reward, samples, spec=spec, params=params, module=module, ladder=climb), climb
+
+
+def _preset_with(kind: str, name: str) -> RunConfig | None:
+    """The config of the first preset that uses a component, or None."""
+    for plugin, spec in registry.installed("preset"):
+        try:
+            config, _ = presets.read_config(f"{plugin.name}:{spec.name}")
+        except GrpokitError:  # a broken preset is not what is checked
+            continue
+        used = [config.policy.use] if kind == "policy" else [reward.use for reward in config.rewards]
+        if name.rpartition(":")[2] in used or name in used:
+            return config
+    return None
+
+
+def _announced(kind: str, name: str) -> tuple[Any, str | None]:
+    """The spec of a plugin's component, and the module behind the plugin's entry point."""
+    for plugin, spec in registry.installed(kind):
+        if name in (spec.name, f"{plugin.name}:{spec.name}"):
+            return spec, next(iter(importlib.metadata.entry_points(group="grpokit", name=plugin.name))).module
+    return None, None
+
+
+def _read(policy: Policy, prompts: Sequence[Prompt]) -> None:
+    """Let a policy read prompts.
+
+    Raises:
+        UsageError: it cannot, so that the prompts are to blame and not the policy.
+    """
+    try:
+        seeds = derive_seeds(0, stream="sample", step=0, prompts=len(prompts), group_size=1)
+        policy.rollout(prompts, 1, seeds=seeds)
+    except UsageError:
+        raise
+    except (Exception, SystemExit):  # for the checks to say
+        return

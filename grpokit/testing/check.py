@@ -1,0 +1,252 @@
+"""What a check is, how it fails, and the checks that policies and rewards share.
+
+A check is a name and a function without arguments that raises `CheckError`, or `NotChecked` where it has nothing to
+say. Whatever else a component raises inside one becomes a `CheckError` too. Torch is imported only when a check runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import traceback
+import unittest
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from grpokit.errors import GrpokitError
+
+HEAVY = (
+    *("torch", "tensorflow", "transformers", "diffusers", "onnxruntime"),
+    *("numpy", "PIL", "scipy", "skimage", "cv2", "matplotlib", "pandas"),
+)
+"""Modules that a plugin's light module must not import."""
+
+State = Literal["ok", "failed", "expected failure", "not checked"]
+
+
+class CheckError(AssertionError):
+    """A component breaks its contract: what was expected, what came, and the usual cause."""
+
+
+class NotChecked(unittest.SkipTest):
+    """A check says nothing here, and why: pytest counts it as skipped, `outcomes` as "not checked"."""
+
+
+class ExpectedFailure(NotChecked):
+    """A check fails, and the component's spec says that it must."""
+
+
+def expect(holds: object, expected: str, came: str, cause: str) -> None:
+    """Raise `CheckError` with the three parts of its message unless `holds`."""
+    if not holds:
+        raise CheckError(f"Expected {expected}; got {came}. Usual cause: {cause}.")
+
+
+def told(error: BaseException, *, place: bool = False) -> str:
+    """What an error says, on one line: the message alone where it is grpokit's own, and the place where it is wanted.
+
+    >>> told(StopIteration()), told(ZeroDivisionError("oh"))
+    ('StopIteration', 'ZeroDivisionError: oh')
+    """
+    text = " ".join(str(error).split())
+    if isinstance(error, GrpokitError) and text:
+        return text
+    last = traceback.extract_tb(error.__traceback__)[-1:] if place else []
+    where = "".join(f" ({Path(at.filename).name}, line {at.lineno}, in {at.name})" for at in last)
+    return f"{type(error).__name__}{': ' if text else ''}{text}{where}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One named check.
+
+    Attributes:
+        name: lower case with hyphens.
+        summary: what must hold, in one line.
+        test: raises `CheckError` where it does not; `check()` runs it.
+        slow: it takes longer than seconds.
+        expected_failure: why the component cannot pass it, where its spec says so.
+    """
+
+    name: str
+    summary: str
+    test: Callable[[], None]
+    slow: bool = False
+    expected_failure: str = ""
+
+    def __call__(self) -> None:
+        """Run the check; the global random states of the processor are afterwards what they were before.
+
+        A warning fails nothing by itself, also where the caller turns warnings into errors: it is shown or recorded.
+
+        Raises:
+            CheckError: the component breaks the contract, or raised something by itself.
+            NotChecked: the check does not apply to the component, or something that it needs is missing.
+            ExpectedFailure: the component breaks the contract, and its spec says so.
+        """
+        with kept_random_states(), warnings.catch_warnings():
+            warnings.simplefilter("default")
+            try:
+                self.test()
+            except NotChecked:
+                raise
+            except CheckError as failed:
+                if self.expected_failure:
+                    raise ExpectedFailure(f"expected failure: {self.expected_failure}") from failed
+                raise CheckError(f"{self.name}: {failed}") from failed
+            except (Exception, SystemExit) as error:  # a component may raise anything
+                own = isinstance(error, GrpokitError)
+                came = f"{type(error).__name__}: {error}" if own else told(error, place=True)
+                cause = "" if own else " Usual cause: a bug; run this check in a debugger."
+                raise CheckError(
+                    f"{self.name}: Expected that {self.summary}; got {came.rstrip('.')}.{cause}"
+                ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What running a check came to.
+
+    Attributes:
+        name: the check's.
+        state: "expected failure" where it failed as the component's spec says; "not checked" where it does not apply,
+            or needs something that is missing here.
+        message: what is wrong, or why nothing was checked; empty where all is well.
+    """
+
+    name: str
+    state: State
+    message: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the check ran and passed."""
+        return self.state == "ok"
+
+    @property
+    def failed(self) -> bool:
+        """Whether the check ran and found a mistake."""
+        return self.state == "failed"
+
+
+def outcomes(checks: Iterable[Check]) -> Iterator[Outcome]:
+    """Run checks one after the other, whatever fails."""
+    for check in checks:
+        try:
+            check()
+        except CheckError as failed:
+            yield Outcome(name=check.name, state="failed", message=str(failed).removeprefix(f"{check.name}: "))
+        except ExpectedFailure as reason:
+            yield Outcome(
+                name=check.name, state="expected failure", message=str(reason).removeprefix("expected failure: ")
+            )
+        except NotChecked as reason:
+            yield Outcome(name=check.name, state="not checked", message=str(reason))
+        else:
+            yield Outcome(name=check.name, state="ok")
+
+
+def random_states() -> dict[str, Any]:
+    """The global random states, in a form that can be compared."""
+    import numpy as np
+    import torch
+
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return {
+        "torch": torch.random.get_rng_state().tolist(),
+        "numpy": (name, keys.tolist(), *rest),  # type: ignore[union-attr]
+        "random": random.getstate(),
+    }
+
+
+def seed_random_states(seed: int) -> None:
+    """Set the global random states."""
+    import numpy as np
+    import torch
+
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+@contextlib.contextmanager
+def kept_random_states() -> Iterator[None]:
+    """Afterwards the global random states are what they were before."""
+    import numpy as np
+    import torch
+
+    kept = torch.random.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(kept[0])
+        np.random.set_state(kept[1])
+        random.setstate(kept[2])
+
+
+def expect_untouched(before: Mapping[str, Any], what: str) -> None:
+    """Fail where a global random state is no longer `before`."""
+    after = random_states()
+    moved = [name for name, state in before.items() if state != after[name]]
+    expect(
+        not moved,
+        f"that {what} leaves the global random states alone",
+        f"another state of {', '.join(moved)}",
+        "a draw from, or a seeding of, the global generator; draw from the seeds given, or a generator of your own",
+    )
+
+
+def common_checks(params: Mapping[str, Any], module: str | None) -> Iterator[Check]:
+    """What policies and rewards share: parameters that a config can hold, a light plugin module."""
+    if params:
+        yield Check(
+            name="parameters", summary="the parameters can be written as JSON", test=lambda: _parameters(params)
+        )
+    if module is not None:
+        yield Check(
+            name="light-plugin",
+            summary="the plugin's module imports nothing heavy",
+            test=lambda: _light(module),
+        )
+
+
+def _parameters(params: Mapping[str, Any]) -> None:
+    for name, value in params.items():
+        try:
+            back = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            back = error
+        expect(
+            back == value,
+            f"a parameter {name!r} that JSON gives back as it is, so that a run's config can be read again",
+            f"{value!r} ({type(value).__name__})",
+            "an object, a set or a tuple as a parameter; take a name, a number or a list and build the object inside",
+        )
+
+
+def _light(module: str) -> None:
+    code = (
+        f"import importlib, sys; importlib.import_module({module!r}); "
+        f"print(*[m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = in_new_python(code)
+    expect(done.returncode == 0, f"that '{module}' can be imported", done.stderr.strip()[-400:], "a missing dependency")
+    expect(
+        not done.stdout.strip(),
+        f"that importing '{module}' imports none of {', '.join(HEAVY)}",
+        ", ".join(done.stdout.split()),
+        "an import at the top of the module with the hooks; name the factory as a string and import in its module",
+    )
+
+
+def in_new_python(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in another Python that finds the modules which this one finds; what it printed is kept."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)

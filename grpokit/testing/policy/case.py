@@ -1,0 +1,137 @@
+"""A policy under check: how to build it, what to ask it, and how two of its answers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from grpokit.policy import Policy
+from grpokit.sampling import derive_seeds
+from grpokit.types import Decisions, Prompt, Rollout, Seeds
+
+FIRST_GROUP = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What the checks of a policy know.
+
+    Attributes:
+        factory: builds the policy anew, always with the same weights.
+        prompts: P prompts that it can read.
+        group_size: G.
+        tolerance: the largest difference of log-probs that counts as equal.
+        decode: rollout -> its outputs from the trace alone, one per row, or None.
+        decisions: rollout -> the drawn values [B, T, ...] of Gaussian decisions, or None.
+    """
+
+    factory: Callable[[], Policy]
+    prompts: Sequence[Prompt]
+    group_size: int
+    tolerance: float
+    decode: Callable[[Rollout], Sequence[Any]] | None
+    decisions: Callable[[Rollout], Tensor] | None
+
+    def seeds(self, *, step: int = 0, group_size: int | None = None) -> Seeds:
+        """Seeds for all prompts."""
+        size = self.group_size if group_size is None else group_size
+        return derive_seeds(
+            3, stream="train", step=step, prompts=len(self.prompts), group_size=size, first_group=FIRST_GROUP
+        )
+
+    def rollout(self, policy: Policy, *, seeds: Seeds | None = None, evaluate: bool = False) -> Rollout:
+        """Draw for all prompts."""
+        seeds = self.seeds() if seeds is None else seeds
+        size = len(seeds.row) // len(seeds.group)
+        with torch.no_grad():
+            return policy.rollout(self.prompts, size, seeds=seeds, evaluate=evaluate)
+
+    def alone(self, policy: Policy, seeds: Seeds, p: int, rows: slice) -> Rollout:
+        """Draw some rows of one prompt, with the seeds that they have in the whole batch."""
+        part = Seeds(row=seeds.row[rows], group=seeds.group[p : p + 1], group_ids=seeds.group_ids[p : p + 1])
+        with torch.no_grad():
+            return policy.rollout([self.prompts[p]], len(part.row), seeds=part)
+
+
+def all_logprobs(policy: Policy, rollout: Rollout) -> Tensor:
+    """The log-probs of all decisions, [B, T], slice by slice and without gradient."""
+    logprobs = torch.full_like(rollout.old.logprobs, torch.nan)
+    with torch.no_grad():
+        for steps in policy.slices(rollout):
+            logprobs[:, steps] = policy.logprobs(rollout, steps).logprobs.to(logprobs)
+    return logprobs
+
+
+def views(policy: Policy, rollout: Rollout) -> list[tuple[slice, Decisions]]:
+    """Every slice with its decisions, with gradient."""
+    return [(steps, policy.logprobs(rollout, steps)) for steps in policy.slices(rollout)]
+
+
+def gap(a: Tensor, b: Tensor, mask: Tensor) -> float:
+    """The largest difference where the mask is True; infinity where a number is not finite."""
+    difference = (a - b).abs()[mask]
+    return 0.0 if not len(difference) else float(difference.nan_to_num(nan=torch.inf).max())
+
+
+def parameters(policy: Policy) -> dict[str, nn.Parameter]:
+    """The trainable parameters by name."""
+    return {
+        f"{name}.{key}": p
+        for name, module in policy.modules().items()
+        for key, p in module.named_parameters()
+        if p.requires_grad
+    }
+
+
+def perturb(policy: Policy, seed: int = 1) -> None:
+    """Move every trainable parameter a little, in place, as an optimizer does."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in parameters(policy).values():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator).to(p) * p.abs().mean().clamp(min=0.1))
+
+
+def same_decisions(a: Rollout, i: int, b: Rollout, j: int, tolerance: float) -> bool:
+    """Whether row i of a and row j of b hold the same decisions, as far as the trace shows under the mask."""
+    if int(a.mask[i].sum()) != int(b.mask[j].sum()):
+        return False
+    if not torch.allclose(
+        a.old.logprobs[i][a.mask[i]], b.old.logprobs[j][b.mask[j]], rtol=0, atol=tolerance, equal_nan=True
+    ):
+        return False
+    return all(
+        _close(_decided(x, a.mask, i), _decided(b.trace.per_row[name], b.mask, j), tolerance)
+        for name, x in a.trace.per_row.items()
+        if name in b.trace.per_row
+    )
+
+
+def _decided(x: Tensor, mask: Tensor, row: int) -> Tensor:
+    return x[row][mask[row].to(x.device)] if x.ndim > 1 and x.shape[1] == mask.shape[1] else x[row]
+
+
+def _close(x: Tensor, y: Tensor, tolerance: float) -> bool:
+    if x.shape != y.shape:  # padded to the longest row of its batch
+        return True
+    if x.is_floating_point():
+        return torch.allclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True)
+    return torch.equal(x, y)
+
+
+def same_output(a: Any, b: Any) -> bool:
+    """Whether two outputs are the same: pictures by their bytes, numbers to rounding."""
+    from PIL import Image
+
+    if isinstance(a, Image.Image) and isinstance(b, Image.Image):
+        return (a.mode, a.size, a.tobytes()) == (b.mode, b.size, b.tobytes())
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return _close(a, b, 1e-4)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same_output, a, b))
+    if isinstance(a, float) and isinstance(b, float):
+        return abs(a - b) <= 1e-4 * max(1.0, abs(a))
+    return type(a) is type(b) and bool(a == b)

@@ -1,0 +1,102 @@
+"""The checks that every policy passes, as one generator: each rule of `grpokit.policy.Policy` has at least one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from grpokit.errors import UsageError
+from grpokit.testing.check import Check, common_checks
+from grpokit.types import Prompt, Rollout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from grpokit.policy import Policy
+
+
+def policy_checks(
+    factory: Callable[[], Policy],
+    prompts: Iterable[str | Prompt],
+    *,
+    group_size: int = 4,
+    tolerance: float = 1e-4,
+    decode: Callable[[Rollout], Sequence[Any]] | None = None,
+    decisions: Callable[[Rollout], Tensor] | None = None,
+    learn: bool = False,
+    learn_steps: int = 40,
+    learning_rate: float = 3e-3,
+    params: Mapping[str, Any] | None = None,
+    module: str | None = None,
+) -> Iterator[Check]:
+    """Yield the checks of a policy. Nothing is built before a check runs.
+
+    Args:
+        factory: builds the policy anew, always with the same weights; a policy's class will do.
+        prompts: at least two that it can read.
+        group_size: samples per prompt, at least 2.
+        tolerance: the largest difference of log-probs that counts as equal; 1e-4 suits fp32.
+        decode: rollout -> the outputs [B] made anew from the trace alone; with it `scored-is-sampled` is exact.
+        decisions: rollout -> the drawn values [B, T, ...] of Gaussian decisions; with it `gaussian` is exact.
+        learn: add the slow check `learns`.
+        learn_steps: its updates.
+        learning_rate: its learning rate.
+        params: the parameters that a config gives to the factory.
+        module: the plugin's module behind the entry point, which must import nothing heavy.
+
+    Raises:
+        UsageError: fewer than two prompts, or a group of one.
+    """
+    given = [Prompt(text=p) if isinstance(p, str) else p for p in prompts]
+    if len(given) < 2 or group_size < 2:
+        raise UsageError(
+            f"A policy's checks need at least two prompts and two samples per prompt; got {len(given)} prompts and "
+            f"group_size={group_size}."
+        )
+    for name, summary, home, test in _CHECKS:
+        run = partial(
+            _run, home, test,
+            factory=factory, prompts=given, group_size=group_size, tolerance=tolerance, decode=decode,
+            decisions=decisions,
+        )  # fmt: skip
+        if name != "learns":
+            yield Check(name=name, summary=summary, test=run)
+        elif learn:
+            slow = partial(run, steps=learn_steps, learning_rate=learning_rate)
+            yield Check(name=name, summary=summary, test=slow, slow=True)
+    yield from common_checks(params or {}, module)
+
+
+_CHECKS = (
+    ("protocol", "the policy has the methods of the contract", "logprobs", "protocol"),
+    ("shapes", "groups, samples, masks and log-probs have their form", "rollout", "shapes"),
+    ("ratio-is-one", "logprobs right after rollout gives the rollout's log-probs", "logprobs", "ratio_is_one"),
+    ("scored-is-sampled", "an output is decoded from its own decisions", "rollout", "scored_is_sampled"),
+    ("rows-independent", "a row's log-probs do not depend on its batch", "logprobs", "rows_independent"),
+    ("batch-size", "a rollout does not depend on the batch size", "rollout", "batch_size"),
+    ("joined", "rows drawn apart can be scored together", "rollout", "joined"),
+    ("seeded", "the seeds, and nothing else, decide the rollout", "rollout", "seeded"),
+    ("global-rng", "global random states are left alone", "rollout", "global_rng"),
+    ("logprobs-repeat", "two calls are equal to the bit", "logprobs", "logprobs_repeat"),
+    ("mask", "nothing under the mask counts", "logprobs", "masked_out"),
+    ("slices", "step slices partition the decisions", "logprobs", "slices"),
+    ("gaussian", "log-probs agree with mean and std, where there are any", "logprobs", "gaussian"),
+    ("gradient", "every trainable parameter gets a gradient", "logprobs", "gradient"),
+    ("reference", "the reference is frozen, and the policy restored", "logprobs", "reference"),
+    ("save-load", "what save wrote, load restores", "logprobs", "save_load"),
+    ("evaluate", "evaluation is seeded and changes nothing", "rollout", "evaluation"),
+    ("learns", "a toy reward rises", "logprobs", "learns"),
+)
+
+
+def _run(home: str, test: str, *, steps: int = 0, learning_rate: float = 0.0, **known: Any) -> None:
+    from grpokit.testing.policy import logprob_checks, rollout_checks
+    from grpokit.testing.policy.case import Case
+
+    function = getattr({"rollout": rollout_checks, "logprobs": logprob_checks}[home], test)
+    case = Case(**known)
+    if test == "learns":
+        function(case, steps, learning_rate)
+    else:
+        function(case)

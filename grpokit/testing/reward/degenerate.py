@@ -1,0 +1,133 @@
+"""Outputs that a policy makes now and then and that nobody wrote a test for: tiny, huge, blank, of odd modes.
+
+A reward may score each of them, say NaN, or refuse it with a `GrpokitError`. Anything else would stop a run after
+hours, so anything else fails. So does a number that comes with numpy's warning of a mean of nothing or a division by
+0: `min(1.0, nan)` is 1.0, and a best score for a broken picture is what a policy would learn.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpokit.errors import GrpokitError
+from grpokit.rewards.scoring import Reward
+from grpokit.testing.check import expect
+from grpokit.types import Sample
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+UNSOUND = re.compile("invalid value|empty slice|divide by zero|degrees of freedom", re.IGNORECASE)
+"""What numpy warns of where its result is NaN or infinite."""
+
+MEMORY = 2**30
+"""Bytes that scoring a picture of 4096 x 1024 pixels may take at its peak: some eighty times the picture's own."""
+
+TEXTS = {
+    "an empty text": "",
+    "white space": " \n\t ",
+    "100 kB of one letter": "x" * 100_000,
+    "100 kB of words and numbers": "one 2, " * 14_286,
+    "emoji": "\U0001f469\u200d\U0001f680\U0001f3f3\ufe0f\u200d\U0001f308 12",
+    "a text with NUL": "12\x0012",
+    "right-to-left text": "\u202b\u0634\u0645\u0633 12 \u05e9\u05de\u05e9\u202c",
+}
+
+
+def pictures() -> Iterator[tuple[str, Image]]:
+    """Pictures of odd sizes and modes, each with what it is."""
+    from PIL import Image
+
+    gray = Image.linear_gradient("L").resize((48, 32))
+    yield "a picture of 1 x 1 pixels", Image.new("RGB", (1, 1), "red")
+    yield "a picture of 1 x 64 pixels", Image.new("RGB", (1, 64), "red")
+    yield "a picture of 64 x 1 pixels", Image.new("RGB", (64, 1), "red")
+    yield "an all black picture", Image.new("RGB", (48, 32), "black")
+    yield "an all white picture", Image.new("RGB", (48, 32), "white")
+    for mode, what in (
+        ("1", "black and white"),
+        ("L", "grayscale"),
+        ("LA", "grayscale with transparency"),
+        ("P", "palette"),
+        ("RGBA", "RGBA"),
+        ("CMYK", "CMYK"),
+    ):
+        yield f"a picture of mode {mode!r} ({what})", gray.convert(mode)
+    yield "a transparent picture", Image.new("RGBA", (48, 32), (255, 0, 0, 0))
+    deep = Image.new("I;16", (48, 32))
+    deep.putdata([40 * i for i in range(48 * 32)])
+    yield "a picture of mode 'I;16' (16-bit gray)", deep
+
+
+def check_pictures(reward: Reward, sample: Sample) -> None:
+    """Score each of `pictures`, and one of 4096 x 1024 pixels within `MEMORY`, in the place of a sample's output."""
+    from PIL import Image
+
+    for what, picture in pictures():
+        _one(reward, replace(sample, output=picture), what)
+    huge = Image.effect_mandelbrot((4096, 1024), (-3.0, -2.5, 2.0, 2.5), 10).convert("RGB")
+    taken = _memory(reward, replace(sample, output=huge), "a picture of 4096 x 1024 pixels")
+    expect(taken <= MEMORY, f"at most {MEMORY / 2**20:,.0f} MiB of memory for a picture of 4096 x 1024 pixels",
+           f"{taken / 2**20:,.0f} MiB", "a computation at full size; bring pictures to a fixed size first")  # fmt: skip
+
+
+def check_texts(reward: Reward, sample: Sample) -> None:
+    """Score each of `TEXTS` in the place of a sample's output."""
+    for what, text in TEXTS.items():
+        _one(reward, replace(sample, output=text), what)
+
+
+def _one(reward: Reward, sample: Sample, what: str) -> None:
+    values: Sequence[Any] = ()
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")  # numpy's come once per line of code otherwise
+            values = [float(x) for x in reward([sample])]
+    except GrpokitError:
+        return
+    except (Exception, SystemExit) as error:  # whatever comes is the finding
+        expect(False, f"a number, NaN or a GrpokitError for {what}", repr(error),
+               "a size, mode or length that was not thought of; grpokit.images.to_rgb reads every mode")  # fmt: skip
+    expect(len(values) == 1 and not math.isinf(values[0]), f"a finite number or NaN for {what}", f"{values}",
+           "a division by a spread or a length that is 0")  # fmt: skip
+    unsound = [w for w in warned if issubclass(w.category, RuntimeWarning) and UNSOUND.search(str(w.message))]
+    if unsound and not math.isnan(values[0]):
+        came = f'the score {values[0]} after numpy\'s warning "{unsound[0].message}"'
+        expect(False, f"a score that stands on no NaN, or NaN itself, for {what}", came,
+               "a NaN that min(), max() or a comparison swallows; look for it first (math.isnan), or say "
+               "numpy.errstate where it is meant")  # fmt: skip
+
+
+def _memory(reward: Reward, sample: Sample, what: str) -> int:
+    """Bytes by which the process grew at its peak while a sample was scored."""
+    status = Path("/proc/self/status")
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    except OSError:  # elsewhere the peak since the start is all that there is
+        before = _highest()
+        _one(reward, sample, what)
+        return _highest() - before
+    before = _field(status, "VmRSS")
+    _one(reward, sample, what)
+    return _field(status, "VmHWM") - before
+
+
+def _field(status: Path, name: str) -> int:
+    found = re.search(rf"^{name}:\s*(\d+) kB", status.read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _highest() -> int:
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return highest if sys.platform == "darwin" else highest * 1024

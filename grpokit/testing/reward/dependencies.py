@@ -1,0 +1,218 @@
+"""Dependencies of a reward: its distribution declares them, and who lacks one sees the command that brings it.
+
+Another Python gets an import hook that refuses the third-party packages which the plugin's distribution declares, and
+builds the reward. Packages that grpokit itself needs are left alone: nobody has grpokit without them. What a reward
+imports is read from its distribution's own files, and not found by importing, so that an engine in a function counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from grpokit import registry
+from grpokit.registry.specs import RewardSpec
+from grpokit.testing.check import NotChecked, expect, in_new_python
+
+_FAILED = re.compile(r"\b(ImportError|ModuleNotFoundError|Exception|BaseException)\b")
+_NAME = re.compile(r"([\w.-]+)\s*(?:\[([^\]]*)\])?")  # of a line such as "grpokit[ocr]>=0.1; python_version > '3'"
+_EXTRA = re.compile(r""";.*\bextra\s*==\s*['"]([\w.-]+)""")
+
+_CODE = """
+import json, sys
+blocked, name, params = json.loads({given!r})
+class Refuses:
+    def find_spec(self, module, path=None, target=None):
+        if module.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {{module!r}}", name=module)
+sys.meta_path.insert(0, Refuses())
+from grpokit import registry
+from grpokit.errors import GrpokitError
+try:
+    registry.create("reward", name, params)
+except GrpokitError as error:
+    print("said", error)
+except Exception as error:
+    print("raised", repr(error))
+else:
+    print("built")
+"""
+
+
+def check_missing(spec: RewardSpec, params: Mapping[str, Any]) -> None:
+    """Build a reward without its third-party packages; the message must hold the spec's `install`."""
+    plugin = brought_by(spec)
+    if plugin is None:
+        raise NotChecked(f"no installed plugin announces the reward '{spec.name}'")
+    blocked = third_party(plugin.package)
+    if not blocked:
+        raise NotChecked(f"{plugin.package} declares no package beyond those of grpokit")
+    given = json.dumps([blocked, f"{plugin.name}:{spec.name}", dict(params)], default=str)
+    done = in_new_python(_CODE.format(given=given))
+    said = done.stdout.strip() or done.stderr.strip()[-400:]
+    expect(
+        said.startswith("said") and spec.install in said,
+        f"that building the reward without {', '.join(blocked)} says {spec.install!r}",
+        {"built": "a reward that was built and would fail later"}.get(said, said.removeprefix("said ")),
+        "an import inside a function, or a try around it; import at the top of the factory's module",
+    )
+
+
+def brought_by(spec: RewardSpec) -> registry.Plugin | None:
+    """The installed plugin that announces a reward."""
+    found = [p for p, s in registry.installed("reward") if (s.name, s.factory) == (spec.name, spec.factory)]
+    return found[0] if found else None
+
+
+def check_declared(spec: RewardSpec) -> None:
+    """Each package that the reward's own modules import is declared, as a dependency or in an extra."""
+    plugin = brought_by(spec)
+    if plugin is None:
+        raise NotChecked(f"no installed plugin announces the reward '{spec.name}'")
+    for module, package, place in undeclared(plugin.package, spec.factory.partition(":")[0]):
+        named = f"'{module}'" + (f" of {package}" if package != module else "")
+        expect(False, f"that {plugin.package} declares each package that '{spec.name}' imports",
+               f"{named} in {place}, which it does not declare",
+               f"a package that happens to be here; add {package!r} to dependencies in pyproject.toml and install it "
+               "again")  # fmt: skip
+
+
+def undeclared(package: str, module: str) -> list[tuple[str, str, str]]:
+    """What a module, and those of its own distribution that it imports, import from distributions not declared.
+
+    Imports for type checkers only are left out, and those after `find_spec` or in a `try` or a `suppress` that catches
+    their failure. `cv2` of opencv-python-headless is fine where opencv-python is declared and not installed.
+
+    Args:
+        package: the distribution.
+        module: the dotted name at which to begin; none is imported.
+
+    Returns:
+        Per distribution that is missing in its metadata: the module imported, the distribution, and the file with the
+        line. What grpokit needs counts as declared, and so do extras.
+    """
+    homes = importlib.metadata.packages_distributions()
+    fine = _required(package, extras=True) | _required("grpokit") | {"grpokit", _canonical(package)}
+    absent = {name.partition("-")[0] for name in fine if not _installed(name)}
+    own = {top for top, names in homes.items() if _canonical(package) in map(_canonical, names)}
+    found: dict[str, tuple[str, str, str]] = {}
+    top = module.partition(".")[0]
+    others = own and top not in own and homes.get(top)  # its imports are for that distribution to declare
+    for name, place in [(top, "its spec's factory")] if others else _imported(module, own | {top}):
+        names = homes.get(name, [])
+        known = {_canonical(n) for n in names}
+        variant = absent & {n.partition("-")[0] for n in known}
+        if names and name not in sys.stdlib_module_names and not fine & known and not variant:
+            found.setdefault(names[0], (name, names[0], place))
+    return list(found.values())
+
+
+def _imported(module: str, own: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The other top-level modules that a module and its own distribution's import, each with its place."""
+    waiting, seen = [module], set()
+    while waiting:
+        name = waiting.pop()
+        path = None if name in seen else _file(name)
+        seen.add(name)
+        if path is None:  # a class or function in a module, or compiled code
+            continue
+        parent = name.rpartition(".")[0]
+        waiting += [parent] if parent else []
+        package = name if path.name == "__init__.py" else parent
+        for found, line in _imports(ast.parse(path.read_bytes()), package):
+            top = found.partition(".")[0]
+            if top in own:
+                waiting.append(found)
+            else:
+                yield top, f"{path.name}, line {line}"
+
+
+def _file(module: str) -> Path | None:
+    """The source file of a module, found without importing anything."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        return None
+    folders = spec.submodule_search_locations
+    if folders is None:
+        return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") and not rest else None
+    paths = [Path(folder, *rest) for folder in folders]
+    tried = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
+    return next((file for file in tried if file.is_file()), None)
+
+
+def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, int]]:
+    """The dotted names that a tree imports, each with its line; of `from a import b` both a and a.b."""
+    inside: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.Import):
+        yield from ((alias.name, node.lineno) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+        name = ".".join(filter(None, (base, node.module)))
+        yield name, node.lineno
+        yield from ((f"{name}.{alias.name}", node.lineno) for alias in node.names)
+    elif isinstance(node, ast.Try) and any(map(_catches, node.handlers)):
+        inside = [*node.handlers, *node.orelse, *node.finalbody]
+    elif isinstance(node, ast.With) and any(map(_suppresses, node.items)):
+        inside = []
+    elif isinstance(node, ast.If) and re.search(r"\b(TYPE_CHECKING|find_spec)\b", ast.unparse(node.test)):
+        inside = node.orelse
+    for part in inside:
+        yield from _imports(part, package)
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler catches an import that fails."""
+    return handler.type is None or _FAILED.search(ast.unparse(handler.type)) is not None
+
+
+def _suppresses(item: ast.withitem) -> bool:
+    """Whether `contextlib.suppress` passes over an import that fails."""
+    written = ast.unparse(item.context_expr)
+    return "suppress(" in written and _FAILED.search(written) is not None
+
+
+def third_party(package: str) -> list[str]:
+    """The top-level modules of the packages that a distribution declares and grpokit does not, without extras."""
+    ours = _required("grpokit") | {"grpokit"}
+    wanted = {name for name in _required(package) - ours if not name.startswith("grpokit-")}
+    modules = importlib.metadata.packages_distributions()
+    return sorted(m for m, names in modules.items() if {_canonical(n) for n in names} & wanted)
+
+
+def _required(package: str, *, extras: bool = False) -> set[str]:
+    """The distributions that one declares, with those that the extras it names bring, and if asked its own extras."""
+    lines = importlib.metadata.requires(package) or []
+    found: set[str] = set()
+    for line in lines:
+        name, asked = _NAME.match(line).groups("")  # type: ignore[union-attr]
+        if extras or not _EXTRA.search(line):
+            found.add(_canonical(name))
+            found |= _brought(name, {_canonical(extra) for extra in re.findall(r"[\w.-]+", asked)})
+    return found
+
+
+def _brought(package: str, extras: Collection[str]) -> set[str]:
+    """The distributions that some extras of one bring."""
+    lines = importlib.metadata.requires(package) or [] if extras and _installed(package) else []
+    named = {line: _EXTRA.search(line) for line in lines}
+    own = [line for line, extra in named.items() if extra and _canonical(extra[1]) in extras]
+    return {_canonical(_NAME.match(line)[1]) for line in own}  # type: ignore[index]
+
+
+def _installed(package: str) -> bool:
+    try:
+        return bool(importlib.metadata.distribution(package))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

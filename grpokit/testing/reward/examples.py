@@ -1,0 +1,150 @@
+"""Samples to check a reward on when nobody brought any: those of its spec, or built-in ones.
+
+A spec's examples are pairs (better, worse); they are also a check of their own. Built-in samples are signs with a word
+for rewards of pictures, and answers to a sum for rewards of texts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from grpokit.errors import UsageError
+from grpokit.registry.specs import RewardSpec
+from grpokit.rewards.scoring import Reward
+from grpokit.testing.check import NotChecked, expect
+from grpokit.types import Prompt, Sample
+
+_TEXTS = ("12", "the answer is 12", "<think>5+7=12</think><answer>12</answer>", "thirteen", "", "x" * 200)
+_KEYS = ("output", "prompt", "target", "image", "meta")
+
+
+def example_samples(accepts: Collection[str]) -> list[Sample]:
+    """Six samples in three groups, each with a target.
+
+    Args:
+        accepts: the kinds of output that the reward can score (`RewardSpec.accepts`).
+
+    Raises:
+        UsageError: neither "text" nor "image" is among them.
+    """
+    if "text" in accepts and "image" not in accepts:
+        prompt = Prompt(text='What is 5 + 7? Write "12".', target="12")
+        return [Sample(prompt=prompt, output=text, group=i // 2) for i, text in enumerate(_TEXTS)]
+    if "image" in accepts:
+        return [sample for group, word in enumerate(("CAT", "DOG", "12")) for sample in _pictures(word, group)]
+    raise UsageError(f"There are no example samples of {', '.join(accepts) or 'no kind'}: give samples of your own.")
+
+
+def _pictures(word: str, group: int) -> list[Sample]:
+    from PIL import Image, ImageDraw
+
+    def sign(text: str, ink: str) -> Image.Image:
+        picture = Image.new("RGB", (64, 32), "white")
+        ImageDraw.Draw(picture).text((8, 8), text, fill=ink)
+        return picture
+
+    right = sign(word, "black")  # the target, and the source of a reward for editing
+    prompt = Prompt(text=f'a sign that says "{word}"', target=right, image=right)
+    return [Sample(prompt=prompt, output=sign(text, "navy"), group=group) for text in (word, word[::-1])]
+
+
+def accepted(reward: Reward) -> frozenset[str]:
+    """The kinds of output that a reward without a spec takes, found by calling it with built-in samples.
+
+    A kind that it refuses, or of which it scores nothing, is left out; where that leaves none, it is "text".
+    """
+    found = set()
+    for kind in ("text", "image"):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a kind that may not be the reward's
+                values = [float(x) for x in reward(example_samples({kind}))]
+        except (Exception, SystemExit):  # refused; the check `wrong-type` says whether clearly enough
+            continue
+        if any(math.isfinite(x) for x in values):
+            found.add(kind)
+    return frozenset(found or {"text"})
+
+
+def samples_for(accepts: Collection[str], spec: RewardSpec | None) -> list[Sample]:
+    """A spec's examples as samples, a group per pair; built-in ones where it has none."""
+    pairs = spec_examples(spec) if spec is not None else []
+    if not pairs:
+        return example_samples(accepts)
+    if len(pairs) == 1:  # checks compare groups
+        pairs = [*pairs, (pairs[0][1], pairs[0][0])]
+    return [Sample(prompt=s.prompt, output=s.output, group=group) for group, pair in enumerate(pairs) for s in pair]
+
+
+def spec_examples(spec: RewardSpec) -> list[tuple[Sample, Sample]]:
+    """The pairs (better, worse) of a spec as samples; a function that it names is called.
+
+    Raises:
+        UsageError: what it announces cannot be read as such pairs.
+    """
+    pairs: Any = spec.examples
+    if isinstance(pairs, str):
+        pairs = _function(spec.name, pairs)()
+    return [
+        (
+            _sample(spec.name, better, f"the better side of pair {i}"),
+            _sample(spec.name, worse, f"the worse side of {i}"),
+        )
+        for i, (better, worse) in enumerate(map(_pair(spec.name), pairs))
+    ]
+
+
+def check_examples(reward: Reward, spec: RewardSpec, params: Mapping[str, Any]) -> None:
+    """The better side of each pair scores more than the worse one."""
+    for number, pair in enumerate(spec_examples(spec)):
+        better, worse = (float(reward([sample])[0]) for sample in pair)
+        holds = math.isfinite(better) and math.isfinite(worse) and better > worse
+        if not holds and params:  # examples are written for the defaults
+            raise NotChecked(f"pair {number} of the spec's examples ({better} and {worse}) may need other parameters")
+        expect(holds, f"a higher score for the better side of pair {number} of the spec's examples",
+               f"{better} for {brief(pair[0].output)} and {worse} for {brief(pair[1].output)}",
+               "a sign that is the wrong way round, or examples that lack what the reward reads")  # fmt: skip
+
+
+def _function(name: str, path: str) -> Callable[[], Any]:
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"The examples of the reward '{name}' name '{path}', which cannot be imported: {error}."
+        ) from (error)
+    if not callable(found):
+        raise UsageError(f"The examples of the reward '{name}' name '{path}', which is no function.")
+    return found  # type: ignore[no-any-return]
+
+
+def _pair(name: str) -> Callable[[Any], tuple[Any, Any]]:
+    def read(pair: Any) -> tuple[Any, Any]:
+        if isinstance(pair, Mapping) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise UsageError(f"The examples of the reward '{name}' must be pairs (better, worse), got {brief(pair)}.")
+        return pair[0], pair[1]
+
+    return read
+
+
+def _sample(name: str, side: Any, which: str) -> Sample:
+    if not isinstance(side, Mapping) or "output" not in side or not set(side) <= set(_KEYS):
+        raise UsageError(
+            f"The examples of the reward '{name}': expected a mapping with 'output' and possibly "
+            f"{', '.join(_KEYS[1:])} as {which}, got {brief(side)}."
+        )
+    prompt = Prompt(
+        text=side.get("prompt", ""), target=side.get("target"), image=side.get("image"), meta=side.get("meta", {})
+    )
+    return Sample(prompt=prompt, output=side["output"], group=0)
+
+
+def brief(value: Any) -> str:
+    """A value as messages show it."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

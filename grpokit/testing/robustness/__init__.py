@@ -1,0 +1,1 @@
+"""How easily a reward is fooled: its ladder."""

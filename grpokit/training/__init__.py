@@ -1,0 +1,1 @@
+"""What a training step uses; `grpokit.trainer` puts it together. Private, except where the API page names it."""

@@ -1,0 +1,97 @@
+"""Sets up accelerate: device, mixed precision, trackers.
+
+The only file that knows how accelerate keeps its state. Modules are not wrapped by it: the trainer autocasts around
+rollout, logprobs and reference, and asks accelerate for the backward pass, the loss scaler and the trackers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+
+from grpokit.errors import UsageError
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def find(device: str) -> torch.device:
+    """Where a policy is to be.
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+
+    Raises:
+        UsageError: it is not there.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device is 'cuda', but torch finds no CUDA device. Use device: auto or cpu.")
+    return torch.device("cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda")
+
+
+def place(modules: Mapping[str, torch.nn.Module], device: torch.device) -> None:
+    """Move modules to a device, unless all their parameters are there."""
+    for module in modules.values():
+        if any(p.device != device for p in module.parameters()):
+            module.to(device)
+
+
+def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManager[Any]:
+    """The context in which a policy computes; accelerate's own would follow the last trainer that was made.
+
+    Args:
+        device: where the policy is.
+        mixed_precision: "no", "bf16" or "fp16".
+    """
+    return torch.autocast(device.type, _DTYPES[mixed_precision]) if mixed_precision in _DTYPES else nullcontext()
+
+
+def make_accelerator(
+    mixed_precision: str, device: str, trackers: Sequence[str], folder: Path | str | None
+) -> Accelerator:
+    """Set up accelerate for one process.
+
+    Args:
+        mixed_precision: "no", "bf16" or "fp16".
+        device: "auto", "cpu" or "cuda".
+        trackers: accelerate's trackers, by name.
+        folder: where trackers write.
+
+    Raises:
+        UsageError: several processes, a device or precision that is not there, a tracker that is not installed.
+    """
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world > 1:
+        raise UsageError(
+            f"The world size is {world}: this version of grpokit trains in one process. Start it without torchrun "
+            "or accelerate launch, on one GPU."
+        )
+    on_cpu = find(device).type == "cpu"
+    if mixed_precision not in ("no", *_DTYPES):
+        raise UsageError(f"mixed_precision must be 'no', 'bf16' or 'fp16', got {mixed_precision!r}.")
+    if mixed_precision == "fp16" and on_cpu:
+        raise UsageError("mixed_precision 'fp16' needs a GPU; on a CPU use 'no'.")
+    if trackers and folder is None:
+        raise UsageError(f"Trackers ({', '.join(trackers)}) need a folder to log into.")
+    AcceleratorState._reset_state(reset_partial_state=True)  # a notebook may build several trainers in turn
+    try:
+        accelerator = Accelerator(
+            mixed_precision=mixed_precision, cpu=on_cpu, log_with=list(trackers) or None, project_dir=folder
+        )
+    except ValueError as error:
+        raise UsageError(f"The devices or trackers cannot be set up: {error}") from error
+    accelerator.gradient_accumulation_steps = 1  # the environment may say otherwise, and every loss would shrink
+    if trackers:
+        accelerator.init_trackers("grpokit")
+        missing = sorted(set(trackers) - {tracker.name for tracker in accelerator.trackers})
+        if missing:
+            raise UsageError(f"Tracker '{missing[0]}' is not installed. Run: pip install {missing[0]}")
+    return accelerator

@@ -1,0 +1,179 @@
+"""What a training step measures: phase times, tallies of per-decision statistics, reward statistics.
+
+Sums stay on the device until the end of the step, so that measuring does not make a GPU wait. Names follow TRL's
+where the meaning is the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import resource
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from grpokit.advantages import zero_std_groups
+from grpokit.rewards.scoring import Scores, weighted_sum
+
+
+class Stopwatch:
+    """Seconds per named phase; on CUDA each edge waits for the device, so that a phase gets its own work."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.start = time.perf_counter()
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Add the time spent inside the context to `phase`."""
+        start = self._now()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += self._now() - start
+
+    def total(self) -> float:
+        """Seconds since the stopwatch was made."""
+        return self._now() - self.start
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+class Tally:
+    """Means and maxima of [b, t] statistics over all real decisions that were seen."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, Tensor] = {}
+        self._max: dict[str, Tensor] = {}
+        self._min: dict[str, Tensor] = {}
+
+    def add(self, name: str, values: Tensor, mask: Tensor) -> None:
+        """Count `values` [b, t] where `mask` [b, t] is True."""
+        kept = torch.where(mask, values.detach().double(), 0.0)
+        zero = kept.new_zeros(())
+        self._sums[name] = self._sums.get(name, zero) + kept.sum()
+        self._counts[name] = self._counts.get(name, zero) + mask.sum()
+        if kept.numel():
+            top = torch.where(mask, values.detach().double(), -torch.inf).max()
+            low = torch.where(mask, values.detach().double(), torch.inf).min()
+            self._max[name] = torch.maximum(self._max[name], top) if name in self._max else top
+            self._min[name] = torch.minimum(self._min[name], low) if name in self._min else low
+
+    def merge(self, other: Tally) -> None:
+        """Count what another tally has seen."""
+        for name, total in other._sums.items():
+            zero = total.new_zeros(())
+            self._sums[name] = self._sums.get(name, zero) + total
+            self._counts[name] = self._counts.get(name, zero.long()) + other._counts[name]
+        for name, top in other._max.items():
+            self._max[name] = torch.maximum(self._max.get(name, top), top)
+            self._min[name] = torch.minimum(self._min.get(name, other._min[name]), other._min[name])
+
+    def means(self) -> dict[str, float]:
+        """Name -> mean over decisions."""
+        return {name: float(total / self._counts[name].clamp(min=1)) for name, total in self._sums.items()}
+
+    def extremes(self, name: str) -> tuple[float, float]:
+        """The smallest and the largest value seen; NaN where there was none."""
+        if name not in self._max or not bool(self._max[name].isfinite()):
+            return math.nan, math.nan
+        return float(self._min[name]), float(self._max[name])
+
+
+def reward_metrics(scores: Scores, groups: Tensor, advantages: Tensor) -> dict[str, float]:
+    """Statistics of the rewards and advantages of one rollout.
+
+    Args:
+        scores: of B samples.
+        groups: [B] group ids.
+        advantages: [B] or [B, T].
+    """
+    total, trained = scores.total, scores.trained
+    known = ~total.isnan()
+    quiet = zero_std_groups(trained.matrix, trained.weights, groups)
+    own = [weighted_sum(trained.matrix[groups == g], trained.weights) for g in groups.unique()]  # gaps as in `quiet`
+    stds = [float(part.std()) if len(part) > 1 else 0.0 for part in (x[~x.isnan()] for x in own)]
+    metrics = {
+        "reward": float(total[known].mean()) if bool(known.any()) else float("nan"),
+        "reward_std": sum(stds) / len(stds),
+        "frac_reward_zero_std": float(quiet.double().mean()),
+        "unscored_rows": float((~known).sum()),
+        "advantage/mean": float(advantages.mean()),
+        "advantage/std": float(advantages.std()),
+        "advantage/abs_max": float(advantages.abs().max()),
+    }
+    columns = zip(scores.names, scores.matrix.T, scores.seconds, scores.failed, scores.asked, strict=True)
+    for name, column, seconds, failed, asked in columns:
+        if not asked:
+            continue
+        kept = column[~column.isnan()]
+        metrics[f"rewards/{name}/mean"] = float(kept.mean()) if len(kept) else float("nan")
+        metrics[f"rewards/{name}/std"] = float(kept.std()) if len(kept) > 1 else 0.0
+        metrics[f"rewards/{name}/unscored"] = float(len(column) - len(kept))
+        metrics[f"rewards/{name}/failed"] = float(failed)
+        metrics[f"rewards/{name}/seconds"] = seconds
+    measured = [i for i, asked in enumerate(scores.asked) if asked]
+    for i, j in itertools.combinations(measured, 2):
+        found = correlation(scores.matrix[:, i], scores.matrix[:, j], groups)
+        if not math.isnan(found):
+            metrics[f"correlation/{scores.names[i]}/{scores.names[j]}"] = found
+    return metrics
+
+
+def correlation(x: Tensor, y: Tensor, groups: Tensor) -> float:
+    """Pearson's, of two rewards' deviations from their group's mean, which is all that advantages are made of.
+
+    Args:
+        x: [B] scores, NaN where there is none.
+        y: [B] scores of another reward.
+        groups: [B] group ids.
+
+    Returns:
+        -1 (they pull apart) to 1 (they say the same); NaN where one of them is constant inside all groups.
+    """
+    both = ~(x.isnan() | y.isnan())
+    if not bool(both.any()):
+        return math.nan
+    pair, ids = torch.stack([x[both], y[both]]), groups[both].unique(return_inverse=True)[1]  # [2, b], [b]
+    sums = torch.zeros(2, int(ids.max()) + 1, dtype=pair.dtype).index_add_(1, ids, pair)
+    deviations = pair - (sums / ids.bincount())[:, ids]
+    spread = deviations.norm(dim=1)
+    if bool((spread <= 1e-12 * pair.abs().amax(1)).any()):
+        return math.nan
+    a, b = deviations / spread[:, None]
+    return float(a @ b)
+
+
+def decision_metrics(tally: Tally) -> dict[str, float]:
+    """Statistics of the decisions of one step, under their public names."""
+    means = tally.means()
+    names: Mapping[str, str] = {
+        "kl": "kl",
+        "entropy": "entropy",
+        "clip_low": "clip_ratio/low_mean",
+        "clip_high": "clip_ratio/high_mean",
+        "gap": "logprob_diff/mean",
+    }
+    metrics = {public: means[name] for name, public in names.items() if name in means}
+    metrics["ratio/min"], metrics["ratio/max"] = tally.extremes("ratio")
+    metrics["logprob_diff/max"] = tally.extremes("gap")[1]
+    return metrics
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Peak memory in MiB: of the CUDA allocator, or of the whole process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux, bytes on macOS
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

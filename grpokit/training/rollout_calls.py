@@ -1,0 +1,114 @@
+"""How a rollout is drawn in several calls of a policy, and how their answers become one rollout.
+
+Whole groups go into one call where they fit, else parts of one group. Row seeds make the draws independent of the
+calls; what differs in length is filled up under the mask.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpokit.errors import RunError
+from grpokit.types import Decisions, Rollout, Seeds, Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """Prompts and samples that are drawn in one call of a policy."""
+
+    prompts: slice
+    group_size: int
+    seeds: Seeds
+
+
+def draws(seeds: Seeds, group_size: int, size: int) -> list[Draw]:
+    """Cut a rollout into calls of at most `size` rows: whole groups where they fit, else parts of one group.
+
+    Args:
+        seeds: of P prompts and B = P * G rows.
+        group_size: G.
+        size: the most rows of a call.
+    """
+    prompts, at_once, share = len(seeds.group), max(1, size // group_size), min(size, group_size)
+    found = []
+    for start in range(0, prompts, at_once):
+        part = slice(start, min(start + at_once, prompts))
+        rows = range(part.start * group_size, part.stop * group_size)
+        for first in range(0, group_size, share):
+            count = min(share, group_size - first)
+            piece = rows if count == group_size else rows[first : first + count]
+            found.append(
+                Draw(
+                    prompts=part,
+                    group_size=count,
+                    seeds=Seeds(
+                        row=seeds.row[piece.start : piece.stop],
+                        group=seeds.group[part],
+                        group_ids=seeds.group_ids[part],
+                    ),
+                )
+            )
+    return found
+
+
+def join(parts: Sequence[Rollout]) -> Rollout:
+    """Rollouts of the same prompts' draws -> one rollout, in the order of the parts.
+
+    Where parts differ in length, log-probs, mask and trace are filled up with zeros at the end of axis 1, under the
+    mask (see `Trace` for what that asks of a policy). A group that several parts share keeps its first entry in
+    `trace.per_group`.
+
+    Raises:
+        RunError: traces that differ in another way.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    groups = torch.cat([part.groups for part in parts])
+    own = [part.groups.unique() for part in parts]  # ascending, as a part's per_group is
+    ids = torch.cat(own)
+    first = torch.stack([(ids == group).nonzero()[0, 0] for group in ids.unique()])
+    return Rollout(
+        samples=[*itertools.chain.from_iterable(part.samples for part in parts)],
+        groups=groups,
+        old=Decisions(
+            logprobs=_stack([part.old.logprobs for part in parts], "old.logprobs"),
+            **{
+                name: _stack([getattr(part.old, name) for part in parts], f"old.{name}")
+                for name in ("entropy", "mean", "std")
+                if getattr(parts[0].old, name) is not None
+            },
+        ),
+        mask=_stack([part.mask for part in parts], "mask"),
+        max_decisions=max(part.max_decisions for part in parts),
+        action_dims=parts[0].action_dims,
+        trace=Trace(
+            per_row=_joined([part.trace.per_row for part in parts], "per_row"),
+            per_group={
+                name: x[first.to(x.device)]
+                for name, x in _joined([part.trace.per_group for part in parts], "per_group").items()
+            },
+        ),
+    )
+
+
+def _joined(traces: Sequence[Mapping[str, Tensor]], kind: str) -> dict[str, Tensor]:
+    return {name: _stack([trace[name] for trace in traces], f"trace.{kind}['{name}']") for name in traces[0]}
+
+
+def _stack(parts: Sequence[Tensor], what: str) -> Tensor:
+    """Concatenate along rows; a shorter axis 1 is filled up with zeros."""
+    if len({x.shape[1:] for x in parts}) > 1:
+        if len({(x.ndim, *x.shape[2:]) for x in parts}) > 1 or parts[0].ndim < 2:
+            raise RunError(
+                f"A rollout that was drawn in pieces cannot be joined: {what} has the shapes "
+                f"{', '.join(str(tuple(x.shape)) for x in parts)}; only axis 1, the decisions, may differ. Let the "
+                "policy fill it up to one size, or raise trainer.rollout_batch_size."
+            )
+        longest = max(x.shape[1] for x in parts)
+        parts = [torch.cat([x, x.new_zeros(len(x), longest - x.shape[1], *x.shape[2:])], dim=1) for x in parts]
+    return torch.cat(list(parts))

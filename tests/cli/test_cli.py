@@ -1,0 +1,963 @@
+"""The command line, in this process where it can be: run folders, resume, Ctrl-C, the report, bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+from safetensors.torch import load_file
+
+import grpokit
+from command_line import Call, config, rows, steady
+from grpokit import RunError, Trainer, cli
+from grpokit.config import presets
+from grpokit.runs import train as run
+from tiny_policies import TinyTokens
+
+HERE = Path(__file__).parent.parent
+METRICS = {  # design.md, section 4
+    "step",
+    "loss",
+    "reward",
+    "reward_std",
+    "rewards/digit_sum/mean",
+    "rewards/length/mean",
+    "frac_reward_zero_std",
+    "kl",
+    "entropy",
+    "clip_ratio/low_mean",
+    "clip_ratio/high_mean",
+    "grad_norm",
+    "step_time",
+    "time/rollout",
+    "time/reward",
+    "time/logprobs",
+    "time/backward",
+}
+
+
+def reward_file(folder: Path, body: str) -> str:
+    """A module beside the config, of a name that no other test uses; gives `module:reward` for `use`."""
+    name = "rewards_of_" + re.sub(r"\W", "_", folder.name)
+    (folder / f"{name}.py").write_text("import os, signal, time\n\ncalls = 0\n\n\n" + body)
+    return f"{name}:score"
+
+
+COUNTING = """\
+def score(samples):
+    global calls
+    calls += 1
+    {then}
+    return [float(s.output.count("3")) for s in samples]
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a config and the run `out` that it made; tests read it and leave it as it is."""
+    folder = tmp_path_factory.mktemp("finished")
+    config(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", list(sys.path))
+        patch.setattr(sys, "argv", ["grpokit", "train", "c.yaml"])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert not ended.value.code
+    return folder
+
+
+# --- train ---------------------------------------------------------------------------------------------------------
+
+
+def test_run_folder(finished: Path) -> None:
+    found = {str(p.relative_to(finished / "out")) for p in (finished / "out").rglob("*") if p.is_file()}
+    assert found == {
+        "config.yaml",
+        "versions.json",
+        "metrics.jsonl",
+        "eval.jsonl",
+        "report.html",
+        "report.png",
+        *(f"samples/step_00000{n}/{name}" for n in (0, 2, 4, 5) for name in ("samples.jsonl", "scores.json")),
+        *(f"groups/step_00000{n}/samples.jsonl" for n in (1, 2, 4, 5)),
+        *(
+            f"checkpoints/step_000005/{name}"
+            for name in ("state.json", "optimizer.safetensors", "probe.safetensors", "policy/net.safetensors")
+        ),
+    }
+    versions = json.loads((finished / "out/versions.json").read_text())
+    assert versions["grpokit"] == grpokit.__version__
+    assert versions["torch"] == torch.__version__
+    assert versions["plugins"]["builtin"] == f"grpokit {grpokit.__version__}"
+
+
+def test_metrics(finished: Path) -> None:
+    found = rows(finished / "out/metrics.jsonl")
+    assert [row["step"] for row in found] == [1, 2, 3, 4, 5]
+    for row in found:
+        assert set(row) >= METRICS
+        assert all(isinstance(value, (int, float)) for value in row.values())
+        assert row["reward"] == pytest.approx(0.5 * row["rewards/digit_sum/mean"] + row["rewards/length/mean"])
+        assert 0 <= row["frac_reward_zero_std"] <= 1
+        assert row["grad_norm"] > 0
+        assert row["step_time"] >= row["time/rollout"] + row["time/backward"]
+    assert found[0]["kl"] == 0  # the policy is still its reference
+    assert found[-1]["kl"] > 0
+    assert abs(found[0]["loss"]) < 1e-6
+
+
+def test_resolved_config(finished: Path) -> None:
+    found = yaml.safe_load((finished / "out/config.yaml").read_text())
+    assert found["seed"] == 7
+    settings = {"weight": 1.0, "on_error": "stop", "skip_limit": 0.5, "every": 1, "workers": 0}
+    assert found["rewards"][1] == {"use": "length", **settings, "maximum": 3, "scale": 0.1}
+    assert found["trainer"]["micro_batch_size"] == 8  # a default is written out
+    assert found["trainer"]["kl_coef"] == 0.01
+
+
+def test_evaluations_are_of_the_same_prompts(finished: Path) -> None:
+    found = rows(finished / "out/eval.jsonl")
+    assert [row["step"] for row in found] == [0, 2, 4, 5]
+    for row in found:
+        assert row["reward"] == pytest.approx(0.5 * row["digit_sum"] + row["length"])
+        assert row["digit_sum/ci95"] > 0
+        shown = rows(finished / f"out/samples/step_00000{row['step']}/samples.jsonl")
+        assert [s["prompt"] for s in shown] == [str(i) for i in range(1, 5) for _ in range(3)]
+        assert sum(s["scores"]["digit_sum"] for s in shown) / 12 == pytest.approx(row["digit_sum"])
+        assert shown[0]["scores"]["digit_sum"] == pytest.approx(
+            shown[0]["output"].count("3") + 0.01 * len(shown[0]["output"])
+        )
+    assert found[-1]["digit_sum"] > found[0]["digit_sum"]  # it learnt
+
+
+def test_what_train_prints(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, trainer__steps=2, run__eval_every=0)
+    done = call("train", "c.yaml", "seed=1")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].startswith("2 prompts x 4 samples = 8 rows a step; 1 update of 8 rows in 1 micro-batch")
+    assert lines[1].startswith("held-out prompts after step 0: digit_sum ")
+    assert any(line.startswith("policy loss") and "watch the reward instead" in line for line in lines)
+    assert [line.split()[1] for line in lines if line.startswith("step ")] == ["1/2", "2/2"]
+    assert re.search(r"^held-out +before +after *$", done.out, re.MULTILINE)
+    assert lines[-1] == "report: out/report.html"
+
+
+def test_a_reward_that_scored_nothing_is_told_in_words(call: Call, tmp_path: Path) -> None:
+    monitored = [{"use": "tiny_policies:digit_sum"}, {"use": "exact-match", "weight": 0}]  # the prompts have no target
+    config(tmp_path, trainer__steps=1, rewards=monitored)
+    done = call("train", "c.yaml")
+    assert done.code == 0
+    told = [line for line in done.out.splitlines() if line.startswith("held-out prompts after step ")]
+    assert [" exact-match not scored  reward " in line for line in told] == [True, True]
+
+
+def test_the_folder_is_named_after_the_config(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, trainer__steps=1, run={"threads": 1}, data={"jsonl": "prompts.jsonl"}).rename(
+        tmp_path / "quick.yaml"
+    )
+    done = call("train", "quick.yaml")
+    assert done.out.splitlines()[-1] == "report: runs/quick/report.html"
+    assert not (tmp_path / "runs/quick/eval.jsonl").read_text()
+
+
+def test_same_seed_same_run(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=3)
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        assert call("train", "c.yaml", f"run.dir={name}", f"seed={seed}", "trainer.micro_batch_size=8").code == 0
+    a, b, c = (steady(rows(tmp_path / name / "metrics.jsonl")) for name in "abc")
+    assert a == b
+    assert a != c
+
+
+# --- folders in use ------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_in_use_is_refused(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finished)
+    before = (finished / "out/metrics.jsonl").read_bytes()
+    done = call("train", "c.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(
+        "error: out holds a run already. Add --resume to go on with it, --overwrite to delete it"
+    )
+    assert (finished / "out/metrics.jsonl").read_bytes() == before
+    done = call("train", "c.yaml", "--resume", "--overwrite")
+    assert done.code == 2
+    assert "either --resume or --overwrite, not both" in done.err
+
+
+def test_overwrite(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, data={"jsonl": "prompts.jsonl"})
+    assert call("train", "c.yaml", "trainer.steps=3").code == 0
+    (tmp_path / "out/note.txt").write_text("x")
+    assert call("train", "c.yaml", "trainer.steps=1", "--overwrite").code == 0
+    assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1]
+    assert not (tmp_path / "out/note.txt").exists()
+    assert [p.name for p in (tmp_path / "out/checkpoints").iterdir()] == ["step_000001"]
+
+
+@pytest.mark.parametrize("option", [[], ["--overwrite"], ["--resume"]])
+@pytest.mark.parametrize("file", ["thesis.txt", "config.yaml", "metrics.jsonl"])
+def test_a_foreign_folder_is_left_alone(call: Call, tmp_path: Path, option: list[str], file: str) -> None:
+    """A project may well have a file config.yaml: that makes it no run folder to delete."""
+    config(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / file).write_text("years of work")
+    done = call("train", "c.yaml", *option)
+    assert done.code == 2
+    assert "out holds files that are no run of grpokit. Choose another folder with run.dir=..." in done.err
+    assert (tmp_path / "out" / file).read_text() == "years of work"
+
+
+@pytest.mark.parametrize("name", ["out #2", "#2", "null", "2026", "a: b", "yes", "'quoted'"])
+def test_a_folder_of_any_name(call: Call, finished: Path, tmp_path: Path, name: str) -> None:
+    for folder in ("out", name):
+        shutil.copytree(finished / "out", tmp_path / folder)
+    shutil.copy(finished / "prompts.jsonl", tmp_path)
+    done = call("train", f"./{name}", "--overwrite", "trainer.steps=1", "run.eval_every=0")
+    assert done.code == 0, done.err
+    assert len(rows(tmp_path / name / "metrics.jsonl")) == 1
+    assert len(rows(tmp_path / "out/metrics.jsonl")) == 5
+    assert call("evaluate", f"./{name}").code == 0
+
+
+def test_a_folder_given_by_override_may_hold_a_hash(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=1)
+    assert call("train", "c.yaml", "run.dir=try #2").code == 0
+    assert (tmp_path / "try #2/metrics.jsonl").is_file()
+    assert not (tmp_path / "try").exists()
+
+
+def test_a_failed_start_leaves_an_empty_folder_empty(call: Call, tmp_path: Path) -> None:
+    use = reward_file(tmp_path, COUNTING.format(then='raise OSError("gone")'))
+    config(tmp_path, rewards=[{"use": use}])
+    (tmp_path / "out").mkdir()
+    inode = (tmp_path / "out").stat().st_ino
+    assert call("train", "c.yaml").code == 1
+    assert list((tmp_path / "out").iterdir()) == []
+    assert (tmp_path / "out").stat().st_ino == inode  # it may be a mount, or have rights of its own
+    assert call("train", "c.yaml", "rewards.0.use=length", "rewards.0.maximum=3").code == 0
+
+
+def test_a_file_is_no_folder(call: Call, tmp_path: Path) -> None:
+    config(tmp_path)
+    (tmp_path / "out").write_text("x")
+    done = call("train", "c.yaml", "--overwrite")
+    assert done.code == 2
+    assert "The run folder out is a file. Choose another with run.dir=..." in done.err
+    done = call("train", "c.yaml", "run.dir=out/deeper")
+    assert done.code == 2
+    assert "out/deeper cannot be made" in done.err
+
+
+@pytest.mark.parametrize(("made", "words"), [(False, "not there"), (True, "empty")])
+def test_nothing_to_resume(call: Call, tmp_path: Path, made: bool, words: str) -> None:
+    config(tmp_path)
+    if made:
+        (tmp_path / "out").mkdir()
+    done = call("train", "c.yaml", "--resume")
+    assert done.code == 2
+    assert f"There is nothing to resume in out: it is {words}." in done.err
+
+
+# --- resume --------------------------------------------------------------------------------------------------------
+
+
+def test_resume_is_exact(call: Call, tmp_path: Path, finished: Path) -> None:
+    """Three steps, a crash that tears the last line and loses two steps' checkpoint, and the rest."""
+    config(tmp_path)
+    assert call("train", "c.yaml", "trainer.steps=3").code == 0
+    for name in ("metrics", "eval"):
+        with (tmp_path / f"out/{name}.jsonl").open("a") as file:
+            file.write('{"step": 4, "reward": 99}\n{"step": 5, "rew')
+    done = call("train", "c.yaml", "--resume")
+    assert (done.code, done.err) == (0, "")
+    assert steady(rows(tmp_path / "out/metrics.jsonl")) == steady(rows(finished / "out/metrics.jsonl"))
+    evaluations = [row for row in rows(tmp_path / "out/eval.jsonl") if row["step"] != 3]
+    assert evaluations == rows(finished / "out/eval.jsonl")
+    for file in ("optimizer.safetensors", "policy/net.safetensors"):
+        a, b = (load_file(f / "out/checkpoints/step_000005" / file) for f in (tmp_path, finished))
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_resume_of_a_finished_run_changes_nothing(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, trainer__steps=2)
+    assert call("train", "c.yaml").code == 0
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in ("metrics.jsonl", "eval.jsonl")}
+    done = call("train", "c.yaml", "--resume")
+    assert done.code == 0
+    assert "\nout is already complete (2 of 2 steps); raise trainer.steps to go on.\n" in done.out
+    assert before == {name: (tmp_path / "out" / name).read_bytes() for name in before}
+
+
+def test_resume_of_a_finished_run_with_a_schedule_that_ends(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, trainer__steps=1, trainer__schedule="cosine")
+    assert call("train", "c.yaml").code == 0
+    assert "\nout is already complete (1 of 1 step); raise trainer.steps to go on, which this schedule allows with " \
+        "--force only.\n" in call("train", "c.yaml", "--resume").out  # fmt: skip
+    assert call("train", "out", "trainer.steps=2", "--resume").code == 2
+    done = call("train", "out", "trainer.steps=2", "--resume", "--force")
+    assert done.code == 0
+    assert "already complete" not in done.out
+
+
+def test_resume_without_a_checkpoint(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, trainer__steps=1)
+    assert call("train", "c.yaml").code == 0
+    (tmp_path / "out/checkpoints/step_000001/state.json").unlink()
+    done = call("train", "c.yaml", "--resume")
+    assert done.code == 2
+    assert "out has no checkpoint to resume from. Start anew with --overwrite." in done.err
+
+
+def test_a_damaged_checkpoint(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, trainer__steps=1)
+    assert call("train", "c.yaml").code == 0
+    (tmp_path / "out/checkpoints/step_000001/optimizer.safetensors").write_bytes(b"torn")
+    done = call("train", "c.yaml", "--resume", "trainer.steps=2")
+    assert done.code == 2
+    assert "checkpoints/step_000001 is damaged: " in done.err
+    assert "There is no other whole checkpoint beside it: start anew with --overwrite." in done.err
+
+
+def test_save_every(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, run__save_every=2, run__eval_every=0)
+    assert call("train", "c.yaml").code == 0
+    assert sorted(p.name for p in (tmp_path / "out/checkpoints").iterdir()) == [
+        "step_000002",
+        "step_000004",
+        "step_000005",
+    ]
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(call: Call, tmp_path: Path, finished: Path) -> None:
+    """In a process of its own, with an override that needs quotes in the printed command."""
+    use = reward_file(tmp_path, COUNTING.format(then='time.sleep(float(os.environ.get("PAUSE", 0)))'))
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=12, rewards=[{"use": use}], run__eval_every=0)
+    override = "rewards.0.name=the threes"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grpokit", "train", "c.yaml", override],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE), "PAUSE": "0.4", "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        metrics, deadline = tmp_path / "out/metrics.jsonl", time.monotonic() + 90
+        while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "no step was taken"
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, err) == (130, "")
+    *_, said, command = out.splitlines()
+    step = len(rows(metrics))
+    assert 2 <= step < 12
+    assert said == f"Stopped after step {step}; the state is saved. Go on with:"
+    assert (tmp_path / f"out/checkpoints/step_{step:06d}/state.json").is_file()
+    words = shlex.split(command)
+    assert words == ["grpokit", "train", "c.yaml", override, "--resume"]
+
+    assert call(*words[1:]).code == 0
+    resumed = rows(metrics)
+    assert [row["step"] for row in resumed] == list(range(1, 13))
+    assert call("train", "c.yaml", override, "run.dir=straight").code == 0
+    assert steady(resumed) == steady(rows(tmp_path / "straight/metrics.jsonl"))
+
+
+def test_a_second_ctrl_c_ends_at_once(call: Call, tmp_path: Path) -> None:
+    then = "if calls == 3:\n        signal.raise_signal(signal.SIGINT)\n        signal.raise_signal(signal.SIGINT)"
+    config(
+        tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}]
+    )
+    before = signal.getsignal(signal.SIGINT)
+    done = call("train", "c.yaml")
+    assert done.code == 130
+    assert "Traceback" not in done.out + done.err
+    assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_in_the_last_step_ends_a_whole_run(call: Call, tmp_path: Path) -> None:
+    then = "if calls == 2:\n        signal.raise_signal(signal.SIGINT)"
+    use = reward_file(tmp_path, COUNTING.format(then=then))
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": use}], trainer__steps=2)
+    done = call("train", "c.yaml")
+    assert done.code == 0
+    assert done.out.splitlines()[-1] == "report: out/report.html"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_last_save_does_no_harm(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    whole = TinyTokens.save
+
+    def save(self: TinyTokens, folder: Path) -> None:
+        signal.raise_signal(number)
+        whole(self, folder)
+
+    monkeypatch.setattr(TinyTokens, "save", save)
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=2)
+    done = call("train", "c.yaml")
+    assert done.code == 0, done.err
+    assert (tmp_path / "out/checkpoints/step_000002/state.json").is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_first_step_leaves_nothing(call: Call, tmp_path: Path, number: signal.Signals) -> None:
+    then = f"if calls == 1 and not os.path.exists('again'):\n        signal.raise_signal({int(number)})"
+    config(tmp_path, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}], trainer__steps=1)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # Python's, unless a shell began this with `&`
+    try:
+        done = call("train", "c.yaml")
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert done.code == 130
+    assert "Stopped at once" in done.err
+    left = sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__")
+    assert left == before
+    (tmp_path / "again").touch()
+    assert call("train", "c.yaml").code == 0
+
+
+def test_sigterm_saves_too(call: Call, tmp_path: Path) -> None:
+    use = reward_file(tmp_path, COUNTING.format(then="if calls == 3:\n        signal.raise_signal(signal.SIGTERM)"))
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": use}])
+    before = signal.getsignal(signal.SIGTERM)
+    done = call("train", "c.yaml")
+    assert done.code == 130
+    assert done.out.splitlines()[-2] == "Stopped after step 3; the state is saved. Go on with:"
+    assert (tmp_path / "out/checkpoints/step_000003/state.json").is_file()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+# --- failures ------------------------------------------------------------------------------------------------------
+
+
+def test_a_reward_that_raises(call: Call, tmp_path: Path) -> None:
+    then = 'if calls == 6 and not os.path.exists("mended"):\n        raise OSError("the server\\nis gone")'
+    # calls: evaluation, steps 1 and 2, evaluation, steps 3 and 4
+    config(tmp_path, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}])
+    done = call("train", "c.yaml")
+    assert done.code == 1
+    first, second = done.err.splitlines()
+    assert first.startswith("error: Reward 'score' raised OSError on 8 samples: the server is gone (rewards_of_")
+    assert first.endswith("in score). Mend it, or set `on_error: skip` to count its rows as unscored.")
+    saved = "The state after step 3 is saved in out/checkpoints/step_000003; "
+    assert second == saved + "with the cause mended, go on with --resume."
+    assert "Traceback" not in done.out
+    assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2, 3]
+    (tmp_path / "mended").touch()
+    assert call("train", "c.yaml", "--resume").code == 0
+    assert call("train", "c.yaml", "run.dir=straight").code == 0
+    assert steady(rows(tmp_path / "out/metrics.jsonl")) == steady(rows(tmp_path / "straight/metrics.jsonl"))
+    assert rows(tmp_path / "out/eval.jsonl") == rows(tmp_path / "straight/eval.jsonl")  # a resume adds none of its own
+
+
+def test_a_reward_that_raises_may_be_skipped(call: Call, tmp_path: Path) -> None:
+    use = reward_file(tmp_path, COUNTING.format(then='if 2 <= calls <= 4:\n        raise OSError("gone")'))
+    rewards = [{"use": use, "on_error": "skip", "skip_limit": 1}, {"use": "length", "maximum": 2}]
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=rewards, trainer__steps=3)
+    assert call("train", "c.yaml").code == 0
+    found = rows(tmp_path / "out/metrics.jsonl")
+    assert [row["rewards/score/unscored"] for row in found] == [0, 8, 0]
+    assert found[1]["rewards/score/mean"] is None  # NaN is no JSON
+    assert found[1]["reward"] == found[1]["rewards/length/mean"]
+
+
+def test_a_reward_that_is_skipped_on_held_out_prompts_is_told(call: Call, tmp_path: Path) -> None:
+    use = reward_file(
+        tmp_path,
+        "def score(samples):\n"
+        "    if samples[-1].prompt.text == '4':\n"
+        "        raise ValueError('no fours')\n"
+        "    return [float(len(s.output)) for s in samples]\n",
+    )
+    config(tmp_path, rewards=[{"use": use, "on_error": "skip"}, {"use": "length", "maximum": 3}], trainer__steps=1)
+    (tmp_path / "three.jsonl").write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(1, 4)))
+    done = call("train", "c.yaml", "data.jsonl=three.jsonl")
+    assert done.code == 0, done.err
+    said = re.findall(r"warning, held-out prompts: Reward 'score' .*no fours.* left 3 rows unscored\.", done.out)
+    assert len(said) == 2, done.out  # before and after
+    noted = [row for row in rows(tmp_path / "out" / "warnings.jsonl") if "no fours" in row["message"]]
+    assert [row["step"] for row in noted] == [0, 1]
+    assert noted[0]["message"] == said[0].removeprefix("warning, ")
+    found = call("evaluate", "out")
+    assert found.code == 0, found.err
+    told = [line.partition(" Reward")[0] for line in found.err.splitlines() if "no fours" in line]
+    assert told == ["warning, before:", "warning, after:"]
+
+
+def test_a_full_disk(call: Call, tmp_path: Path) -> None:
+    """No file may grow beyond 3,000 bytes: the checkpoint does not fit, and leaves nothing behind."""
+    import resource
+
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
+    try:
+        done = call("train", "c.yaml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert done.code == 1
+    assert done.err.startswith("error: The checkpoint out/checkpoints/step_000001 cannot be written: ")
+    assert list((tmp_path / "out/checkpoints").iterdir()) == []
+
+
+def test_a_full_disk_at_the_end(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=2)
+    written = []
+    monkeypatch.setattr("grpokit.runs.train.report", SimpleNamespace(write=written.append))
+    monkeypatch.setattr(Trainer, "save", full)
+    done = call("train", "c.yaml")
+    assert done.code == 1
+    assert done.err == (
+        "error: no space left\nThe state after step 2 could not be saved; start anew with --overwrite.\n"
+    )
+    assert written == [Path("out")]
+    assert rows(tmp_path / "out/warnings.jsonl")[-1]["message"] == "no space left"
+
+
+def full(*_: Any, **__: Any) -> None:
+    raise RunError("no space left")
+
+
+@pytest.mark.parametrize("where", ["rollout", "logprobs"])
+def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Its traceback is shown, since it is a fault of the policy; what was learnt before is saved all the same.
+
+    There is a KL, so that saving would like to score a sample for the reference, too.
+    """
+    monkeypatch.chdir(tmp_path)
+    policy = {"use": "tiny_policies:Falters", "step": 4, "where": where}
+    config(tmp_path, policy=policy, data={"jsonl": "prompts.jsonl"})
+    with pytest.raises(ValueError, match="a fault in step 4") as caught:
+        run.train(presets.read_config("c.yaml")[0], name="c")
+    assert caught.value.__notes__ == [
+        "The state after step 3 is saved in out/checkpoints/step_000003; with the cause mended, go on with --resume."
+    ]
+    assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2, 3]
+    assert rows(tmp_path / "out/warnings.jsonl")[-1] == {"step": 4, "message": "ValueError: a fault in step 4"}
+    assert (tmp_path / "out/report.html").is_file()
+
+
+def test_a_failed_evaluation_loses_no_step(call: Call, tmp_path: Path) -> None:
+    then = 'if len(samples) == 12 and calls > 3:\n        raise OSError("gone")'  # 8 rows are training
+    config(tmp_path, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}], trainer__steps=4)
+    done = call("train", "c.yaml")
+    assert done.code == 1
+    assert "The state after step 2 is saved in out/checkpoints/step_000002" in done.err
+
+
+def test_a_picture_that_breaks_later_loses_no_step(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, trainer__steps=4, trainer__prompts_per_step=1, run__eval_every=0)
+    lines = [{"prompt": str(i), "target": f"{i}.png"} for i in range(1, 5)]
+    (tmp_path / "pictures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for i in range(1, 5):
+        Image.effect_noise((64, 64), 90).save(tmp_path / f"{i}.png")
+    from grpokit.data import prompt_indices
+
+    third = prompt_indices(7, 2, per_step=1, total=4)[0] + 1
+    whole = (tmp_path / f"{third}.png").read_bytes()
+    (tmp_path / f"{third}.png").write_bytes(whole[: len(whole) // 2])  # the header is sound
+    done = call("train", "c.yaml", "data={jsonl: pictures.jsonl}")
+    assert done.code == 2
+    assert f"error: pictures.jsonl, line {third}: {third}.png cannot be read as a picture: image file is tr" in done.err
+    assert (
+        "The state after step 2 is saved in out/checkpoints/step_000002; correct the input, then go on with --resume."
+        in done.err
+    )
+
+
+# --- evaluate, sample ----------------------------------------------------------------------------------------------
+
+
+def table(text: str) -> dict[str, list[str]]:
+    """First cell -> the others, of the last table in `text`."""
+    cells = [re.split(r"\s{2,}", line.strip()) for line in text[text.index("held-out") :].splitlines()]
+    return {first: rest for first, *rest in cells}
+
+
+def test_evaluate_before_and_after(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finished)
+    first, *_, last = rows(finished / "out/eval.jsonl")
+    done = call("evaluate", "out")
+    assert (done.code, done.err) == (0, "")
+    expected = {
+        name: [f"{row[name]:.3f} ± {row[f'{name}/ci95']:.3f}" for row in (first, last)]
+        for name in ("digit_sum", "length", "reward")
+    }
+    assert table(done.out) == {"held-out": ["before", "after"], **expected}
+    assert table(call("evaluate", "c.yaml").out) == {
+        "held-out": ["before"],
+        **{name: cells[:1] for name, cells in expected.items()},
+    }
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says that there is no CUDA")
+@pytest.mark.parametrize("command", [("evaluate",), ("sample", "--prompt", "3"), ("train", "--overwrite")])
+def test_every_command_takes_the_device_of_the_config(
+    call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(finished)
+    done = call(command[0], "c.yaml", *command[1:], "trainer.device=cuda")
+    assert done.code == 2
+    assert done.err.endswith("device is 'cuda', but torch finds no CUDA device. Use device: auto or cpu.\n")
+    assert (finished / "out/metrics.jsonl").is_file()
+
+
+def test_evaluate_with_options(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finished)
+    assert (
+        table(call("evaluate", "out", "--limit", 1, "-n", 1).out)["reward"][0].count("±") == 0
+    )  # one sample: no width
+    monkeypatch.chdir(finished)
+    with_pattern = call("evaluate", "out", "rewards=[{use: exact-match}]")
+    assert table(with_pattern.out)["exact-match"] == ["not scored", "not scored"]  # there is no target
+
+
+def test_sample(call: Call, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finished)
+    out = tmp_path / "drawn"
+    done = call("sample", "out", "--out", out, "--prompt", "3", "--prompt", "4", "-n", 2)
+    drawn = rows(out / "samples.jsonl")
+    texts = "".join(f"  '{row['prompt']}' -> '{row['output']}'\n" for row in drawn)
+    assert (done.code, done.out) == (0, f"4 samples in {out}\n{texts}")
+    assert [row["prompt"] for row in drawn] == ["3", "3", "4", "4"]
+    assert all(re.fullmatch("[0-5]+", row["output"]) for row in drawn)
+    again = call("sample", "out", "--out", out, "--prompt", "3")
+    assert again.code == 2
+    assert f"{out} holds files already. Choose another folder with --out, or add --overwrite." in again.err
+    assert call("sample", "out", "--out", out, "--prompt", "3", "--overwrite").code == 0
+    assert rows(out / "samples.jsonl") == drawn[:1]  # the same draw again
+
+
+def test_sample_from_the_start_and_from_the_end(
+    call: Call, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished)
+    (tmp_path / "p.txt").write_text("1\n2\n")
+    for source in ("c.yaml", "out"):
+        assert call("sample", source, "--out", tmp_path / source, "-n", 20, "--prompts", tmp_path / "p.txt").code == 0
+    start, end = (rows(tmp_path / source / "samples.jsonl") for source in ("c.yaml", "out"))
+    assert len(start) == len(end) == 40
+    assert call("sample", "out", "-n", 7, "--out", tmp_path / "many", "--prompt", "1").out.endswith("\n  and 2 more\n")
+    assert sum(r["output"].count("3") for r in end) > sum(r["output"].count("3") for r in start)
+    done = call("sample", "c.yaml", "--out", tmp_path / "all", "--limit", 3)
+    assert done.out.startswith("3 samples in ")
+    done = call("sample", "c.yaml", "--out", tmp_path / "both", "--prompt", "1", "--prompts", tmp_path / "p.txt")
+    assert (done.code, done.err) == (2, "error: Give either --prompt or --prompts, not both.\n")
+
+
+def test_a_checkpoint_can_be_used_without_its_run(call: Call, finished: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(finished / "out/checkpoints/step_000005", tmp_path / "mine")
+    config(tmp_path)
+    assert table(call("evaluate", "mine").out) == table(call("evaluate", finished / "out").out)
+    words = ["--prompt", "3", "-n", 6]
+    for source, out in (("mine", "a"), (finished / "out", "b"), ("c.yaml", "c")):
+        assert call("sample", source, "--out", out, *words).code == 0
+    a, b, start = ((tmp_path / out / "samples.jsonl").read_text() for out in "abc")
+    assert a == b != start
+    (tmp_path / "mine/policy/net.safetensors").write_bytes(b"torn")
+    done = call("sample", "mine", "--out", "d", *words)
+    assert done.code == 2
+    assert done.err.startswith("error: The checkpoint mine is damaged: the policy cannot read its weights (")
+    assert not (tmp_path / "d").exists()
+
+
+# --- report --------------------------------------------------------------------------------------------------------
+
+
+def references(page: str) -> list[str]:
+    """Everything that a browser could fetch, and any other address."""
+    page = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
+    fetched = re.findall(r'(?:src|href|action|data|poster)="([^"#]*)"', page) + re.findall(r"url\(([^)#]*)\)", page)
+    return [f for f in fetched if f and not f.startswith("data:")] + re.findall(r"https?://[^\s\"'<]+", page)
+
+
+def test_report_is_self_contained(finished: Path) -> None:
+    page = (finished / "out/report.html").read_text()
+    assert references(page) == []
+    assert "<script" not in page
+    assert "@import" not in page
+    assert page.count("<svg") >= 5
+    assert "<h1>out</h1>" in page
+    assert "5 steps" in page
+    first, *_, last = rows(finished / "out/eval.jsonl")
+    assert f"{first['digit_sum']:.3f} → " in page
+    assert f"{last['digit_sum']:.3f}" in page
+    for step in (0, 2, 4, 5):
+        assert f">step {step}</span>" in page
+
+
+def test_report_again(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finished)
+    before = (finished / "out/report.html").read_text()
+    done = call("report", "out")
+    assert (done.code, done.out) == (0, "report: out/report.html\n")
+    assert without_ids((finished / "out/report.html").read_text()) == without_ids(before)
+
+
+def without_ids(page: str) -> str:
+    """matplotlib makes up the ids of clip paths anew."""
+    return re.sub(r'(id="|url\(#|href="#)[^")]*', r"\1", page)
+
+
+EVIL = "<script>alert(\"x\")</script> & \u2028 '$x$' {{ 7*7 }} </svg>"
+
+
+@pytest.mark.usefixtures("drawn")
+def test_report_escapes_what_came_from_data(call: Call, tmp_path: Path) -> None:
+    """A prompt, a target, an output, a reward's name and the config, each with markup in it."""
+    name = "<b>$x_$</b> &"
+    use = reward_file(tmp_path, "def score(samples):\n    return [float(len(s.output)) for s in samples]\n")
+    config(
+        tmp_path, trainer__steps=1, policy={"use": f"{use.partition(':')[0]}:Odd"}, rewards=[{"use": use, "name": name}]
+    )
+    module = tmp_path / f"{use.partition(':')[0]}.py"
+    module.write_text(
+        module.read_text() + "\n\nfrom dataclasses import replace\n\nfrom tiny_policies import TinyTokens\n\n\n"
+        "class Odd(TinyTokens):\n"
+        "    def rollout(self, prompts, group_size, **options):\n"
+        "        found = super().rollout([replace(p, text='1') for p in prompts], group_size, **options)\n"
+        "        samples = [replace(s, prompt=prompts[i // group_size], output=f'<i>{s.output}</i>\\u2028\"')\n"
+        "                   for i, s in enumerate(found.samples)]\n"
+        "        return replace(found, samples=samples)\n"
+    )
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": EVIL, "target": EVIL}, ensure_ascii=False) + "\n")
+    done = call("train", "c.yaml")
+    assert done.code == 0, done.err
+    page = (tmp_path / "out/report.html").read_text()
+    assert "<script" not in page
+    assert "<i>" not in page
+    assert "<b>$" not in page
+    assert page.count("&lt;script&gt;alert(") >= 2
+    assert "{{ 7*7 }}" in page
+    assert "&lt;b&gt;$x_$&lt;/b&gt; &amp;" in page
+    assert page.count("</svg>") == page.count("<svg")
+    assert references(page) == []
+
+
+@pytest.mark.usefixtures("drawn")
+def test_report_shows_pictures(call: Call, tmp_path: Path) -> None:
+    use = reward_file(tmp_path, "def score(samples):\n    return [float(s.output.getpixel((0, 0))) for s in samples]\n")
+    config(tmp_path, trainer__steps=1, policy={"use": f"{use.partition(':')[0]}:Grey"}, rewards=[{"use": use}])
+    module = tmp_path / f"{use.partition(':')[0]}.py"
+    module.write_text(
+        module.read_text() + "\n\nfrom dataclasses import replace\n\nfrom PIL import Image\n"
+        "from tiny_policies import TinyTokens\n\n\nclass Grey(TinyTokens):\n"
+        "    def rollout(self, prompts, group_size, **options):\n"
+        "        found = super().rollout(prompts, group_size, **options)\n"
+        "        grey = [Image.new('L', (8, 8), 40 * s.output.count('3')) for s in found.samples]\n"
+        "        samples = [replace(s, output=image) for s, image in zip(found.samples, grey)]\n"
+        "        return replace(found, samples=samples)\n"
+    )
+    assert call("train", "c.yaml").code == 0
+    page = (tmp_path / "out/report.html").read_text()
+    over_steps = page[page.index('<h2 id="steps">') : page.index('<h2 id="pairs">')]
+    assert over_steps.count('src="data:image/png;base64,') == 2 * 8  # evaluations x rows shown
+    assert references(page) == []
+    shown = rows(tmp_path / "out/samples/step_000001/samples.jsonl")
+    with Image.open(tmp_path / "out/samples/step_000001" / shown[3]["file"]) as image:
+        assert image.getpixel((0, 0)) == shown[3]["scores"]["score"]
+
+
+@pytest.mark.usefixtures("drawn")
+def test_report_of_a_run_without_evaluations_or_steps(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=1)
+    assert call("train", "c.yaml").code == 0
+    for name in ("metrics.jsonl", "versions.json", "eval.jsonl"):
+        (tmp_path / "out" / name).unlink()
+        assert call("report", "out").code == 0
+    assert "0 steps" in (tmp_path / "out/report.html").read_text()
+
+
+# --- bad input -----------------------------------------------------------------------------------------------------
+
+BAD: dict[str, tuple[list[str], list[str]]] = {
+    "no such file": (["train", "no.yaml"], ["The config file no.yaml does not exist"]),
+    "no such preset": (["train", "toy-glif"], ["There is no preset called 'toy-glif'", "Known: ", "end in .yaml"]),
+    "unknown key": (["train", "c.yaml", "trainer.stepz=3"], ["unknown key 'trainer.stepz'", "did you mean 'steps'?"]),
+    "no override": (["train", "c.yaml", "steps"], ["'steps' is not of the form key=value"]),
+    "unknown reward": (
+        ["train", "c.yaml", "rewards=[{use: lenght}]"],
+        ["no reward called 'lenght'", "did you mean 'length'?"],
+    ),
+    "a reward's parameter": (
+        ["train", "c.yaml", "rewards=[{use: length, maximun: 3}]"],
+        ["no parameter 'maximun'", "did you mean 'maximum'?", "minimum=0"],
+    ),
+    "a reward's module": (["train", "c.yaml", "rewards=[{use: 'no_module:f'}]"], ["there is no module 'no_module'"]),
+    "unknown policy": (["train", "c.yaml", "policy={use: tiny}"], ["There is no policy called 'tiny'"]),
+    "a policy's parameter": (
+        ["train", "c.yaml", "policy.vocabulary=3"],
+        ["no parameter 'vocabulary'", "It accepts: vocab=6"],
+    ),
+    "a policy's value": (
+        ["train", "c.yaml", "policy.length=seven"],
+        ["c.yaml, line 4: policy: ", "takes a whole number as 'length', got 'seven'"],
+    ),
+    "no policy at all": (
+        ["train", "c.yaml", "policy={use: 'tiny_policies:Prompt', text: a}"],
+        ["lacks rollout, logprobs"],
+    ),
+    "unknown advantage": (
+        ["train", "c.yaml", "trainer.advantage=grup"],
+        ["no advantage called 'grup'", "did you mean 'group'?"],
+    ),
+    "an objective's parameter": (
+        ["train", "c.yaml", "trainer.objective={use: grpo, clip_rnge: 1}"],
+        ["did you mean 'clip_range'?"],
+    ),
+    "a parameter twice": (
+        ["train", "c.yaml", "trainer.objective={use: grpo, kl_coef: 1}"],
+        ["'kl_coef' stands both in trainer and in trainer.objective"],
+    ),
+    "minibatches": (["train", "c.yaml", "trainer.minibatches=3"], ["minibatches=3 does not divide prompts_per_step=2"]),
+    "no GPU": (["train", "c.yaml", "trainer.device=cuda"], ["torch finds no CUDA device"]),
+    "a tracker": (["train", "c.yaml", "run.trackers=[tensorbored]"], ["tensorbored"]),
+    "no prompts": (["train", "c.yaml", "data={prompts: no.txt}"], ["The file no.txt does not exist"]),
+    "empty prompts": (["train", "c.yaml", "data={prompts: empty.txt}"], ["empty.txt holds no prompt"]),
+    "no target": (
+        ["train", "c.yaml", "data={prompts: two.txt, targets: pictures}"],
+        ["two.txt, line 1, has no picture in pictures"],
+    ),
+    "no such data source": (["train", "c.yaml", "data={use: 'tiny_policies:no'}"], ["'no' in 'tiny_policies'"]),
+    "eval_split alone": (
+        ["train", "c.yaml", "data={prompts: two.txt, eval_split: x}"],
+        ["'eval_split' goes with 'dataset', which is not given"],
+    ),
+    "everything held out": (
+        ["train", "c.yaml", "data={prompts: two.txt, eval_fraction: 0.9}"],
+        ["leaves 0 for training and 2 for evaluation"],
+    ),
+    "a folder that is no run": (["evaluate", "pictures"], ["pictures is no run folder: it has no config.yaml"]),
+    "nothing held out": (
+        ["evaluate", "c.yaml", "data={prompts: two.txt}"],
+        ["names no held-out prompts", "data.eval_prompts"],
+    ),
+    "report of nothing": (["report", "nowhere"], ["nowhere is no run folder"]),
+    "sample of nothing": (["sample", "nowhere.yaml"], ["nowhere.yaml does not exist"]),
+    "sample without prompts": (["sample", "c.yaml", "--prompts", "no.txt"], ["The file no.txt does not exist"]),
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), BAD.values(), ids=BAD)
+def test_bad_input(call: Call, tmp_path: Path, words: list[str], expected: list[str]) -> None:
+    if "no GPU" in expected and torch.cuda.is_available():
+        pytest.skip("there is one")
+    config(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "two.txt").write_text("1\n2\n")
+    (tmp_path / "pictures").mkdir()
+    done = call(*words)
+    assert done.code == 2
+    assert done.err.startswith("error: ")
+    assert done.err.count("error:") == 1
+    assert "Traceback" not in done.err + done.out
+    assert "?." not in done.err
+    for word in expected:
+        assert word in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["trian"], "No such command 'trian'"),
+        (["train"], "Missing argument 'PRESET_OR_FILE'"),
+        (["train", "c.yaml", "--resum"], "No such option: --resum"),
+        (["sample", "c.yaml", "-n", "0"], "Invalid value for '-n' / '--count'"),
+        (["sample", "c.yaml", "-n", "many"], "Invalid value for '-n' / '--count'"),
+    ],
+)
+def test_bad_options(call: Call, words: list[str], expected: str) -> None:
+    done = call(*words)
+    assert done.code == 2
+    assert expected in done.err
+
+
+def test_help_version_and_schema(call: Call) -> None:
+    done = call("--help")
+    assert done.code == 0
+    for command in ("train", "sample", "evaluate", "report", "plugins", "schema"):
+        assert f"\n  {command} " in done.out
+    commands = done.out[done.out.index("Commands:") :].splitlines()[1:]
+    assert len(commands) == 11
+    assert not any(line.endswith("...") for line in commands)  # no summary is cut
+    assert call("--version").out == f"{grpokit.__version__}\n"
+    assert list(json.loads(call("schema").out)["properties"]) == ["seed", "policy", "data", "rewards", "trainer", "run"]
+
+
+def test_a_narrow_terminal_breaks_only_the_last_column() -> None:
+    """On a terminal of 100 columns no name is cut off."""
+    pexpect = pytest.importorskip("pexpect")
+    child = pexpect.spawn(
+        sys.executable, ["-m", "grpokit", "plugins"], dimensions=(50, 100), encoding="utf-8", timeout=60
+    )
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+    assert "…" not in child.before
+    assert re.search(r"reward +numeric-answer +grpokit +\S+ +ok +1 where", child.before)
+
+
+def test_a_config_names_functions_in_files_beside_it(call: Call, tmp_path: Path) -> None:
+    """Prompts too may come from a function, which is asked for both splits."""
+    use = reward_file(
+        tmp_path,
+        "def score(samples, *, of='3'):\n    return [float(s.output.count(of)) for s in samples]\n\n\n"
+        "def prompts(split, count):\n    return [str(i) for i in range(count if split == 'train' else 2)]\n\n\n"
+        "def nothing(split):\n    return [] if split == 'train' else None\n",
+    )
+    module = use.partition(":")[0]
+    config(tmp_path, trainer__steps=1, data={"use": f"{module}:prompts", "count": 3}, rewards=[{"use": use, "of": "2"}])
+    assert call("train", "c.yaml").code == 0
+    assert rows(tmp_path / "out/metrics.jsonl")[0]["rewards/score/mean"] >= 0
+    assert len(rows(tmp_path / "out/samples/step_000000/samples.jsonl")) == 2 * 3
+    done = call("train", "c.yaml", f"data={{use: '{module}:nothing'}}", "--overwrite")
+    assert done.code == 2
+    assert "nothing' gave no prompts for split 'train'" in done.err
+    done = call("train", "c.yaml", "data.counts=3", "--overwrite")
+    assert done.code == 2
+    assert "has no parameter 'counts' (did you mean 'count'?)" in done.err
+    assert (tmp_path / "out/metrics.jsonl").is_file()  # a mistake deletes nothing
+
+
+@pytest.mark.parametrize("words", [("train", "--overwrite"), ("sample",), ("evaluate", "--limit", "1")], ids=str)
+def test_a_presets_name_is_the_preset_whatever_lies_here(call: Call, tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "toy-lm").mkdir()
+    (tmp_path / "toy-lm" / "config.yaml").write_text("broken: [")
+    done = call(words[0], "toy-lm", *words[1:], "trainer.steps=1", "trainer.group_size=2", "run.eval_every=0")
+    assert done.code == 0, done.err
+    assert (tmp_path / "toy-lm" / "config.yaml").read_text() == "broken: ["
+    other = call(words[0], "./toy-lm", *words[1:])
+    assert other.code == 2
+    assert "toy-lm/config.yaml, line 1" in other.err

@@ -1,0 +1,97 @@
+"""Calls the command line in this process, and writes the small config that its tests run."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from grpokit import cli
+
+VARYING = re.compile("time|seconds|memory")
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture
+def drawn() -> None:
+    """Asks `call` for real reports, which take a second each."""
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Call:
+    """`call("train", "c.yaml")` is what the command does, in an empty folder; a traceback fails the test by itself."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("grpokit.runs.train.report", SimpleNamespace(write=lambda folder: folder / "report.html"))
+
+    def run(*words: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["grpokit", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return Done(int(ended.value.code or 0), said.out, said.err)
+
+    return run
+
+
+def config(folder: Path, **changes: Any) -> Path:
+    """Write a config of five short steps and its prompts; `trainer__steps=3` changes one key."""
+    (folder / "prompts.jsonl").write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(1, 5)))
+    settings: dict[str, Any] = {
+        "seed": 7,
+        "policy": {"use": "tiny_policies:TinyTokens"},
+        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "prompts.jsonl"},
+        "rewards": [{"use": "tiny_policies:digit_sum", "weight": 0.5}, {"use": "length", "maximum": 3, "scale": 0.1}],
+        "trainer": {
+            "steps": 5,
+            "prompts_per_step": 2,
+            "group_size": 4,
+            "learning_rate": 0.05,
+            "device": "cpu",
+            "kl": "k3",
+            "kl_coef": 0.01,
+        },
+        "run": {"dir": "out", "threads": 1, "eval_every": 2, "eval_samples": 3},
+    }
+    for key, value in changes.items():
+        *groups, last = key.split("__")
+        here = settings
+        for part in groups:
+            here = here[part]
+        here[last] = value
+    path = folder / "c.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def steady(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what a clock says."""
+    return [{k: v for k, v in row.items() if not VARYING.search(k)} for row in found]

@@ -1,0 +1,779 @@
+"""`grpokit score`: rewards on pictures and texts that lie in files, and every kind of bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from grpokit import DataError, RewardError, RewardTerm, Sample, UsageError, cli
+from grpokit.evaluation import sample_files
+from grpokit.evaluation.held_out import Evaluation
+from grpokit.evaluation.intervals import half_width
+from grpokit.evaluation.score_files import Tally, score_files
+from grpokit.rewards.scoring import score
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Done]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+    """`call("a.png", "--reward", "mse")` is `grpokit score a.png --reward mse` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(*words: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["grpokit", "score", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return Done(int(ended.value.code or 0), said.out, said.err)
+
+    return run
+
+
+def picture(path: Path | str, shade: int = 0, size: int = 8) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (size, size), (shade,) * 3).save(path)
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def table(text: str) -> dict[str, list[str]]:
+    """The summary: reward -> its cells."""
+    rows = [line.split() for line in text[text.index("reward ") :].splitlines()]
+    return {row[0]: row[1:] for row in rows[1:] if len(row) == 7}
+
+
+def shade(samples: Sequence[Sample]) -> list[float]:
+    """The upper left pixel, NaN where it is black: so rows can be told from each other."""
+    return [float(s.output.getpixel((0, 0))[0]) or math.nan for s in samples]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """Lines 1, 3 and 4 of a file of prompts, two samples for line 3; targets are 51 (0.2) brighter."""
+    (tmp_path / "prompts.txt").write_text('a sign "Tea"\n\ngray\nlight gray\n')
+    for name, value in (("1", 0), ("3_1", 51), ("3_10", 102), ("0004", 153)):
+        picture(tmp_path / f"pictures/{name}.png", value)
+    for name, value in (("1", 51), ("3", 102), ("4", 204)):
+        picture(tmp_path / f"targets/{name}.png", value)
+    return tmp_path
+
+
+# --- what is scored ------------------------------------------------------------------------------------------------
+
+
+def test_one_picture(call: Call, tmp_path: Path) -> None:
+    picture(tmp_path / "cat.png", 51)
+    picture(tmp_path / "target.png", 102)
+    done = call("cat.png", "--reward", "mse", "--prompt", "a cat", "--target", "target.png")
+    assert (done.code, done.err) == (0, "")
+    assert table(done.out) == {"mse": ["-0.0400", "-", "-0.0400", "-0.0400", "1", "0"]}
+
+
+def test_a_folder_against_prompts_and_targets(call: Call, three: Path) -> None:
+    words = ["pictures", "--prompts", "prompts.txt", "--targets", "targets", "--reward", "mse", "--reward", "ssim"]
+    done = call(*words, "--out", "scores.jsonl")
+    assert (done.code, done.err) == (0, "")
+    found = lines((three / "scores.jsonl").read_text())
+    assert [(row["file"], row["group"], row["prompt"]) for row in found] == [
+        ("pictures/1.png", 1, 'a sign "Tea"'),
+        ("pictures/3_1.png", 3, "gray"),
+        ("pictures/3_10.png", 3, "gray"),
+        ("pictures/0004.png", 4, "light gray"),
+    ]
+    mse = [row["scores"]["mse"] for row in found]
+    assert mse == pytest.approx([-0.04, -0.04, 0.0, -0.04])
+    assert all("reward" not in row for row in found)  # a sum without weights would say nothing
+    summary = table(done.out)["mse"]
+    assert summary[:2] == ["-0.0300", f"{half_width(mse, [1, 3, 3, 4]):.4f}"]
+    assert summary[2:] == ["-0.0400", "0.0000", "4", "0"]
+    shown = next(line for line in done.out.splitlines() if line.startswith("pictures/3_10.png"))
+    assert shown.split() == ["pictures/3_10.png", "0.0000", "1.0000", "gray"]
+    assert done.out.endswith("scores: scores.jsonl\n")
+
+
+def test_sources_reach_the_reward(call: Call, three: Path) -> None:
+    (three / "sources_of_score.py").write_text(
+        "def seen(samples):\n    return [float(s.prompt.image.getpixel((0, 0))[0]) for s in samples]\n"
+    )
+    use = ["--reward", "sources_of_score:seen", "--json"]
+    done = call("pictures", "--prompts", "prompts.txt", "--sources", "targets", *use)
+    assert [row["scores"]["seen"] for row in lines(done.out)] == [51, 102, 102, 204]
+    done = call("pictures/1.png", "--source", "targets/4.png", *use)
+    assert [row["scores"]["seen"] for row in lines(done.out)] == [204]
+
+
+def test_json_lines_of_texts(call: Call, tmp_path: Path) -> None:
+    records = [
+        {"prompt": "p", "output": "yes, b", "target": "B"},
+        {"prompt": "q", "output": "no", "target": "b"},
+        {"prompt": "p", "output": "x", "target": "B"},
+        {"prompt": "p", "output": "\ud800"},
+    ]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(r) + "\n\n" for r in records))
+    words = ["--reward", "contains", "--reward", "length", "length.maximum=2", "contains.ignore_case=true"]
+    done = call("r.jsonl", *words, "--json")
+    assert done.code == 0
+    assert lines(done.out) == [
+        {"prompt": "p", "output": "yes, b", "group": 0, "line": 1, "scores": {"contains": 1.0, "length": -4.0}},
+        {"prompt": "p", "output": "x", "group": 0, "line": 5, "scores": {"contains": 0.0, "length": 0.0}},
+        {"prompt": "q", "output": "no", "group": 1, "line": 3, "scores": {"contains": 0.0, "length": 0.0}},
+        {"prompt": "p", "output": "\ud800", "group": 2, "line": 7, "scores": {"contains": None, "length": 0.0}},
+    ]
+    assert table(done.err)["contains"] == [
+        "0.3333",
+        f"{half_width([1, 0, 0], [0, 0, 1]):.4f}",
+        "0.0000",
+        "1.0000",
+        "3",
+        "1",
+    ]
+    assert done.err.endswith("contains could not score 1 of 4 samples: r.jsonl, line 7\n")
+
+
+def test_json_lines_of_pictures_with_meta(tmp_path: Path) -> None:
+    picture(tmp_path / "a/1.png", 51)
+    picture(tmp_path / "a/t.png", 102)
+    rows = [
+        {"prompt": "p", "output": "1.png", "target": "t.png", "image": "1.png", "label": 7},
+        {"prompt": "p", "file": "1.png", "target_text": "words", "source": "t.png", "group": 3},
+    ]
+    (tmp_path / "a/r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second = (entry.open() for entry in sample_files.records(tmp_path / "a/r.jsonl"))
+    assert [s.output.getpixel((0, 0)) for s in (first, second)] == [(51, 51, 51)] * 2
+    assert first.prompt.target.getpixel((0, 0)) == second.prompt.image.getpixel((0, 0)) == (102, 102, 102)
+    assert (first.prompt.image.getpixel((0, 0)), first.prompt.meta) == ((51, 51, 51), {"label": 7})
+    assert (second.prompt.target, second.prompt.meta) == ("words", {})
+    assert first.group != second.group
+
+
+def test_what_sample_wrote(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sample has its own copy of the target there, and yet a prompt's samples are a group."""
+    monkeypatch.setattr(sys, "argv", ["grpokit", "sample", "toy-glyph", "--out", "drawn", "-n", "2", "--limit", "3"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    done = call("drawn", "--reward", "mse", "--json")
+    assert done.code == 0
+    found = lines(done.out)
+    assert len(found) == 6  # the targets that lie beside them are no samples
+    assert [row["group"] for row in found] == [0, 0, 1, 1, 2, 2]
+    for i, row in enumerate(found):
+        pixels = [
+            np.asarray(Image.open(tmp_path / f"drawn/{i:04d}{end}").convert("RGB")) / 255
+            for end in (".png", ".target.png")
+        ]
+        assert row["scores"]["mse"] == pytest.approx(-np.mean((pixels[0] - pixels[1]) ** 2))
+    done = call("drawn", "--reward", "mse", "--prompt", "a sign")
+    assert (done.code, done.err) == (
+        2,
+        "error: The records in drawn/samples.jsonl have prompts and targets of their own: leave --prompt, --target and "
+        "--source out.\n",
+    )
+    done = call("drawn", "--reward", "mse", "--prompts", "drawn/samples.jsonl")
+    assert done.err == (
+        "error: drawn/0000.target.png is not named by a line number: expected 7.png, or 7_1.png, 7_2.png, ... for "
+        "several samples of line 7 of drawn/samples.jsonl.\n"
+    )
+
+
+def test_rewards_and_weights_of_a_config(call: Call, three: Path) -> None:
+    (three / "c.yaml").write_text(
+        "policy: {use: toy-glyph}\ndata: {prompts: prompts.txt}\n"
+        "rewards: [{use: mse, weight: 0.5}, {use: ssim, name: like, weight: 2}]\n"
+    )
+    words = [
+        "pictures",
+        "--prompts",
+        "prompts.txt",
+        "--targets",
+        "targets",
+        "--config",
+        "c.yaml",
+        "rewards.0.weight=0.25",
+    ]
+    done = call(*words, "--json")
+    assert done.code == 0
+    for row in lines(done.out):
+        assert set(row["scores"]) == {"mse", "like"}
+        assert row["reward"] == pytest.approx(0.25 * row["scores"]["mse"] + 2 * row["scores"]["like"])
+    mean = np.mean([row["reward"] for row in lines(done.out)])
+    assert table(done.err)["reward"][0] == f"{mean:.4f}"
+
+
+def test_the_weighted_sum_is_that_of_an_evaluation(tmp_path: Path) -> None:
+    """On the same samples, with scores missing; a monitor has no part in it."""
+    rows = [{"prompt": f"p{i // 2}", "output": "x" * (i * i % 11)} for i in range(12)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def long(samples: Sequence[Sample]) -> list[float]:
+        return [float(len(s.output)) for s in samples]
+
+    def odd(samples: Sequence[Sample]) -> list[float]:
+        return [math.nan if s.prompt.text in ("p1", "p4") else float(len(s.output) % 2) for s in samples]
+
+    terms = [RewardTerm(name="long", reward=long, weight=0.1), RewardTerm(name="odd", reward=odd, weight=-2.0)]
+    terms.append(RewardTerm(name="watched", reward=lambda samples: [math.nan] * len(samples), weight=0.0))
+    entries = sample_files.find(tmp_path / "t.jsonl")
+    tally = Tally()
+    for row in score_files(terms, entries, batch_size=4):
+        tally.add(row)
+    samples = [entry.open(entry.prompt()) for entry in entries]
+    expected = Evaluation(samples=samples, scores=score(terms, samples)).summary()
+    found = tally.summary()
+    for name in ("long", "odd", "reward"):
+        assert (found[name].mean, found[name].half_width) == pytest.approx((expected[name], expected[f"{name}/ci95"]))
+    total = found["reward"]
+    assert total.mean == pytest.approx(0.1 * found["long"].mean - 2 * found["odd"].mean)
+    assert (total.scored, len(total.unscored)) == (8, 4)
+    assert total.half_width > 0.1  # of 12 rows with gaps filled: half of that
+
+
+# --- batches -------------------------------------------------------------------------------------------------------
+
+
+def place_in_group(samples: Sequence[Sample]) -> list[float]:
+    """How many of a sample's group are darker: right only where the whole group came."""
+    values = [(s.group, s.output.getpixel((0, 0))[0]) for s in samples]
+    return [float(sum(g == group and v < value for g, v in values)) for group, value in values]
+
+
+def test_a_group_stays_in_one_batch(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("a\nb\nc\n")
+    for number, count in ((1, 3), (2, 1), (3, 2)):
+        for k in range(count):
+            picture(tmp_path / f"g/{number}-{k}.png", 10 * (k + 1))
+    entries = sample_files.find(tmp_path / "g", prompts=tmp_path / "p.txt")
+    sizes: list[int] = []
+
+    def counting(samples: Sequence[Sample]) -> list[float]:
+        sizes.append(len(samples))
+        return place_in_group(samples)
+
+    expected = [0.0, 1.0, 2.0, 0.0, 0.0, 1.0]
+    for size, batches in ((1, [3, 1, 2]), (3, [3, 3]), (4, [4, 2]), (32, [6])):
+        sizes.clear()
+        assert [row.scores["counting"] for row in score_files([counting], entries, batch_size=size)] == expected
+        assert sizes == batches
+    sizes.clear()
+    assert len(list(score_files([counting], entries, batch_size=4, whole_groups=False))) == 6
+    assert sizes == [4, 2]
+    with pytest.raises(UsageError, match="batch_size must be at least 1, got 0"):
+        list(score_files([counting], entries, batch_size=0))
+
+
+@pytest.mark.parametrize("count", [100, 1000])
+def test_only_a_batch_of_pictures_is_open(tmp_path: Path, count: int) -> None:
+    for i in range(count):
+        picture(tmp_path / f"{i}.png", 1 + i % 255, size=4)
+    alive: set[int] = set()
+    most = 0
+
+    def watch(samples: Sequence[Sample]) -> list[float]:
+        nonlocal most
+        for s in samples:
+            alive.add(id(s.output))
+            weakref.finalize(s.output, alive.discard, id(s.output))
+        most = max(most, len(alive))
+        return shade(samples)
+
+    tally = Tally()
+    for row in score_files([watch], sample_files.find(tmp_path), batch_size=16):
+        tally.add(row)
+    assert most == 16
+    assert tally.summary()["watch"].scored == count
+
+
+PEAK = """
+import sys
+from grpokit import cli
+
+def peak(folder, *words):
+    sys.argv = ["grpokit", "score", folder, "--reward", "mse", "--target", "t.png", *words]
+    try:
+        cli.main()
+    except SystemExit as ended:
+        assert not ended.code
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024
+
+few, many, all_at_once = peak("few"), peak("many"), peak("many", "--batch-size", "1000")
+print("PEAK", many - few, all_at_once - few)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory from Linux")
+def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path: Path) -> None:
+    """100 and 1,000 pictures of 48 KiB peak alike; 1,000 of them opened at once would not."""
+    for i in range(1000):
+        picture(tmp_path / f"many/{i}.png", i % 256, size=128)
+        if i < 100:
+            picture(tmp_path / f"few/{i}.png", i % 256, size=128)
+    picture(tmp_path / "t.png", 0, size=128)
+    done = subprocess.run([sys.executable, "-c", PEAK], cwd=tmp_path, capture_output=True, text=True, check=True)
+    growth, wasteful = map(float, done.stdout.splitlines()[-1].split()[1:])
+    assert growth < 8, done.stdout  # MiB
+    assert wasteful > 30, done.stdout
+
+
+# --- what goes wrong -----------------------------------------------------------------------------------------------
+
+
+def test_files_that_cannot_be_read_are_named_and_the_others_scored(call: Call, three: Path) -> None:
+    (three / "pictures/1.png").write_text("no picture")
+    (three / "pictures/0004.png").unlink()
+    words = ["pictures", "--prompts", "prompts.txt", "--targets", "targets", "--reward", "mse", "--out", "s.jsonl"]
+    done = call(*words)
+    assert done.code == 2
+    assert done.err == (
+        "error: 2 of 4 samples are missing or unreadable, so without a score: pictures/1.png cannot be read as a "
+        "picture: its content is of no kind of picture that Pillow knows. Replace the file; pictures/4.png (there "
+        "is no picture for line 4 of prompts.txt in pictures).\n"
+    )
+    assert table(done.out)["mse"] == ["-0.0200", "-", "-0.0400", "0.0000", "2", "0"]
+    assert done.out.splitlines()[1].split() == ["pictures/1.png", "unreadable", "a", "sign", '"Tea"']
+    assert done.out.splitlines()[4].split() == ["pictures/4.png", "missing", "light", "gray"]
+    found = lines((three / "s.jsonl").read_text())
+    assert [row["scores"]["mse"] for row in found] == [None, pytest.approx(-0.04), 0.0, None]
+    assert found[3]["error"] == "there is no picture for line 4 of prompts.txt in pictures"
+    assert found[0]["error"].startswith("pictures/1.png cannot be read as a picture")
+
+
+def test_pictures_of_other_kinds_are_named(call: Call, three: Path) -> None:
+    """Only some kinds of pictures are scored, and a hidden file of macOS is none."""
+    (three / "pictures/._1.png").write_bytes(b"Mac OS X")
+    (three / "pictures/notes.txt").write_text("no picture")
+    done = call("pictures", "--reward", "mse", "--target", "targets/1.png")
+    assert (done.code, done.err) == (0, "")
+    picture(three / "pictures/cat.gif")
+    picture(three / "pictures/b.TIFF")
+    (three / "pictures/0004.png").rename(three / "4.png")
+    picture(three / "pictures/4_1.bmp")
+    done = call("pictures", "--prompts", "prompts.txt", "--reward", "mse", "--targets", "targets")
+    assert done.code == 2
+    assert done.err == (
+        "In pictures 4_1.bmp, b.TIFF, cat.gif are pictures of other kinds: convert them. Only .png, .jpg, .jpeg, .webp "
+        "are scored.\n"
+        "error: 1 of 4 samples is missing or unreadable, so without a score: pictures/4.png (there is no picture for "
+        "line 4 of prompts.txt in pictures; 4_1.bmp is a picture of another kind: convert it).\n"
+    )
+    for sample in range(2, 5):
+        picture(three / f"pictures/4_{sample}.bmp")
+    done = call("pictures", "--prompts", "prompts.txt", "--reward", "mse", "--targets", "targets")
+    assert done.err.startswith("In pictures 4_1.bmp, 4_2.bmp, 4_3.bmp, 4_4.bmp, b.TIFF and 1 more are pictures of ")
+    assert "in pictures; 4_1.bmp, 4_2.bmp, 4_3.bmp, 4_4.bmp are pictures of other kinds: convert them)" in done.err
+
+
+def test_pictures_of_other_kinds_beside_records_are_not_named(call: Call, three: Path) -> None:
+    """They would not be looked for, but with --prompts they are."""
+    picture(three / "pictures/preview.gif")
+    (three / "pictures/samples.jsonl").write_text('{"prompt": "p", "output": "abc"}\n')
+    done = call("pictures", "--reward", "length")
+    assert (done.code, done.err) == (0, "")
+    done = call("pictures", "--prompts", "prompts.txt", "--reward", "mse", "--targets", "targets")
+    assert done.code == 0
+    assert done.err.startswith("In pictures preview.gif is a picture of another kind: convert it. Only .png, ")
+
+
+def test_a_folder_of_other_kinds(call: Call, tmp_path: Path) -> None:
+    picture(tmp_path / "scans/1.tif")
+    (tmp_path / "prompts.txt").write_text("one\n")
+    picture(tmp_path / "drawn/1.png")
+    done = call("scans", "--reward", "mse")
+    wanted = (
+        "scans holds no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl. 1.tif is a picture of another kind"
+    )
+    assert (done.code, done.err) == (2, f"error: {wanted}: convert it.\n")
+    done = call("drawn", "--prompts", "prompts.txt", "--targets", "scans", "--reward", "mse")
+    assert done.code == 2
+    assert done.err.endswith("The folder has 0 numbered pictures. 1.tif is a picture of another kind: convert it.\n")
+
+
+def test_when_no_file_can_be_read_the_tables_say_so(call: Call, tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_text("no picture")
+    done = call(".", "--reward", "mse")
+    assert done.code == 2
+    assert [line.split() for line in done.out.splitlines()[:3]] == [
+        ["file", "mse", "prompt"],
+        ["a.png", "unreadable"],
+        ["b.png", "unreadable"],
+    ]
+    assert table(done.out)["mse"] == ["-", "-", "-", "-", "0", "0"]
+    assert done.err.startswith("error: 2 of 2 samples are missing or unreadable, so without a score: a.png cannot")
+    assert "No sample could be scored by" not in done.err  # the reward has seen none
+
+
+def test_bad_lines_are_named_and_the_others_scored(call: Call, tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", 51)
+    (tmp_path / "r.jsonl").write_text(
+        '{"prompt": "p", "output": "b"}\n{"prompt": "p", "out\n{"prompt": "p", "output": null}\n'
+        '{"prompt": "q", "output": "abc", "source": "nix.png"}\n{"prompt": "p", "output": "bcd"}\n'
+    )
+    done = call("r.jsonl", "--reward", "length", "--json")
+    assert done.code == 2
+    assert [(row["line"], row["group"], row["scores"]["length"]) for row in lines(done.out)] == [
+        (1, 0, 0.0),
+        (5, 0, 0.0),
+        (2, 1, None),
+        (3, 2, None),
+        (4, 3, None),
+    ]
+    assert lines(done.out)[4]["error"] == "r.jsonl, line 4: source: the file nix.png does not exist."
+    assert done.err.endswith(
+        "error: 3 of 5 samples are missing or unreadable, so without a score: r.jsonl, line 2: not JSON (Unterminated "
+        "string starting at at column 17); r.jsonl, line 3: output is nothing (null); expected a text or a "
+        "picture's file name; r.jsonl, line 4: source: the file nix.png does not exist.\n"
+    )
+    assert table(done.err)["length"][4:] == ["2", "0"]
+    (tmp_path / "p.jsonl").write_text('{"prompt": "p", "output": "a.png"}\n{"prompt": "p", "output": "b.png"}\n')
+    done = call("p.jsonl", "--reward", "mse", "--out", "s.jsonl")
+    assert done.err == (
+        "error: 1 of 2 samples is missing or unreadable, so without a score: there is no file b.png.\n"
+        "No sample could be scored by mse: minus the mean squared difference of the picture and its target picture (0: "
+        "the same). A reward may need a prompt (--prompt, --prompts), a target (--target, --targets) or a source "
+        "(--source, --sources).\n"
+    )
+    assert done.out.splitlines()[2].split() == ["b.png", "missing", "p"]
+
+
+def test_the_pictures_of_a_config_are_used_with_its_prompts(call: Call, three: Path) -> None:
+    (three / "c.yaml").write_text(
+        "policy: {use: toy-glyph}\ndata: {prompts: prompts.txt, targets: targets, images: sources}\n"
+        "rewards: [{use: mse}, {use: structure}]\n"
+    )
+    for name in ("1", "3", "4"):
+        picture(three / f"sources/{name}.png", 51, size=16)
+    for name in ("1", "3_1", "3_10", "0004"):
+        picture(three / f"pictures/{name}.png", 51, size=16)
+    (three / "same.txt").symlink_to(three / "prompts.txt")
+    for prompts in ("prompts.txt", "same.txt"):
+        done = call("pictures", "--prompts", prompts, "--config", "c.yaml", "--json")
+        assert done.code == 0, done.err
+        assert [row["scores"]["mse"] for row in lines(done.out)] == pytest.approx([0.0, -0.04, -0.04, -0.36])
+        assert [row["scores"]["structure"] for row in lines(done.out)] == pytest.approx([1.0] * 4)
+    (three / "other.txt").write_text((three / "prompts.txt").read_text())
+    for words in (["--prompts", "other.txt"], []):
+        done = call("pictures", *words, "--config", "c.yaml")
+        assert done.code == 2
+        assert done.err.startswith("error: No sample could be scored by mse: minus the mean")
+        assert "; nor by structure: structural similarity of the picture and the source picture" in done.err
+        assert done.err.endswith(
+            " The config's data.targets is not used here; give --prompts prompts.txt --targets targets. The config's "
+            "data.images is not used here; give --prompts prompts.txt --sources sources.\n"
+        )
+
+
+def test_a_run_is_refused_with_the_place_of_its_samples(call: Call, three: Path) -> None:
+    """Its report.png is no sample."""
+    for name in ("config.yaml", "metrics.jsonl"):
+        (three / "pictures" / name).touch()
+    done = call("pictures", "--reward", "length")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "error: pictures is a run without samples, since it was never evaluated. Draw some: grpokit sample pictures "
+        "--out drawn\n"
+    )
+    for step in ("step_000000", "step_000070"):
+        (three / "pictures/samples" / step).mkdir(parents=True)
+        (three / f"pictures/samples/{step}/samples.jsonl").write_text('{"prompt": "p", "output": "abc"}\n')
+    done = call("pictures", "--reward", "length")
+    assert done.err == "error: pictures is a run; its samples are in pictures/samples/step_000070 (the last).\n"
+    done = call("pictures/samples", "--reward", "length")
+    assert done.err == (
+        "error: pictures/samples holds no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl. There is one in "
+        "pictures/samples/step_000070.\n"
+    )
+    assert call("pictures/samples/step_000070", "--reward", "length").code == 0
+
+
+def test_rows_without_a_score_are_named(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "shades_of_score.py").write_text(
+        "def shade(samples):\n    return [s.output.getpixel((0, 0))[0] or float('nan') for s in samples]\n"
+    )
+    for i in range(25):
+        picture(tmp_path / f"p/{i}.png", i if i % 3 else 0)
+    done = call("p", "--reward", "shades_of_score:shade")
+    assert done.code == 0
+    assert (
+        done.err == "shade could not score 9 of 25 samples: p/0.png, p/3.png, p/6.png, p/9.png, p/12.png, and 4 more\n"
+    )
+    assert table(done.out)["shade"][4:] == ["16", "9"]
+    assert "p/1.png" not in done.out  # too many for a table of each
+
+
+def test_a_reward_that_scores_nothing(call: Call, tmp_path: Path) -> None:
+    picture(tmp_path / "cat.png")
+    done = call("cat.png", "--reward", "mse")
+    assert done.code == 2
+    assert done.err == (
+        "error: No sample could be scored by mse: minus the mean squared difference of the picture and its target "
+        "picture (0: the same). A reward may need a prompt (--prompt, --prompts), a target (--target, --targets) or a "
+        "source (--source, --sources).\n"
+    )
+
+
+def test_a_reward_that_fails_leaves_what_was_scored(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "fails_of_score.py").write_text(
+        "def fails(samples):\n    return [1 / s.output.getpixel((0, 0))[0] for s in samples]\n"
+    )
+    for i, value in enumerate((255, 51, 0, 17)):
+        picture(tmp_path / f"p/{i}.png", value)
+    done = call("p", "--reward", "fails_of_score:fails", "--batch-size", 2, "--out", "s.jsonl")
+    assert done.code == 1
+    assert done.err.startswith("error: Reward 'fails' raised ZeroDivisionError on 2 samples")
+    assert done.err.endswith(
+        "(Rows are counted from 0, in the batch from p/2.png to p/3.png.) What was scored before is in s.jsonl.\n"
+    )
+    assert [row["scores"]["fails"] for row in lines((tmp_path / "s.jsonl").read_text())] == [1 / 255, 1 / 51]
+
+
+def test_rows_that_a_reward_may_lose(tmp_path: Path) -> None:
+    for i, value in enumerate((255, 0, 51)):
+        picture(tmp_path / f"{i}.png", value)
+
+    def fails(samples: Sequence[Sample]) -> list[float]:
+        return [1 / s.output.getpixel((0, 0))[0] for s in samples]
+
+    term = RewardTerm(name="inverse", reward=fails, on_error="skip")
+    said: list[str] = []
+    rows = list(score_files([term], sample_files.find(tmp_path), say=said.append))
+    assert [row.scores["inverse"] for row in rows] == [1 / 255, pytest.approx(math.nan, nan_ok=True), 1 / 51]
+    assert len(said) == 1
+    assert "it left 1 row unscored" in said[0]
+    with pytest.raises(RewardError, match=r"from .*0\.png to .*2\.png"):
+        list(score_files({"inverse": fails}, sample_files.find(tmp_path)))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 32])
+def test_the_share_that_may_be_lost_is_of_all_whatever_the_batch(tmp_path: Path, batch_size: int) -> None:
+    for i, value in enumerate((0, 0, 51, 255)):
+        picture(tmp_path / f"{i}.png", value)
+
+    def fails(samples: Sequence[Sample]) -> list[float]:
+        return [1 / s.output.getpixel((0, 0))[0] for s in samples]
+
+    term = RewardTerm(name="inverse", reward=fails, on_error="skip")
+    rows = list(score_files([term], sample_files.find(tmp_path), batch_size=batch_size))
+    assert [row.scores["inverse"] for row in rows] == pytest.approx([math.nan, math.nan, 1 / 51, 1 / 255], nan_ok=True)
+    with pytest.raises(RewardError, match=r"'inverse' lost 2 of 4 samples to errors so far; skip_limit .* of 0\.4\."):
+        list(score_files([replace(term, skip_limit=0.4)], sample_files.find(tmp_path), batch_size=batch_size))
+
+
+WITH = ["--reward", "mse"]
+BAD: dict[str, tuple[list[str], str]] = {
+    "missing file": (["nix.png", *WITH], "There is no file or folder nix.png (looked in {here})."),
+    "empty folder": (["empty", *WITH], "empty holds no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl."),
+    "another kind of file": (
+        ["prompts.txt", *WITH],
+        "prompts.txt is neither a picture (.png, .jpg, .jpeg, .webp) nor a file of JSON lines (.jsonl), by its name.",
+    ),
+    "too few prompts": (
+        ["pictures", "--prompts", "one.txt", *WITH],
+        "3 pictures in pictures have no prompt: the first is 3_1.png, and one.txt has 1 prompt, the last in line 1.",
+    ),
+    "an empty line": (
+        ["second", "--prompts", "prompts.txt", *WITH],
+        "1 picture in second has no prompt: the first is 2.png, and prompts.txt has 3 prompts, the last in line 4.",
+    ),
+    "line 0": (
+        ["zero", "--prompts", "prompts.txt", *WITH],
+        "1 picture in zero has no prompt: the first is 0.png, and prompts.txt has 3 prompts, the last in line 4. Lines "
+        "are counted from 1.",
+    ),
+    "a name": (
+        ["named", "--prompts", "prompts.txt", *WITH],
+        "named/cat.png is not named by a line number: expected 7.png, or 7_1.png, 7_2.png, ... for several samples of "
+        "line 7 of prompts.txt.",
+    ),
+    "two for one line": (
+        ["twice", "--prompts", "prompts.txt", *WITH],
+        "Both twice/0001.png and twice/1.png are for line 1; keep one.",
+    ),
+    "missing prompts": (
+        ["pictures", "--prompts", "nix.txt", *WITH],
+        "The file nix.txt does not exist (looked in {here}).",
+    ),
+    "missing target": (
+        ["pictures", "--prompts", "prompts.txt", "--targets", "named", *WITH],
+        "prompts.txt, line 1, has no picture in named: expected 1.png (or .jpg, .jpeg, .webp). The folder has 0 "
+        "numbered pictures.",
+    ),
+    "unknown reward": (
+        ["pictures", "--reward", "msee"],
+        "There is no reward called 'msee' (did you mean 'mse'?). Known: ",
+    ),
+    "unknown parameter": (["pictures", *WITH, "windw=7"], "has no parameter 'windw'"),
+    "whose parameter": (
+        ["pictures", *WITH, "--reward", "ssim", "size=7"],
+        "'size=7' is no parameter of mse or ssim: expected mse.KEY=VALUE or ssim.KEY=VALUE.",
+    ),
+    "no parameter": (["pictures", *WITH, "size"], "Expected a parameter as key=value, got 'size'."),
+    "twice the same": (
+        ["pictures", *WITH, *WITH],
+        "--reward mse is given twice. For two settings of one reward, write a config.",
+    ),
+    "a reward for texts": (
+        ["pictures", *WITH, "--reward", "contains"],
+        "The reward 'contains' scores texts, but pictures/1.png is a picture. Installed rewards for pictures: ",
+    ),
+    "a reward for pictures": (
+        ["r.jsonl", *WITH],
+        "The reward 'mse' scores pictures, but r.jsonl, line 1 is a text. Installed rewards for texts: ",
+    ),
+    "no reward": (
+        ["pictures"],
+        "Say what to score with: either --reward NAME, once or more, or --config PRESET_OR_FILE.",
+    ),
+    "both": (
+        ["pictures", *WITH, "--config", "toy-lm"],
+        "Both --reward and --config are given; keep one. A config brings rewards of its own.",
+    ),
+    "out in use": (
+        ["pictures", *WITH, "--out", "one.txt"],
+        "one.txt is there already. Choose another with --out, or add --overwrite.",
+    ),
+    "out is a folder": (
+        ["pictures", *WITH, "--out", "empty", "--overwrite"],
+        "empty is a folder; expected a file. Choose another with --out.",
+    ),
+    "out in a folder that is not there": (
+        ["pictures", *WITH, "--out", "nowhere/s.jsonl"],
+        "nowhere/s.jsonl cannot be written: [Errno 2] No such file or directory: 'nowhere/s.jsonl'. Choose "
+        "another with --out.",
+    ),
+    "out is what is scored": (
+        ["r.jsonl", "--reward", "length", "--out", "r.jsonl", "--overwrite"],
+        "r.jsonl is read here, so scores cannot be written over it. Choose another file with --out.",
+    ),
+    "out is a picture in the folder": (
+        ["pictures", *WITH, "--out", "pictures/1.png", "--overwrite"],
+        "pictures/1.png is read here, so scores cannot be written over it. Choose another file with --out.",
+    ),
+    "prompt and prompts": (
+        ["pictures", *WITH, "--prompt", "a", "--prompts", "prompts.txt"],
+        "--prompts is for pictures named by line number; it goes with --targets and --sources, not with --prompt, "
+        "--target and --source.",
+    ),
+    "targets without prompts": (
+        ["pictures", *WITH, "--targets", "targets"],
+        "--targets is a folder of pictures named by line number, so it needs --prompts. For one prompt give --target.",
+    ),
+    "prompts of one picture": (
+        ["pictures/1.png", *WITH, "--prompts", "prompts.txt"],
+        "--prompts goes with a folder of pictures, but pictures/1.png is a file. Give its prompt by --prompt.",
+    ),
+    "prompt of records": (
+        ["r.jsonl", "--reward", "length", "--prompt", "a"],
+        "The records in r.jsonl have prompts and targets of their own: leave --prompt, --target and --source out.",
+    ),
+    "no such target": (
+        ["pictures/1.png", *WITH, "--target", "nix.png"],
+        "--target: there is no picture nix.png (looked in {here}).",
+    ),
+    "a target that is none": (
+        ["pictures/1.png", *WITH, "--target", "one.txt"],
+        "--target: one.txt cannot be read as a picture: its content is of no kind of picture that Pillow knows. "
+        "Replace the file.",
+    ),
+    "no JSON": (
+        ["broken.jsonl", "--reward", "length"],
+        "broken.jsonl, line 1: not JSON (Expecting value at column 1).",
+    ),
+    "no output": (
+        ["outputless.jsonl", "--reward", "length"],
+        "outputless.jsonl, line 1: there is no key 'output' (did you mean 'outputs'?), a text or a picture's file name "
+        "(keys: prompt, outputs).",
+    ),
+    "an odd output": (
+        ["odd.jsonl", "--reward", "length"],
+        "odd.jsonl, line 1: output is a list of 2; expected a text or a picture's file name.",
+    ),
+    "no such source": (
+        ["sourceless.jsonl", "--reward", "length"],
+        "sourceless.jsonl, line 1: source: the file nix.png does not exist.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), BAD.values(), ids=BAD)
+def test_bad_input(call: Call, three: Path, words: list[str], expected: str) -> None:
+    (three / "empty").mkdir()
+    (three / "one.txt").write_text("one\n")
+    for path in ("second/2.png", "zero/0.png", "named/cat.png", "twice/1.png", "twice/0001.png"):
+        picture(three / path)
+    for name, row in (
+        ("r", '{"prompt": "p", "output": "text"}'),
+        ("broken", "no"),
+        ("outputless", '{"prompt": "p", "outputs": "text"}'),
+        ("odd", '{"prompt": "p", "output": [1, 2]}'),
+        ("sourceless", '{"prompt": "p", "output": "a", "source": "nix.png"}'),
+    ):
+        (three / f"{name}.jsonl").write_text(row + "\n")
+    before = sorted(three.rglob("*"))
+    done = call(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: ")
+    wanted = expected.replace("{here}", str(three))
+    assert done.err == f"error: {wanted}\n" or (wanted in done.err and not expected.endswith("."))
+    assert sorted(three.rglob("*")) == before
+    assert (three / "one.txt").read_text() == "one\n"
+
+
+def test_overwrite_replaces_the_scores(call: Call, three: Path) -> None:
+    (three / "s.jsonl").write_text("old\n")
+    done = call("pictures/1.png", "--reward", "mse", "--target", "targets/1.png", "--out", "s.jsonl", "--overwrite")
+    assert done.code == 0
+    assert [row["file"] for row in lines((three / "s.jsonl").read_text())] == ["pictures/1.png"]
+
+
+def test_the_bar_goes_to_the_terminal_that_watches(three: Path) -> None:
+    pexpect = pytest.importorskip("pexpect")
+    words = ["score", "pictures", "--reward", "mse", "--target", "targets/1.png", "--json"]
+    child = pexpect.spawn(
+        "bash",
+        ["-c", f"{sys.executable} -m grpokit {' '.join(words)} > out.jsonl"],
+        cwd=three,
+        encoding="utf-8",
+        timeout=60,
+    )
+    child.expect("scoring")
+    child.expect("4/4")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+    assert len(lines((three / "out.jsonl").read_text())) == 4
+
+
+def test_a_damaged_target_is_a_problem_of_its_rows(three: Path) -> None:
+    """The header is read at once, the rest with its batch."""
+    whole = (three / "targets/3.png").read_bytes()
+    (three / "targets/3.png").write_bytes(whole[:-30])
+    entries = sample_files.find(three / "pictures", prompts=three / "prompts.txt", targets=three / "targets")
+    rows = list(score_files([shade], entries))
+    assert [bool(row.problem) for row in rows] == [False, True, True, False]
+    assert "3.png cannot be read as a picture" in rows[1].problem
+    with pytest.raises(DataError, match="cannot be read"):
+        entries[1].open()

@@ -1,0 +1,638 @@
+"""Plugins as users meet them: real distributions, installed with pip, most of them broken in one way each."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+import yaml
+
+import grpokit
+from grpokit import PluginError, Prompt, Sample, Trainer, UsageError, registry
+from grpokit.cli import components
+from grpokit.config import presets
+from grpokit.config.schema import parse
+from grpokit.registry import hookspecs, loading
+from grpokit.runs import build
+from grpokit.runs import train as run
+from grpokit.testing import by_name
+from tiny_policies import TinyTokens
+
+HERE = Path(__file__).parent.parent
+ERRORS = {
+    "import-error": ["ModuleNotFoundError", "a_module_that_nobody_has"],
+    "misspelt": ["unknown hook 'grpokit_reward'", "did you mean 'grpokit_rewards'?"],
+    "unmarked": ["'grpokit_rewards' lacks the decorator @hookimpl", "from grpokit import hookimpl"],
+    "raises": ["ValueError: the licence file is missing"],
+    "newer-api": ["reward 'from-the-future'", "plugin API 2", "this grpokit has 1", "pip install --upgrade grpokit"],
+    "wrong-type": ["grpokit_rewards yielded PolicySpec(name='a-policy'", "expected RewardSpec records"],
+    "wrong-return": ["grpokit_rewards returned one RewardSpec", "expected it to yield"],
+    "wrong-argument": ["grpokit_step_end(reports)", "'reports'"],
+    "spaced-name": ["reward 'two words': the name must be a text without spaces and colons, such as 'my-reward'"],
+    "wrong-factory": ["reward 'a-function': the factory must be a text of the form package.module:Name, got <built-in"],
+    "pathless-factory": ["reward 'pathless': the factory must be a text of the form package.module:Name, got 'score'"],
+    "wrong-summary": ["reward 'listed': summary must be of type str, got a list of 2"],
+    "twice": ["it yields two records of the reward 'twin'; expected one"],
+    "returns-number": ["grpokit_rewards returned 3; expected it to yield RewardSpec records"],
+    "exits": ["SystemExit: no licence"],
+}
+
+
+def pip_install(target: Path, *folders: Path) -> Path:
+    """Build and install distributions as a user's pip would, into a folder of their own."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    command += ["--no-deps", "--no-build-isolation", "--no-index", "--target", str(target), *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of fixture_plugins, in a folder that PYTHONPATH can name."""
+    copies = tmp_path_factory.mktemp("sources") / "fixture_plugins"  # a build leaves files beside the sources
+    shutil.copytree(HERE / "fixture_plugins", copies)
+    return pip_install(tmp_path_factory.mktemp("site"), *sorted(copies.iterdir()))
+
+
+@pytest.fixture
+def fixtures(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The fixture plugins, found by this process."""
+    monkeypatch.syspath_prepend(installed)
+    registry.plugins.cache_clear()
+    yield
+    monkeypatch.undo()
+    registry.plugins.cache_clear()
+
+
+def command(*words: str, path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest's workers may set it
+    env = {**given, "PYTHONPATH": f"{path}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run([sys.executable, "-m", "grpokit", *words], capture_output=True, text=True, env=env)
+
+
+def samples(*texts: str) -> list[Sample]:
+    return [Sample(prompt=Prompt(text="p"), output=text, group=0) for text in texts]
+
+
+# --- broken plugins ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.usefixtures("fixtures")
+def test_a_broken_plugin_is_recorded_with_its_error(name: str) -> None:
+    (found,) = [p for p in registry.plugins() if p.name == name]
+    assert (found.package, found.version, found.specs) == ("grpokit-fixture-broken", "0.7", [])
+    assert "\n" not in found.error
+    for word in ERRORS[name]:
+        assert word in found.error
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_the_others_work_beside_the_broken_ones() -> None:
+    assert {p.name for p in registry.plugins() if p.error} >= set(ERRORS)
+    assert {"builtin", "good", "rival", "needy", "watcher"} <= {p.name for p in registry.plugins() if not p.error}
+    assert registry.create("reward", "letters", {"letter": "a"})(samples("banana", "b")) == [3, 0]
+    assert registry.create("reward", "exact-match")
+    names = [spec.name for _, spec in registry.installed("reward")]
+    assert not {"raises-first", "misspelt-reward", "unmarked-reward", "from-the-future"} & set(names)
+
+
+def test_plugins_command(installed: Path) -> None:
+    done = command("plugins", path=installed)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines()]
+    assert ["kind", "name", "package", "version", "state", "what it does"] in rows
+    for expected in (
+        ["reward", "vowels", "grpokit-fixture-good", "1.2.3", "ok", "counts a, e, i, o, u"],
+        ["reward", "letters", "grpokit-fixture-good", "1.2.3", "ok", "wants [image] or [/text]"],  # no markup
+        ["reward", "vowels", "grpokit-fixture-rival", "1.2.3", "ok"],
+        ["policy", "half-a-policy", "grpokit-fixture-good", "1.2.3", "ok"],
+        ["preset", "quick", "grpokit-fixture-good", "1.2.3", "ok", "a preset without its file"],
+        ["advantage", "group", "grpokit", grpokit.__version__, "ok", "z-score inside the group (GRPO)"],
+        ["plugin", "watcher", "grpokit-fixture-watcher", "1.2.3", "ok", "watches runs"],
+        *(["plugin", name, "grpokit-fixture-broken", "0.7", "broken", "see below"] for name in ERRORS),
+    ):
+        assert expected in rows, expected
+    for name, words in ERRORS.items():
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"{name}: ")]
+        for word in words:
+            assert word in line
+
+
+def test_tables_are_as_wide_as_columns_says(tmp_path: Path) -> None:
+    for columns, width in (("80", 80), ("", 160), ("wide", 160)):
+        lines = command("plugins", path=tmp_path, COLUMNS=columns).stdout.splitlines()
+        assert max(map(len, lines)) == width
+
+
+@pytest.mark.parametrize("name", ["plugins", "check", "schema"])
+def test_a_command_is_told_in_one_short_line(name: str) -> None:
+    lines = getattr(components, name).__doc__.splitlines()
+    assert len(lines[0]) < 60
+    assert name != "plugins" or "advantages and objectives" in " ".join(lines)
+    assert f"{lines[0][:40]}" in command("--help", path=HERE, COLUMNS="80").stdout
+
+
+def test_strict_makes_broken_plugins_an_error(installed: Path) -> None:
+    done = command("plugins", path=installed, GRPOKIT_STRICT="1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert "GRPOKIT_STRICT is set and plugins are broken" in done.stderr
+    for name, words in ERRORS.items():
+        assert f"  {name}: " in done.stderr
+        for word in words:
+            assert word in done.stderr
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+@pytest.mark.usefixtures("fixtures")
+def test_strict_can_be_off(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPOKIT_STRICT", value)
+    assert registry.plugins()
+
+
+def test_our_own_plugins_are_sound() -> None:
+    ours = {p.name: p.error for p in registry.plugins() if p.package.startswith("grpokit")}
+    assert "builtin" in ours
+    assert not any(ours.values()), ours
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_unknown_name_gives_the_nearest_and_the_broken_plugins() -> None:
+    with pytest.raises(PluginError) as caught:
+        registry.create("reward", "leters")
+    message = str(caught.value)
+    assert message.startswith("There is no reward called 'leters' (did you mean 'letters'?). Known: ")
+    assert " broken-inside, " in message
+    assert "vowels-and-more. These plugins are broken and may have brought it:" in message
+    for name in ERRORS:
+        assert f"\n  {name} (grpokit-fixture-broken): " in message
+
+
+def announced_in(folder: Path) -> set[tuple[str, str]]:
+    """(kind, name) of all that a plugin in the repository announces."""
+    (module,) = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"]["grpokit"].values()
+    code = (
+        f"import sys; sys.path.insert(0, {str(folder / 'src')!r})\nimport importlib.metadata as m\n"
+        f"from grpokit.registry import loading\nfound = loading._load(m.EntryPoint('x', {module!r}, 'grpokit'))\n"
+        "assert not found.error, found.error\nprint(*[f'{s.kind} {s.name}' for s in found.specs], sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {(kind, name) for line in done.stdout.splitlines() for kind, name in [line.split()]}
+
+
+def test_what_grpokit_ships_names_its_extra() -> None:
+    """The registry's table holds what the plugins in the repository announce, and an extra that brings each."""
+    root = HERE.parent
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    shipped = {(kind, name): extra for kind, names in loading._SHIPPED.items() for name, extra in names.items()}
+    found = {what: folder.name for folder in sorted((root / "plugins").iterdir()) for what in announced_in(folder)}
+    assert set(shipped) == set(found)
+    for what, package in found.items():
+        assert package in extras[shipped[what]], what
+
+
+def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tuple(plugin for plugin in registry.plugins() if plugin.package == "grpokit")
+    monkeypatch.setattr(loading, "plugins", lambda: here)
+    with pytest.raises(PluginError) as caught:
+        registry.create("reward", "lpips")
+    assert str(caught.value) == (
+        "There is no reward called 'lpips'. Known: contains, exact-match, format, jpeg-size, length, numeric-answer. "
+        "'lpips' comes with: pip install 'grpokit[lpips]'"
+    )
+    with pytest.raises(PluginError, match=r"no policy called 'toy-lm'.*comes with: pip install 'grpokit\[toy\]'$"):
+        registry.create("policy", "toy-lm")
+    with pytest.raises(UsageError, match=r"policy or reward called 'ocr'\. Known: .* pip install 'grpokit\[ocr\]'$"):
+        by_name.kind_of("ocr", None)
+    with pytest.raises(PluginError, match=r"no reward called 'toy-lm'\. Known: .*numeric-answer\.$"):
+        registry.create("reward", "toy-lm")  # a policy
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_a_name_is_of_one_kind() -> None:
+    with pytest.raises(PluginError, match=r"There is no policy called 'vowels'.*Known: .*half-a-policy"):
+        registry.create("policy", "vowels")
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_an_ambiguous_name_is_settled_by_the_plugin() -> None:
+    with pytest.raises(PluginError, match=r"'vowels' is ambiguous: write 'good:vowels' or 'rival:vowels'\."):
+        registry.create("reward", "vowels", {"scale": 1})
+    assert registry.create("reward", "rival:vowels")(samples("aei")) == [-1.0]
+    assert registry.create("reward", "good:vowels", {"scale": 2})(samples("aei", "x")) == [6, 0]
+    assert registry.create("reward", "vowels-and-more")(samples("aei")) == [-1.0]
+    assert registry.create("reward", "good:letters", {"letter": "e"})(samples("aei")) == [1]
+
+
+def distribution(site: Path, name: str, plugin: str, module: str) -> None:
+    """A distribution of one module as pip leaves it in site-packages, as far as the registry looks."""
+    (site / f"{name}.py").write_text(module)
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[grpokit]\n{plugin} = {name}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder of distributions that this process looks through."""
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.plugins.cache_clear()
+    yield tmp_path
+    monkeypatch.undo()
+    registry.plugins.cache_clear()
+
+
+def test_two_packages_with_a_plugin_of_the_same_name(site: Path) -> None:
+    """There is no way to write which one is meant, so the message does not offer one."""
+    for name in ("first_twin", "second_twin"):
+        distribution(site, name, "twin", MODULE.replace("count_threes", name))
+    with pytest.raises(PluginError) as caught:
+        registry.create("reward", "threes")
+    assert str(caught.value) == (
+        "The reward name 'threes' is ambiguous: first_twin and second_twin each bring a plugin called 'twin' with it. "
+        "Uninstall one of them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("no_such_package:a.yaml", "should be the file a.yaml in package no_such_package: No module named"),
+        ("odd_preset:a.yaml", "should be the file a.yaml in package odd_preset: "),
+        ("odd_preset:bytes.yaml", "should be the file bytes.yaml in package odd_preset: 'utf-8' codec can't decode"),
+    ],
+)
+def test_presets_without_a_readable_file(site: Path, factory: str, words: str) -> None:
+    package = site / "odd_preset"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    distribution(
+        site,
+        "odd_presets",
+        "odd",
+        "from grpokit import PresetSpec, hookimpl\n\n\n@hookimpl\ndef grpokit_presets():\n"
+        f"    yield PresetSpec(name='odd', factory='{factory}')\n",
+    )
+    with pytest.raises(PluginError, match=words):
+        presets.read_config("odd")
+    for name in ("odd_presets", "odd_preset"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_the_plugins_name_is_not_a_module() -> None:
+    with pytest.raises(PluginError, match="There is no reward called 'good:consonants'"):
+        registry.create("reward", "good:consonants")
+
+
+def test_dotted_names_need_no_plugin() -> None:
+    reward = registry.create("reward", "tiny_policies:digit_sum")
+    assert reward(samples("333", "12")) == pytest.approx([3.03, 0.02])
+    assert isinstance(registry.create("policy", "tiny_policies:TinyTokens", {"vocab": 4}), TinyTokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "tiny_polices:digit_sum",
+            ["cannot be found: there is no module 'tiny_polices'", "Check the spelling, or install"],
+        ),
+        (
+            "tiny_policies:digit_sun",
+            ["'digit_sun' in 'tiny_policies'", "no such function", "did you mean 'digit_sum'?"],
+        ),
+        ("math:pi", ["'pi' in 'math' is a float, not a function or class."]),
+        ("sys:maxsize", ["'maxsize' in 'sys' is an int, not a function or class."]),
+        ("tiny_policies:", ["reward 'tiny_policies:'", "no such function"]),
+    ],
+)
+def test_wrong_dotted_name(name: str, words: list[str]) -> None:
+    with pytest.raises(PluginError) as caught:
+        registry.create("reward", name)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_data_source_needs_a_colon() -> None:
+    with pytest.raises(PluginError, match=r"data source 'my_data' must be of the form package\.module:function"):
+        registry.call("my_data", {}, what="data source")
+
+
+# --- dependencies --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["needs-at-import", "needs-when-built"])
+@pytest.mark.usefixtures("fixtures")
+def test_missing_dependency_gives_the_exact_pip_line(name: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        registry.create("reward", name)
+    assert f"reward '{name}'" in str(caught.value)
+    assert "needs the Python module 'a_missing_engine', which is not installed." in str(caught.value)
+    assert str(caught.value).endswith("Run: pip install 'grpokit-fixture-needy[engine]'")
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_missing_dependency_without_a_hint() -> None:
+    with pytest.raises(
+        PluginError, match=r"'a_missing_engine', which is not installed\. Check the spelling, or install"
+    ):
+        registry.create("reward", "needs-without-hint")
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_a_factory_that_fails_otherwise() -> None:
+    with pytest.raises(PluginError) as caught:
+        registry.create("reward", "broken-inside")
+    assert "cannot be imported from 'fixture_needy.broken'" in str(caught.value)
+    assert "RuntimeError: the engine's library is too old" in str(caught.value)
+    assert "pip install" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_a_spec_whose_function_is_not_there() -> None:
+    with pytest.raises(
+        PluginError, match=r"reward 'no-such-function' of plugin 'good' should be 'vowel'.*mean 'vowels'"
+    ):
+        registry.create("reward", "no-such-function")
+
+
+def test_a_torchvision_for_another_torch_is_explained() -> None:
+    line = loading.one_line(RuntimeError("operator torchvision::nms does not exist"))
+    assert "install the build of torchvision that matches your torch" in line
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_a_preset_whose_file_is_not_there() -> None:
+    with pytest.raises(PluginError, match=r"Preset 'quick' should be the file quick\.yaml in package fixture_good"):
+        presets.read_config("quick")
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_a_policy_that_lacks_methods() -> None:
+    config = parse("policy: {use: half-a-policy}\ndata: {prompts: a}\nrewards: [{use: r}]", "c.yaml")
+    with pytest.raises(
+        PluginError, match="Policy 'half-a-policy' lacks logprobs, slices, reference, save, load of the"
+    ):
+        build.policy(config)
+
+
+# --- parameters ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "params", "words"),
+    [
+        (
+            "reward",
+            "letters",
+            {"leter": "a"},
+            ["no parameter 'leter'", "did you mean 'letter'?", "It accepts: letter, minimum=0."],
+        ),
+        ("reward", "letters", {}, ["needs the parameter 'letter'", "It accepts: letter, minimum=0."]),
+        ("reward", "letters", {"letter": 5}, ["cannot be built with letter=5", "TypeError: letter is 5"]),
+        (
+            "reward",
+            "good:vowels",
+            {"scal": 1},
+            ["no parameter 'scal'", "did you mean 'scale'?", "It accepts: scale, upper=False."],
+        ),
+        ("reward", "good:vowels", {}, ["needs the parameter 'scale'"]),
+        (
+            "reward",
+            "good:vowels",
+            {"scale": 1, "samples": 2},
+            ["no parameter 'samples'", "It accepts: scale, upper=False."],
+        ),
+        ("reward", "vowels-and-more", {"x": 1}, ["no parameter 'x'", "It accepts: none."]),
+        (
+            "reward",
+            "numeric-answer",
+            {"tolerence": 1},
+            ["did you mean 'tolerance'?", "It accepts: pattern=None, tolerance=0.0."],
+        ),
+        ("advantage", "plain", {"weights": 1}, ["no parameter 'weights'", "It accepts: shift=0.0."]),
+        ("advantage", "group", {"epz": 1}, ["no parameter 'epz'", "did you mean 'eps'?", "It accepts: "]),
+        ("objective", "mine", {"clip": 1}, ["no parameter 'clip'", "It accepts: clip_range=0.2."]),
+        ("objective", "grpo", {"clip_rang": 1}, ["did you mean 'clip_range'?", "It accepts: "]),
+        (
+            "policy",
+            "half-a-policy",
+            {"size": 1},
+            ["policy 'half-a-policy' has no parameter 'size'", "It accepts: none."],
+        ),
+    ],
+)
+@pytest.mark.usefixtures("fixtures")
+def test_wrong_parameters(kind: str, name: str, params: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(PluginError) as caught:
+        registry.create(kind, name, params)
+    for word in words:
+        assert word in str(caught.value)
+    assert "?." not in str(caught.value)
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_parameters_reach_the_factory() -> None:
+    assert registry.create("reward", "letters", {"letter": "a", "minimum": 1})(samples("banana", "b")) == [3, 1]
+    assert registry.create("reward", "good:vowels", {"scale": 3, "upper": True})(samples("AbEa")) == [6]
+    assert registry.create("objective", "mine", {"clip_range": 0.3}) == "an objective with 0.3"
+    plain = registry.create("advantage", "plain", {"shift": 1.0})
+    assert isinstance(plain, functools.partial)
+    assert plain(torch.tensor([[1.0, 2.0]]), torch.tensor([1.0, 0.5]), torch.zeros(1)).tolist() == [3.0]
+
+
+class Typed:
+    def __init__(
+        self,
+        rate: float = 0.5,
+        *,
+        count: int | None = None,
+        mode: Literal["a", "b"] = "a",
+        name: str = "",
+        on: bool = False,
+        sizes: tuple[int, ...] = (),
+        other=None,
+    ) -> None:
+        self.rate = rate
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"rate": "abc"}, "takes a number as 'rate', got 'abc'. It accepts: rate=0.5, count=None, "),
+        ({"rate": True}, "takes a number as 'rate', got true."),
+        ({"rate": None}, "takes a number as 'rate', got nothing (null)."),
+        ({"rate": math.nan}, "takes a number as 'rate', got nan."),
+        ({"other": math.nan}, "takes a number as 'other', got nan."),
+        ({"count": 2.5}, "takes a whole number or null as 'count', got 2.5."),
+        ({"count": [1]}, "takes a whole number or null as 'count', got a list of 1."),
+        ({"mode": "c"}, "takes 'a' or 'b' as 'mode', got 'c'."),
+        ({"name": 5}, "takes a text as 'name', got 5."),
+        ({"on": "no"}, "takes true or false as 'on', got 'no'."),
+    ],
+)
+def test_values_are_held_against_a_factorys_annotations(params: dict[str, object], words: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        registry.create("policy", f"{__name__}:Typed", params)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "params", [{"rate": 1}, {"count": None}, {"count": 3}, {"mode": "b"}, {"sizes": [1, 2]}, {"other": object()}]
+)
+def test_values_that_fit_or_cannot_be_judged_go_to_the_factory(params: dict[str, object]) -> None:
+    assert registry.create("policy", f"{__name__}:Typed", params)
+
+
+def test_compiled_functions_do_not_tell_their_parameters() -> None:
+    assert registry.create("policy", "builtins:dict", {"a": 1}) == {"a": 1}
+    with pytest.raises(PluginError, match=r"policy 'builtins:int' cannot be built with a=1: TypeError: 'a' is an inv"):
+        registry.create("policy", "builtins:int", {"a": 1})
+
+
+# --- run events ----------------------------------------------------------------------------------------------------
+
+
+def tiny_run(folder: Path) -> dict[str, object]:
+    """A config as plain data: two steps of TinyTokens."""
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": str(i)}) + "\n" for i in range(1, 5)))
+    return {
+        "policy": {"use": "tiny_policies:TinyTokens"},
+        "data": {"jsonl": str(prompts)},
+        "rewards": [{"use": "tiny_policies:digit_sum"}],
+        "trainer": {"steps": 2, "prompts_per_step": 2, "group_size": 4, "learning_rate": 0.05, "device": "cpu"},
+        "run": {"dir": str(folder / "run"), "threads": 1},
+    }
+
+
+@pytest.mark.usefixtures("fixtures")
+def test_run_events(tmp_path: Path) -> None:
+    """A watcher that raises is warned about at every step; the run, and the other watchers, go on."""
+    lines: list[str] = []
+    done = run.train(parse(yaml.safe_dump(tiny_run(tmp_path)), "c.yaml"), watcher=run.Watcher(say=lines.append))
+    assert done.steps == 2
+    assert len((done.folder / "metrics.jsonl").read_text().splitlines()) == 2
+    assert lines == [
+        f"warning: plugin 'watcher' failed in grpokit_step_end: RuntimeError: no connection in step {step}"
+        for step in (1, 2)
+    ]
+    from fixture_good.plugin import EVENTS  # type: ignore[import-not-found]
+
+    assert EVENTS == [("start", "run", 42), ("step", 1), ("step", 2), ("end", True)]
+    versions = json.loads((done.folder / "versions.json").read_text())
+    assert versions["plugins"]["good"] == "grpokit-fixture-good 1.2.3"
+    assert not set(ERRORS) & set(versions["plugins"])
+
+
+@pytest.mark.parametrize("hook", [name for name in vars(hookspecs) if name.startswith("grpokit_")])
+def test_every_hook_shows_an_example(hook: str) -> None:
+    text = getattr(hookspecs, hook).__doc__
+    assert "@hookimpl" in text
+    assert f"def {hook}(" in text
+
+
+# --- a third party -------------------------------------------------------------------------------------------------
+
+PYPROJECT = """\
+[project]
+name = "count-threes"
+version = "0.1"
+[project.entry-points.grpokit]
+threes = "count_threes"
+[tool.setuptools]
+py-modules = ["count_threes"]
+"""
+MODULE = """\
+from grpokit import RewardSpec, hookimpl
+
+@hookimpl
+def grpokit_rewards():
+    yield RewardSpec(name="threes", factory="count_threes:threes", accepts={"text"})
+
+def threes(samples, *, each=1.0):
+    return [each * s.output.count("3") for s in samples]
+"""
+
+
+def test_fifteen_lines_make_a_reward_that_a_config_can_name(tmp_path: Path) -> None:
+    assert len((PYPROJECT + MODULE).splitlines()) <= 15
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "pyproject.toml").write_text(PYPROJECT)
+    (source / "count_threes.py").write_text(MODULE)
+    site = pip_install(tmp_path / "site", source)
+
+    settings = tiny_run(tmp_path) | {"rewards": [{"use": "threes", "weight": 2, "each": 0.5}]}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    done = command("train", str(tmp_path / "config.yaml"), path=site)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+
+    prompts = [Prompt(text=str(i)) for i in range(1, 5)]
+    reward = lambda samples: [s.output.count("3") for s in samples]  # noqa: E731 - half of it, twice as heavy
+    trainer = Trainer(
+        TinyTokens(), [reward], prompts, steps=2, prompts_per_step=2, group_size=4, learning_rate=0.05, device="cpu"
+    )
+    for row, report in zip(rows, trainer, strict=True):
+        count = sum(s.output.count("3") for s in report.rollout.samples)
+        assert row["rewards/threes/mean"] == 0.5 * count / 8
+        assert row["reward"] == count / 8
+    assert rows[0]["rewards/threes/mean"] > 0
+    assert "'threes': 'count-threes 0.1'" in str(json.loads((tmp_path / "run/versions.json").read_text())["plugins"])
+
+
+# --- light imports -------------------------------------------------------------------------------------------------
+
+HEAVY = ("torch", "accelerate", "numpy", "matplotlib", "transformers", "datasets", "onnxruntime", "skimage")
+
+
+@pytest.mark.parametrize(
+    "words", ["-c 'import grpokit'", "-m grpokit --help", "-m grpokit plugins", "-m grpokit schema"]
+)
+def test_light_commands_import_nothing_heavy(words: str) -> None:
+    done = subprocess.run([sys.executable, "-X", "importtime", *shlex.split(words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "grpokit" in imported
+    assert not imported & set(HEAVY)
+
+
+@pytest.mark.parametrize("words", ["-c 'import grpokit'", "-m grpokit --help"])
+def test_light_commands_start_at_once(words: str) -> None:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *shlex.split(words)], capture_output=True, check=True)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.5
+
+
+def test_public_names_are_all_there() -> None:
+    for name in grpokit.__all__:
+        assert getattr(grpokit, name) is not None
+        assert name in dir(grpokit)
+    with pytest.raises(AttributeError, match="module 'grpokit' has no attribute 'Polcy'"):
+        grpokit.Polcy  # noqa: B018

@@ -1,0 +1,28 @@
+"""kill -9 at any moment: what was saved is whole, and the resumed run ends as the uninterrupted one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from whole_runs import CONFIG, finish, kill_and_resume, start
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kill") / "whole"
+    (folder.parent / "config.yaml").write_text(CONFIG)
+    finish(start(folder))
+    return folder
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_killed_runs_end_equal(whole: Path, seed: int) -> None:
+    kill_and_resume(whole, seed, times=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5, 30))
+def test_killed_runs_end_equal_many_times(whole: Path, seed: int) -> None:
+    kill_and_resume(whole, seed, times=3)

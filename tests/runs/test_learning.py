@@ -1,0 +1,59 @@
+"""The presets learn what they promise: shortened here, in full with three seeds under `-m slow`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpokit import Sample
+from grpokit.config import presets
+from grpokit.runs import build
+from grpokit.runs import train as run
+
+GLYPH_TARGETS = 0.97  # the least that the reader must score on the true target pictures
+
+
+def train(preset: str, folder: Path, *overrides: str) -> run.Result:
+    threads = torch.get_num_threads()
+    try:
+        config, name = presets.read_config(preset, [f"run.dir={folder}", *overrides])
+        return run.train(config, name=name)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_toy_glyph_rises_in_a_few_steps(tmp_path: Path) -> None:
+    done = train("toy-glyph", tmp_path / "r", "trainer.steps=12", "rewards.1.weight=0", "trainer.group_size=8")
+    assert done.before["ssim"] < 0.75
+    assert done.after["ssim"] > done.before["ssim"] + 0.08
+    assert done.after["ocr"] > done.before["ocr"] + 0.08  # not trained on here
+
+
+def test_toy_lm_rises_in_a_few_steps(tmp_path: Path) -> None:
+    done = train("toy-lm", tmp_path / "r", "trainer.steps=30", "trainer.micro_batch_size=64")
+    assert done.after["format"] > done.before["format"] + 0.05
+    assert done.after["reward"] > done.before["reward"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_toy_glyph_becomes_legible(seed: int, tmp_path: Path) -> None:
+    config, _ = presets.read_config("toy-glyph")
+    _, held_out = build.prompts(config)
+    true = build.rewards(config)[1].reward
+    best = true([Sample(prompt=p, output=p.target, group=0) for p in held_out])
+    assert sum(best) / len(best) >= GLYPH_TARGETS
+    done = train("toy-glyph", tmp_path / "r", f"seed={seed}")
+    assert done.before["ocr"] <= 0.5
+    assert done.after["ocr"] >= 0.95 * sum(best) / len(best)
+    assert done.after["ssim"] >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_toy_lm_solves_four_fifths(seed: int, tmp_path: Path) -> None:
+    done = train("toy-lm", tmp_path / "r", f"seed={seed}", "trainer.group_size=8", "trainer.micro_batch_size=2")
+    assert done.after["right"] >= 2 * done.before["right"]
+    assert done.after["right"] >= 0.8

@@ -1,0 +1,398 @@
+"""`grpokit new`: what it writes is installed from wheels into a clean environment, and passes and trains there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grpokit import UsageError, cli
+from grpokit.scaffold.write import new
+
+ROOT = Path(__file__).parent.parent.parent
+SOURCES = {"grpokit": ROOT, "grpokit-toy": ROOT / "plugins/grpokit-toy"}
+SMALL = ("trainer.prompts_per_step=4", "trainer.group_size=4")
+OURS = ("grpokit", "__editable__", "_editable", "distutils-precedence")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clean:
+    """A virtual environment with wheels of ours and, from outside, only what they depend on."""
+
+    home: Path
+    folder: Path  # where commands run
+
+    def run(self, *words: str, folder: Path | None = None) -> str:
+        """What a command of the environment prints; a failure fails the test with all that it said."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "GRPOKIT", "PIP"))}
+        done = subprocess.run(
+            [self.home / "bin" / words[0], *words[1:]],
+            cwd=folder or self.folder,
+            env={**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def install(self, *projects: Path) -> None:
+        """Build wheels with the tools of the outer environment, and install these wheels."""
+        wheels = self.home / "wheels" / projects[0].name
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        build = [*pip, "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, *projects]
+        subprocess.run(build, check=True, capture_output=True)
+        into = [*pip, "--python", self.home / "bin/python", "install", "--no-index", "--no-deps", "--no-compile"]
+        subprocess.run([*into, *sorted(wheels.glob("*.whl"))], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
+    """grpokit and grpokit-toy from wheels; then a reward and a policy, written by that grpokit, from wheels too."""
+    top = tmp_path_factory.mktemp("clean")
+    made = Clean(home=top / "env", folder=top / "work")
+    made.folder.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", made.home], check=True)
+    _lend_dependencies(made.home)
+    copies = []
+    for name, source in SOURCES.items():  # a copy: a build leaves files beside what it builds
+        copies.append(Path(shutil.copytree(source, top / "sources" / name, ignore=_not_needed)))
+    made.install(*copies)
+    for words in (["reward", "shine"], ["reward", "word-play", "--kind", "text"], ["policy", "next-letter"]):
+        made.run("grpokit", "new", *words)
+    made.install(*(made.folder / f"grpokit-{name}" for name in ("shine", "word-play", "next-letter")))
+    return made
+
+
+def _not_needed(folder: str, names: list[str]) -> set[str]:
+    left = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*", "plugins", "site", "tests")(folder, names)
+    return left | ({"runs"} & set(names) if Path(folder) == ROOT else set())  # the package has a folder of that name
+
+
+def _lend_dependencies(home: Path) -> None:
+    """Links to all of the outer environment's packages but ours, so that torch is not downloaded again."""
+    lent = home / "lent"
+    lent.mkdir()
+    for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for entry in Path(place).iterdir():
+            if not entry.name.startswith(OURS):
+                (lent / entry.name).symlink_to(entry)
+    inner = next(home.glob("lib*/python3*/site-packages"))
+    (inner / "lent.pth").write_text(f"{lent}\n")
+
+
+def test_everything_of_ours_comes_from_the_wheels(clean: Clean) -> None:
+    names = ("grpokit", "grpokit_toy", "grpokit_shine.reward", "grpokit_word_play", "grpokit_next_letter.policy")
+    code = f"import importlib, json; print(json.dumps([importlib.import_module(n).__file__ for n in {names}]))"
+    places = json.loads(clean.run("python", "-c", code))
+    assert len(places) == 5
+    assert all(Path(place).is_relative_to(clean.home) and "site-packages" in place for place in places), places
+
+
+def test_plugins_lists_them_and_nothing_is_broken(clean: Clean) -> None:
+    kinds = ("policy", "reward", "preset", "advantage", "objective", "plugin")
+    lines = [line.split()[:5] for line in clean.run("grpokit", "plugins").splitlines() if line.startswith(kinds)]
+    assert ["reward", "shine", "grpokit-shine", "0.1.0", "ok"] in lines
+    assert ["reward", "word-play", "grpokit-word-play", "0.1.0", "ok"] in lines
+    assert ["policy", "next-letter", "grpokit-next-letter", "0.1.0", "ok"] in lines
+    assert ["preset", "next-letter", "grpokit-next-letter", "0.1.0", "ok"] in lines
+    assert {line[2] for line in lines} == {
+        "grpokit",
+        "grpokit-toy",
+        "grpokit-shine",
+        "grpokit-word-play",
+        "grpokit-next-letter",
+    }
+    assert {line[4] for line in lines} == {"ok"}
+
+
+@pytest.mark.parametrize("name", ["shine", "word-play", "next-letter"])
+def test_check_passes(clean: Clean, name: str) -> None:
+    said = clean.run("grpokit", "check", name)
+    assert f"{name}: all " in said
+    assert " checks passed" in said
+    assert "failed" not in said
+
+
+@pytest.mark.parametrize(("name", "least"), [("shine", 12), ("word-play", 12), ("next-letter", 23)])
+def test_its_own_tests_are_green(clean: Clean, name: str, least: int) -> None:
+    said = clean.run(
+        "python", "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", folder=clean.folder / f"grpokit-{name}"
+    )
+    passed = said.splitlines()[-1].partition(" passed")
+    assert int(passed[0]) >= least
+    assert "failed" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "score"),
+    [
+        (["toy-glyph", "rewards=[{use: shine}]", *SMALL], "shine"),
+        (["toy-lm", "rewards=[{use: word-play, minimum: 2}]", *SMALL], "word-play"),
+        (["next-letter"], "letters_right"),
+    ],
+)
+def test_two_steps_of_training(clean: Clean, words: list[str], score: str) -> None:
+    said = clean.run("grpokit", "train", *words, "trainer.steps=2", f"run.dir=runs/{score}")
+    assert f"report: runs/{score}/report.html" in said
+    run = clean.folder / "runs" / score
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == [1, 2]
+    assert all(0 < step[f"rewards/{score}/mean"] < 1 and step["grad_norm"] > 0 for step in steps)
+
+
+# --- what is written -----------------------------------------------------------------------------------------------
+
+
+def lines_of(file: Path) -> int:
+    return sum(1 for line in file.read_text().splitlines() if line.strip())
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that can be written, with the shortest and the longest name."""
+    top = tmp_path_factory.mktemp("written")
+    new("reward", "a", folder=top)
+    new("reward", "b", folder=top, kind="text")
+    new("policy", "c", folder=top)
+    new("reward", "picture-" + "x" * 22, folder=top)
+    new("reward", "text-" + "x" * 25, folder=top, kind="text")
+    new("policy", "policy-" + "x" * 23, folder=top)
+    return top
+
+
+def test_the_authors_own_lines_are_few(written: Path) -> None:
+    for name in ("a", "b"):
+        assert lines_of(written / f"grpokit-{name}/src/grpokit_{name}/reward.py") <= 25
+        body = (written / f"grpokit-{name}/tests/test_{name}.py").read_text()
+        contract = body[body.index("@parametrize") :].split("\n\n\n")[0]
+        assert lines_of_text(contract) == 3
+
+
+def test_the_documentation_shows_what_is_written(tmp_path: Path) -> None:
+    made = new("reward", "shine", folder=tmp_path)
+    page = (ROOT / "docs/plugins.md").read_text()
+    assert (made.folder / "src/grpokit_shine/reward.py").read_text() in page
+    body = (made.folder / "tests/test_shine.py").read_text()
+    assert body[body.index("@parametrize") :].split("\n\n\n")[0].replace("\n", "\n    ") in page
+
+
+def lines_of_text(text: str) -> int:
+    return len(text.strip().splitlines())
+
+
+def test_ruff_has_nothing_to_say(written: Path) -> None:
+    for words in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *words, "--no-cache", "."],
+            cwd=written,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+    assert done.stdout == "36 files already formatted\n"
+
+
+def test_mypy_has_nothing_to_say(clean: Clean) -> None:
+    """With its strictest settings, and grpokit found as an author has it: installed."""
+    sources = [f"grpokit-{name}/src" for name in ("shine", "word-play", "next-letter")]
+    known = ["--config-file=", "--cache-dir", clean.home / "mypy", "--python-executable", clean.home / "bin/python"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", *known, *sources],
+        cwd=clean.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "Success: no issues found in 12 source files\n"
+
+
+# --- bad input -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
+    """`say("reward", "x")` is what `grpokit new reward x` says in an empty folder when it refuses with exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def refused(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["grpokit", "new", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        return said.err
+
+    return refused
+
+
+NO_NAME = (
+    "cannot be a package's: expected at most 30 small letters, digits and single hyphens that begin with a letter, "
+    "such as 'sharp-edges'.\n"
+)
+BAD = {
+    "capital letters": (["reward", "Sharp"], f"error: The name 'Sharp' {NO_NAME}"),
+    "underscore": (["reward", "my_reward"], f"error: The name 'my_reward' {NO_NAME}"),
+    "two hyphens": (["policy", "a--b"], f"error: The name 'a--b' {NO_NAME}"),
+    "a path": (["reward", "../evil"], f"error: The name '../evil' {NO_NAME}"),
+    "a digit first": (["reward", "3d"], f"error: The name '3d' {NO_NAME}"),
+    "nothing": (["reward", ""], f"error: The name '' {NO_NAME}"),
+    "too long": (["reward", "x" * 31], f"error: The name '{'x' * 31}' {NO_NAME}"),
+    "the package's name": (
+        ["reward", "grpokit-sharp"],
+        "error: Leave 'grpokit-' out of the name: the package of 'sharp' is called grpokit-sharp.\n",
+    ),
+    "a reward's name": (
+        ["reward", "ssim"],
+        "error: 'ssim' is already the name of a reward of grpokit-ssim 0.1.0. Choose another name.\n",
+    ),
+    "a policy's name": (
+        ["reward", "toy-glyph"],
+        "error: 'toy-glyph' is already the name of a policy of grpokit-toy 0.1.0. Choose another name.\n",
+    ),
+    "a plugin's name": (
+        ["policy", "toy"],
+        "error: 'toy' is already the name of a plugin of grpokit-toy 0.1.0. Choose another name.\n",
+    ),
+    "no text in YAML": (
+        ["policy", "null"],
+        "error: The name 'null' is no text in YAML, so no config could use it. Choose another name.\n",
+    ),
+    "the sum's name": (
+        ["reward", "reward"],
+        "error: The name 'reward' already means the sum of all rewards in metrics and commands. Choose another.\n",
+    ),
+    "the step's name": (
+        ["reward", "step"],
+        "error: The name 'step' already means the number of a step in metrics and commands. Choose another.\n",
+    ),
+    "the toolkit's name": (
+        ["policy", "grpokit"],
+        "error: The name 'grpokit' already means the toolkit itself in metrics and commands. Choose another.\n",
+    ),
+    "neither": (
+        ["rewrd", "sharp"],
+        "error: Expected a reward or a policy to make, got 'rewrd' (did you mean 'reward'?).\n",
+    ),
+    "another kind": (
+        ["reward", "sharp", "--kind", "images"],
+        "error: A new reward scores image or text, got the kind 'images' (did you mean 'image'?).\n",
+    ),
+    "a policy's kind": (
+        ["policy", "sharp", "--kind", "text"],
+        "error: --kind says what a new reward scores; a new policy writes texts, so leave it out.\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), BAD.values(), ids=BAD)
+def test_bad_input(say: Callable[..., str], tmp_path: Path, words: list[str], expected: str) -> None:
+    assert say(*words) == expected
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_there_is_left_alone(say: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "grpokit-sharp").mkdir()
+    (tmp_path / "grpokit-sharp/mine.txt").write_text("mine")
+    assert say("reward", "sharp") == (
+        "error: grpokit-sharp is already there; nothing in it was touched. Choose another name, another --folder, or "
+        "move it away.\n"
+    )
+    assert [file.name for file in (tmp_path / "grpokit-sharp").iterdir()] == ["mine.txt"]
+    (tmp_path / "file").write_text("a file")
+    said = say("reward", "sharp", "--folder", "file")
+    assert said.startswith("error: The folder file/grpokit-sharp cannot be made: ")
+    assert said.endswith("Choose another --folder.\n")
+
+
+@pytest.mark.parametrize("what", ["reward", "policy"])
+def test_the_last_step_can_be_typed_twice(tmp_path: Path, what: str) -> None:
+    steps = new(what, "sharp", folder=tmp_path).next_steps
+    assert steps[-1].startswith("grpokit train ")
+    assert steps[-1].endswith(" --overwrite")
+    assert ("trainer.steps=5 " in steps[-1]) == (what == "reward")
+    page = (tmp_path / "grpokit-sharp/README.md").read_text()
+    assert f"\n    {steps[-1]}\n" in page
+
+
+@pytest.mark.parametrize("what", ["reward", "policy"])
+def test_a_warning_fails_its_tests(tmp_path: Path, what: str) -> None:
+    place = new(what, "sharp", folder=tmp_path).folder
+    (place / "tests/test_sharp.py").write_text(
+        "import warnings\n\n\ndef test_mean() -> None:\n    warnings.warn('Mean of empty slice', RuntimeWarning)\n"
+    )
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "FAILED tests/test_sharp.py::test_mean - RuntimeWarning: Mean of empty slice" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["image", "text"])
+def test_its_readme_names_every_place_that_speaks_of_the_template(tmp_path: Path, kind: str) -> None:
+    made = new("reward", "sharp", folder=tmp_path, kind=kind)
+    idea = re.compile("contrast|spread|halves" if kind == "image" else "variety|no word comes twice|different ones")
+    speaks = {file for file in made.files if idea.search((made.folder / file).read_text().lower())}
+    listed = set(re.findall(r"^\| `([^`]+)` \|", (made.folder / "README.md").read_text(), re.MULTILINE))
+    assert speaks <= listed <= set(made.files)
+    assert len(speaks) >= 3
+
+
+def test_half_a_package_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_text
+
+    def full_disk(path: Path, text: str, **options: str) -> int:
+        if path.name == "pyproject.toml":
+            raise OSError(28, "No space left on device")
+        return write(path, text, **options)
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(UsageError, match=r"The package cannot be written to .*grpokit-sharp: .*No space left"):
+        new("reward", "sharp", folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_steps_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", ["grpokit", "new", "reward", "sharp", "--folder", "my plugins", "--kind", "text"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert capsys.readouterr().out == (
+        "my plugins/grpokit-sharp holds a working reward in 9 files. Next:\n\n"
+        "  cd 'my plugins/grpokit-sharp'\n"
+        "  pip install -e '.[test]'\n"
+        "  pytest\n"
+        "  grpokit check sharp\n"
+        "  grpokit train toy-lm 'rewards=[{use: sharp}]' trainer.steps=5 run.dir=runs/sharp --overwrite\n"
+    )
+    found = sorted(str(f.relative_to(tmp_path / "my plugins")) for f in tmp_path.rglob("*") if f.is_file())
+    assert found == [
+        "grpokit-sharp/.github/workflows/test.yml",
+        "grpokit-sharp/.gitignore",
+        "grpokit-sharp/README.md",
+        "grpokit-sharp/pyproject.toml",
+        "grpokit-sharp/src/grpokit_sharp/__init__.py",
+        "grpokit-sharp/src/grpokit_sharp/plugin.py",
+        "grpokit-sharp/src/grpokit_sharp/py.typed",
+        "grpokit-sharp/src/grpokit_sharp/reward.py",
+        "grpokit-sharp/tests/test_sharp.py",
+    ]
+    workflow = yaml.safe_load((tmp_path / "my plugins/grpokit-sharp/.github/workflows/test.yml").read_text())
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    assert workflow["jobs"]["test"]["steps"][1]["with"]["python-version"] == "${{ matrix.python }}"

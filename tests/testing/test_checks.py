@@ -1,0 +1,702 @@
+"""The conformance kit: every check bites, and only where it should; both fronts."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+import types
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import broken_components as broken
+import broken_rewards
+from command_line import Call
+from grpokit import Policy, Prompt, RewardError, RewardSpec, Sample, UsageError, registry
+from grpokit.builtin import text_rewards
+from grpokit.policy import METHODS, missing_methods
+from grpokit.testing import (
+    Check,
+    CheckError,
+    NotChecked,
+    by_name,
+    example_samples,
+    outcomes,
+    parametrize_with_checks,
+    policy_checks,
+    reward_checks,
+)
+from grpokit.testing.reward import degenerate, dependencies, examples
+from tiny_policies import TinyGaussian
+from tiny_rewards import always_stops
+
+PROMPTS = ["1", "2", "3"]
+WORDS = ["banana", "cat", "a", "dog", "aa b"]
+EXAMPLES = (({"output": "banana"}, {"output": "dog"}), ({"output": "a"}, {"output": "ab"}))
+SPEC = RewardSpec(name="letters", factory="broken_components:good", accepts={"text"}, range=(0, 1))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def samples() -> list[Sample]:
+    return [Sample(prompt=Prompt(text=w), output=w, group=i // 2) for i, w in enumerate(WORDS)]
+
+
+def hooks(factory: Any) -> dict[str, Any]:
+    gaussian = isinstance(factory, type) and issubclass(factory, TinyGaussian)
+    return {"decisions": broken.decisions} if gaussian else {"decode": broken.decode}
+
+
+def failed(checks: Any) -> dict[str, str]:
+    return {o.name: o.message for o in outcomes(checks) if o.failed}
+
+
+@parametrize_with_checks(policy_checks(broken.Tokens, PROMPTS, decode=broken.decode, params={"seed": 1}))
+def test_a_good_policy_of_tokens(check: Check) -> None:
+    check()
+
+
+@parametrize_with_checks(policy_checks(TinyGaussian, PROMPTS, decisions=broken.decisions))
+def test_a_good_policy_of_gaussian_steps(check: Check) -> None:
+    check()
+
+
+@parametrize_with_checks(reward_checks(broken.good, samples(), spec=SPEC, params={"x": [1]}, module="tiny_policies"))
+def test_a_good_reward(check: Check) -> None:
+    if check.name != "light-plugin" and not check.name.startswith("ladder"):  # tiny_policies imports torch
+        check()
+
+
+@pytest.mark.parametrize(("factory", "caught"), broken.POLICIES, ids=[f.__name__ for f, _ in broken.POLICIES])
+def test_only_the_right_check_catches_a_broken_policy(factory: Callable[[], Any], caught: set[str]) -> None:
+    found = failed(policy_checks(factory, PROMPTS, **hooks(factory)))
+    assert set(found) == caught, found
+    assert all(re.match(r"Expected .*; got .*\. Usual cause: .*\.$", m, re.DOTALL) for m in found.values()), found
+
+
+@pytest.mark.parametrize("factory", [broken.OutputsShifted, broken.OutputsOfThePrompt])
+def test_mixed_up_outputs_are_caught_without_decode(factory: Callable[[], Any]) -> None:
+    assert set(failed(policy_checks(factory, PROMPTS))) == {"scored-is-sampled"}
+
+
+@pytest.mark.parametrize("factory", [broken.AnotherStd, broken.SummedDensity])
+def test_a_wrong_density_is_caught_without_the_decisions(factory: Callable[[], Any]) -> None:
+    assert set(failed(policy_checks(factory, PROMPTS))) == {"gaussian"}
+
+
+def test_a_method_that_only_the_protocol_has_is_missing() -> None:
+    """Its stubs can be called, and give None."""
+
+    class Forgetful(Policy):
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            raise NotImplementedError
+
+        def save(self, folder):
+            raise NotImplementedError
+
+    assert missing_methods(Forgetful()) == missing_methods(Forgetful) == ["logprobs", "reference", "modules", "load"]
+    assert missing_methods(broken.Tokens()) == missing_methods(broken.Tokens) == []
+    assert failed(policy_checks(Forgetful, PROMPTS))["protocol"].startswith(
+        "Expected the methods rollout, logprobs, slices, reference, modules, save, load; got none called logprobs, "
+        "reference, modules, load."
+    )
+
+
+def test_only_learning_shows_a_gradient_of_the_wrong_sign() -> None:
+    options = {"learn": True, "learn_steps": 10, "learning_rate": 1e-2}
+    assert not failed(c for c in policy_checks(broken.Tokens, PROMPTS, **options) if c.slow)
+    assert set(failed(policy_checks(broken.WrongSign, PROMPTS, **options))) == {"learns"}
+
+
+@pytest.mark.parametrize(("make", "caught"), broken.REWARDS)
+def test_only_the_right_check_catches_a_broken_reward(make: Callable[[], Any], caught: set[str]) -> None:
+    found = failed(reward_checks(make(), samples(), spec=SPEC))
+    assert set(found) == caught, found
+    assert all(re.match(r"Expected .*; got .*\. Usual cause: .*\.$", m, re.DOTALL) for m in found.values()), found
+
+
+def test_every_check_has_a_component_that_it_alone_catches() -> None:
+    alone = {next(iter(caught)) for _, caught in [*broken.POLICIES, *broken.REWARDS] if len(caught) == 1}
+    names = {c.name for c in policy_checks(broken.Tokens, PROMPTS, learn=True)}
+    alone |= {name for name, *_ in (*broken_rewards.PICTURES, *broken_rewards.TEXTS, *broken_rewards.AT_THE_EDGE)}
+    alone |= {"examples", "missing-dependency"}  # their own tests below
+    full = replace(SPEC, accepts={"text", "image"}, install="pip install x", examples=EXAMPLES)
+    names |= {c.name for c in reward_checks(broken.good, samples(), spec=full)}
+    assert names - alone == {"protocol", "learns"}  # a method that is missing fails its own check too; the test above
+
+
+@pytest.mark.parametrize("value", [{1, 2}, (1, 2), float("nan"), object()])
+def test_parameters_that_json_cannot_hold(value: Any) -> None:
+    assert set(failed(reward_checks(broken.good, samples(), params={"size": value}))) == {"parameters"}
+
+
+def test_a_heavy_plugin_module() -> None:
+    checks = list(reward_checks(broken.good, samples(), module="tiny_policies"))
+    assert "got torch, numpy" in failed(checks)["light-plugin"]
+    assert not failed(reward_checks(broken.good, samples(), module="grpokit.builtin.plugin"))
+
+
+def test_a_reward_that_scores_nothing_or_the_wrong_number() -> None:
+    assert "NaN for all 5" in failed(reward_checks(lambda s: [float("nan")] * len(s), samples()))["numbers"]
+    found = failed(reward_checks(lambda s: [1.0], samples()))
+    assert "returned 1 score for 5 samples" in found["numbers"]
+
+
+def refuses(batch: Any) -> list[float]:
+    raise RewardError("It scores sounds.")
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (
+            always_stops,
+            r"got StopIteration \(tiny_rewards\.py, line \d+, in .*\) on every sample\. Usual cause: an output",
+        ),
+        (refuses, r"got RewardError: It scores sounds\. Usual cause: samples of another kind"),
+        (lambda s: [1.0], r"got a reward that returned 1 score for 5 samples\. Usual cause: one score for the whole"),
+        (
+            lambda s: ["good"] * len(s),
+            r"got a reward that gave 'good' \(str\) for row 0 \(prompt 'banana'\)\. Usual cause",
+        ),
+        (lambda s: 0.5, r"got a reward that returned a float\. Usual cause"),
+        (
+            lambda s: [1 / (len(x.output) - 1) for x in s],
+            r"ZeroDivisionError: .* on row 2, 'a'\. Usual cause: an output",
+        ),
+        (lambda s: [1.0 / (len(s) < 5)] * len(s), r"ZeroDivisionError: .* on the samples together\. Usual cause"),
+        (lambda s: sys.exit(0), r"got SystemExit: 0 .* on every sample\. Usual cause"),
+    ],
+)
+def test_a_reward_without_scores_fails_one_check(reward: Any, said: str) -> None:
+    found = list(
+        outcomes(reward_checks(reward, samples(), spec=SPEC, params={"x": 1}, module="grpokit.builtin.plugin"))
+    )
+    assert [o.name for o in found if o.failed] == ["numbers"]
+    assert re.search(said, found[0].message), found[0].message
+    assert ".." not in found[0].message
+    assert "checked" not in found[0].message  # no name from inside
+    assert {o.message for o in found if o.state == "not checked"} == {"numbers failed"}
+    assert [o.name for o in found if o.ok] == ["parameters", "light-plugin"]
+    assert sum(o.name.startswith("ladder-") and o.state == "not checked" for o in found) == 3
+
+
+@pytest.mark.parametrize("whole", [np.zeros(5000), torch.zeros(5000), torch.zeros(5000, dtype=torch.bfloat16)])
+def test_a_change_in_the_middle_of_an_array_is_seen(whole: Any) -> None:
+    """Its repr is "[0, 0, 0, ..., 0, 0, 0]" before and after."""
+
+    def marks(batch: Any) -> list[float]:
+        for s in batch:
+            s.output[2500] = 1e-9
+        return [0.5] * len(batch)
+
+    def reads(batch: Any) -> list[float]:
+        return [float(s.output[2500]) for s in batch]
+
+    for reward, changed in ((marks, True), (reads, False)):
+        rows = [Sample(prompt=Prompt(text="p"), output=copy.deepcopy(whole), group=group) for group in (0, 1)]
+        checks = {c.name: c for c in reward_checks(reward, rows, ladder=False)}
+        if changed:
+            with pytest.raises(CheckError, match="got another output in row 0"):
+                checks["inputs-unchanged"]()
+        else:
+            checks["inputs-unchanged"]()
+
+
+def test_what_is_changed_once_is_seen() -> None:
+    """A change in place that a second call does not repeat, whichever check runs first."""
+
+    def shrinks(batch: Any) -> list[float]:
+        for s in batch:
+            s.output.thumbnail((8, 8))
+        return [0.5] * len(batch)
+
+    checks = {c.name: c for c in reward_checks(shrinks, example_samples({"image"}), ladder=False)}
+    checks["numbers"]()
+    checks["order"]()
+    with pytest.raises(CheckError, match="got another output in row 0"):
+        checks["inputs-unchanged"]()
+
+
+def test_an_error_of_grpokits_own_ends_in_one_full_stop() -> None:
+    def test() -> None:
+        raise RewardError("It cannot.")
+
+    with pytest.raises(CheckError, match=r"^x: Expected that y; got RewardError: It cannot\.$"):
+        Check(name="x", summary="y", test=test)()
+
+
+def test_a_warning_fails_no_check() -> None:
+    def warns(batch: Any) -> list[float]:
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+        return broken.good(batch)
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("error")
+        assert not failed(reward_checks(warns, samples(), spec=SPEC))
+    assert {str(w.message) for w in heard} == {"old"}
+
+
+def test_a_reward_of_whole_groups() -> None:
+    def above_the_group(batch: Any) -> list[float]:
+        scores = broken.good(batch)
+        means = {g: [x for x, s in zip(scores, batch, strict=True) if s.group == g] for g in {s.group for s in batch}}
+        return [x - sum(means[s.group]) / len(means[s.group]) for x, s in zip(scores, batch, strict=True)]
+
+    assert set(failed(reward_checks(above_the_group, samples()))) == {"batch-size"}
+    assert not failed(reward_checks(above_the_group, samples(), per_sample=False))
+
+
+def test_an_error_of_a_component_is_a_failure_and_random_states_are_kept() -> None:
+    def broken_down() -> None:
+        torch.manual_seed(0)
+        raise ZeroDivisionError("oh")
+
+    before = torch.random.get_rng_state()
+    with pytest.raises(
+        CheckError,
+        match=r"^x: Expected that y; got ZeroDivisionError: oh \(test_checks\.py, line \d+, in broken_down\)\. Usual",
+    ):
+        Check(name="x", summary="y", test=broken_down)()
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_too_little_to_check_with() -> None:
+    with pytest.raises(UsageError, match="at least two prompts"):
+        list(policy_checks(broken.Tokens, ["1"]))
+    with pytest.raises(UsageError, match="at least two groups"):
+        list(reward_checks(broken.good, samples()[:2]))
+    with pytest.raises(UsageError, match="no example samples of sound"):
+        example_samples({"sound"})
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "weak"),
+    [
+        ("exact-match", {}, set()),
+        ("contains", {}, {"ladder-extra-text"}),
+        ("numeric-answer", {}, {"ladder-extra-text"}),
+        ("length", {"maximum": 5}, set()),
+        ("format", {"pattern": "[0-9]+"}, set()),
+    ],
+)
+def test_built_in_rewards(name: str, params: dict[str, Any], weak: set[str]) -> None:
+    spec = registry.find("reward", name)[1]
+    assert isinstance(spec, RewardSpec)
+    reward = registry.create("reward", name, params)
+    for samples in (example_samples({"text"}), None):  # None: the spec's examples, where there are any
+        found = list(outcomes(reward_checks(reward, samples, spec=spec, params=params)))
+        assert not [o for o in found if o.failed]
+        assert {o.name for o in found if o.state == "expected failure"} == weak
+
+
+# --- what a reward meets beyond its samples ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "reward", "said"), broken_rewards.AT_THE_EDGE)
+def test_outputs_at_the_edge(name: str, reward: Any, said: str) -> None:
+    kind = "text" if name == "degenerate-texts" else "image"
+    found = failed(reward_checks(reward, example_samples({kind})[:-1] if kind == "image" else samples(), ladder=False))
+    assert set(found) == {name}, found
+    assert said in found[name]
+
+
+def test_a_reward_that_says_nan_and_warns_is_sound() -> None:
+    def honest(batch: Any) -> list[float]:
+        values = [float(np.abs(np.diff(broken_rewards.pixels(s.output), axis=0)).mean()) for s in batch]
+        return [x if math.isnan(x) else min(1.0, x) for x in values]
+
+    def meant(batch: Any) -> list[float]:
+        with np.errstate(all="ignore"):
+            return broken_rewards.relative_brightness(batch)
+
+    for reward in (honest, meant):
+        degenerate.check_pictures(reward, example_samples({"image"})[0])
+
+
+def test_a_huge_picture_must_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(batch: Any) -> list[float]:
+        sizes = [broken_rewards.pixels(s.output).shape for s in batch]
+        return [float(np.ones((h, w, 4)).sum() / (4 * h * w)) for h, w, _ in sizes]
+
+    def thrifty(batch: Any) -> list[float]:
+        return broken_rewards.brightness([replace(s, output=s.output.convert("RGB").resize((8, 8))) for s in batch])
+
+    sample = example_samples({"image"})[0]
+    monkeypatch.setattr(degenerate, "MEMORY", 100 * 2**20)
+    degenerate.check_pictures(thrifty, sample)
+    with pytest.raises(
+        CheckError, match=r"at most 100 MiB of memory for a picture of 4096 x 1024 pixels; got \d{3} MiB"
+    ):
+        degenerate.check_pictures(greedy, sample)
+
+
+def test_every_kind_of_odd_output_is_tried() -> None:
+    seen: list[Any] = []
+
+    def notes(batch: Any) -> list[float]:
+        seen.extend(s.output for s in batch)
+        return [0.0] * len(batch)
+
+    degenerate.check_pictures(notes, example_samples({"image"})[0])
+    assert {(1, 1), (1, 64), (64, 1), (4096, 1024)} <= {picture.size for picture in seen}
+    assert {picture.mode for picture in seen} == {"RGB", "1", "L", "LA", "P", "RGBA", "CMYK", "I;16"}
+    seen.clear()
+    degenerate.check_texts(notes, samples()[0])
+    assert max(map(len, seen)) >= 100_000
+    assert "" in seen
+    assert any("\0" in text for text in seen)
+
+
+def test_a_long_answer_is_read_in_no_time() -> None:
+    reward = registry.create("reward", "numeric-answer")
+    long = {"x" * 10**6: 0.0, "one 2, " * 10**5: 1.0, "1" * 10**5 + "x2": 1.0}
+    prompt = Prompt(text="", target="2")
+    started = time.perf_counter()
+    assert reward([Sample(prompt=prompt, output=text, group=0) for text in long]) == list(long.values())
+    assert time.perf_counter() - started < 20  # it was hours
+
+
+def test_the_last_number_is_the_one_that_the_plain_pattern_finds() -> None:
+    plain = re.compile(r".*?([-+]?\d[\d,]*(?:\.\d+)?)(?!.*\d)", re.DOTALL)
+    fast = re.compile(text_rewards._LAST_NUMBER, re.DOTALL)
+    rng = np.random.default_rng(0)
+    for text in ("".join(rng.choice(list("0123,.+- x\n"), 12)) for _ in range(5000)):
+        found, again = plain.search(text), fast.search(text)
+        assert (found and found[1]) == (again and again[1]), repr(text)
+
+
+def test_examples_hold_or_say_what_is_wrong() -> None:
+    spec = replace(SPEC, examples=EXAMPLES)
+    assert not failed(reward_checks(broken.good, spec=spec))  # they are the samples, too
+    turned = replace(SPEC, examples=[(worse, better) for better, worse in EXAMPLES])
+    found = failed(reward_checks(broken.good, spec=turned))
+    assert set(found) == {"examples"}
+    assert "of pair 0 of the spec's examples; got 0.0 for 'dog' and 0.5 for 'banana'" in found["examples"]
+    unscored = replace(SPEC, examples=[(EXAMPLES[0][0], {"output": "nothing"})])
+
+    def nan(batch: Any) -> list[float]:
+        return [math.nan if s.output == "nothing" else x for x, s in zip(broken.good(batch), batch, strict=True)]
+
+    assert set(failed(reward_checks(nan, spec=unscored))) == {"examples"}
+    (other,) = [o for o in outcomes(reward_checks(broken.good, spec=turned, params={"x": 1})) if o.name == "examples"]
+    assert other.state == "not checked"
+    assert "may need other parameters" in other.message
+
+
+def test_examples_from_a_function_and_those_that_cannot_be_read() -> None:
+    named = replace(SPEC, examples="test_testing_examples:pairs")
+    module = types.ModuleType("test_testing_examples")
+    vars(module)["pairs"] = lambda: EXAMPLES
+    sys.modules[module.__name__] = module
+    assert [s.output for s in examples.samples_for({"text"}, named)] == ["banana", "dog", "a", "ab"]
+    single = replace(SPEC, examples=EXAMPLES[:1])
+    assert [s.group for s in examples.samples_for({"text"}, single)] == [0, 0, 1, 1]
+    for wrong, said in (
+        ("no.such:thing", "name 'no.such:thing', which cannot be imported"),
+        ([{"output": "x"}], r"must be pairs \(better, worse\), got \{'output'"),
+        (
+            [({"output": "x"}, {"text": "y"})],
+            "expected a mapping with 'output' and possibly prompt, target, image, meta",
+        ),
+    ):
+        with pytest.raises(UsageError, match=said):
+            list(reward_checks(broken.good, spec=replace(SPEC, examples=wrong)))
+
+
+def test_what_a_function_accepts_is_found_by_calling_it() -> None:
+    assert examples.accepted(broken.good) == {"text"}
+    assert examples.accepted(broken_rewards.mse) == {"image"}
+    assert examples.accepted(lambda batch: [1.0] * len(batch)) == {"text", "image"}
+    assert examples.accepted(lambda batch: [1 / 0]) == {"text"}
+    names = {check.name for check in reward_checks(broken_rewards.brightness)}
+    assert "degenerate-images" in names
+    assert "degenerate-texts" not in names
+
+
+MODULES = {
+    "late_plugin": """
+        from grpokit import RewardSpec, hookimpl
+        @hookimpl
+        def grpokit_rewards():
+            for name in ("early", "late", "hides"):
+                yield RewardSpec(name=name, factory=f"late_{name}:Score", install="pip install late-reward")
+    """,
+    "late_early": "import skimage\nclass Score:\n    pass\n",
+    "late_late": "class Score:\n    def __call__(self, samples):\n        import skimage\n",
+    "late_hides": "try:\n    import skimage\nexcept ImportError:\n    raise ValueError('sorry') from None\n",
+}
+
+
+def test_a_missing_dependency_must_name_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, code in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(code))
+    record = tmp_path / "late_reward-1.0.dist-info"
+    record.mkdir()
+    requires = "Requires-Dist: grpokit\nRequires-Dist: numpy\nRequires-Dist: scikit_image>=0.24\n"
+    extra = "Requires-Dist: pytest; extra == 'test'\n"
+    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: late-reward\nVersion: 1.0\n{requires}{extra}")
+    (record / "entry_points.txt").write_text("[grpokit]\nlate = late_plugin\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.plugins.cache_clear()
+    try:
+        assert dependencies.third_party("late-reward") == ["skimage"]  # grpokit brings numpy, and pytest is an extra
+        spec = {name: registry.find("reward", name)[1] for name in ("early", "late", "hides")}
+        dependencies.check_missing(spec["early"], {})  # type: ignore[arg-type]
+        for name, said in (("late", "got a reward that was built"), ("hides", "sorry")):
+            with pytest.raises(CheckError, match=said):
+                dependencies.check_missing(spec[name], {})  # type: ignore[arg-type]
+    finally:
+        monkeypatch.undo()
+        registry.plugins.cache_clear()
+
+
+def test_shipped_rewards_name_their_remedy() -> None:
+    for name in ("ssim", "ocr", "lpips"):
+        dependencies.check_missing(registry.find("reward", name)[1], {})  # type: ignore[arg-type]
+    with pytest.raises(NotChecked, match="grpokit-grounding declares no package beyond those of grpokit"):
+        dependencies.check_missing(registry.find("reward", "box-iou")[1], {})  # type: ignore[arg-type]
+    with pytest.raises(NotChecked, match="no installed plugin announces the reward 'letters'"):
+        dependencies.check_missing(SPEC, {})
+
+
+IMPORTS = {
+    "spread_plugin": """
+        from grpokit import RewardSpec, hookimpl
+        @hookimpl
+        def grpokit_rewards():
+            for name in ("plain", "late", "deep", "fine"):
+                yield RewardSpec(name=name, factory=f"spread.{name}:Score")
+    """,
+    "spread.__init__": "",
+    "spread.plain": "import scipy.stats\nclass Score: ...\n",
+    "spread.late": "import numpy\nclass Score:\n    def __call__(self, samples):\n        from scipy import ndimage\n",
+    "spread.deep": "from . import helper\nclass Score: ...\n",
+    "spread.helper": "from .more.math import mean\n",
+    "spread.more.__init__": "",
+    "spread.more.math": "import json\nfrom scipy.stats import mean\n",
+    "spread.fine": """
+        from __future__ import annotations
+        from typing import TYPE_CHECKING
+        import math, grpokit, torch, yaml  # what grpokit needs
+        from skimage import metrics, color
+        from spread_plugin import hookimpl
+        from spread import plain_text
+        import a_module_that_nobody_has
+        if TYPE_CHECKING:
+            import scipy
+        try:
+            import scipy.special
+        except ImportError:
+            import math
+        with contextlib.suppress(ImportError):
+            import scipy.linalg
+        if importlib.util.find_spec("scipy"):
+            import scipy.fft
+        import lpips  # declared by the extra of another that is asked for
+        import rapidocr  # of a distribution that stands in for one which is not installed
+        def engine():
+            import pytest
+        class Score: ...
+    """,
+}
+
+
+def test_what_a_reward_imports_must_be_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, code in IMPORTS.items():
+        file = tmp_path / f"{name.replace('.', '/')}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(textwrap.dedent(code))
+    record = tmp_path / "spread_reward-1.0.dist-info"
+    record.mkdir()
+    declared = (
+        "grpokit",
+        "scikit_image>=0.24",
+        "pytest; extra == 'engine'",
+        "Other[Far_Sight]>=1",
+        "rapidocr-headless",
+    )
+    requires = "".join(f"Requires-Dist: {line}\n" for line in declared)
+    other = tmp_path / "other-1.0.dist-info"
+    other.mkdir()
+    asked = "Requires-Dist: lpips; extra == 'far-sight'\nRequires-Dist: scipy; extra == 'near'\n"
+    (other / "METADATA").write_text(f"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n{asked}")
+    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: spread-reward\nVersion: 1.0\n{requires}")
+    (record / "top_level.txt").write_text("spread\nspread_plugin\n")
+    (record / "entry_points.txt").write_text("[grpokit]\nspread = spread_plugin\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.plugins.cache_clear()
+    try:
+        spec: dict[str, Any] = {name: registry.find("reward", name)[1] for name in ("plain", "late", "deep", "fine")}
+        for name, place in (("plain", "plain.py, line 1"), ("late", "late.py, line 4"), ("deep", "math.py, line 2")):
+            with pytest.raises(CheckError) as caught:
+                dependencies.check_declared(spec[name])
+            assert str(caught.value) == (
+                f"Expected that spread-reward declares each package that '{name}' imports; got 'scipy' in {place}, "
+                "which it does not declare. Usual cause: a package that happens to be here; add 'scipy' to "
+                "dependencies in pyproject.toml and install it again."
+            )
+        dependencies.check_declared(spec["fine"])
+        assert "spread.plain" not in sys.modules  # read, and not imported
+        found = [o.name for o in outcomes(reward_checks(broken.good, samples(), spec=spec["plain"])) if o.failed]
+        assert found == ["declared-dependencies"]
+    finally:
+        monkeypatch.undo()
+        registry.plugins.cache_clear()
+
+
+def test_shipped_rewards_declare_what_they_import() -> None:
+    ours = [spec for plugin, spec in registry.installed("reward") if plugin.package.startswith("grpokit-")]
+    assert {"ssim", "ocr", "lpips", "box-iou", "aesthetic", "ring"} <= {spec.name for spec in ours}
+    for spec in ours:
+        dependencies.check_declared(spec)  # type: ignore[arg-type]
+    assert dependencies.undeclared("grpokit-grounding", "grpokit_ocr.reward") == [  # and not what grpokit-ocr imports
+        ("grpokit_ocr", "grpokit-ocr", "its spec's factory")
+    ]
+
+
+def test_groups_decide_where_the_spec_says_so() -> None:
+    def above_all(batch: Any) -> list[float]:
+        scores = broken.good(batch)
+        return [x - min(scores) for x in scores]
+
+    def above_the_group(batch: Any) -> list[float]:
+        scores = broken.good(batch)
+        lowest = {
+            g: min(x for x, s in zip(scores, batch, strict=True) if s.group == g) for g in {s.group for s in batch}
+        }
+        return [x - lowest[s.group] for x, s in zip(scores, batch, strict=True)]
+
+    grouped = replace(SPEC, per_sample=False)
+    assert not failed(reward_checks(above_the_group, samples(), spec=grouped))
+    assert set(failed(reward_checks(above_the_group, samples(), spec=SPEC))) == {"batch-size"}
+    assert set(failed(reward_checks(above_all, samples()[:2] + samples()[3:], spec=grouped))) == {"batch-size"}
+
+
+def test_names_are_light() -> None:
+    code = "import sys, grpokit.testing, grpokit.testing.check; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_the_command_on_a_policy(call: Call) -> None:
+    words = ("check", "broken_components:Tokens", "seed=3", "--prompt", "1", "--prompt", "2")
+    done = call(*words)
+    assert done.code == 0, done.out + done.err
+    assert "all 18 checks" in done.out  # with the parameters
+    done = call("check", "broken_components:SlicesOverlap", "--prompt", "1", "--prompt", "2")
+    assert done.code == 1
+    assert re.search(r"slices +failed +Expected a slice that begins at 4; got slice\(3, 7", done.out)
+    assert "1 of 17 checks failed" in done.out
+
+
+@pytest.mark.parametrize("name", ["toy-lm", "ssim", "format", "length", "broken_components:good"])
+def test_the_command_on_what_is_shipped(call: Call, name: str) -> None:
+    done = call("check", name)
+    assert done.code == 0, done.out + done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["toy-ml"], "no policy or reward called 'toy-ml' (did you mean 'toy-lm'?)"),
+        (["toy-lm", "temprature=1"], "no parameter 'temprature' (did you mean 'temperature'?)"),
+        (["toy-lm", "temperature"], "Expected a parameter as key=value, got 'temperature'"),
+        (["toy-lm", "--kind", "policies"], "--kind must be policy or reward"),
+        (["toy-lm", "--prompt", "hello", "--prompt", "you"], "toy-lm reads sums"),
+        (["toy-lm", "--prompt", "1+1"], "at least two prompts"),
+        (["toy-lm", "--prompt", "1+1", "--prompts", "x.txt"], "either --prompt or --prompts"),
+        (["toy-lm", "--prompts", "x.txt"], "x.txt"),
+        (["ssim", "--prompt", "hello"], "is a reward, which reads no prompts"),
+        (
+            ["my_policie:My", "--prompt", "red"],
+            "The component 'my_policie:My' cannot be found: there is no module 'my_pol",
+        ),
+        (["broken_components:Tokenz", "--prompt", "1"], "has no such function or class (did you mean 'Tokens'?)"),
+        (["math:pi", "--prompt", "1"], "The component 'math:pi': 'pi' in 'math' is a float, not a function or class."),
+        (["tiny_policies:TinyTokens"], "No preset uses the policy 'tiny_policies:TinyTokens'"),
+        (["no.such:thing"], "The component 'no.such:thing' cannot be found: there is no module 'no'."),
+    ],
+)
+def test_bad_input_of_the_command(call: Call, words: list[str], said: str) -> None:
+    done = call("check", *words)
+    assert done.code == 2, done.out
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_the_command_names_the_module_that_was_meant(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "my_policy.py").write_text("raise ValueError('not to be read')")
+    done = call("check", "my_policie:MyPolicy")
+    assert done.code == 2
+    assert "there is no module 'my_policie' (did you mean 'my_policy'?). Check the spelling" in done.err
+    done = call("check", "my_policy:MyPolicy")
+    assert done.code == 2
+    assert "The component 'my_policy:MyPolicy' cannot be imported from 'my_policy': ValueError: not to be" in done.err
+
+
+def test_a_class_with_all_methods_is_a_policy() -> None:
+    assert by_name.kind_of("broken_components:Tokens", None) == "policy"
+    assert by_name.kind_of(f"{__name__}:NoSubclass", None) == "policy"
+    assert by_name.kind_of("broken_components:good", None) == "reward"
+
+
+NoSubclass = type("NoSubclass", (), {name: getattr(broken.Tokens, name) for name in METHODS})
+
+
+def test_what_was_not_checked_for_one_reason_is_one_row(call: Call) -> None:
+    done = call("check", "tiny_rewards:always_stops")
+    assert done.code == 1
+    assert re.search(r"not checked +numbers failed", done.out), done.out
+    assert done.out.count("StopIteration") == 1
+    assert done.out.count("numbers failed") == 2  # the row and the ladder
+    assert "ladder: not climbed, since numbers failed" in done.out
+    done = call("check", "length", "maximum=5")
+    assert re.search(
+        r"^ladder-letters, ladder-blank, +not checked +does not compare with the target *\nladder-extra-text *\n",
+        done.out,
+        re.MULTILINE,
+    ), done.out
+
+
+WARNS = """
+import warnings
+import numpy as np
+
+def reward(samples):
+    warnings.warn("soon gone", DeprecationWarning)
+    warnings.warn("a slow path")
+    return [float(len(s.output) + 0 * np.nan_to_num(np.float64(0) / np.float64(0))) if isinstance(s.output, str)
+            else float("nan") for s in samples]
+"""
+
+
+def test_no_warning_stands_above_the_table(tmp_path: Path) -> None:
+    (tmp_path / "warns.py").write_text(WARNS)
+    words = [sys.executable, "-m", "grpokit", "check", "warns:reward"]
+    wide = {**os.environ, "COLUMNS": "160"}
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, env=wide)
+    assert done.stderr == ""
+    assert done.stdout.startswith("check ")
+    assert done.stdout.count("warning: UserWarning: a slow path") == 1
+    assert done.stdout.count("warning: RuntimeWarning: invalid value") == 1
+    assert "soon gone" not in done.stdout
+    assert re.search(r"degenerate-texts +failed +Expected a score that stands on no NaN", done.stdout), done.stdout
+    assert done.returncode == 1

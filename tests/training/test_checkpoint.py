@@ -1,0 +1,541 @@
+"""What a run keeps and what it says when it cannot go on: checkpoints kept, failures that lose nothing, versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError
+from grpokit.config import schema
+from grpokit.runs import train as run
+from grpokit.runs.folder import Journal, claimed, locked
+from grpokit.training import checkpoint
+from switched import Switch, Switched, reward
+
+STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Switch.off()
+    monkeypatch.chdir(tmp_path)
+    lines = "".join(json.dumps({"prompt": str(i)}) + "\n" for i in range(1, 9))
+    (tmp_path / "prompts.jsonl").write_text(lines)
+
+
+def train(folder: str, *, resume: bool = False, force: bool = False, **changes: Any) -> run.Result:
+    settings: dict[str, Any] = {
+        "policy": {"use": "switched:Switched"},
+        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "prompts.jsonl"},
+        "rewards": [{"use": "switched:reward", "name": "digits"}],
+        "trainer": {"steps": STEPS, "prompts_per_step": 2, "group_size": 4, "learning_rate": 0.02, "device": "cpu"},
+        "run": {"dir": folder, "threads": 1},
+    }
+    for key, value in changes.items():
+        part, _, name = key.partition("__")
+        settings[part][name] = value
+    return run.train(schema.parse(json.dumps(settings), "test", []), resume=resume, force=force)
+
+
+def rows(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def kept(folder: str) -> list[str]:
+    return sorted(p.name for p in Path(folder, "checkpoints").iterdir())
+
+
+def steady(folder: str) -> list[dict[str, Any]]:
+    noise = re.compile("time|seconds|memory")
+    return [{k: v for k, v in row.items() if not noise.search(k)} for row in rows(f"{folder}/metrics.jsonl")]
+
+
+# --- which checkpoints are kept -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"), [(1, [6]), (2, [5, 6]), (None, [1, 2, 3, 4, 5, 6]), (9, [1, 2, 3, 4, 5, 6])]
+)
+def test_the_last_checkpoints_are_kept(keep: int | None, expected: list[int]) -> None:
+    train("out", run__save_every=1, run__keep_last=keep)
+    assert kept("out") == [f"step_{n:06d}" for n in expected]
+
+
+def test_the_best_by_a_held_out_score_is_kept_beside_them() -> None:
+    train("out", trainer__learning_rate=0.3, run__eval_every=1, run__best="digits", run__keep_last=1)
+    scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl") if row["step"] > 0}
+    best = max(scores, key=lambda step: (scores[step], -step))  # the first of equals
+    assert best != STEPS, "the test needs a run whose best is not its last"
+    assert kept("out") == ["best", f"step_{STEPS:06d}"]
+    assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == best
+    train("all", trainer__learning_rate=0.3, run__save_every=1, run__keep_last=None)
+    a = load_file("out/checkpoints/best/policy/net.safetensors")
+    b = load_file(f"all/checkpoints/step_{best:06d}/policy/net.safetensors")
+    assert all(torch.equal(a[name], b[name]) for name in b)
+
+
+@pytest.mark.parametrize(("weight", "best"), [(1.0, [False, True, False, True]), (-0.5, [False, True, True, False])])
+def test_the_best_of_a_score_is_by_the_sign_of_its_weight(weight: float, best: list[bool], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    names = [f"out/{name}.jsonl" for name in ("metrics", "eval", "warnings")]
+    for name in names:
+        Path(name).touch()
+    found = []
+    for step, mean in enumerate([0.0, 0.5, 0.2, 0.7]):  # that before training is no checkpoint
+        with Path("out/eval.jsonl").open("a") as file:
+            file.write(json.dumps({"step": step, "digits": mean}) + "\n")
+        found.append(Journal(Path("out"), step).is_best("digits", weight=weight))
+    assert found == best
+
+
+def test_the_best_of_a_penalty_is_its_lowest() -> None:
+    penalty = [{"use": "switched:reward", "name": "digits", "weight": -1}]
+    settings = {
+        "policy": {"use": "switched:Switched"},
+        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "prompts.jsonl"},
+        "rewards": penalty,
+        "trainer": {"steps": STEPS, "prompts_per_step": 2, "group_size": 4, "learning_rate": 0.3, "device": "cpu"},
+        "run": {"dir": "out", "threads": 1, "eval_every": 1, "best": "digits"},
+    }
+    run.train(schema.parse(json.dumps(settings), "test", []))
+    scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl") if row["step"] > 0}
+    assert len(set(scores.values())) > 1, "the test needs a run that changes"
+    assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == min(scores, key=lambda s: (scores[s], s))
+
+
+def test_the_best_is_the_same_after_a_resume() -> None:
+    train("straight", run__eval_every=1, run__best="digits")
+    train("out", run__eval_every=1, run__best="digits", run__save_every=1, run__keep_last=None)
+    for name in ("step_000004", "step_000005", "step_000006"):
+        shutil.rmtree(Path("out/checkpoints", name))
+    train("out", run__eval_every=1, run__best="digits", resume=True)
+    a, b = (load_file(f"{f}/checkpoints/best/policy/net.safetensors") for f in ("straight", "out"))
+    assert all(torch.equal(a[name], b[name]) for name in b)
+    assert rows("out/eval.jsonl") == rows("straight/eval.jsonl")
+
+
+def test_a_best_that_nothing_measures_is_refused_before_the_run() -> None:
+    with pytest.raises(
+        UsageError, match=r"no held-out score 'digit' \(did you mean 'digits'\?\)\. The scores are reward, digits"
+    ):
+        train("out", run__best="digit")
+    assert not Path("out").exists()
+    with pytest.raises(ConfigError, match=r"run\.best is 'digits', a held-out score, but the config names no held-out"):
+        train("out", run__best="digits", data__eval_jsonl=None)
+    assert not Path("out").exists()
+
+
+def test_a_checkpoint_holds_config_and_versions() -> None:
+    train("out")
+    notes = checkpoint.read_state(Path(f"out/checkpoints/step_{STEPS:06d}"))["notes"]
+    assert notes["config"]["trainer"]["learning_rate"] == 0.02
+    assert notes["versions"] == json.loads(Path("out/versions.json").read_text())
+    files = {p.name for p in Path(f"out/checkpoints/step_{STEPS:06d}").rglob("*") if p.is_file()}
+    assert files == {"state.json", "optimizer.safetensors", "net.safetensors"}  # nothing pickled
+
+
+# --- failures lose nothing ------------------------------------------------------------------------------------------
+
+
+def test_a_guard_that_stops_keeps_the_last_good_state() -> None:
+    def act(samples: Sequence[Sample]) -> None:
+        Switch.logprobs_are_nan = samples[0].group >= 6  # steps have two groups: in the fourth
+
+    Switch.before_reward = act
+    with pytest.raises(RunError) as caught:
+        train("out")
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("The loss is nan in step 4, update 1; this update was not made")
+    assert second == (
+        "The state after step 3 is saved in out/checkpoints/step_000003; with the cause mended, go on with --resume."
+    )
+    assert rows("out/warnings.jsonl") == [{"step": 4, "message": first}]
+    assert "The loss is nan in step 4" in Path("out/report.html").read_text()
+    Switch.off()
+    train("out", resume=True)
+    train("straight")
+    assert steady("out") == steady("straight")
+    assert rows("out/warnings.jsonl") == []
+
+
+def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Trainer._update
+
+    def then_break(self: Trainer, index: int) -> float:
+        norm = update(self, index)
+        Switch.logprobs_are_nan = index == 4  # after the first of the two updates of the third step
+        return norm
+
+    monkeypatch.setattr(Trainer, "_update", then_break)
+    with pytest.raises(RunError, match=r"The loss is nan in step 3, update 2") as caught:
+        train("out", trainer__updates_per_rollout=2)
+    assert str(caught.value).endswith(
+        "\nThe weights after 1 of 2 updates of step 3 are saved in out/checkpoints/step_000002; with the cause mended, "
+        "go on with --resume, which draws that step anew."
+    )
+    monkeypatch.setattr(Trainer, "_update", update)
+    Switch.off()
+    assert train("out", trainer__updates_per_rollout=2, resume=True).steps == STEPS
+    assert [row["step"] for row in steady("out")] == list(range(1, STEPS + 1))
+    said = rows("out/warnings.jsonl")[0]
+    assert said["step"] == 2
+    assert "was saved in the middle of step 3, when 1 of its 2 updates were made" in said["message"]
+
+
+def test_a_step_that_the_journal_lacks_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when a step is written down: a checkpoint of it would leave a gap in metrics.jsonl."""
+    write = Journal._append
+
+    def full(self: Journal, name: str, row: dict[str, Any]) -> None:
+        if name == "metrics.jsonl" and row["step"] == 4:
+            raise RunError("metrics.jsonl cannot be written: No space left on device.")
+        write(self, name, row)
+
+    monkeypatch.setattr(Journal, "_append", full)
+    with pytest.raises(
+        RunError, match=r"device\.\nThis state was not saved: .* go on from out/checkpoints/step_000002 with"
+    ):
+        train("out", run__save_every=2)
+    monkeypatch.setattr(Journal, "_append", write)
+    train("out", run__save_every=2, resume=True)
+    train("straight")
+    assert steady("out") == steady("straight")
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint_whole() -> None:
+    train("out", trainer__steps=2, run__save_every=1)
+    before = {p: p.read_bytes() for p in Path("out/checkpoints").rglob("*") if p.is_file()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
+    try:
+        with pytest.raises(RunError, match=r"cannot be written: "):
+            train("out", resume=True, run__save_every=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert before == {p: p.read_bytes() for p in Path("out/checkpoints").rglob("*") if p.is_file()}
+    train("out", resume=True)
+    train("straight")
+    assert steady("out") == steady("straight")
+
+
+@pytest.mark.parametrize("full", ["groups/step_000001", "samples/step_000003/scores.json"])
+def test_a_full_disk_under_the_samples_loses_no_step(full: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder's name is taken by a file, as good a reason not to write there as any."""
+    begin = Journal.__init__
+
+    def occupied(self: Journal, folder: Path, completed: int) -> None:
+        begin(self, folder, completed)
+        part, step = full.split("/")[:2]
+        (folder / part).mkdir(exist_ok=True)
+        (folder / part / step).write_text("in the way")
+
+    monkeypatch.setattr(Journal, "__init__", occupied)
+    with pytest.raises(
+        RunError, match=rf"out/{full.split('/')[0]}.* cannot be written: .*\nThe state after step \d is saved"
+    ):
+        train("out", run__eval_every=3)
+    monkeypatch.setattr(Journal, "__init__", begin)
+    for part in ("groups", "samples"):
+        for path in Path("out", part).glob("step_*"):
+            if path.is_file():
+                path.unlink()
+    train("out", run__eval_every=3, resume=True)
+    train("straight", run__eval_every=3)
+    assert steady("out") == steady("straight")
+
+
+def test_a_damaged_last_checkpoint_names_the_one_before() -> None:
+    train("out", run__save_every=1)
+    torn = Path("out/checkpoints/step_000006/optimizer.safetensors")
+    torn.write_bytes(torn.read_bytes()[:100])
+    before = Path("out/metrics.jsonl").read_bytes()
+    with pytest.raises(
+        UsageError, match=r"step_000006 is damaged: .* out/checkpoints/step_000005 is whole: delete out/"
+    ):
+        train("out", resume=True)
+    assert Path("out/metrics.jsonl").read_bytes() == before
+    shutil.rmtree(torn.parent)
+    train("out", resume=True)
+    train("straight")
+    assert steady("out") == steady("straight")
+
+
+def test_a_checkpoint_of_an_earlier_state_gives_its_weights_alone() -> None:
+    train("out", trainer__steps=2)
+    place = Path("out/checkpoints/step_000002")
+    state = json.loads((place / "state.json").read_text())
+    assert list(state["parameters"]) == [f"net/{i}.{part}" for i in (0, 2, 4) for part in ("weight", "bias")]
+    former = {k: v for k, v in state.items() if k not in ("parameters", "tensors")} | {"format": 1}
+    (place / "state.json").write_text(json.dumps(former))
+    before = Path("out/metrics.jsonl").read_bytes()
+    with pytest.raises(UsageError, match=r"step_000002 was written by an earlier state of grpokit.* Start anew in"):
+        train("out", resume=True)
+    assert Path("out/metrics.jsonl").read_bytes() == before
+    assert checkpoint.read_state(place) == former
+    policy = Switched(seed=1)
+    checkpoint.load_policy(place, policy)
+    assert torch.equal(policy.net[0].weight, load_file(place / "policy/net.safetensors")["0.weight"])
+
+
+def test_another_policy_is_named_as_that_where_it_is_forced() -> None:
+    train("out", trainer__steps=2)
+    with pytest.raises(UsageError, match=r"is of another policy: .* \('net/0\.weight', .* of another shape\)\. Resume"):
+        train("out", resume=True, force=True, policy__width=8)
+
+
+class Tied(Switched):
+    """Two modules that share a layer, in one order or the other."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.order = order
+
+    def modules(self) -> dict[str, torch.nn.Module]:
+        both = {"a": torch.nn.ModuleDict({"x": self.net[4]}), "b": self.net}
+        return {name: both[name] for name in self.order}
+
+
+def test_a_shared_parameter_has_one_name_in_any_order() -> None:
+    first, second = (Trainer(Tied(order), [reward], ["1", "2"], group_size=4, device="cpu") for order in ("ab", "ba"))
+    (group,) = second.optimizer.param_groups
+    shared = ["a/x.weight", "a/x.bias"]
+    assert group["param_names"] == ["b/0.weight", "b/0.bias", "b/2.weight", "b/2.bias", *shared]
+    first.step()
+    first.save("state")
+    second.load("state")
+    assert second.optimizer.state[second.policy.net[4].bias]["step"] == 1
+
+
+def test_other_versions_are_told_on_resume() -> None:
+    train("out", trainer__steps=3)
+    versions = json.loads(Path("out/versions.json").read_text())
+    now = versions["torch"]
+    versions["torch"] = "1.0.0"
+    Path("out/versions.json").write_text(json.dumps(versions))
+    train("out", resume=True)
+    said = f"resumed with other versions (torch 1.0.0 -> {now}): the numbers may differ"
+    assert {"step": 3, "message": said} in rows("out/warnings.jsonl")
+
+
+def test_a_converged_policy_ends_the_run_well() -> None:
+    result = train("out", trainer__steps=300, trainer__learning_rate=0.05, trainer__max_zero_std_steps=5)
+    assert not result.interrupted
+    assert result.steps < 300
+    assert rows("out/eval.jsonl")[-1]["step"] == result.steps
+    assert "so the policy has converged" in rows("out/warnings.jsonl")[-1]["message"]
+
+
+def test_a_reward_that_stops_in_an_evaluation_loses_no_step() -> None:
+    evaluations = 0
+
+    def act(samples: Sequence[Sample]) -> None:
+        nonlocal evaluations
+        evaluations += len({s.group for s in samples}) == 8  # a step has 2 groups
+        if evaluations == 2:
+            raise OSError("gone")
+
+    Switch.before_reward = act
+    with pytest.raises(RewardError, match=r"gone.*\nThe state after step 3 is saved in out/checkpoints/step_000003"):
+        train("out", run__eval_every=3)
+    Switch.off()
+    train("out", run__eval_every=3, resume=True)
+    train("straight", run__eval_every=3)
+    assert rows("out/eval.jsonl") == rows("straight/eval.jsonl")
+
+
+def test_a_replacement_that_was_killed_is_undone() -> None:
+    """kill -9 between the moment that the old run is put aside and the moment that the new one stands."""
+    train("out", trainer__steps=2)
+    before = {p.relative_to("out"): p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
+    Path("out").rename(".out.replaced")
+    Path("out").mkdir()
+    Path("out/config.yaml").write_text("half")
+    with pytest.raises(UsageError, match="holds a run already"):
+        train("out", trainer__steps=2)
+    assert before == {p.relative_to("out"): p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
+    assert not Path(".out.replaced").exists()
+
+
+def test_a_reader_between_the_two_renames_breaks_no_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `grpokit sample` does in another process while a checkpoint is replaced."""
+    trainer = Trainer(Switched(), [reward], ["1", "2"], group_size=4, device="cpu")
+    folder = Path("out/checkpoints")
+    places = [folder / "best", folder / "step_000001"]
+    trainer.step()
+    for place in places:
+        trainer.save(place)
+    before = trainer.policy.net[4].bias.tolist()
+    trainer.step()
+    replace, seen = os.replace, []
+
+    def and_read(old: Path, new: Path) -> None:
+        replace(old, new)
+        if new.name.endswith(".former"):
+            policy = Switched()
+            checkpoint.load_policy(old, policy)
+            state = checkpoint.read_state(old)
+            seen.append((checkpoint.latest(folder), state["step"], policy.net[4].bias.tolist()))
+
+    monkeypatch.setattr(os, "replace", and_read)
+    for place in places:
+        trainer.save(place)
+    assert seen == [(places[1], 1, before)] * 2
+    assert [checkpoint.read_state(place)["step"] for place in places] == [2, 2]
+    assert kept("out") == ["best", "step_000001"]
+
+
+def test_a_best_whose_replacement_was_killed_is_put_back_on_resume() -> None:
+    train("out", run__eval_every=3, run__best="digits")
+    Path("out/checkpoints/best").rename("out/checkpoints/.best.former")
+    train("out", resume=True)
+    assert kept("out") == ["best", "step_000006"]
+
+
+def test_a_converged_run_stays_converged_when_it_is_resumed() -> None:
+    options = {"trainer__steps": 300, "trainer__learning_rate": 0.05, "trainer__max_zero_std_steps": 5}
+    ended = train("out", **options, run__save_every=1, run__keep_last=None).steps
+    assert train("out", **options, resume=True).steps == ended
+    for step in (ended, ended - 1, ended - 2):  # in the middle of the quiet steps: the count goes on
+        shutil.rmtree(f"out/checkpoints/step_{step:06d}")
+    assert train("out", **options, resume=True).steps == ended
+
+
+def test_a_failure_between_two_updates_leaves_a_clean_checkpoint_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Trainer._update
+
+    def then_break(self: Trainer, index: int) -> float:
+        norm = update(self, index)
+        Switch.logprobs_are_nan = index == 4
+        return norm
+
+    monkeypatch.setattr(Trainer, "_update", then_break)
+    options = {"trainer__updates_per_rollout": 2, "run__save_every": 1}
+    with pytest.raises(
+        RunError, match=r"step 3, update 2.*\nThe state after step 2 is saved in out/checkpoints/step_000002"
+    ):
+        train("out", **options)
+    monkeypatch.setattr(Trainer, "_update", update)
+    Switch.off()
+    train("out", **options, resume=True)
+    train("straight", **options)
+    assert steady("out") == steady("straight")
+
+
+def test_a_best_that_could_not_be_written_is_written_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Trainer.save
+
+    def full(self: Trainer, folder: Path, **options: Any) -> None:
+        if folder.name == "best" and self.completed == 3:
+            raise RunError("The checkpoint best cannot be written: No space left on device.")
+        save(self, folder, **options)
+
+    monkeypatch.setattr(Trainer, "save", full)
+    options = {"run__eval_every": 3, "run__best": "digits"}
+    with pytest.raises(RunError, match=r"best cannot be written.*\nThe state after step 3 is saved"):
+        train("out", **options, trainer__steps=4)
+    monkeypatch.setattr(Trainer, "save", save)
+    train("out", **options, trainer__steps=4, resume=True)
+    scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl")}
+    assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == max((3, 4), key=lambda s: (scores[s], -s))
+
+
+def test_a_failed_last_evaluation_says_where_the_state_is() -> None:
+    def act(samples: Sequence[Sample]) -> None:
+        if Path("out/checkpoints/step_000006").exists():
+            raise OSError("gone")
+
+    Switch.before_reward = act
+    with pytest.raises(
+        RewardError, match=r"gone.*\nThe state after step 6 is saved in out/checkpoints/step_000006; with"
+    ):
+        train("out")
+    assert Path("out/report.html").is_file()
+
+
+def test_memory_that_ends_in_an_update_saves_no_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = torch.optim.AdamW.step
+    calls: list[int] = []
+
+    def fail(self: torch.optim.AdamW, *given: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has 79 GiB.")
+        return step(self, *given, **options)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", fail)
+    with pytest.raises(
+        RunError, match=r"Out of memory while making an update: .*2\.50 GiB\. Rem.*\nThis state was not sa"
+    ):
+        train("out")
+    assert not Path("out/checkpoints").exists()
+
+
+# --- one process at a time -----------------------------------------------------------------------------------------
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from grpokit.runs.folder import locked\n"
+    code += "with locked(Path(sys.argv[1])): print('mine', flush=True); sys.stdin.read()"
+    place = tmp_path / "new" / "out"
+    words = [sys.executable, "-c", code, str(place)]
+    first = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert first.stdin is not None
+    assert first.stdout is not None
+    assert first.stdout.readline() == "mine\n"
+    with (
+        pytest.raises(UsageError, match=rf"^Another process \(process {first.pid} on .*\) is training in .*out\. Wait"),
+        locked(place),
+    ):
+        raise AssertionError
+    with locked(tmp_path / "new" / "other"):  # a folder beside it is free
+        pass
+    first.kill()
+    first.communicate()
+    with locked(place):  # the file of the killed one is still there
+        assert [path.name for path in place.parent.iterdir()] == [".out.lock"]
+    assert not list(place.parent.iterdir())
+
+
+def test_a_lock_leaves_no_folder_behind(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").unlink()
+    with locked(tmp_path / "a" / "b" / "out"):
+        assert (tmp_path / "a" / "b").is_dir()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / "a" / "b" / "out"):
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "out"
+    with pytest.raises(UsageError, match=r"The run folder .*file/out cannot be made"), locked(place):
+        raise AssertionError
+
+
+def test_a_link_to_a_run_is_that_run(tmp_path: Path) -> None:
+    header = ("config.yaml", "versions.json")
+    place, link, unmade = tmp_path / "disk" / "run", tmp_path / "out", tmp_path / "unmade"
+    link.symlink_to(place)
+    unmade.symlink_to(tmp_path / "disk" / "later")
+    for folder in (link, unmade, link, link):  # neither is there at first; then one is replaced, twice
+        with claimed(folder, resume=False, overwrite=True):
+            assert not list(folder.iterdir())
+            for name in header:
+                (folder / name).write_text("{}")
+    with pytest.raises(ZeroDivisionError), claimed(link, resume=False, overwrite=True):
+        raise ZeroDivisionError
+    assert sorted(file.name for file in place.iterdir()) == sorted(header)
+    assert link.is_symlink()
+    assert sorted(entry.name for entry in place.parent.iterdir()) == ["later", "run"]
+    with locked(place), pytest.raises(UsageError, match=r"^Another process .* is training in .*/out\. "), locked(link):
+        raise AssertionError

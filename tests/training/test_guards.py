@@ -1,0 +1,761 @@
+"""Guards stop what would train wrongly, say the measured figure, and leave what is right alone."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import nn
+
+from grpokit import (
+    CheckpointError,
+    Decisions,
+    Prompt,
+    RewardTerm,
+    RunError,
+    Trainer,
+    UsageError,
+    advantages,
+    objectives,
+    swapped,
+)
+from grpokit.rewards.scoring import Scores
+from grpokit.training import checkpoint
+from grpokit.training.guards import GapLimit, Quiet, ReferenceProbe, Skipped, check_gap
+from tiny_policies import Fails, TinyGaussian, TinyTokens, digit_sum, nearness
+
+PROMPTS = [str(i) for i in range(12)]
+
+
+def make(policy: TinyTokens | None = None, reward=digit_sum, **options) -> Trainer:
+    defaults = {"prompts_per_step": 4, "group_size": 4, "micro_batch_size": 16, "learning_rate": 1e-2, "device": "cpu"}
+    return Trainer(policy or TinyTokens(), [reward], PROMPTS, **(defaults | options))
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.parameters])
+
+
+# --- ratio == 1 -----------------------------------------------------------------------------------------------------
+
+
+class Tempered(TinyTokens):
+    """Sampled at temperature 1, scored at another."""
+
+    temperature = 1.05
+
+    def logprobs(self, rollout, steps):
+        tokens, prompt = rollout.trace.per_row["tokens"], rollout.trace.per_group["number"][rollout.group_index]
+        previous = nn.functional.pad(tokens, (1, 0))[:, :-1][:, steps]
+        position = torch.arange(self.length)[steps].expand_as(previous)
+        logits = self.logits(prompt[:, None].expand_as(previous), position, previous) / self.temperature
+        return Decisions(logprobs=logits.log_softmax(-1).gather(-1, tokens[:, steps, None])[..., 0])
+
+
+class Dropped(TinyTokens):
+    """Dropout left on in the scored pass."""
+
+    def logprobs(self, rollout, steps):
+        found = super().logprobs(rollout, steps)
+        return Decisions(logprobs=nn.functional.dropout(found.logprobs, 0.1))
+
+
+class OneDecision(TinyTokens):
+    """A single decision of a single row is scored wrongly: the end token as if it were padding."""
+
+    def logprobs(self, rollout, steps):
+        found = super().logprobs(rollout, steps)
+        wrong = torch.zeros_like(found.logprobs)
+        wrong[0, 0] = 0.01
+        return Decisions(logprobs=found.logprobs + wrong)
+
+
+@pytest.mark.parametrize("policy", [Tempered, Dropped, OneDecision])
+def test_log_probs_that_disagree_stops_before_any_weight_changes(policy: type[TinyTokens]) -> None:
+    trainer = make(policy())
+    before = weights(trainer)
+    with pytest.raises(
+        RunError, match=r"logprobs\(\) gives other log-probs than the rollout, before any update"
+    ) as caught:
+        trainer.step()
+    assert "Usual causes: temperature" in str(caught.value)
+    assert torch.equal(weights(trainer), before)
+    assert trainer.completed == trainer.updates_done == 0
+
+
+@pytest.mark.parametrize("policy", [TinyTokens(), TinyTokens(slices=3), TinyGaussian()])
+@pytest.mark.parametrize("options", [{}, {"updates_per_rollout": 2, "minibatches": 2}, {"objective": "gspo"}])
+def test_a_right_policy_passes(policy: TinyTokens, options: dict) -> None:
+    if "objective" in options:
+        options = {"objective": objectives.gspo()}
+    trainer = make(policy, nearness if isinstance(policy, TinyGaussian) else digit_sum, **options)
+    for _ in range(3):
+        assert trainer.step().metrics["logprob_diff/max"] < 1e-5
+
+
+def test_gap_limits() -> None:
+    full, low = GapLimit.of(None, low_precision=False), GapLimit.of(None, low_precision=True)
+    assert (full.mean, full.largest) == (1e-4, 1e-3)
+    assert (low.mean, low.largest) == (0.1, math.inf)
+    assert GapLimit.of(0.01, low_precision=False) == GapLimit(mean=0.01, largest=0.1)
+    check_gap(8.5e-6, 4.1e-5, full, step=1)  # the worst of a right policy in fp32
+    check_gap(0.08, 0.43, low, step=1)  # and in bf16
+    check_gap(math.nan, math.nan, full, step=1)  # nothing measured: every decision is masked
+    with pytest.raises(
+        RunError, match=r"by 5e-05 in the mean and 0\.002 at most; the limit is 0\.0001 in the mean and"
+    ):
+        check_gap(5e-5, 2e-3, full, step=1)
+    with pytest.raises(RunError, match=r"the limit is 0\.1 in the mean in low precision"):
+        check_gap(0.3, 1.2, low, step=7)
+
+
+# --- numbers that are none ------------------------------------------------------------------------------------------
+
+
+class Poisoned(TinyTokens):
+    """From the second step on, the log-probs of prompt 5 are not numbers in training."""
+
+    where = "logprobs"
+    calls = 0
+
+    def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+        self.calls += 1
+        found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+        if self.where == "rollout" and self.calls > 1:
+            found.old.logprobs[9, 0] = math.inf
+        return found
+
+    def logprobs(self, rollout, steps):
+        found = super().logprobs(rollout, steps)
+        if self.where != "logprobs" or self.calls < 2:
+            return found
+        bad = torch.tensor([s.prompt.text == self.bad for s in rollout.samples])
+        column = torch.arange(found.logprobs.shape[1]) == 0
+        return Decisions(logprobs=torch.where(bad[:, None] & column, found.logprobs * math.nan, found.logprobs))
+
+
+@pytest.mark.parametrize("size", [16, 3])
+def test_a_loss_that_is_no_number_names_step_row_and_prompt(size: int) -> None:
+    policy = Poisoned()
+    trainer = make(policy, micro_batch_size=size)
+    policy.bad = trainer.prompts[trainer_prompts(trainer, 1)[2]].text
+    trainer.step()
+    before = weights(trainer)
+    with pytest.raises(RunError) as caught:
+        trainer.step()
+    assert re.match(
+        r"The loss is nan in step 2, update 1; this update was not made: logprobs\(\) gives the log-prob nan for "
+        rf"decision 0 of row 8 \(prompt '{policy.bad}'; 4 of 16 rows have such\)\. Usual causes: ",
+        str(caught.value),
+    )
+    assert torch.equal(weights(trainer), before)
+    assert trainer.completed == 1
+
+
+def trainer_prompts(trainer: Trainer, step: int) -> list[int]:
+    from grpokit.data import prompt_indices
+
+    return prompt_indices(trainer.seed, step, per_step=trainer.prompts_per_step, total=len(trainer.prompts))
+
+
+def test_a_rollout_that_is_no_number_names_its_row() -> None:
+    policy = Poisoned()
+    policy.where = "rollout"
+    trainer = make(policy)
+    trainer.step()
+    with pytest.raises(
+        RunError, match=r"rollout gave the log-prob inf for decision 0 of row 9 \(prompt '\d+'; 1 of 16"
+    ):
+        trainer.step()
+
+
+def test_a_gradient_that_is_no_number_behind_a_finite_loss() -> None:
+    class Root(TinyTokens):
+        def logprobs(self, rollout, steps):
+            found = super().logprobs(rollout, steps)
+            return Decisions(logprobs=found.logprobs + (self.net[0].weight.sum() * 0).sqrt())
+
+    with pytest.raises(RunError, match=r"The gradient's norm is nan in step 1, update 1, though the loss is finite"):
+        make(Root()).step()
+
+
+# --- the reference --------------------------------------------------------------------------------------------------
+
+
+class Shared(TinyTokens):
+    """Its reference shares the weights that are trained."""
+
+    def __init__(self, **options) -> None:
+        super().__init__(**options)
+        self.frozen = self.net
+
+
+class Drifting(TinyTokens):
+    """Its reference follows the policy a little at every rollout."""
+
+    def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+        if self.frozen is not None:
+            for p in self.frozen.parameters():
+                p.data += 0.01
+        return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+
+KL = {"objective": objectives.grpo(kl_coef=0.1)}
+
+
+def test_a_reference_that_moves_with_the_policy_stops_after_the_first_step() -> None:
+    with pytest.raises(
+        RunError, match=r"The reference has changed: after the first step, its log-probs .* by 0\.\d+ in"
+    ):
+        make(Shared(), **KL).step()
+
+
+def test_a_reference_that_drifts_is_found_when_the_run_is_saved(tmp_path: Path) -> None:
+    trainer = make(Drifting(), **KL)
+    trainer.step()
+    trainer.step()
+    with pytest.raises(RunError, match=r"The reference has changed: after step 2, .*frozen_copy"):
+        trainer.save(tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("policy", "kl"), [(TinyTokens, "k3"), (TinyGaussian, "k1"), (TinyGaussian, "gaussian")])
+def test_a_reference_that_stays_passes_also_after_a_resume(policy: type[TinyTokens], kl: str, tmp_path: Path) -> None:
+    options = {"objective": objectives.grpo(kl_coef=0.1, kl=kl)}
+    reward = nearness if policy is TinyGaussian else digit_sum
+    first = make(policy(), reward, **options)
+    for _ in range(3):
+        first.step()
+    first.save(tmp_path / "state")
+    again = make(policy(), reward, **options)
+    again.load(tmp_path / "state")
+    assert again.step().metrics["kl"] == first.step().metrics["kl"]
+    again.save(tmp_path / "later")
+
+
+def test_a_resume_whose_reference_is_another_is_refused(tmp_path: Path) -> None:
+    """The start was changed after the policy was built, so a policy that is built anew has another reference."""
+    policy = TinyTokens()
+    policy.net[-1].weight.data *= 1.5
+    trainer = make(policy, **KL)
+    trainer.step()
+    trainer.save(tmp_path / "state")
+    again = make(TinyTokens(), **KL)
+    with pytest.raises(RunError, match=r"The reference has changed: after loading .*a start of the policy that is not"):
+        again.load(tmp_path / "state")
+    right = TinyTokens()
+    right.net[-1].weight.data *= 1.5
+    make(right, **KL).load(tmp_path / "state")
+
+
+def test_the_probe_survives_a_checkpoint_as_it_is(tmp_path: Path) -> None:
+    trainer = make(TinyTokens(), **KL)
+    trainer.step()
+    numbers, tensors = trainer._probe.state()
+    assert json.loads(json.dumps(numbers)) == numbers
+    back = ReferenceProbe.restore(numbers, tensors, trainer.prompts, torch.device("cpu"))
+    assert back.state()[1].keys() == tensors.keys()
+    assert all(torch.equal(back.state()[1][name], x) for name, x in tensors.items())
+    assert back.rollout.samples[0].prompt == trainer.prompts[numbers["prompt"]]
+
+
+# --- nothing to learn from ------------------------------------------------------------------------------------------
+
+
+def scores_of(*columns: list[float]) -> Scores:
+    matrix = torch.tensor(columns, dtype=torch.float64).T
+    names = ["ocr", "ssim", "third"][: len(columns)]
+    return Scores(
+        matrix=matrix,
+        weights=torch.ones(len(columns), dtype=torch.float64),
+        names=names,
+        seconds=[0.0] * len(columns),
+        failed=[0] * len(columns),
+        asked=[True] * len(columns),
+    )
+
+
+GROUPS = torch.tensor([0, 0, 1, 1])
+
+
+def look(quiet: Quiet, *columns: list[float], step: int) -> str:
+    scores = scores_of(*columns)
+    return quiet.look(scores, advantages.group(scores.matrix, scores.weights, GROUPS), GROUPS, step=step)
+
+
+def test_a_reward_that_never_tells_samples_apart_stops_the_run() -> None:
+    trainer = make(reward=lambda samples: [0.5] * len(samples), max_zero_std_steps=3)
+    first = trainer.step()
+    assert first.warnings == [
+        "In step 1 all samples of every group got the same rewards, so there was nothing to learn from: '<lambda>' "
+        "gave 0.5 to all 16 rows that it scored. If this goes on for 3 steps, the run stops."
+    ]
+    assert trainer.step().warnings == []
+    with pytest.raises(RunError, match=r"For 3 steps in a row .* In step 3: '<lambda>' gave 0\.5 to all 16 rows"):
+        trainer.step()
+    assert trainer.completed == 2
+
+
+def test_which_reward_is_constant_is_said() -> None:
+    said = look(Quiet(None), [0, 0, 0, 0], [0.25, 0.25, 1, 1], [math.nan] * 4, step=4)
+    assert "'ocr' gave 0 to all 4 rows that it scored" in said
+    assert "'ssim' gave 0.25 to 1, the same inside each group" in said
+    assert "'third' scored no row" in said
+    assert "stops" not in said
+
+
+def test_steps_with_spread_start_the_count_anew() -> None:
+    quiet = Quiet(2)
+    for step in range(10):
+        column = [0.0, 0, 0, 0] if step % 2 else [0.0, 1, 0, 0]
+        look(quiet, column, step=step)
+    assert quiet.count == 1
+
+
+def test_a_policy_that_has_converged_ends_its_training_well() -> None:
+    quiet = Quiet(2)
+    look(quiet, [0, 1, 0, 0], step=1)
+    look(quiet, [1, 1, 1, 1], step=2)
+    assert look(quiet, [1, 1, 1, 1], step=3).endswith("to go on all the same.")
+    assert "No step had a higher mean reward, so the policy has converged" in quiet.converged
+
+
+def test_a_policy_that_has_collapsed_does_not() -> None:
+    quiet = Quiet(2)
+    look(quiet, [0, 1, 0, 0], step=1)
+    look(quiet, [0, 0, 0, 0], step=2)
+    with pytest.raises(RunError, match="For 2 steps in a row"):
+        look(quiet, [0, 0, 0, 0], step=3)
+
+
+def test_convergence_is_by_the_best_of_the_quiet_steps() -> None:
+    """Prompts differ in what can be reached, so the last quiet step may lie below."""
+    quiet = Quiet(3)
+    look(quiet, [0.95, 1, 1, 0.95], step=1)
+    for step, value in ((2, 1.0), (3, 1.0), (4, 0.9)):
+        look(quiet, [value] * 4, step=step)
+    assert "has converged" in quiet.converged
+
+
+def test_rewards_that_cancel_in_the_sum_but_not_in_the_advantages_are_not_quiet() -> None:
+    """Per-reward z-scores (gdpo) learn where the weighted sum is the same for all."""
+    scores = scores_of([0, 0, 1, 1], [2, 2, 0, 0])
+    scores = replace(scores, weights=torch.tensor([2.0, 1.0], dtype=torch.float64))
+    one = torch.zeros(4, dtype=torch.int64)
+    assert advantages.gdpo(scores.matrix, scores.weights, one).abs().min() > 0.5
+    assert Quiet(1).look(scores, advantages.gdpo(scores.matrix, scores.weights, one), one, step=1) == ""
+    said = Quiet(None).look(scores, advantages.group(scores.matrix, scores.weights, one), one, step=1)
+    assert "'ocr' gave 0 to 1, which did not count" in said
+
+
+def test_the_count_goes_on_after_a_resume() -> None:
+    first, second = Quiet(3), Quiet(3)
+    look(first, [0, 1, 0, 0], step=1)
+    look(first, [1, 1, 1, 1], step=2)
+    second.restore(json.loads(json.dumps(first.state())))
+    assert vars(second) == vars(first)
+    second.restore({})
+    assert vars(second) == vars(Quiet(3))
+
+
+def test_updates_that_a_loss_scaler_skips_for_ever_stop_the_run() -> None:
+    skipped = Skipped()
+    for count in range(1, 60):
+        skipped.look(skipped=count % 20 != 0, scale=1.0)
+    skipped = Skipped()
+    for _ in range(19):
+        skipped.look(skipped=True, scale=1.0)
+    with pytest.raises(
+        RunError, match=r"skipped 20 updates in a row, and its scale fell to 6e-08: the gradient is not"
+    ):
+        skipped.look(skipped=True, scale=6e-8)
+
+
+def test_a_step_that_was_broken_off_leaves_no_count_behind() -> None:
+    class Later(TinyTokens):
+        broken = False
+
+        def logprobs(self, rollout, steps):
+            found = super().logprobs(rollout, steps)
+            return Decisions(logprobs=found.logprobs * math.nan) if self.broken else found
+
+    policy = Later()
+    trainer = make(policy, updates_per_rollout=3, warmup_steps=100)
+    handle = trainer.optimizer.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
+    with pytest.raises(RunError, match="update 2"):
+        trainer.step()
+    handle.remove()
+    policy.broken = False
+    report = trainer.step()
+    assert report.metrics["learning_rate"] == pytest.approx(3 / 100 * 1e-2)
+    assert report.metrics["logprob_diff/mean"] < 1e-5  # it was measured
+
+
+def test_a_step_that_is_taken_again_counts_once() -> None:
+    rewards = [
+        RewardTerm(name="same", reward=lambda samples: [0.5] * len(samples)),
+        RewardTerm(name="watched", reward=digit_sum, weight=0),
+    ]
+    options = {"prompts_per_step": 4, "group_size": 4, "micro_batch_size": 16, "max_zero_std_steps": 4, "device": "cpu"}
+    policy = Fails()
+    clean, again = (Trainer(p, rewards, PROMPTS, **options) for p in (TinyTokens(), policy))
+    expected = [clean.step().warnings for _ in range(3)]
+    policy.left = 1
+    with pytest.raises(ValueError, match="a fault"):
+        again.step()
+    found = [again.step().warnings]
+    policy.left = 1
+    with pytest.raises(ValueError, match="a fault"):
+        again.step()
+    assert found + [again.step().warnings for _ in range(2)] == expected
+    assert again._quiet.state() == clean._quiet.state()
+    assert again._hacking.state() == clean._hacking.state()
+    assert [row[0] for row in again._hacking.state()["rows"]["watched"]] == [1, 2, 3]
+    for trainer in (clean, again):
+        with pytest.raises(RunError, match=r"For 4 steps in a row .* In step 4"):
+            trainer.step()
+
+
+def test_a_checkpoint_replaces_nothing_but_a_checkpoint(tmp_path: Path) -> None:
+    trainer = make()
+    trainer.step()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/thesis.txt").write_text("years")
+    with pytest.raises(UsageError, match=r"work holds files that are no checkpoint, and would be replaced\. Choose"):
+        trainer.save(tmp_path / "work")
+    assert (tmp_path / "work/thesis.txt").read_text() == "years"
+    trainer.save(tmp_path / "state")
+    trainer.save(tmp_path / "state")
+
+
+def test_a_policy_that_cannot_write_leaves_nothing(tmp_path: Path) -> None:
+    class Full(TinyTokens):
+        def save(self, folder):
+            raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos")
+
+    trainer = make(Full())
+    trainer.step()
+    with pytest.raises(RunError, match=r"cannot be written: the policy's save raised RuntimeError: \[enforce fail"):
+        trainer.save(tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state, place: (place / "probe.safetensors").unlink(), "sample for the reference cannot be read"),
+        (lambda state, place: state["probe"].update(prompt=99), "had at least 100 training prompts, this one has 12"),
+        (lambda state, place: state.update(probe={"prompt": 0}), "sample for the reference cannot be read"),
+        (lambda state, place: state.update(optimizer={"abc": {}}), "numbers in state.json are not what was saved"),
+        (lambda state, place: state.update(optimizer={"0": 5}), "numbers in state.json are not what was saved"),
+        (
+            lambda state, place: (state.update(optimizer={}), save_file({}, place / "optimizer.safetensors")),
+            "optimizer.safetensors lacks '0.exp_avg', '0.exp_avg_sq', '0.step' and 15 more",
+        ),
+        (lambda state, place: state.update(parameters=[]), "the parameters in state.json are not what was saved"),
+        (lambda state, place: state.pop("tensors"), r"the optimizer's numbers in state.json are .* \('tensors'\)"),
+        (lambda state, place: forget(place, "3.exp_avg_sq"), "optimizer.safetensors lacks '3.exp_avg_sq'"),
+    ],
+)
+def test_changed_checkpoints_are_refused_before_anything_is_loaded(change, message: str, tmp_path: Path) -> None:
+    trainer = make(TinyTokens(), **KL)
+    trainer.step()
+    place = tmp_path / "step_000001"
+    trainer.save(place)
+    state = json.loads((place / "state.json").read_text())
+    change(state, place)
+    (place / "state.json").write_text(json.dumps(state))
+    fresh = make(TinyTokens(), **KL)
+    before = weights(fresh)
+    with pytest.raises(CheckpointError, match=message):
+        fresh.load(place)
+    assert torch.equal(weights(fresh), before)
+
+
+def forget(place: Path, name: str) -> None:
+    tensors = load_file(place / "optimizer.safetensors")
+    del tensors[name]
+    save_file(tensors, place / "optimizer.safetensors")
+
+
+def test_pruning_gets_past_what_a_kill_has_left(tmp_path: Path) -> None:
+    trainer = make()
+    for step in (1, 2):
+        trainer.step()
+        trainer.save(tmp_path / f"step_{step:06d}")
+    (tmp_path / ".step_000001.former").mkdir()
+    (tmp_path / ".step_000001.former/rest").touch()
+    checkpoint.prune(tmp_path, 1)
+    assert [p.name for p in tmp_path.iterdir()] == ["step_000002"]
+
+
+def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, rename = make(), os.replace
+
+    def killed(old: Path, new: Path) -> None:
+        if old.name.endswith(".partial"):
+            raise KeyboardInterrupt  # no more than SIGKILL does it let anything be tidied up
+        rename(old, new)
+
+    places = [tmp_path / "best", tmp_path / "step_000001"]
+    for completed in (1, 2):
+        trainer.step()
+        for place in places:
+            monkeypatch.setattr(os, "replace", rename if completed == 1 else killed)
+            with nullcontext() if completed == 1 else pytest.raises(KeyboardInterrupt):
+                trainer.save(place)
+    monkeypatch.setattr(os, "replace", rename)
+    names = {f".{place.name}.{part}" for place in places for part in ("former", "partial")}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert checkpoint.latest(tmp_path) == places[1]
+    for place in places:
+        again = make()
+        again.load(place)
+        assert again.completed == 1
+        trainer.save(place)
+    assert {path.name for path in tmp_path.iterdir()} == {"best", "step_000001"}
+
+
+def test_what_is_left_of_a_deleted_checkpoint_is_never_put_back(tmp_path: Path) -> None:
+    trainer = make()
+    for step in (1, 2, 3):
+        trainer.step()
+        trainer.save(tmp_path / f"step_{step:06d}")
+    shutil.copytree(tmp_path / "step_000001", tmp_path / ".step_000001.former")  # killed after the two renames
+    (tmp_path / "step_000002").rename(tmp_path / ".step_000002.deleted")  # killed while it was pruned
+    assert checkpoint.steps(tmp_path) == [tmp_path / "step_000001", tmp_path / "step_000003"]
+    checkpoint.prune(tmp_path, 1)
+    assert [p.name for p in tmp_path.iterdir()] == ["step_000003"]
+
+
+class TwoNets(TinyTokens):
+    """Two nets of the same shapes, in one order or the other."""
+
+    def __init__(self, order: str = "ab") -> None:
+        super().__init__()
+        self.order, self.nets = order, {"a": self.net, "b": TinyTokens(seed=1).net}
+
+    def logits(self, prompt, position, previous):
+        first = super().logits(prompt, position, previous)
+        with swapped(self, "net", self.nets["b"]):
+            return first + 0.1 * super().logits(prompt, position, previous)
+
+    def modules(self):
+        return {name: self.nets[name] for name in self.order}
+
+    def save(self, folder):
+        for name, net in self.nets.items():
+            save_model(net, folder / f"{name}.safetensors")
+
+    def load(self, folder):
+        for name, net in self.nets.items():
+            load_model(net, folder / f"{name}.safetensors")
+
+
+def test_the_optimizers_state_finds_its_parameters_in_any_order(tmp_path: Path) -> None:
+    options = {"max_grad_norm": None}  # scaling by a norm that is summed in another order would change the last bits
+    whole = make(TwoNets("ab"), **options)
+    for _ in range(2):
+        whole.step()
+    whole.save(tmp_path / "state")
+    for order in ("ab", "ba"):
+        again = make(TwoNets(order), **options)
+        again.load(tmp_path / "state")
+        assert again.step().metrics["learning_rate"] == 1e-2
+        if order == "ab":
+            whole.step()
+        for name, net in whole.policy.nets.items():
+            for a, b in zip(net.parameters(), again.policy.nets[name].parameters(), strict=True):
+                assert torch.equal(a, b)
+    with pytest.raises(
+        CheckpointError,
+        match=r"is of another policy: .* \('b/0\.weight', 'b/0\.bias', 'b/2\.weight' and 3 more only there\)\. Resume",
+    ):
+        make(TwoNets("a")).load(tmp_path / "state")
+    make(TwoNets("a")).save(tmp_path / "one")
+    with pytest.raises(CheckpointError, match=r"'a/0\.weight', .* only there; 'net/0\.weight', .* 3 more only here\)"):
+        make().load(tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [torch.optim.SGD, functools.partial(torch.optim.SGD, momentum=0.9), torch.optim.Adafactor],
+    ids=["SGD", "momentum", "Adafactor"],
+)
+def test_another_optimizers_state_is_kept_too(kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other() -> Trainer:
+        trainer = make()
+        (group,) = trainer.optimizer.param_groups
+        named = list(zip(group["param_names"], group["params"], strict=True))
+        trainer.optimizer = trainer.accelerator.prepare_optimizer(kind(named, lr=0.1))
+        return trainer
+
+    whole, again = other(), other()
+    for _ in range(2):
+        whole.step()
+    whole.save(tmp_path / "state")
+    monkeypatch.chdir(tmp_path / "state")
+    again.load(".")
+    whole.step()
+    again.step()
+    assert torch.equal(weights(whole), weights(again))
+
+
+def test_the_probe_is_a_row_that_decides_something() -> None:
+    class FirstRowForced(Shared):
+        """Nothing is decided in the first row of a rollout."""
+
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+            found.mask[0] = False
+            return found
+
+    with pytest.raises(RunError, match="The reference has changed: after the first step"):
+        make(FirstRowForced(), **KL).step()
+
+
+def test_whole_sequence_losses_score_no_masked_slice_either() -> None:
+    class LastMasked(TinyTokens):
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+            found.mask[:, -1] = False
+            return found
+
+    cut, whole = LastMasked(slices=7), LastMasked()
+    options = {"objective": objectives.gspo(kl_coef=0.1), "updates_per_rollout": 2, "learning_rate": 0.05}
+    a, b = make(cut, **options), make(whole, **options)
+    a.step(), b.step()
+    assert slice(6, 7) not in [steps for _, steps in cut.scored]
+    assert torch.allclose(weights(a), weights(b), rtol=0, atol=2e-6)
+
+
+def test_iteration_ends_on_convergence() -> None:
+    trainer = make(steps=200, learning_rate=3e-2, max_zero_std_steps=5)
+    reports = list(trainer)
+    assert len(reports) < 200
+    assert all(report.metrics["frac_reward_zero_std"] == 1 for report in reports[-5:])
+    assert reports[-1].warnings == [trainer.converged]
+
+
+# --- what is saved --------------------------------------------------------------------------------------------------
+
+
+def test_a_step_broken_off_between_updates_says_how_many_were_made(tmp_path: Path) -> None:
+    class Later(TinyTokens):
+        broken = False
+
+        def logprobs(self, rollout, steps):
+            found = super().logprobs(rollout, steps)
+            return Decisions(logprobs=found.logprobs * math.nan) if self.broken else found
+
+    policy = Later()
+    trainer = make(policy, updates_per_rollout=3)
+    trainer.step()
+    trainer.optimizer.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
+    with pytest.raises(RunError, match=r"The loss is nan in step 2, update 2; this update was not made"):
+        trainer.step()
+    assert (trainer.completed, trainer.updates_done) == (1, 1)
+    policy.broken = False
+    trainer.save(tmp_path / "state")
+    assert json.loads((tmp_path / "state/state.json").read_text())["updates_done"] == 1
+    again = make(Later(), updates_per_rollout=3)
+    again.load(tmp_path / "state")
+    assert torch.equal(weights(again), weights(trainer))
+    assert again.step().step == 2
+
+
+def test_the_loss_scale_is_kept(tmp_path: Path) -> None:
+    """Of fp16 training, which needs a GPU; the scaler itself runs anywhere."""
+    trainer = make()
+    trainer.step()
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    trainer.save(tmp_path / "state")
+    again = make()
+    again.accelerator.scaler = torch.amp.GradScaler("cpu")
+    assert again.accelerator.scaler.get_scale() == 65536
+    again.load(tmp_path / "state")
+    assert again.accelerator.scaler.get_scale() == 512
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("state.json", r"is no checkpoint of grpokit: it has no state\.json"),
+        ("torn state", r"is damaged: state\.json is no JSON"),
+        ("foreign state", r"is no checkpoint of grpokit: its state\.json names no format"),
+        ("newer", r"has format 99; this grpokit reads up to 2\. Update grpokit"),
+        ("optimizer.safetensors", r"is damaged: .*optimizer\.safetensors"),
+        ("torn optimizer", r"is damaged: "),
+        ("policy/net.safetensors", r"is damaged: the policy cannot read its weights"),
+        (
+            "another policy",
+            r"is of another policy: its trainable parameters are not those of this one \('net/0\.weight', "
+            r"'net/0\.bias', 'net/2\.weight' and 2 more of another shape\)\. Resume with the policy",
+        ),
+    ],
+)
+def test_unusable_checkpoints_change_nothing(damage: str, message: str, tmp_path: Path) -> None:
+    trainer = make()
+    trainer.step()
+    place = tmp_path / "step_000001"
+    trainer.save(place)
+    policy = TinyTokens()
+    match damage:
+        case "torn state":
+            (place / "state.json").write_text('{"format": 1, "st')
+        case "foreign state":
+            (place / "state.json").write_text('{"best_metric": null, "epoch": 3}')
+        case "newer":
+            (place / "state.json").write_text('{"format": 99}')
+        case "torn optimizer":
+            whole = (place / "optimizer.safetensors").read_bytes()
+            (place / "optimizer.safetensors").write_bytes(whole[: len(whole) // 2])
+        case "another policy":
+            policy = TinyTokens(width=8)
+        case _:
+            (place / damage).unlink()
+    fresh = make(policy)
+    before = weights(fresh)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        fresh.load(place)
+    assert caught.value.exit_code == 2
+    assert torch.equal(weights(fresh), before)
+    assert fresh.completed == 0
+
+
+def test_a_damaged_checkpoint_names_the_last_whole_one(tmp_path: Path) -> None:
+    trainer = make()
+    for step in (1, 2, 3, 4):
+        trainer.step()
+        trainer.save(tmp_path / f"step_{step:06d}")
+    for step in (3, 4):
+        (tmp_path / f"step_{step:06d}" / "optimizer.safetensors").write_bytes(b"torn")
+    with pytest.raises(CheckpointError, match=r"step_000002 is whole: delete .*step_000004 to go on from there"):
+        make().load(tmp_path / "step_000004")
+
+
+def test_a_prompt_beyond_the_data_is_no_matter_without_a_reference(tmp_path: Path) -> None:
+    """The probe is read only where there is a reference to hold it against."""
+    trainer = make(TinyTokens(), **KL)
+    trainer.step()
+    trainer.save(tmp_path / "state")
+    again = Trainer(TinyTokens(), [digit_sum], [Prompt(text="1")], prompts_per_step=1, group_size=4, device="cpu")
+    again.load(tmp_path / "state")
+    assert again.completed == 1
+
+
+def test_numbers_are_checked() -> None:
+    with pytest.raises(UsageError, match="rollout_batch_size must be at least 1, got 0"):
+        make(rollout_batch_size=0)

@@ -1,0 +1,261 @@
+"""Where memory runs out, work is done again in halves: the same numbers, the new size told, nothing half done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from grpokit import Prompt, RunError, Trace, Trainer, evaluate, objectives
+from grpokit.evaluation.held_out import draw
+from grpokit.sampling import derive_seeds
+from grpokit.training.out_of_memory import fitting
+from grpokit.training.rollout_calls import draws, join
+from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
+
+PROMPTS = [str(i) for i in range(12)]
+NO_ROOM = (
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.9 is free."
+)
+
+
+class Small(TinyTokens):
+    """A device that holds `room` rows at a time; the fault comes in the middle of the work."""
+
+    def __init__(self, *, drawing: int = 99, scoring: int = 99, after: int = 0, **options) -> None:
+        super().__init__(**options)
+        self.drawing, self.scoring, self.after = drawing, scoring, after
+        self.drawn: list[int] = []
+
+    def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+        self.drawn.append(len(prompts) * group_size)
+        if self.drawn[-1] > self.drawing:
+            raise torch.OutOfMemoryError(NO_ROOM)
+        return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+    def logprobs(self, rollout, steps):
+        found = super().logprobs(rollout, steps)
+        if rollout.rows > self.scoring and len(self.scored) > self.after:
+            raise torch.OutOfMemoryError(NO_ROOM)
+        return found
+
+
+class SmallGaussian(Small, TinyGaussian):
+    def __init__(self, **options) -> None:
+        TinyGaussian.__init__(self)
+        self.drawing, self.scoring, self.after, self.drawn = 99, 99, 0, []
+        vars(self).update(options)
+
+
+def make(policy: TinyTokens, reward=digit_sum, prompts=PROMPTS, **options) -> Trainer:
+    defaults = {"prompts_per_step": 4, "group_size": 4, "micro_batch_size": 16, "learning_rate": 1e-2, "device": "cpu"}
+    return Trainer(policy, [reward], prompts, **(defaults | options))
+
+
+def trained(trainer: Trainer, steps: int) -> tuple[torch.Tensor, list[str]]:
+    warnings = [line for _ in range(steps) for line in trainer.step().warnings]
+    return torch.cat([p.detach().flatten() for p in trainer.parameters]), warnings
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo"])
+@pytest.mark.parametrize(("room", "fitted"), [(8, 8), (5, 4), (1, 1)])
+def test_micro_batches_are_halved_with_the_same_result(name: str, room: int, fitted: int) -> None:
+    options = {"objective": getattr(objectives, name)(kl_coef=0.1), "updates_per_rollout": 2}
+    trainer = make(Small(scoring=room, slices=3), **options)
+    found, warnings = trained(trainer, 3)
+    expected, _ = trained(make(TinyTokens(slices=3), **options), 3)
+    assert torch.allclose(found, expected, rtol=0, atol=2e-6)
+    assert trainer.micro_batch_size == fitted
+    assert warnings == [
+        f"memory did not hold micro-batches of 16 rows: trainer.micro_batch_size is now {fitted}; what was under way "
+        "was done again, and its gradient is the same to rounding"
+    ]
+
+
+def test_a_fault_in_the_middle_of_a_gradient_leaves_nothing_of_it() -> None:
+    """The first micro-batches have already added to gradients and tallies when memory runs out."""
+    options = {"micro_batch_size": 8}
+    fine = make(TinyTokens(slices=2), **options)
+    faulty = make(Small(scoring=4, slices=2, after=3), **options)  # the fourth scoring is the one that fails
+    a, b = fine.step(), faulty.step()
+    assert faulty.micro_batch_size == 4
+    for name in ("loss", "grad_norm", "entropy", "ratio/max", "clip_ratio/low_mean"):
+        assert b.metrics[name] == pytest.approx(a.metrics[name], rel=1e-5, abs=1e-7), name
+
+
+@pytest.mark.parametrize(("policy", "reward"), [(Small, digit_sum), (SmallGaussian, nearness)])
+@pytest.mark.parametrize("room", [8, 4, 3, 1])
+def test_rollouts_are_drawn_in_pieces_with_the_same_result(policy: type[Small], reward, room: int) -> None:
+    trainer = make(policy(drawing=room), reward)
+    found, warnings = trained(trainer, 3)
+    expected, _ = trained(make(policy(), reward), 3)
+    assert torch.allclose(found, expected, rtol=0, atol=2e-6)
+    fitted = next(n for n in (16, 8, 4, 2, 1) if n <= room)
+    assert trainer.rollout_batch_size == fitted
+    assert max(trainer.policy.drawn[-16 // fitted :]) == fitted
+    assert warnings == [
+        f"memory did not hold 16 rows at a time while drawing samples: trainer.rollout_batch_size is now {fitted}"
+    ]
+
+
+def test_rollout_batch_size_may_be_given() -> None:
+    trainer = make(Small(), rollout_batch_size=6)
+    report = trainer.step()
+    assert trainer.policy.drawn == [4, 4, 4, 4]  # whole groups where they fit
+    assert report.warnings == []
+    assert make(Small()).step().metrics["reward"] == report.metrics["reward"]
+
+
+def test_evaluations_shrink_too() -> None:
+    prompts = [Prompt(text=str(i)) for i in range(5)]
+    policy = Small(drawing=3)
+    few = draw(policy, prompts, seed=1, samples_per_prompt=2)
+    assert [s.output for s in few] == [s.output for s in draw(TinyTokens(), prompts, seed=1, samples_per_prompt=2)]
+    assert evaluate(policy, [digit_sum], prompts).means() == evaluate(TinyTokens(), [digit_sum], prompts).means()
+
+
+@pytest.mark.parametrize(("where", "what"), [("drawing", "drawing samples"), ("scoring", "scoring samples")])
+def test_a_single_row_that_does_not_fit_stops_with_remedies(where: str, what: str) -> None:
+    trainer = make(Small(**{where: 0}))
+    with pytest.raises(
+        RunError,
+        match=rf"Out of memory while {what}, with a single row at a time: CUDA out of memory\. "
+        r"Tried to allocate 2\.50 GiB\. Remedies: mixed_precision: bf16, LoRA",
+    ):
+        trainer.step()
+
+
+def test_other_errors_are_not_taken_for_memory() -> None:
+    def attempt(size: int) -> int:
+        raise RuntimeError("shape mismatch")
+
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        fitting(attempt, 8, what="scoring")
+
+
+def test_the_failed_attempt_is_let_go_before_the_next() -> None:
+    """The exception's frames hold what did not fit; were they kept, no smaller piece would fit either."""
+    import gc
+    import weakref
+
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    def attempt(size: int) -> int:
+        gc.collect()
+        assert all(ref() is None for ref in seen)
+        big = torch.zeros(size)
+        seen.append(weakref.ref(big))
+        if size > 2:
+            raise torch.OutOfMemoryError(NO_ROOM)
+        return size
+
+    assert fitting(attempt, 16, what="scoring") == (2, 2)
+    assert len(seen) == 4
+
+
+# --- cutting and joining --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "calls"),
+    [(99, [(3, 4)]), (12, [(3, 4)]), (8, [(2, 4), (1, 4)]), (5, [(1, 4)] * 3), (3, [(1, 3), (1, 1)] * 3)],
+)
+def test_draws_are_whole_groups_where_they_fit(size: int, calls: list[tuple[int, int]]) -> None:
+    seeds = derive_seeds(1, stream="train", step=0, prompts=3, group_size=4)
+    cut = draws(seeds, 4, size)
+    assert [(len(d.seeds.group), d.group_size) for d in cut] == calls
+    assert torch.cat([d.seeds.row for d in cut]).tolist() == seeds.row.tolist()
+    assert all(len(d.seeds.row) <= max(size, 1) for d in cut)
+
+
+def test_parts_of_other_lengths_are_filled_up_under_the_mask() -> None:
+    class Ragged(TinyTokens):
+        """Its rollout is as long as its longest row."""
+
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+            longest = int(found.mask.sum(-1).max())
+            tokens = {"tokens": found.trace.per_row["tokens"][:, :longest]}
+            return type(found)(
+                samples=found.samples,
+                groups=found.groups,
+                old=found.old.cut(steps=slice(0, longest)),
+                mask=found.mask[:, :longest],
+                max_decisions=found.max_decisions,
+                trace=type(found.trace)(per_row=tokens, per_group=found.trace.per_group),
+            )
+
+    prompts = [Prompt(text=text) for text in PROMPTS[:4]]
+    seeds = derive_seeds(3, stream="train", step=0, prompts=4, group_size=3)
+    policy = Ragged()
+    with torch.no_grad():
+        whole = policy.rollout(prompts, 3, seeds=seeds)
+        parts = [policy.rollout(prompts[d.prompts], d.group_size, seeds=d.seeds) for d in draws(seeds, 3, 1)]
+    assert len({part.mask.shape[1] for part in parts}) > 1
+    joined = join(parts)
+    assert joined.mask.tolist() == whole.mask.tolist()
+    real = [torch.where(x.mask, x.old.logprobs, 0) for x in (joined, whole)]
+    assert torch.allclose(*real, rtol=0, atol=1e-6)
+    assert joined.trace.per_group["number"].tolist() == whole.trace.per_group["number"].tolist()
+    assert joined.groups.tolist() == whole.groups.tolist()
+    assert [s.output for s in joined.samples] == [s.output for s in whole.samples]
+    assert torch.equal(
+        torch.where(joined.mask, joined.trace.per_row["tokens"], 0),
+        torch.where(whole.mask, whole.trace.per_row["tokens"], 0),
+    )
+
+
+class Digits(TinyTokens):
+    """Reads its prompt digit by digit, padded on the left to the longest prompt of the call.
+
+    Either prompts and tokens lie in one tensor, or in two with the prompts' mask beside them.
+    """
+
+    def __init__(self, *, apart: bool) -> None:
+        super().__init__()
+        self.apart = apart
+
+    def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+        found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+        width = max(len(s.prompt.text) for s in found.samples)
+        digits = torch.tensor([[int(c) for c in s.prompt.text.rjust(width, "0")] for s in found.samples])
+        real = torch.tensor([[c != " " for c in s.prompt.text.rjust(width)] for s in found.samples])
+        tokens = found.trace.per_row["tokens"]
+        one, two = {"all": torch.cat([digits, tokens], dim=1)}, {"digits": digits, "real": real, "tokens": tokens}
+        return replace(found, trace=Trace(per_row=two if self.apart else one))
+
+    def logprobs(self, rollout, steps):
+        trace = dict(rollout.trace.per_row)
+        if not self.apart:
+            width = trace["all"].shape[1] - self.length
+            trace = {"digits": trace["all"][:, :width], "tokens": trace["all"][:, width:]}
+            trace["real"] = torch.ones_like(trace["digits"], dtype=torch.bool)
+        number = torch.zeros(rollout.rows, dtype=torch.int64)
+        for digit, real in zip(trace["digits"].T, trace["real"].T, strict=True):
+            number = torch.where(real, 10 * number + digit, number)
+        number = torch.stack([number[rollout.groups == group][0] for group in rollout.groups.unique()])
+        plain = Trace(per_row={"tokens": trace["tokens"]}, per_group={"number": number})
+        return super().logprobs(replace(rollout, trace=plain), steps)
+
+
+def test_prompts_padded_on_the_left_survive_a_split_in_a_tensor_of_their_own() -> None:
+    prompts = ["3", "104", "15", "1007"]
+    whole, split = (make(Digits(apart=True), prompts=prompts, rollout_batch_size=size) for size in (None, 4))
+    assert whole.step().metrics["grad_norm"] == pytest.approx(split.step().metrics["grad_norm"], rel=1e-5)
+    make(Digits(apart=False), prompts=prompts).step()
+    with pytest.raises(RunError, match="log-probs"):  # its tokens begin in another column in each call
+        make(Digits(apart=False), prompts=prompts, rollout_batch_size=4).step()
+
+
+def test_traces_that_cannot_be_joined_say_so() -> None:
+    seeds = derive_seeds(3, stream="train", step=0, prompts=2, group_size=2)
+    with torch.no_grad():
+        parts = [
+            TinyGaussian(dims=dims).rollout([Prompt(text="1")], 2, seeds=d.seeds)
+            for dims, d in zip((2, 3), draws(seeds, 2, 2), strict=True)
+        ]
+    with pytest.raises(
+        RunError, match=r"trace\.per_row\['path'\] has the shapes \(2, 5, 2\), \(2, 5, 3\); only axis 1"
+    ):
+        join(parts)

@@ -1,0 +1,87 @@
+"""Runs that are stopped, killed and resumed, and what must be equal where one of them was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+STEPS = 12
+CONFIG = f"""
+policy: {{use: toy-lm}}
+data: {{use: "grpokit_toy.lm:sum_prompts", limit: 20}}
+rewards: [{{use: format, pattern: '<think>.*</think><answer>[0-9]+</answer>'}}]
+trainer:
+  steps: {STEPS}
+  prompts_per_step: 2
+  group_size: 4
+  updates_per_rollout: 2
+  kl_coef: 0.05
+  learning_rate: 1e-3
+run: {{save_every: 1, eval_every: 3, keep_last: 2, best: format, threads: 1}}
+"""
+
+
+KEPT = ["best", f"step_{STEPS - 1:06d}", f"step_{STEPS:06d}"]
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "grpokit", "train", "config.yaml", f"run.dir={folder.name}", *options]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=folder.parent, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet)
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    _, complaint = process.communicate(timeout=240)
+    assert process.returncode == 0, complaint.decode()
+
+
+def measured(folder: Path, name: str) -> list[dict[str, float]]:
+    """Rows of a journal without what depends on the clock or the machine."""
+    rows = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+    noise = ("time", "memory", "step_time")
+    return [{k: v for k, v in row.items() if not k.startswith(noise) and not k.endswith("/seconds")} for row in rows]
+
+
+def assert_same(a: Path, b: Path) -> None:
+    assert measured(a, "metrics.jsonl") == measured(b, "metrics.jsonl")
+    assert measured(a, "eval.jsonl") == measured(b, "eval.jsonl")
+    last = Path("checkpoints") / f"step_{STEPS:06d}"
+    for file in ("policy/model.safetensors", "optimizer.safetensors"):
+        x, y = load_file(a / last / file), load_file(b / last / file)
+        assert x.keys() == y.keys()
+        assert all(torch.equal(x[name], y[name]) for name in x)
+    for path in sorted((a / "samples").rglob("*.*")):
+        assert path.read_bytes() == (b / "samples" / path.relative_to(a / "samples")).read_bytes(), path.name
+
+
+def newest(saved: Path) -> int:
+    """The step of the last whole checkpoint, 0 for none."""
+    return max((int(p.name.removeprefix("step_")) for p in saved.glob("step_*")), default=0)
+
+
+def kill_and_resume(whole: Path, seed: int, *, times: int) -> None:
+    """Kill the run, each time some random while after it has saved another step."""
+    draw = random.Random(seed)
+    folder = whole.parent / f"killed-{seed}"
+    for attempt in range(times):
+        saved = folder / "checkpoints"
+        process = start(folder, *(["--resume"] if attempt else []))
+        begun = newest(saved)
+        while process.poll() is None and newest(saved) == begun:
+            time.sleep(0.005)
+        time.sleep(draw.uniform(0, 0.6))
+        process.kill()
+        process.communicate()
+    finish(start(folder, "--resume"))
+    assert_same(whole, folder)
+    assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == KEPT
+    a, b = (load_file(f / "checkpoints/best/policy/model.safetensors") for f in (whole, folder))
+    assert all(torch.equal(a[name], b[name]) for name in a)
