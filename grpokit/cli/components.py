@@ -130,8 +130,13 @@ def _progress() -> Iterator[Callable[[str], None]]:
     from rich.text import Text
 
     spinner = Spinner("dots")
-    with Live(spinner, console=errors, transient=True, redirect_stdout=False, redirect_stderr=False):
-        yield lambda line: spinner.update(text=Text(line))
+    with Live(spinner, console=errors, transient=True, redirect_stdout=False, redirect_stderr=False) as live:
+
+        def show(line: str) -> None:
+            spinner.update(text=Text(line))
+            live.refresh()
+
+        yield show
 
 
 def _run(checks: Iterable[Check], show: Callable[[str], None]) -> Iterator[Outcome]:
