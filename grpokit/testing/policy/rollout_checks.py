@@ -74,11 +74,11 @@ def seeded(case: Case) -> None:
 
 
 def _expect_same(a: Rollout, b: Rollout, what: str) -> None:
-    wrong = [
+    differing = [
         i for i in range(a.rows)
         if not same_decisions(a, i, b, i, 0.0) or not same_output(a.samples[i].output, b.samples[i].output)
     ]  # fmt: skip
-    expect(not wrong, f"that {what} is the same rollout", f"other decisions or outputs in rows {wrong}",
+    expect(not differing, f"that {what} is the same rollout", f"other decisions or outputs in rows {differing}",
            "a draw from a generator that keeps its state between calls, or a counter")  # fmt: skip
 
 
@@ -92,8 +92,8 @@ def global_rng(case: Case) -> None:
     expect_untouched(before, "rollout or logprobs")
     seed_random_states(2)
     second = case.rollout(policy)
-    wrong = [i for i in range(first.rows) if not same_decisions(first, i, second, i, 0.0)]
-    expect(not wrong, "the same rollout under another global seed", f"other decisions in rows {wrong}",
+    differing = [i for i in range(first.rows) if not same_decisions(first, i, second, i, 0.0)]
+    expect(not differing, "the same rollout under another global seed", f"other decisions in rows {differing}",
            "torch.rand, torch.multinomial or random.random without a generator from the seeds")  # fmt: skip
 
 
@@ -104,10 +104,10 @@ def batch_size(case: Case) -> None:
     for p in range(len(case.prompts)):
         for rows in (slice(p * size, (p + 1) * size), slice(p * size + 1, p * size + 2)):
             part = case.alone(policy, seeds, p, rows)
-            wrong = [row for i, row in enumerate(range(rows.start, rows.stop))
+            differing = [row for i, row in enumerate(range(rows.start, rows.stop))
                      if not same_decisions(part, i, whole, row, case.tolerance)]  # fmt: skip
-            expect(not wrong, f"{part.rows} rows of prompt {p} with the decisions that they have among {whole.rows}",
-                   f"other decisions in rows {wrong}",
+            expect(not differing, f"{part.rows} rows of prompt {p} with the decisions they have among {whole.rows}",
+                   f"other decisions in rows {differing}",
                    "a draw by the row's place in the batch, or padding to the longest of the batch")  # fmt: skip
 
 

@@ -152,15 +152,16 @@ def _batch(reward: Reward, samples: Sequence[Sample], per_sample: bool) -> None:
 
 def _order(reward: Reward, samples: Sequence[Sample]) -> None:
     together, reverse = _scores(reward, samples), _scores(reward, samples[::-1])[::-1]
-    wrong = [row for row, pair in enumerate(zip(together, reverse, strict=True)) if not _same(*pair)]
-    expect(not wrong, f"the scores {together} of the same samples in reverse order", f"{reverse} (rows {wrong} differ)",
+    differing = [row for row, pair in enumerate(zip(together, reverse, strict=True)) if not _same(*pair)]
+    expect(not differing, f"the scores {together} of the same samples in reverse order",
+           f"{reverse} (rows {differing} differ)",
            "scores in a sorted or grouped order; return them in the order of the samples")  # fmt: skip
 
 
 def _deterministic(reward: Reward, samples: Sequence[Sample]) -> None:
     first, second = _scores(reward, samples), _scores(reward, samples)
-    wrong = [row for row, pair in enumerate(zip(first, second, strict=True)) if not _same(*pair, tolerance=0.0)]
-    expect(not wrong, f"the same scores twice, {first}", f"{second} (rows {wrong} differ)",
+    differing = [row for row, pair in enumerate(zip(first, second, strict=True)) if not _same(*pair, tolerance=0.0)]
+    expect(not differing, f"the same scores twice, {first}", f"{second} (rows {differing} differ)",
            "noise, a state that each call changes, or active dropout (call eval())")  # fmt: skip
 
 
@@ -175,10 +176,10 @@ class _Unknown:
 
 
 def _wrong_type(reward: Reward, samples: Sequence[Sample]) -> None:
-    wrong = replace(samples[0], output=_Unknown())
+    unknown = replace(samples[0], output=_Unknown())
     cause = "an output that is used without a check of its type; raise a grpokit.RewardError that says what it expects"
     try:
-        values = _scores(reward, [wrong])
+        values = _scores(reward, [unknown])
     except GrpokitError:
         return
     except (Exception, SystemExit) as error:  # a component may raise anything

@@ -104,15 +104,15 @@ class FirstCall:
 
     def _culprit(self) -> str:
         """Which of the samples make a reward raise, when it scores each alone."""
-        wrong = []
+        rows = []
         for row, sample in enumerate(self.samples):
             try:
                 self.reward([sample])
             except (Exception, SystemExit):  # the error of the first call is the one that is shown
-                wrong.append(row)
-        if len(wrong) == len(self.samples):
+                rows.append(row)
+        if len(rows) == len(self.samples):
             return "on every sample"
-        return f"on row {wrong[0]}, {brief(self.samples[wrong[0]].output)}" if wrong else "on the samples together"
+        return f"on row {rows[0]}, {brief(self.samples[rows[0]].output)}" if rows else "on the samples together"
 
     def check_inputs(self) -> None:
         """Samples are the same after the call as before it."""

@@ -84,7 +84,7 @@ def _ungraded(rows: Sequence[dict[str, float]], *, attacks: Sequence[str]) -> Se
     """The section of a reward that reads the output alone: what it scores, the strongest of each distortion."""
     strongest = [_distortion_name(d, d.levels[-1]) for d in adversarial.DISTORTIONS]
     means = {name: mean([row[name] for row in rows]) for name in (ITSELF, *strongest, *attacks)}
-    values = [x for x in means.values() if math.isfinite(x)]
+    values = [x for row in rows for x in row.values() if math.isfinite(x)]
     if max(values) - min(values) <= SAME:
         return Section(name=NAME, note=f"gives every picture the score {values[0]:.4g}, so nothing is graded")
     scores = {"the photographs": means.pop(ITSELF)} | means
