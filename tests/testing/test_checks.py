@@ -239,7 +239,7 @@ def test_what_is_changed_once_is_seen() -> None:
     checks = {c.name: c for c in reward_checks(shrinks, example_samples({"image"}), ladder=False)}
     checks["numbers"]()
     checks["order"]()
-    with pytest.raises(CheckError, match=r"got another prompt\.\w+, (prompt\.\w+, )?output in row 0"):
+    with pytest.raises(CheckError, match=r"got another prompt\.image, prompt\.target, output in row 0"):
         checks["inputs-unchanged"]()
 
 
@@ -272,6 +272,10 @@ def test_outputs_of_another_kind_than_the_spec_says(makes: str, failing: bool) -
         assert found["outputs"].startswith(
             "Expected outputs of the type Image, since the spec says makes='image'; got a str in row 0. Usual cause: "
         )
+
+
+def test_the_command_takes_the_kind_of_output_from_the_spec() -> None:
+    assert "outputs" in {check.name for check in by_name.of_policy("toy-lm", {}, None, slow=False)}
 
 
 def test_draws_that_cannot_be_compared_with_an_entropy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -120,6 +121,17 @@ def test_a_reward_that_gives_everything_the_same_score_is_not_graded(accepts: fr
     assert report.grade == ""
     assert "nothing is graded" in report.overall
     assert not any(section.graded for section in report.sections)
+
+
+def test_examples_without_a_difference_have_no_scale() -> None:
+    def needs_its_target(samples: Any) -> list[float]:
+        return [0.5 if s.prompt.target == "{}" else math.nan for s in samples]
+
+    example = ({"output": "{}", "target": "{}"}, {"output": "x", "target": "{}"})
+    spec = RewardSpec(name="x", factory="x:x", accepts=TEXTS, examples=[example])
+    report = ladder(needs_its_target, spec=spec)
+    assert report.grade == ""
+    assert report.overall.endswith("scores more than the worse one, so there is no honest scale")
 
 
 def test_a_reward_that_distortions_do_not_lower_has_no_scale() -> None:
