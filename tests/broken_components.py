@@ -105,7 +105,7 @@ class OutputsRedrawn(After):
 
 
 class PaddedLeft(Tokens):
-    """Replay counts positions from the batch's longest row."""
+    """`logprobs` counts positions from the batch's longest row."""
 
     def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
         view = super().logprobs(rollout, steps)
@@ -215,7 +215,7 @@ class UnusedParameter(Tokens):
         return {"net": self.net, "unused": self.unused}
 
 
-class ReplayDetached(Tokens):
+class LogprobsDetached(Tokens):
     def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
         return super().logprobs(rollout, steps).detach()
 
@@ -341,7 +341,7 @@ POLICIES: list[tuple[Callable[[], Any], set[str]]] = [
     (AnotherStd, {"gaussian"}),
     (SummedDensity, {"gaussian"}),
     (UnusedParameter, {"gradient"}),
-    (ReplayDetached, {"gradient"}),
+    (LogprobsDetached, {"gradient"}),
     (ReferenceIsLive, {"reference"}),
     (ReferenceNotRestored, {"reference"}),
     (ReferenceCopiedAnew, {"reference"}),

@@ -73,8 +73,7 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
         config = _preset_with("policy", name)
         if config is None:
             raise UsageError(
-                f"No preset uses the policy '{name}', so there are no prompts for it. Give some that it can read, with "
-                "--prompt or --prompts."
+                f"No preset uses the policy '{name}', so give prompts that it can read: --prompt or --prompts."
             )
         params = config.policy.params | params
         prompts = build.prompts(config)[0][:3]
