@@ -24,7 +24,7 @@ def table(rows: list[list[float | None]]) -> torch.Tensor:
 
 def one(values: list[float], groups: list[int] | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A single reward of weight 1."""
-    return torch.tensor(values).double()[:, None], torch.ones(1), torch.tensor(groups or [0] * len(values))
+    return torch.tensor(values, dtype=torch.float64)[:, None], torch.ones(1), torch.tensor(groups or [0] * len(values))
 
 
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda c: c["id"])
@@ -49,6 +49,7 @@ def test_biased_std() -> None:
     assert got.tolist() == pytest.approx(
         [-1.5 / math.sqrt(1.25), -0.5 / math.sqrt(1.25), 0.5 / math.sqrt(1.25), 1.5 / math.sqrt(1.25)]
     )
+    assert group(*one([1, 2, 3, 4]), std="biased", eps=0.0, scale="batch").tolist() == pytest.approx(got.tolist())
 
 
 def test_centred() -> None:
@@ -62,6 +63,27 @@ def test_rloo() -> None:
 
 def test_rloo_leaves_unscored_rows_out() -> None:
     assert rloo(*one([1, NAN, 3])).tolist() == pytest.approx([-2, 0, 2])
+
+
+@pytest.mark.parametrize("function", [group, centred, rloo])
+def test_weights_multiply_rewards(function) -> None:
+    rewards, weights = torch.tensor([[1.0, 9], [4, 2], [6, 5], [0, 7]]).double(), torch.tensor([2.0, -0.5]).double()
+    groups = torch.tensor([0, 1, 0, 1])
+    total = rewards @ weights
+    assert function(rewards, weights, groups).tolist() == pytest.approx(
+        function(total[:, None], torch.ones(1), groups).tolist()
+    )
+
+
+def test_gdpo_weighs_z_scores_and_divides_by_the_spread_of_the_batch() -> None:
+    # by hand: z-scores are -+c. The first group's sums are -+(3 - 1) c, the second's, where the second reward is the
+    # same for both rows, -+3 c; dividing inside each group would make them alike
+    rewards = table([[0, 7], [1, 0], [0, 5], [1, 5]])
+    got = gdpo(rewards, torch.tensor([3.0, 1.0]), torch.tensor([0, 0, 1, 1]), eps=0.0)
+    spread = math.sqrt((2 * 2**2 + 2 * 3**2) / 3)
+    assert got.tolist() == pytest.approx([-2 / spread, 2 / spread, -3 / spread, 3 / spread])
+    biased = gdpo(rewards, torch.tensor([3.0, 1.0]), torch.tensor([0, 0, 1, 1]), eps=0.0, std="biased")
+    assert biased.tolist() == pytest.approx([x * math.sqrt(4 / 3) for x in got.tolist()])
 
 
 def test_gdpo_with_nan() -> None:
@@ -93,6 +115,10 @@ def test_constant_group_is_exactly_zero(function, value: float, n: int) -> None:
     assert zero_std_groups(rewards, torch.ones(1), groups).tolist() == [True, False]
 
 
+def test_a_small_difference_between_large_rewards_still_teaches() -> None:
+    assert centred(*one([1e6, 1e6 + 1e-6])).tolist() == pytest.approx([-5e-7, 5e-7], rel=1e-3)
+
+
 def test_a_row_without_any_score_changes_nothing_for_others() -> None:
     with_gap = group(*one([1, NAN, 2, 4]))
     without = group(*one([1, 2, 4]))
@@ -114,8 +140,10 @@ def test_a_clip_that_turns_advantages_around_is_refused(clip: float) -> None:
         group(*one([1, 2]), clip=clip)
 
 
-def test_clip() -> None:
-    assert group(*one([0, 0, 0, 0, 0, 0, 0, 9]), clip=2.0).max() == 2.0
+@pytest.mark.parametrize("function", [group, centred, rloo, gdpo])
+def test_clip(function) -> None:
+    assert function(*one([0, 0, 0, 0, 0, 0, 0, 9]), clip=2.0).max() == 2.0
+    assert function(*one([9, 9, 9, 9, 9, 9, 9, 0]), clip=2.0).min() == -2.0
 
 
 @pytest.mark.parametrize("function", [group, centred, rloo, gdpo])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -99,6 +101,70 @@ def test_cispo_cap_keeps_a_gradient() -> None:
     )
     found.value.sum().backward()
     assert (found.value.item(), new.grad.item()) == pytest.approx((5 * 0.5 * 1.0, -2.5))
+
+
+def test_sapo_by_hand_in_fp64() -> None:
+    # r = 1.3: -(4 / tau) sigmoid(0.3 tau) A with tau 1.1 where A > 0 and 1.05 elsewhere; neither is a number of fp32
+    ratio, a = torch.full((1, 2), 1.3, dtype=torch.float64), torch.tensor([[0.7, -0.7]], dtype=torch.float64)
+    value = objectives.gated(ratio, a, tau_pos=1.1, tau_neg=1.05).value
+    expected = [-4 / tau / (1 + math.exp(-0.3 * tau)) * x for tau, x in ((1.1, 0.7), (1.05, -0.7))]
+    assert value.tolist() == [pytest.approx(expected, rel=1e-14)]
+
+
+DEFAULTS = {
+    # (log-ratio, advantage) -> loss, at the edges of the ranges that the papers give
+    "grpo": [(math.log(1.25), 1, -1.2), (math.log(0.75), -1, 0.8)],
+    "dapo": [(math.log(1.25), 1, -1.25), (math.log(1.3), 1, -1.28), (math.log(0.75), -1, 0.8)],
+    "dr_grpo": [(math.log(1.25), 1, -1.2), (math.log(0.75), -1, 0.8)],
+    "gspo": [(math.log(1.00035), 1, -1.00035), (math.log(1.1), 1, -1.0004), (math.log(0.9), -1, 0.9997)],
+    "cispo": [(math.log(4.9), 1, 4.9), (math.log(5.1), 1, 5.0)],  # times -A log p, which is 1
+    "sapo": [(math.log(2), 1, -4 / (1 + math.exp(-1))), (math.log(2), -1, 4 / 1.05 / (1 + math.exp(-1.05)))],
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_published_defaults(name: str) -> None:
+    new = Decisions(logprobs=torch.full((1, 1), -1.0, dtype=torch.float64))
+    for log_r, advantage, expected in DEFAULTS[name]:
+        old = Decisions(logprobs=new.logprobs - log_r)
+        a = torch.tensor([advantage], dtype=torch.float64)
+        value = getattr(objectives, name)()(new, old, a, torch.ones(1, 1).bool()).value
+        assert value.item() == pytest.approx(expected, rel=1e-12)
+    reduction = {"dapo": "token_mean", "cispo": "token_mean", "dr_grpo": "fixed_length"}.get(name, "sequence_mean")
+    assert getattr(objectives, name)().reduction == reduction
+
+
+OTHER = {
+    "ratio": "sequence",
+    "clip_range": 0.05,
+    "clip_range_high": 0.7,
+    "dual_clip": 1.1,
+    "ratio_cap": 1.1,
+    "tau_pos": 2.0,
+    "tau_neg": 3.0,
+    "reduction": "fixed_length",
+    "kl": "k1",
+    "kl_coef": 0.3,
+    "entropy_coef": 0.2,
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_every_keyword_of_an_objective_changes_its_loss(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    new, old, ref = (-torch.rand(3, 12, 4, generator=generator, dtype=torch.float64) * 2).unbind()
+    entropy, a = torch.full_like(new, 0.7), torch.tensor([1.0, -1, 2, -2, 0.5, -0.5] * 2).double()
+    mask = torch.arange(4) < torch.tensor([4, 3, 2, 4, 1, 4] * 2)[:, None]
+
+    def loss(**options: Any) -> float:
+        objective = getattr(objectives, name)(**{"kl_coef": 0.1, **options})
+        found = objective(
+            Decisions(logprobs=new, entropy=entropy), Decisions(logprobs=old), a, mask, Decisions(logprobs=ref)
+        )
+        return float((found.value * reduction_weights(mask, objective.reduction, max_decisions=9)).sum())
+
+    for keyword in inspect.signature(getattr(objectives, name)).parameters:
+        assert abs(loss(**{keyword: OTHER[keyword]}) - loss()) > 1e-6, keyword
 
 
 @pytest.mark.parametrize(
