@@ -131,7 +131,7 @@ def gated(ratio: Tensor, advantages: Tensor, *, tau_pos: float = 1.0, tau_neg: f
     """
     if tau_pos <= 0 or tau_neg <= 0:
         raise UsageError(f"SAPO's temperatures must be positive, got tau_pos={tau_pos} and tau_neg={tau_neg}.")
-    tau = torch.where(advantages > 0, ratio.new_tensor(tau_pos), ratio.new_tensor(tau_neg))  # floats would be fp32
+    tau = torch.full_like(ratio, tau_neg).masked_fill(advantages > 0, tau_pos)  # in the dtype of the ratio
     never = torch.zeros_like(ratio, dtype=torch.bool)
     return Loss(
         value=-torch.sigmoid(tau * (ratio - 1)) * (4 / tau) * advantages,

@@ -112,26 +112,27 @@ def test_sapo_by_hand_in_fp64() -> None:
 
 
 DEFAULTS = {
-    # (log-ratio, advantage) -> loss, at the edges of the ranges that the papers give
-    "grpo": [(math.log(1.25), 1, -1.2), (math.log(0.75), -1, 0.8)],
-    "dapo": [(math.log(1.25), 1, -1.25), (math.log(1.3), 1, -1.28), (math.log(0.75), -1, 0.8)],
-    "dr_grpo": [(math.log(1.25), 1, -1.2), (math.log(0.75), -1, 0.8)],
-    "gspo": [(math.log(1.00035), 1, -1.00035), (math.log(1.1), 1, -1.0004), (math.log(0.9), -1, 0.9997)],
-    "cispo": [(math.log(4.9), 1, 4.9), (math.log(5.1), 1, 5.0)],  # times -A log p, which is 1
-    "sapo": [(math.log(2), 1, -4 / (1 + math.exp(-1))), (math.log(2), -1, 4 / 1.05 / (1 + math.exp(-1.05)))],
+    # (ratio, advantage) -> loss, and whether the clip acts, beside the edges of the ranges that the papers give
+    "grpo": [(1.25, 1, -1.2, True), (0.75, -1, 0.8, True)],
+    "dapo": [(1.25, 1, -1.25, False), (1.3, 1, -1.28, True), (0.75, -1, 0.8, True)],
+    "dr_grpo": [(1.25, 1, -1.2, True), (0.75, -1, 0.8, True)],
+    "gspo": [(1.00035, 1, -1.00035, False), (1.1, 1, -1.0004, True), (0.9, -1, 0.9997, True)],
+    "cispo": [(4.9, 1, 4.9, False), (5.1, 1, 5.0, True)],  # times -A log p, and log p is -1
+    "sapo": [(2, 1, -4 / (1 + math.exp(-1)), False), (2, -1, 4 / 1.05 / (1 + math.exp(-1.05)), False)],
 }
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_published_defaults(name: str) -> None:
+    objective = getattr(objectives, name)()
     new = Decisions(logprobs=torch.full((1, 1), -1.0, dtype=torch.float64))
-    for log_r, advantage, expected in DEFAULTS[name]:
-        old = Decisions(logprobs=new.logprobs - log_r)
-        a = torch.tensor([advantage], dtype=torch.float64)
-        value = getattr(objectives, name)()(new, old, a, torch.ones(1, 1).bool()).value
-        assert value.item() == pytest.approx(expected, rel=1e-12)
+    for ratio, advantage, expected, clips in DEFAULTS[name]:
+        old = Decisions(logprobs=new.logprobs - math.log(ratio))
+        loss = objective(new, old, torch.tensor([advantage]).double(), torch.ones(1, 1).bool())
+        assert loss.value.item() == pytest.approx(expected, rel=1e-12)
+        assert bool(loss.stats["clip_low"] | loss.stats["clip_high"]) == clips
     reduction = {"dapo": "token_mean", "cispo": "token_mean", "dr_grpo": "fixed_length"}.get(name, "sequence_mean")
-    assert getattr(objectives, name)().reduction == reduction
+    assert objective.reduction == reduction
 
 
 OTHER = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,14 @@ def test_draws_at_the_edges_stay_among_the_tokens_that_can_be_drawn() -> None:
     logits = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]]).expand(3, 4)
     tokens, _ = sample_categorical(logits, torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64))
     assert tokens.tolist() == [1, 2, 2]
+
+
+def test_a_rare_token_keeps_its_probability() -> None:
+    """Of 1e-9, which a running sum in fp32 would lose."""
+    tokens, _ = sample_categorical(
+        torch.tensor([[0.0, math.log(1e-9)]]), torch.tensor([1 - 5e-10], dtype=torch.float64)
+    )
+    assert tokens.tolist() == [1]
 
 
 def test_uniforms_of_seeds_and_columns_are_not_alike() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from grpokit import (
     Decisions,
@@ -210,6 +211,7 @@ def test_rewards_meet_their_own_samples_and_groups() -> None:
 
     report = make(reward=spy, prompts=prompts, steps=3).step()
     assert report.rewards[:, 0].tolist() == [float(s.prompt.text) for s in seen]
+    assert [prompts[i] for i in report.prompts] == [s.prompt for s in seen[::8]]
     groups = report.rollout.groups.tolist()
     assert groups == [s.group for s in report.rollout.samples]
     assert [groups.count(g) for g in dict.fromkeys(groups)] == [8] * 4
@@ -286,8 +288,8 @@ def test_minibatches_share_out_whole_groups() -> None:
 def test_every_pass_and_step_has_minibatches_of_its_own() -> None:
     policy = BatchesSeen()
     trainer = make(policy, prompts_per_step=8, group_size=2, updates_per_rollout=2, minibatches=2)
-    for _ in range(2):
-        trainer.step()
+    prompts = [trainer.step().prompts for _ in range(2)]
+    assert prompts[0] != prompts[1]
     first = [frozenset((batch % 8).tolist()) for batch in policy.batches[::2]]  # of each pass, counted in its rollout
     assert len(first) == len(set(first)) == 4
 
@@ -794,6 +796,22 @@ def test_bf16_uses_the_training_forwards_own_log_probs(updates: int) -> None:
     assert 0 <= report.metrics["logprob_diff/max"] < 0.1
     far = make(mixed_precision="bf16", updates_per_rollout=updates, learning_rate=0.03).step()
     assert (far.metrics["ratio/max"] > 1.1) == (updates > 1)  # the old ones stay those of before the first update
+
+
+def test_a_frozen_base_in_bf16_counts_as_low_precision() -> None:
+    """Trained in fp32 beside it, so nothing but its weights tells that sampling and scoring disagree a little."""
+
+    class HalfBase(TinyTokens):
+        def modules(self):
+            return {"net": self.net, "base": nn.Linear(2, 2).bfloat16().requires_grad_(False)}
+
+        def logprobs(self, rollout, steps):
+            found = super().logprobs(rollout, steps)
+            return replace(found, logprobs=found.logprobs + 0.01)
+
+    report = make(HalfBase()).step()
+    assert (report.metrics["ratio/min"], report.metrics["ratio/max"]) == (1, 1)
+    assert report.metrics["logprob_diff/mean"] == pytest.approx(0.01, rel=1e-3)
 
 
 def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:

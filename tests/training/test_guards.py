@@ -144,21 +144,22 @@ class Poisoned(TinyTokens):
         return Decisions(logprobs=torch.where(bad[:, None] & column, found.logprobs * math.nan, found.logprobs))
 
 
-@pytest.mark.parametrize("size", [16, 3])
-def test_a_loss_that_is_no_number_names_step_row_and_prompt(size: int) -> None:
+@pytest.mark.parametrize(("size", "minibatches"), [(16, 1), (3, 1), (16, 2)])
+def test_a_loss_that_is_no_number_names_step_row_and_prompt(size: int, minibatches: int) -> None:
     policy = Poisoned()
-    trainer = make(policy, micro_batch_size=size)
+    trainer = make(policy, micro_batch_size=size, minibatches=minibatches)
     policy.bad = trainer.prompts[trainer_prompts(trainer, 1)[2]].text
     trainer.step()
     before = weights(trainer)
     with pytest.raises(RunError) as caught:
         trainer.step()
     assert re.match(
-        r"The loss is nan in step 2, update 1; this update was not made: logprobs\(\) gives the log-prob nan for "
-        rf"decision 0 of row 8 \(prompt '{policy.bad}'; 4 of 16 rows have such\)\. Usual causes: ",
+        rf"The loss is nan in step 2, update {trainer.updates_done + 1}; this update was not made: logprobs\(\) gives "
+        rf"the log-prob nan for decision 0 of row 8 \(prompt '{policy.bad}'; 4 of {16 // minibatches} rows have such\)"
+        r"\. Usual causes: ",
         str(caught.value),
     )
-    assert torch.equal(weights(trainer), before)
+    assert torch.equal(weights(trainer), before) == (trainer.updates_done == 0)
     assert trainer.completed == 1
 
 
