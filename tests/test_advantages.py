@@ -119,6 +119,41 @@ def test_a_small_difference_between_large_rewards_still_teaches() -> None:
     assert centred(*one([1e6, 1e6 + 1e-6])).tolist() == pytest.approx([-5e-7, 5e-7], rel=1e-3)
 
 
+def test_equal_sums_are_equal_however_they_are_rounded() -> None:
+    rewards = torch.tensor([[1e5, 2e5, 3e5], [3e5, 2e5, 1e5]], dtype=torch.float64) / 3
+    assert rewards.sum(-1).unique().numel() == 2  # 200,000, and 200,000 plus rounding
+    assert group(rewards, torch.ones(3), torch.zeros(2, dtype=torch.int64)).eq(0).all()
+
+
+def test_the_arithmetic_is_fp64_whatever_the_rewards_are() -> None:
+    # the mean, 2^24 + 1, is no number of fp32
+    weights, groups = torch.ones(1), torch.zeros(2, dtype=torch.int64)
+    for dtype in (torch.float32, torch.int64):
+        got = centred(torch.tensor([[2**24], [2**24 + 2]], dtype=dtype), weights, groups)
+        assert (got.tolist(), got.dtype) == ([-1, 1], torch.float32)
+
+
+@pytest.mark.parametrize("function", [group, centred, rloo, gdpo])
+def test_a_reward_that_scored_no_row_changes_nothing(function) -> None:
+    rewards, groups = table([[1, None], [2, None], [4, None]]), torch.zeros(3, dtype=torch.int64)
+    assert function(rewards, torch.ones(2), groups).tolist() == pytest.approx(
+        function(rewards[:, :1], torch.ones(1), groups).tolist()
+    )
+
+
+def test_zero_std_groups_are_those_whose_weighted_sums_are_equal() -> None:
+    groups = torch.tensor([0, 0, 0, 1, 1, 1])
+    assert zero_std_groups(*one([0.1, 0.1, NAN, 1, 2, NAN], [0, 0, 0, 1, 1, 1])).tolist() == [True, False]
+    rewards = table([[1, 2], [2, 0], [0, 4], [1, 2], [2, 1], [3, 0]])
+    assert zero_std_groups(rewards, torch.tensor([2.0, 1.0]), groups).tolist() == [True, False]
+
+
+def test_a_single_score_teaches_nothing() -> None:
+    only = one([1, NAN, NAN, NAN], [0, 0, 1, 1])
+    for got in (group(*only), group(*only, scale="batch"), rloo(*only), gdpo(*only)):
+        assert got.eq(0).all()
+
+
 def test_a_row_without_any_score_changes_nothing_for_others() -> None:
     with_gap = group(*one([1, NAN, 2, 4]))
     without = group(*one([1, 2, 4]))
