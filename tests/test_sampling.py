@@ -54,6 +54,7 @@ def test_a_run_its_evaluation_and_samples_share_no_seed(
     assert call("sample", config(tmp_path), "-n", 4).code == 0  # of the seed 7, too
     used = [number for seeds in (*policy.seeds, *drawn) for number in numbers(seeds)]
     assert len(set(used)) == len(used) == 4 * (16 + 4)
+    assert policy.evaluated == [False, False, True]  # each with its own settings of the policy
     steps = [seeds.group_ids.tolist() for seeds in policy.seeds[:2]]
     assert steps == [[0, 1, 2, 3], [4, 5, 6, 7]]
 

@@ -119,15 +119,17 @@ class TinyTokens(Policy):
 
 
 class BatchesSeen(TinyTokens):
-    """Keeps the seeds of every rollout, and the groups of every batch that is scored with gradient."""
+    """Keeps how every rollout is drawn, and the groups of every batch that is scored with gradient."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.seeds: list[Seeds] = []
+        self.evaluated: list[bool] = []
         self.batches: list[Tensor] = []
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         self.seeds.append(seeds)
+        self.evaluated.append(evaluate)
         return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
 
     def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:

@@ -27,6 +27,7 @@ RARE = "tests/test_sampling.py::test_a_rare_token_keeps_its_probability"
 FREQUENCIES = "tests/test_sampling.py::test_frequencies_are_the_probabilities"
 BF16 = "tests/test_trainer.py::test_bf16_uses_the_training_forwards_own_log_probs"
 FROZEN = "tests/test_trainer.py::test_a_frozen_base_in_bf16_counts_as_low_precision"
+DIFFERENCE = "tests/test_trainer.py::test_a_sampler_that_disagrees_shows_in_the_gap"
 PASSES = "tests/test_trainer.py::test_every_pass_and_step_has_minibatches_of_its_own"
 ADVANTAGE = "tests/test_trainer.py::test_the_advantage_function_gets_rewards_with_their_weights_and_no_monitor"
 FIXED = "tests/test_trainer.py::test_a_fixed_length_is_the_policys_and_not_the_rollouts"
@@ -40,6 +41,11 @@ WEIGHTS = "tests/test_advantages.py::test_weights_multiply_rewards"
 GDPO = "tests/test_advantages.py::test_gdpo_weighs_z_scores_and_divides_by_the_spread_of_the_batch"
 CLIP = "tests/test_advantages.py::test_clip"
 BIASED = "tests/test_advantages.py::test_biased_std"
+EQUAL = "tests/test_advantages.py::test_equal_sums_are_equal_however_they_are_rounded"
+FP64 = "tests/test_advantages.py::test_the_arithmetic_is_fp64_whatever_the_rewards_are"
+UNSCORED = "tests/test_advantages.py::test_a_reward_that_scored_no_row_changes_nothing"
+SINGLE = "tests/test_advantages.py::test_a_single_score_teaches_nothing"
+ZERO_STD = "tests/test_advantages.py::test_zero_std_groups_are_those_whose_weighted_sums_are_equal"
 SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
 
 
@@ -163,6 +169,34 @@ FAULTS = (
         (STREAMS,),
     ),
     Fault("samples are drawn as in an evaluation", "cli/runs.py", 'stream="sample"', 'stream="evaluate"', (STREAMS,)),
+    Fault(
+        "training draws with the settings of an evaluation",
+        "training/checked_policy.py",
+        "draw.group_size, seeds=draw.seeds)",
+        "draw.group_size, seeds=draw.seeds, evaluate=True)",
+        (STREAMS,),
+    ),
+    Fault(
+        "an evaluation draws with the settings of training",
+        "evaluation/held_out.py",
+        ", evaluate=evaluate)",
+        ", evaluate=False)",
+        (STREAMS,),
+    ),
+    Fault(
+        "log-probs that differ either way cancel",
+        "training/backward.py",
+        "rollout.old.logprobs[:, steps]).abs(), mask)",
+        "rollout.old.logprobs[:, steps]), mask)",
+        (DIFFERENCE,),
+    ),
+    Fault(
+        "the reference is the policy itself",
+        "trainer.py",
+        "self.checked.all_logprobs(rollout, n, self.policy.reference)",
+        "self.checked.all_logprobs(rollout, n)",
+        (BY_HAND,),
+    ),
     Fault(
         "group ids come again in the next step", "sampling.py", "start = step * prompts if", "start = 0 if", (STREAMS,)
     ),
@@ -292,6 +326,43 @@ FAULTS = (
         "8 * torch.finfo(x.dtype).eps",
         "torch.finfo(x.dtype).eps ** 0.5",
         (SMALL,),
+    ),
+    Fault(
+        "rounding tells equal sums apart",
+        "advantages.py",
+        "8 * torch.finfo(x.dtype).eps",
+        "0 * torch.finfo(x.dtype).eps",
+        (EQUAL,),
+    ),
+    Fault("advantages in fp32", "advantages.py", "rewards.double()", "rewards.float()", (FP64,)),
+    Fault(
+        "integer rewards give integer advantages",
+        "advantages.py",
+        "rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()",
+        "rewards.dtype",
+        (FP64,),
+    ),
+    Fault(
+        "a reward that scored no row poisons the others",
+        "advantages.py",
+        "column[known].mean() if bool(known.any()) else 0.0",
+        "column[known].mean()",
+        (UNSCORED,),
+    ),
+    Fault("the std of a single score", "advantages.py", " if len(x) > 1 else x.new_zeros(())", "", (SINGLE,)),
+    Fault(
+        "a gap keeps a group from being constant",
+        "advantages.py",
+        "torch.where(rows, x, -torch.inf)",
+        "torch.where(rows, x, torch.inf)",
+        (ZERO_STD,),
+    ),
+    Fault(
+        "zero-std groups without weights",
+        "advantages.py",
+        "b.is_constant((b.filled * b.weights)",
+        "b.is_constant((b.filled)",
+        (ZERO_STD,),
     ),
     # --- objectives
     Fault(
