@@ -732,15 +732,17 @@ def test_the_advantage_function_gets_rewards_with_their_weights_and_no_monitor()
         return advantages.group(rewards, weights, groups)
 
     terms = [
-        RewardTerm(name="watched", reward=lambda samples: [100.0 * len(s.output) for s in samples], weight=0),
+        RewardTerm(name="watched", reward=lambda samples: [100.0 * len(s.output) for s in samples], weight=0, every=2),
         RewardTerm(name="digits", reward=digit_sum, weight=2),
         RewardTerm(name="short", reward=lambda samples: [-float(len(s.output)) for s in samples], weight=0.5),
     ]
-    report = Trainer(TinyTokens(), terms, PROMPTS, advantage=spy, device="cpu").step()
+    trainer = Trainer(TinyTokens(), terms, PROMPTS, advantage=spy, device="cpu")
+    report = trainer.step()
     rewards, weights, groups = calls[-1]
     assert torch.equal(rewards, report.rewards[:, 1:])
     assert (weights.tolist(), groups.tolist()) == ([2, 0.5], report.rollout.groups.tolist())
     assert report.metrics["reward"] == pytest.approx(float((rewards @ weights).mean()))
+    assert "rewards/watched/mean" in report.metrics.keys() - trainer.step().metrics.keys()  # it is not due in step 2
 
 
 def test_unscored_rows_are_counted_and_do_nothing() -> None:
@@ -815,9 +817,14 @@ def test_a_frozen_base_in_bf16_counts_as_low_precision() -> None:
 
 
 def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    make(trackers=["tensorboard"], folder=tmp_path).step()
-    assert list(tmp_path.rglob("events.out.tfevents*"))
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trainer = make(trackers=["tensorboard"], folder=tmp_path)
+    rewards = [trainer.step().metrics["reward"] for _ in range(2)]
+    trainer.close()
+    (file,) = tmp_path.rglob("events.out.tfevents*")
+    written = events.EventAccumulator(str(file)).Reload().Scalars("reward")
+    assert [event.step for event in written] == [1, 2]
+    assert [event.value for event in written] == pytest.approx(rewards)
 
 
 @pytest.mark.gpu

@@ -33,6 +33,8 @@ ADVANTAGE = "tests/test_trainer.py::test_the_advantage_function_gets_rewards_wit
 FIXED = "tests/test_trainer.py::test_a_fixed_length_is_the_policys_and_not_the_rollouts"
 ADDITIVITY = "tests/test_trainer.py::test_micro_batches_and_slices_add_up[gspo-dtype0-1e-12]"
 PROMPTS = "tests/test_trainer.py::test_rewards_meet_their_own_samples_and_groups"
+TRACKERS = "tests/test_trainer.py::test_tensorboard_gets_the_metrics"
+AGAIN = "tests/training/test_guards.py::test_a_step_that_is_taken_again_counts_once"
 ROW_NUMBER = "tests/training/test_guards.py::test_a_loss_that_is_no_number_names_step_row_and_prompt"
 SAPO = "tests/test_objectives.py::test_sapo_by_hand_in_fp64"
 DEFAULTS = "tests/test_objectives.py::test_published_defaults"
@@ -283,6 +285,27 @@ FAULTS = (
         "get(name, zero) + mask.numel()",
         (BY_HAND,),
     ),
+    Fault(
+        "trackers get every step as one",
+        "trainer.py",
+        "self.accelerator.log(dict(report.metrics), step=self.completed)",
+        "self.accelerator.log(dict(report.metrics), step=1)",
+        (TRACKERS,),
+    ),
+    Fault(
+        "monitors are measured in every step",
+        "trainer.py",
+        "rollout.samples, step=number)",
+        "rollout.samples)",
+        (ADVANTAGE,),
+    ),
+    Fault(
+        "a monitor's spread counts as something to learn from",
+        "trainer.py",
+        "quiet.look(scores.trained,",
+        "quiet.look(scores,",
+        (AGAIN,),
+    ),
     # --- advantages
     Fault(
         "rloo without weights",
@@ -421,7 +444,8 @@ def run(package: Path, tests: tuple[str, ...]) -> dict[str, bool]:
     )
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith(("PASSED ", "FAILED "))]
     outcomes = {
-        test: [words[0] for words in lines if words[1] == test or words[1].startswith(f"{test}[")] for test in tests
+        test: [words[0] for words in lines if words[1] == test or words[1].startswith((f"{test}[", f"{test}::"))]
+        for test in tests
     }
     if done.returncode not in (0, 1) or not all(outcomes.values()):
         raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -450,7 +474,11 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "grpokit"
         shutil.copytree(REPO / "grpokit", package, ignore=shutil.ignore_patterns("__pycache__"))
-        sound = run(package, tuple({test: None for fault in faults for test in fault.tests}))
+        try:
+            sound = run(package, tuple({test: None for fault in faults for test in fault.tests}))
+        except RuntimeError as error:
+            print(error)
+            return 1
         broken = [test for test, passed in sound.items() if not passed]
         if broken:
             print("These tests fail without any fault, so they prove nothing:", *broken, sep="\n  ")

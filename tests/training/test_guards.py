@@ -411,6 +411,8 @@ def test_a_step_that_is_taken_again_counts_once() -> None:
     policy = Fails()
     clean, again = (Trainer(p, rewards, PROMPTS, **options) for p in (TinyTokens(), policy))
     expected = [clean.step().warnings for _ in range(3)]
+    assert "'same' gave 0.5" in expected[0][0]
+    assert "watched" not in expected[0][0]  # a monitor that varies teaches nothing
     policy.left = 1
     with pytest.raises(ValueError, match="a fault"):
         again.step()
