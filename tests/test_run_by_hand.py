@@ -41,7 +41,7 @@ def test_a_run_equals_one_written_by_hand() -> None:
         micro_batch_size=16,
         updates_per_rollout=PASSES,
         minibatches=MINIBATCHES,
-        objective=objectives.grpo(clip_range=CLIP, kl_coef=KL, entropy_coef=ENTROPY),
+        objective=objectives.GRPO(clip_range=CLIP, kl_coef=KL, entropy_coef=ENTROPY),
         learning_rate=PEAK,
         warmup_steps=WARMUP,
         schedule="cosine",
@@ -81,7 +81,7 @@ def test_a_run_equals_one_written_by_hand() -> None:
             seen["loss"].append(loss.detach()[None])
             seen["norm"].append(norm[None])
 
-        for made, expected in zip(trainer.parameters, parameters, strict=True):
+        for made, expected in zip(trained.net.parameters(), parameters, strict=True):
             torch.testing.assert_close(made, expected, rtol=0, atol=1e-11)
         values = {name: torch.cat(parts) for name, parts in seen.items()}
         assert values["low"].any()  # every rule has acted
