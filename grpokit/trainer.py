@@ -20,7 +20,7 @@ from torch import Tensor
 from grpokit import advantages as advantage_functions
 from grpokit import objectives
 from grpokit.advantages import AdvantageFn
-from grpokit.data import as_prompts, prompt_indices
+from grpokit.data import as_prompts, check_prompts, prompt_indices
 from grpokit.errors import GrpokitError, RunError, UsageError, counted
 from grpokit.objectives import Objective, reduction_weights
 from grpokit.policy import Policy
@@ -115,6 +115,7 @@ class Trainer:
         self.learning_rate, self.warmup_steps, self.schedule = learning_rate, warmup_steps, schedule
         self.max_grad_norm = max_grad_norm
         self._check_numbers()
+        check_prompts(policy, self.prompts)
 
         self.accelerator = make_accelerator(mixed_precision, device, trackers, folder)
         self.mixed_precision = mixed_precision  # accelerate's own is shared by all its instances

@@ -384,7 +384,7 @@ def test_datasets_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_as_prompts() -> None:
     given = Prompt(text="b", target=1)
-    assert as_prompts(["a", given]) == [Prompt(text="a"), given]
+    assert list(as_prompts(["a", given])) == [Prompt(text="a"), given]
     assert texts(as_prompts(text for text in ("x", "y"))) == ["x", "y"]
 
 

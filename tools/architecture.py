@@ -30,18 +30,18 @@ MAY_IMPORT = {
     "advantages": "errors",
     "objectives": "errors types",
     "flow": "errors types objectives",
-    "data": "errors types images sampling",
+    "data": "errors types images sampling policy",
     "registry": "errors",
     "builtin": "errors types images registry",  # what a third party may import, and no more
     "config": "errors registry",
     "scaffold": "errors registry",
     "rewards": "errors types registry",
-    "training": "errors types sampling policy advantages objectives rewards",
+    "training": "errors files types sampling policy advantages objectives rewards",
     "trainer": "errors types sampling policy advantages objectives data rewards training",
     "evaluation": "errors types images sampling policy data registry rewards training",
-    "report": "errors images config evaluation",
-    "runs": "errors types images policy advantages objectives data registry config rewards training trainer evaluation "
-    "report",
+    "report": "errors files images config evaluation",
+    "runs": "errors files types images policy advantages objectives data registry config rewards training trainer "
+    "evaluation report",
     "testing": "errors _lazy types sampling policy objectives registry config rewards training evaluation runs",
     "cli": "errors types images data registry config scaffold rewards training trainer evaluation report runs testing",
     "__init__": "_lazy",  # its other names are imported on first use

@@ -7,7 +7,6 @@ It is written at once or not at all, so that it can be rebuilt while somebody re
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import yaml
 
 from grpokit.config.schema import differences
 from grpokit.errors import RunError, UsageError
+from grpokit.files import replacing
 from grpokit.report.charts import charts, quiet, story
 from grpokit.report.reading import listed, read
 from grpokit.report.samples import Album, figure, first_and_last, grid, groups, pairs
@@ -131,10 +131,8 @@ def _render(template: str, **values: Any) -> bytes:
 
 def _whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file at once or not at all, beside another process that does the same."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        write(partial)
-        os.replace(partial, path)
+        with replacing(path, shared=True) as temporary:
+            write(temporary)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise RunError(f"{path} cannot be written: {error}.") from error

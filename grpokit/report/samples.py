@@ -18,7 +18,7 @@ from PIL import Image
 
 from grpokit.errors import RewardError
 from grpokit.images import to_rgb
-from grpokit.report.reading import Row, Run, read_rows
+from grpokit.report.reading import Row, Run, read_samples
 
 ROWS, COLUMNS, PAIRS, STEPS, GROUP_ROWS = 8, 7, 3, 4, 8
 _AS_IT_IS = 6 * 1024  # bytes; a smaller file gains nothing from being shrunk
@@ -120,12 +120,12 @@ def evenly(items: Sequence[T], most: int) -> list[T]:
 def by_prompt(folder: Path) -> dict[tuple[str, int], Row]:
     """(prompt, how often it came before) -> row, with every prompt's first sample before any prompt's second."""
     seen: Counter[str] = Counter()
-    found = {}
-    for row in read_rows(folder / "samples.jsonl"):
+    rows = {}
+    for row in read_samples(folder / "samples.jsonl")[0]:
         prompt = str(row.get("prompt", ""))
-        found[prompt, seen[prompt]] = row
+        rows[prompt, seen[prompt]] = row
         seen[prompt] += 1
-    return dict(sorted(found.items(), key=lambda item: item[0][1]))
+    return dict(sorted(rows.items(), key=lambda item: item[0][1]))
 
 
 def grid(run: Run, album: Album) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def groups(run: Run, album: Album) -> list[dict[str, Any]]:
     """The best and the worst group of some training steps, each sorted by reward."""
     found = []
     for step, folder in evenly(run.sample_folders("groups"), STEPS):
-        rows = read_rows(folder / "samples.jsonl")
+        rows, _ = read_samples(folder / "samples.jsonl")
         sides = []
         for place in ("best", "worst"):
             mine = [row for row in rows if row.get("place") == place]

@@ -20,7 +20,7 @@ from torch import Tensor
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences
 from grpokit.errors import UsageError
-from grpokit.report import read_rows
+from grpokit.report import read_journal
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.runs import build, rollout_record
 from grpokit.runs.folder import versions
@@ -119,7 +119,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
     """
     if not (run / "config.yaml").is_file():
         raise UsageError(f"{run} is no run folder: it has no config.yaml.")
-    rows = {int(row["step"]): row for row in read_rows(run / "metrics.jsonl")}
+    rows = {int(row["step"]): row for row in read_journal(run / "metrics.jsonl")[0]}
     recorded = rollout_record.steps(run)
     if step not in rows and step not in recorded:
         have = f"the steps 1 to {max(rows)}" if rows else "no step yet"

@@ -7,7 +7,6 @@ sample of each group, the signs of the advantages. Steps are read one by one, so
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from torch import Tensor
 from grpokit import advantages, registry
 from grpokit.config import presets
 from grpokit.errors import DataError, RunError, UsageError, counted
+from grpokit.files import replacing
 from grpokit.rewards.scoring import RewardTerm, score
 from grpokit.runs import build, rollout_record
 from grpokit.runs.rollout_record import Described, Recorded
@@ -243,10 +243,9 @@ def _written(out: Path | None) -> Iterator[Any]:
 
     kinds = {"step": "int32", "row": "int32", "group": "int64", "prompt_index": "int64", "score": "float64"}
     schema = pyarrow.schema(list(kinds.items()))
-    temporary = out.with_name(f".{out.name}.partial")
 
     @contextmanager
-    def told() -> Iterator[None]:
+    def refused() -> Iterator[None]:
         try:
             yield
         except (OSError, pyarrow.ArrowException) as error:
@@ -260,15 +259,8 @@ def _written(out: Path | None) -> Iterator[Any]:
             "prompt_index": list(step.prompts),
             "score": [None if math.isnan(x) else x for x in scores.tolist()],
         }
-        with told():
+        with refused():
             writer.write_table(pyarrow.table(columns, schema=schema))
 
-    try:
-        with told():
-            writer = pyarrow.parquet.ParquetWriter(temporary, schema)
-        with writer:
-            yield write
-        with told():
-            os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with refused(), replacing(out) as temporary, pyarrow.parquet.ParquetWriter(temporary, schema) as writer:
+        yield write

@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import numbers
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from grpokit.errors import RunError, UsageError
+from grpokit.errors import RunError, UsageError, typed_line
+from grpokit.files import replacing, step_folders, step_name
 from grpokit.rewards.scoring import weighted_sum
 from grpokit.types import StepReport
 
@@ -86,22 +86,22 @@ def require() -> None:
 
 def folder_of(run: Path, step: int) -> Path:
     """Where the record of a step stands."""
-    return run / "rollouts" / f"step_{step:06d}"
+    return run / "rollouts" / step_name(step)
 
 
 def steps(run: Path) -> list[int]:
     """The recorded steps of a run, ascending."""
-    found = [p for p in (run / "rollouts").glob("step_*") if (p / SAMPLES).is_file() and (p / TRACE).is_file()]
-    names = [p.name.removeprefix("step_") for p in found]
-    return sorted(int(name) for name in names if name.isdecimal())
+    folders = step_folders(run / "rollouts")
+    return [step for step, place in folders if (place / SAMPLES).is_file() and (place / TRACE).is_file()]
 
 
 def cut(run: Path, completed: int) -> None:
     """Delete what lies beyond `completed` steps, and what an interrupted write has left."""
-    for place in (run / "rollouts").glob("*step_*"):
-        number = place.name.removeprefix("step_")
-        if place.name.startswith(".") or (number.isdecimal() and int(number) > completed):
+    for step, place in step_folders(run / "rollouts"):
+        if step > completed:
             shutil.rmtree(place)
+    for place in (run / "rollouts").glob(".step_*"):
+        shutil.rmtree(place)
 
 
 def conditions(device: torch.device) -> dict[str, Any]:
@@ -130,20 +130,16 @@ def write(run: Path, done: StepReport, weights: Sequence[float]) -> Path:
     """
     arrow, parquet = _arrow()
     folder = folder_of(run, done.step)
-    temporary = folder.with_name(f".{folder.name}.partial")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        kept = {"format": FORMAT, "conditions": conditions(done.rollout.old.logprobs.device)}
-        table = arrow.table(_columns(arrow, temporary, done, weights), metadata={"grpokit": json.dumps(kept)})
-        parquet.write_table(table, temporary / SAMPLES, write_page_checksum=True)
-        save_file(tensors(done), temporary / TRACE)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
+        with replacing(folder) as temporary:
+            temporary.mkdir(parents=True)
+            notes = {"format": FORMAT, "conditions": conditions(done.rollout.old.logprobs.device)}
+            table = arrow.table(_columns(arrow, temporary, done, weights), metadata={"grpokit": json.dumps(notes)})
+            parquet.write_table(table, temporary / SAMPLES, write_page_checksum=True)
+            save_file(tensors(done), temporary / TRACE)
+            shutil.rmtree(folder, ignore_errors=True)
     except (OSError, SafetensorError, arrow.ArrowException) as error:
         raise RunError(f"The record {folder} cannot be written: {error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
@@ -236,10 +232,7 @@ def _columns(arrow: Any, folder: Path, done: StepReport, weights: Sequence[float
     groups, mask = rollout.groups.tolist(), rollout.mask.cpu()
     place = {group: i for i, group in enumerate(dict.fromkeys(groups))}  # of a group, among the step's
     cells = [_cells(folder, row, sample.output) for row, sample in enumerate(samples)]
-    rewards, advantages = done.rewards.double(), done.advantages.detach().cpu().double()
-    each = advantages if advantages.dim() == 2 else None
-    if each is not None:  # [B, T] -> [B]
-        advantages = torch.where(mask, each, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
+    rewards = done.rewards.double()
     columns = {
         "step": arrow.array([done.step] * len(samples), arrow.int32()),
         "row": arrow.array(range(len(samples)), arrow.int32()),
@@ -256,9 +249,9 @@ def _columns(arrow: Any, folder: Path, done: StepReport, weights: Sequence[float
     for name, column in zip(done.reward_names, rewards.T, strict=True):
         columns[f"rewards/{name}"] = _floats(arrow, column)
     columns["reward"] = _floats(arrow, weighted_sum(rewards, torch.tensor(weights, dtype=torch.float64)))
-    columns["advantage"] = _floats(arrow, advantages)
-    if each is not None:
-        columns["advantages"] = _lists(arrow, each)
+    columns["advantage"] = _floats(arrow, done.row_advantages())
+    if done.advantages.dim() == 2:
+        columns["advantages"] = _lists(arrow, done.advantages.detach().cpu().double())
     columns["decisions"] = arrow.array(mask.sum(-1).tolist(), arrow.int32())
     columns["mask"] = _lists(arrow, mask)
     logprobs = rollout.old.logprobs.detach().cpu()
@@ -400,8 +393,7 @@ def _arrow() -> tuple[Any, Any]:
 
 
 def _damaged(path: Path, error: Exception) -> RunError:
-    said = " ".join(str(error).split())
     return RunError(
-        f"The record {path} is damaged: {type(error).__name__}: {said[:300]}. Put it back from a copy, or delete "
+        f"The record {path} is damaged: {typed_line(error)}. Put it back from a copy, or delete "
         f"{path.parent} to do without this step's record."
     )

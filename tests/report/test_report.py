@@ -27,7 +27,7 @@ from grpokit.report.charts import Line, _chart, charts, figure, quiet
 from grpokit.report.reading import read
 from grpokit.report.scores import headline
 from grpokit.runs import train as run
-from grpokit.runs.folder import Journal, save_outputs
+from grpokit.runs.journal import Journal, save_outputs
 
 EVIL = "<script>alert(\"x\")</script> & \u2028 '$x$' {{ 7*7 }} </svg></style>"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

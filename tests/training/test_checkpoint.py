@@ -20,7 +20,8 @@ from safetensors.torch import load_file
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError
 from grpokit.config import schema
 from grpokit.runs import train as run
-from grpokit.runs.folder import Journal, claimed, locked
+from grpokit.runs.folder import claimed, locked
+from grpokit.runs.journal import Journal
 from grpokit.training import checkpoint
 from switched import Switch, Switched, reward
 
