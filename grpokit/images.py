@@ -128,8 +128,9 @@ _FIRST_LYING = 5  # EXIF orientations from here on swap width and height
 
 
 def _orientation(picture: Image.Image) -> int:
+    """The note in the header; a PNG's own method would decode the picture to look for one behind the pixels."""
     try:
-        value = picture.getexif().get(ExifTags.Base.Orientation, 1)
+        value = Image.Image.getexif(picture).get(ExifTags.Base.Orientation, 1)
     except Exception:  # Pillow raises SyntaxError, struct.error and others over damaged notes
         return 1
     return value if isinstance(value, int) else 1

@@ -6,6 +6,7 @@ It is written at once or not at all, so that it can be rebuilt while somebody re
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -118,6 +119,11 @@ def _parsed(versions: str) -> dict[str, Any]:
 
 def _render(template: str, **values: Any) -> bytes:
     """Everything that comes from data is escaped by the template; half a surrogate pair is shown as its escape."""
+    return _templates().get_template(template).render(**values).encode(errors="backslashreplace")
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("grpokit.report"),
         autoescape=True,
@@ -126,7 +132,7 @@ def _render(template: str, **values: Any) -> bytes:
         lstrip_blocks=True,
     )
     environment.filters.update(figure=figure, listed=listed)
-    return environment.get_template(template).render(**values).encode(errors="backslashreplace")
+    return environment
 
 
 def _whole(path: Path, write: Callable[[Path], object]) -> None:
