@@ -22,6 +22,7 @@ from grpokit.errors import DataError, one_line
 from grpokit.types import Prompt
 
 _READERS = 8  # threads; hashing lets go of Python's lock
+_PORTION = 1_000  # prompts; each that waits for a thread takes a kilobyte
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,10 @@ def digests(prompts: Iterable[str | Prompt]) -> PromptDigests:
         except OSError as error:
             raise DataError(f"{sequence.where(index)}: {one_line(error)}.") from error
 
+    rows: list[list[str]] = []
     with ThreadPoolExecutor(_READERS) as readers:
-        rows = list(readers.map(of_one, range(len(sequence))))
+        for start in range(0, len(sequence), _PORTION):
+            rows += readers.map(of_one, range(start, min(start + _PORTION, len(sequence))))
     texts, targets, images = zip(*rows, strict=True) if rows else ((), (), ())
     return PromptDigests(texts=texts, targets=targets, images=images)
 
