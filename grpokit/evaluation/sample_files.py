@@ -149,17 +149,17 @@ def _refuse_run(folder: Path) -> None:
     """
     if not all(os.path.isfile(folder / name) for name in ("config.yaml", "metrics.jsonl")):
         return
-    kept = sorted(folder.glob(f"samples/step_*/{SAMPLES}"))
-    if kept:
-        raise DataError(f"{folder} is a run; its samples are in {kept[-1].parent} (the last).")
+    evaluated = sorted(folder.glob(f"samples/step_*/{SAMPLES}"))
+    if evaluated:
+        raise DataError(f"{folder} is a run; its samples are in {evaluated[-1].parent} (the last).")
     raise DataError(
         f"{folder} is a run without samples, since it was never evaluated. Draw some: grpokit sample {folder} --out "
         "drawn"
     )
 
 
-def _without(path: Path, prompt_given: bool) -> Path:
-    if prompt_given:
+def _without(path: Path, has_prompt: bool) -> Path:
+    if has_prompt:
         raise UsageError(
             f"The records in {path} have prompts and targets of their own: leave --prompt, --target and --source out."
         )
@@ -280,7 +280,7 @@ def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
     object, or whose target or source is missing, becomes an entry with a problem, so that it is counted.
 
     Raises:
-        DataError: the file cannot be read, or no line of it can; the first one's problem is told.
+        DataError: the file cannot be read, or no line of it can; the message is the first one's problem.
     """
     problems: dict[int, str] = {}
     sequence = data.read_jsonl(path, problems=problems, max_pixels=max_pixels)
@@ -336,8 +336,8 @@ def _record(sequence: Sequence[Prompt], index: int, source: Path | None, max_pix
 def _output(row: Mapping[str, Any], folder: Path, where: str) -> Path | str:
     output, file = row.get("output"), row.get("file")
     for key, value in (("output", output), ("file", file)):
-        given = value is not None or (key == "output" and key in row and file is None)
-        if given and (not isinstance(value, str) or (key == "file" and not value)):
+        is_set = value is not None or (key == "output" and key in row and file is None)
+        if is_set and (not isinstance(value, str) or (key == "file" and not value)):
             wanted = "a text or a picture's file name" if key == "output" else "a picture's file name"
             raise DataError(f"{where}: {key} is {shown(value)}; expected {wanted}.")
     if file is not None:

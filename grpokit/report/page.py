@@ -37,24 +37,24 @@ def write(run: Path) -> Path:
         UsageError: it is no run folder.
         RunError: the page cannot be written.
     """
-    found, album = read(run), Album()
-    tiles = headline(found)
+    content, album = read(run), Album()
+    tiles = headline(content)
     page = _render(
         "report.html",
-        run=found,
+        run=content,
         headline=tiles,
         alarm=hacking(tiles),
-        prompts=prompts_of(found),
-        charts=charts([found]),
-        grid=grid(found, album),
-        pairs=first_and_last(found, album),
-        groups=groups(found, album),
-        last=found.metrics[-1] if found.metrics else {},
+        prompts=prompts_of(content),
+        charts=charts([content]),
+        grid=grid(content, album),
+        pairs=first_and_last(content, album),
+        groups=groups(content, album),
+        last=content.metrics[-1] if content.metrics else {},
     )
     path = run / "report.html"
     _whole(path, lambda place: place.write_bytes(page))
-    if found.metrics and found.evaluations:
-        _whole(run / "report.png", lambda place: story(found, album).savefig(place, dpi=110, format="png"))
+    if content.metrics and content.evaluations:
+        _whole(run / "report.png", lambda place: story(content, album).savefig(place, dpi=110, format="png"))
     return path
 
 
@@ -111,10 +111,10 @@ def _short(value: Any) -> str:
 
 def _parsed(versions: str) -> dict[str, Any]:
     try:
-        found = json.loads(versions)
+        packages = json.loads(versions)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return packages if isinstance(packages, dict) else {}
 
 
 def _render(template: str, **values: Any) -> bytes:

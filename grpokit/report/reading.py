@@ -74,7 +74,7 @@ class Run:
 
     @property
     def planned(self) -> int:
-        """Steps that the config asks for; 0 where that cannot be told."""
+        """Steps that the config asks for; 0 where the config does not say."""
         trainer = self.settings.get("trainer")
         steps = trainer.get("steps") if isinstance(trainer, dict) else None
         return steps if isinstance(steps, int) else 0
@@ -102,7 +102,7 @@ class Run:
         """All scores of the evaluation after `step`, or None where they were not kept."""
         try:
             return read_scores(_scores_file(self.folder, step))
-        except (OSError, ValueError):  # the second is told in `damage`
+        except (OSError, ValueError):  # the second is in `damage`
             return None
 
 

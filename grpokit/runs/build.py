@@ -1,7 +1,7 @@
 """From a config to the objects that train: policy, prompts, rewards, trainer.
 
-Everything is found by name through the registry; the config's flat keys go to the factories as they are. What turns
-out wrong is told with its place in the config, and before anything is written.
+Everything is found by name through the registry; the config's flat keys go to the factories as they are. A mistake
+is reported with its place in the config, before anything is written.
 """
 
 from __future__ import annotations

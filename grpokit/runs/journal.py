@@ -45,10 +45,10 @@ class Journal:
             path = folder / name
             if name == "warnings.jsonl" and not path.is_file():
                 continue  # it is there only once something was noticed
-            found, bad = read_journal(path)
+            whole, bad = read_journal(path)
             if bad:
                 damaged.append(f"{name} held lines that are no rows, which were left out on resume: {listed(bad)}.")
-            rows = [row for row in found if row["step"] <= completed]
+            rows = [row for row in whole if row["step"] <= completed]
             write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
             if name == "eval.jsonl" and rows:
                 self.last_evaluation = rows[-1]["step"]
@@ -72,14 +72,14 @@ class Journal:
         """Append a warning: step 0 stands for what was noticed before the first step."""
         self._append("warnings.jsonl", {"step": step, "message": message})
 
-    def evaluation(self, step: int, found: Evaluation) -> None:
+    def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Append an evaluation's means, and keep all its scores and some of its samples."""
         place = self.folder / "samples" / step_name(step)
         with writing(place):
             place.mkdir(parents=True, exist_ok=True)
-        write_text(place / "scores.json", json.dumps(_all_scores(found)))
-        save_samples(place, found)
-        row = {"step": step, **_finite(found.summary())}
+        write_text(place / "scores.json", json.dumps(_all_scores(evaluation)))
+        save_samples(place, evaluation)
+        row = {"step": step, **_finite(evaluation.summary())}
         self._append("eval.jsonl", row)
         self._evaluations.append(row)
         self.last_evaluation = step
@@ -151,37 +151,37 @@ class Journal:
             file.write(json.dumps(row) + "\n")
 
 
-def save_samples(folder: Path, found: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:
+def save_samples(folder: Path, evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:
     """Write samples (pictures as PNG) and `samples.jsonl` with their prompts and scores.
 
     Where there are more than `most`, every prompt's first sample comes before any prompt's second.
     """
     seen: Counter[int] = Counter()
     turn = []  # of each sample, among its prompt's
-    for sample in found.samples:
+    for sample in evaluation.samples:
         turn.append(seen[sample.group])
         seen[sample.group] += 1
     chosen = sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
-    totals = found.scores.total.tolist()
+    totals = evaluation.scores.total.tolist()
     rows = []
     for i in chosen:
-        scores = _finite(dict(zip(found.scores.names, found.scores.matrix[i].tolist(), strict=True)))
-        rows.append({**_write_output(folder, i, found.samples[i]), "scores": scores, "reward": _number(totals[i])})
+        scores = _finite(dict(zip(evaluation.scores.names, evaluation.scores.matrix[i].tolist(), strict=True)))
+        rows.append({**_write_output(folder, i, evaluation.samples[i]), "scores": scores, "reward": _number(totals[i])})
     _write_rows(folder, rows)
 
 
-def _all_scores(found: Evaluation) -> dict[str, Any]:
+def _all_scores(evaluation: Evaluation) -> dict[str, Any]:
     """Every sample's scores, and which samples share a prompt: what a paired comparison needs."""
     order: dict[int, int] = {}
     texts = []
-    for sample in found.samples:
+    for sample in evaluation.samples:
         if sample.group not in order:
             order[sample.group] = len(order)
             texts.append(sample.prompt.text)
     return {
         "prompts": hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
-        "prompt": [order[sample.group] for sample in found.samples],
-        "scores": {name: [_number(x) for x in column.tolist()] for name, column in found.columns().items()},
+        "prompt": [order[sample.group] for sample in evaluation.samples],
+        "scores": {name: [_number(x) for x in column.tolist()] for name, column in evaluation.columns().items()},
     }
 
 
@@ -210,10 +210,10 @@ def _write_pictures(folder: Path, index: int, sample: Sample, row: dict[str, Any
     elif isinstance(sample.output, Drawable):
         row["file"] = f"{index:04d}.png"
         (folder / row["file"]).write_bytes(sample.output._repr_png_())
-    for name, given in (("source", sample.prompt.image), ("target", sample.prompt.target)):
-        if isinstance(given, Image.Image):
+    for name, picture in (("source", sample.prompt.image), ("target", sample.prompt.target)):
+        if isinstance(picture, Image.Image):
             row[name] = f"{index:04d}.{name}.png"
-            _as_png(given).save(folder / row[name])
+            _as_png(picture).save(folder / row[name])
 
 
 def _as_png(picture: Image.Image) -> Image.Image:

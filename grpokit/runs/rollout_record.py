@@ -150,15 +150,15 @@ def tensors(done: StepReport) -> dict[str, Tensor]:
     named |= {"mask": rollout.mask, "groups": rollout.groups, "advantages": done.advantages}
     named |= {f"per_row.{name}": x for name, x in rollout.trace.per_row.items()}
     named |= {f"per_group.{name}": x for name, x in rollout.trace.per_group.items()}
-    kept: dict[str, Tensor] = {}
+    saved: dict[str, Tensor] = {}
     storages = set()
     for name, x in named.items():
         if x is not None:
             here = x.detach().cpu().contiguous()
             start = here.untyped_storage().data_ptr()
-            kept[name] = here.clone() if start in storages else here  # safetensors refuses shared memory
+            saved[name] = here.clone() if start in storages else here  # safetensors refuses shared memory
             storages.add(start)
-    return kept
+    return saved
 
 
 def read(run: Path, step: int) -> Recorded:
@@ -173,9 +173,9 @@ def read(run: Path, step: int) -> Recorded:
     path = folder / SAMPLES
     try:
         table = parquet.read_table(path, page_checksum_verification=True)
-        kept = json.loads(table.schema.metadata[b"grpokit"])
-        if kept["format"] > FORMAT:
-            raise UsageError(f"The record {folder} has format {kept['format']}; this grpokit reads up to {FORMAT}.")
+        notes = json.loads(table.schema.metadata[b"grpokit"])
+        if notes["format"] > FORMAT:
+            raise UsageError(f"The record {folder} has format {notes['format']}; this grpokit reads up to {FORMAT}.")
         names = [n.removeprefix("rewards/") for n in table.column_names if n.startswith("rewards/")]
         columns = {name: table[name].to_pylist() for name in table.column_names if name not in ("logprobs", "mask")}
         outputs = []
@@ -194,7 +194,7 @@ def read(run: Path, step: int) -> Recorded:
             rewards=torch.tensor([_numbers_or_nan(columns[f"rewards/{n}"]) for n in names], dtype=torch.float64).T,
             total=torch.tensor(_numbers_or_nan(columns["reward"]), dtype=torch.float64),
             advantages=torch.tensor(columns["advantage"], dtype=torch.float64),
-            conditions=kept["conditions"],
+            conditions=notes["conditions"],
         )
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, SafetensorError, arrow.ArrowException) as error:
         raise _damaged(path, error) from error
@@ -315,9 +315,9 @@ def _described(output: Any) -> tuple[str, str, np.ndarray[Any, Any] | None]:
         except UnicodeEncodeError:  # half of a surrogate pair, which no text file can hold
             return "object", ascii(output), None
         return "text", str(output), None
-    kind, given = _numeric(output)
-    values = given.astype(np.float64)
-    if kind and np.array_equal(values.astype(given.dtype), given, equal_nan=given.dtype.kind == "f"):
+    kind, array = _numeric(output)
+    values = array.astype(np.float64)
+    if kind and np.array_equal(values.astype(array.dtype), array, equal_nan=array.dtype.kind == "f"):
         return kind, "", values
     return "object", re.sub(r" at 0x[0-9a-f]+", "", repr(output)), None  # an address is another in every process
 
@@ -331,13 +331,13 @@ def _numeric(output: Any) -> tuple[str, np.ndarray[Any, Any]]:
         ).numpy()
     if isinstance(output, (np.ndarray, np.generic)) and output.dtype.kind in "biuf":
         return f"{'array' if isinstance(output, np.ndarray) else 'scalar'} {output.dtype.str}", np.asarray(output)
-    given = output if isinstance(output, (tuple, list)) else [output]
-    if given and all(isinstance(x, numbers.Real) for x in given):
+    items = output if isinstance(output, (tuple, list)) else [output]
+    if items and all(isinstance(x, numbers.Real) for x in items):
         kind = "tuple" if isinstance(output, tuple) else "list" if isinstance(output, list) else "number"
         types = [
-            "bool" if isinstance(x, bool) else "int" if isinstance(x, numbers.Integral) else "float" for x in given
+            "bool" if isinstance(x, bool) else "int" if isinstance(x, numbers.Integral) else "float" for x in items
         ]
-        values = np.asarray(given[0] if kind == "number" else given)
+        values = np.asarray(items[0] if kind == "number" else items)
         if values.dtype.kind in "biuf":
             return " ".join([kind, *(types if len(set(types)) > 1 else types[:1])]), values
     return "", np.empty(0)
@@ -372,14 +372,14 @@ def _read_picture(path: Path) -> Image.Image:
 
 def _json(info: Mapping[str, Any]) -> str:
     """The part of `Sample.info` that is JSON."""
-    kept = {}
+    plain = {}
     for name, value in info.items():
         try:
             json.dumps(value)
         except (TypeError, ValueError, RecursionError):
             continue
-        kept[str(name)] = value
-    return json.dumps(kept)
+        plain[str(name)] = value
+    return json.dumps(plain)
 
 
 def _arrow() -> tuple[Any, Any]:

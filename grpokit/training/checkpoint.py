@@ -248,7 +248,7 @@ def _place(folder: Path) -> Path:
 def _put_back(folder: Path) -> None:
     """Undo a replacement that was killed between its two renames; a reader must not, it may be under way."""
     if _place(folder) != folder:
-        with suppress(OSError):  # a folder that cannot be written is told of by what comes next
+        with suppress(OSError):  # what comes next reports a folder that cannot be written
             os.replace(_former(folder), folder)
 
 
