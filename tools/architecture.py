@@ -40,8 +40,8 @@ MAY_IMPORT = {
     "trainer": "errors types sampling policy advantages objectives data rewards training",
     "evaluation": "errors types images sampling policy data registry rewards training",
     "report": "errors files images config evaluation",
-    "runs": "errors files types images policy advantages objectives data registry config rewards training trainer "
-    "evaluation report",
+    "runs": "errors files types images sampling policy advantages objectives data registry config rewards training "
+    "trainer evaluation report",
     "testing": "errors _lazy types sampling policy objectives registry config rewards training evaluation runs",
     "cli": "errors types images data registry config scaffold rewards training trainer evaluation report runs testing",
     "__init__": "_lazy",  # its other names are imported on first use

@@ -19,14 +19,14 @@ import torch
 from grpokit import registry, report
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import check_prompts
-from grpokit.errors import ConfigError, GrpokitError, UsageError, counted, nearest, reworded, typed_line
+from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, reworded, typed_line
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
 from grpokit.policy import Policy
 from grpokit.report import alarm, read_journal
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
-from grpokit.runs import build, resuming, rollout_record
+from grpokit.runs import build, resuming, rollout_record, step_size
 from grpokit.runs.folder import claimed, locked, versions, write_header
 from grpokit.runs.journal import Journal
 from grpokit.trainer import Trainer
@@ -178,7 +178,8 @@ def _train(
         else:
             write_header(folder, config, digests)  # first, so that a killed set-up is known as one
         trainer = build.trainer(config, policy, terms, prompts, folder)
-        warnings += _repeated_prompts(trainer)
+        step_size.refuse_what_cannot_fit(trainer)
+        warnings += step_size.repeated_prompts(trainer)
         start = _start_evaluation(config, policy, terms, held_out) if "held_out" in changes else None
         warnings += _resume(trainer, folder, watcher) if resume else too_seldom(trainer.terms, trainer.steps)
         watcher.start(trainer)
@@ -255,17 +256,6 @@ def _start_evaluation(
 ) -> Evaluation | None:
     """What held-out prompts score before training, by a policy that has read no checkpoint yet."""
     return None if held_out is None else _evaluate(config, policy, terms, held_out)
-
-
-def _repeated_prompts(trainer: Trainer) -> list[str]:
-    """A warning where a step draws a prompt more than once."""
-    total, wanted = len(trainer.prompts), trainer.prompts_per_step
-    if wanted <= total:
-        return []
-    return [
-        f"a step draws {counted(wanted, 'prompt')}, but there {'is' if total == 1 else 'are'} only {total:,}: "
-        f"each comes up to {-(-wanted // total):,} times in a step, in a group of its own each time"
-    ]
 
 
 def _resume(trainer: Trainer, folder: Path, watcher: Watcher) -> list[str]:

@@ -12,7 +12,7 @@ from PIL import Image
 from grpokit import DataError, Trainer, UsageError
 from grpokit.data import digests, read_jsonl, read_text
 from grpokit.data.digests import digest
-from grpokit.runs import resuming
+from grpokit.runs import resuming, step_size
 from grpokit.runs import train as run
 from small_runs import STEPS, rows, train, write_prompts
 from switched import Picky, Switch, reward
@@ -161,3 +161,18 @@ def test_a_step_that_draws_prompts_more_than_once_says_so() -> None:
     train("out", trainer__prompts_per_step=20, trainer__steps=1)
     said = "a step draws 20 prompts, but there are only 8: each comes up to 3 times in a step, in a group of its own"
     assert rows("out/warnings.jsonl")[0]["message"].startswith(said)
+
+
+def test_a_step_that_no_memory_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_size, "_memory", lambda device: 2**30)
+    with pytest.raises(
+        UsageError,
+        match=r"^A step of 1,000,000 prompts x 4 samples = 4,000,000 rows keeps at least \d GiB, and there are 1 GiB "
+        r"of memory \(cpu\)\. Lower",
+    ):
+        train("more", trainer__prompts_per_step=1_000_000)
+    assert not Path("more").exists()
+
+
+def test_the_memory_of_a_machine_is_known() -> None:
+    assert 2**28 < step_size._memory("cpu") < 2**50
