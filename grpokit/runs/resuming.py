@@ -82,7 +82,7 @@ def refuse_other_prompts(folder: Path, changes: Mapping[str, str]) -> None:
         UsageError: lists what differs.
     """
     if changes:
-        anew = ", which are then scored anew for before training too" if "held_out" in changes else ""
+        anew = " (the untrained policy is then scored on them again)" if "held_out" in changes else ""
         raise UsageError(
             f"The prompts differ from those that {folder} was started with:\n"
             + "".join(f"  {line}\n" for line in changes.values())
@@ -113,7 +113,7 @@ def _change(
         if before is None and now is None:
             return ""
         return f"there were none, now there are {len(now['texts'])}" if now else "there are none any more"
-    old, new = (list(zip(*(kept[part] for part in _PARTS), strict=True)) for kept in (before, now))
+    old, new = (list(zip(*(kind[part] for part in _PARTS), strict=True)) for kind in (before, now))
     differing = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
     counts = f"{counted(len(old), 'prompt')} became {len(new):,}; " if len(old) != len(new) else ""
     if not differing:
