@@ -25,6 +25,7 @@ from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
+from grpokit.settings import RewardSettings, TrainerSettings, meanings
 from grpokit.trainer import Trainer
 from grpokit.training import devices
 from grpokit.types import Prompt
@@ -92,10 +93,7 @@ def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None
     return RewardTerm(
         name=reward.name or reward.use.rpartition(":")[2],
         reward=built,
-        weight=reward.weight,
-        every=reward.every,
-        on_error=reward.on_error,
-        skip_limit=reward.skip_limit,
+        **{name: getattr(reward, name) for name in meanings(RewardSettings)},
     )
 
 
@@ -211,8 +209,6 @@ def trainer(
     config: RunConfig, policy: Policy, rewards: list[RewardTerm], prompts: Sequence[Prompt], folder: Path
 ) -> Trainer:
     """Build the trainer."""
-    t = config.trainer
-    numbers = t.model_dump(exclude={"advantage", "objective", *_OBJECTIVE_KEYS})
     return Trainer(
         policy,
         rewards,
@@ -222,7 +218,7 @@ def trainer(
         objective=objective(config),
         trackers=config.run.trackers,
         folder=folder,
-        **numbers,
+        **{name: getattr(config.trainer, name) for name in meanings(TrainerSettings)},
     )
 
 
@@ -241,15 +237,11 @@ def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
     return built
 
 
-_OBJECTIVE_KEYS = ("ratio", "clip_range", "clip_range_high", "kl", "kl_coef", "entropy_coef")
-
-
 def objective(config: RunConfig) -> Objective:
     """Build the objective."""
     t = config.trainer
-    flat = {name: getattr(t, name) for name in _OBJECTIVE_KEYS if name in t.model_fields_set}
     with _at(config, "trainer", "objective"):
-        built = _component("objective", t.objective, flat)
+        built = _component("objective", t.objective, t.flat_objective)
         if not isinstance(built, Objective):
             raise PluginError(
                 f"The objective '{t.objective if isinstance(t.objective, str) else t.objective.use}' gave something of "

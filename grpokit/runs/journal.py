@@ -18,14 +18,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from PIL import Image
 
 from grpokit.evaluation.held_out import Evaluation
 from grpokit.files import step_folders, step_name
 from grpokit.images import Drawable
 from grpokit.report import listed, read_journal
-from grpokit.rewards.scoring import weighted_sum
 from grpokit.runs.folder import write_text, writing
 from grpokit.types import Sample, StepReport
 
@@ -116,16 +114,11 @@ class Journal:
         mean = last.get(name)
         return last["step"] > 0 and mean is not None and sign * mean > max(others, default=-math.inf)
 
-    def groups(self, done: StepReport, weights: Sequence[float]) -> None:
-        """Keep the samples of a step's best and worst group, by their mean weighted reward.
-
-        Args:
-            done: the step.
-            weights: R, of the rewards.
-        """
-        total = weighted_sum(done.rewards, torch.tensor(weights, dtype=torch.float64))
+    def groups(self, done: StepReport) -> None:
+        """Keep the samples of a step's best and worst group, by the mean of their totals."""
+        totals = done.totals
         ids = done.rollout.groups.cpu()
-        means = {group: float(total[ids == group].nanmean()) for group in ids.unique().tolist()}
+        means = {group: float(totals[ids == group].nanmean()) for group in ids.unique().tolist()}
         ranked = sorted((g for g, mean in means.items() if not math.isnan(mean)), key=means.__getitem__)
         advantages = done.row_advantages()
         folder = self.folder / "groups" / step_name(done.step)
@@ -135,7 +128,7 @@ class Journal:
                 "group": group,
                 **_write_output(folder, i, done.rollout.samples[i]),
                 "scores": _finite(dict(zip(done.reward_names, done.rewards[i].tolist(), strict=True))),
-                "reward": _number(float(total[i])),
+                "reward": _number(float(totals[i])),
                 "advantage": float(advantages[i]),
             }
             for place, chosen in (("best", ranked[-1:]), ("worst", ranked[:-1][:1]))
@@ -162,7 +155,7 @@ def save_samples(folder: Path, evaluation: Evaluation, *, most: int = SHOWN_SAMP
         turn.append(seen[sample.group])
         seen[sample.group] += 1
     chosen = sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
-    totals = evaluation.scores.total.tolist()
+    totals = evaluation.scores.totals.tolist()
     rows = []
     for i in chosen:
         scores = _finite(dict(zip(evaluation.scores.names, evaluation.scores.matrix[i].tolist(), strict=True)))

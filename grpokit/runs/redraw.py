@@ -150,7 +150,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         start=start,
         recorded=record is not None,
         parts=parts,
-        changes=[(what, *pair) for what, pair in _changes(run, record, trainer.device).items()],
+        changes=[(what, *pair) for what, pair in _changes(run, record, trainer.accelerator.device).items()],
     )
 
 

@@ -28,7 +28,7 @@ _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 def repeated_prompts(trainer: Trainer) -> list[str]:
     """A warning where a step draws a prompt more than once."""
-    total, wanted = len(trainer.prompts), trainer.prompts_per_step
+    total, wanted = len(trainer.train_prompts), trainer.prompts_per_step
     if wanted <= total:
         return []
     return [
@@ -47,9 +47,9 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
     rows = trainer.prompts_per_step * trainer.group_size
     if rows < _MANY_ROWS:
         return
-    seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=2).to(trainer.device)
-    with torch.no_grad(), autocast(trainer.device, trainer.mixed_precision):
-        rollout = trainer.policy.rollout(trainer.prompts[:1], 2, seeds=seeds)
+    seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=2).to(trainer.accelerator.device)
+    with torch.no_grad(), autocast(trainer.accelerator.device, trainer.mixed_precision):
+        rollout = trainer.policy.rollout(trainer.train_prompts[:1], 2, seeds=seeds)
     for device, size in _bytes_by_device(rollout).items():
         needed, there = size * rows // rollout.rows, _memory(device)
         if there and needed > there:
