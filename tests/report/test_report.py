@@ -148,14 +148,13 @@ def test_samples_of_one_prompt_are_one_observation() -> None:
 def test_what_is_missing_widens_the_interval_of_a_sum() -> None:
     """By hand: means 3 and 10; influences (x - 3) / 3 and (y - 10) / 2 over prompts 0 to 2, of which y has two."""
     x, y, nan = [1.0, 2.0, 6.0], [9.0, math.nan, 11.0], math.nan
-    assert sum_of_means([x, y], [1.0, 0.5]) == pytest.approx(3 + 0.5 * 10)
+    assert mean_of_totals([x, y], [1.0, 0.5], [0, 1, 2]).value == pytest.approx(3 + 0.5 * 10)
     influence = [-2 / 3 - 0.25, -1 / 3, 1 + 0.25]
     expected = 12.7062 * math.sqrt(2 / 1 * math.fsum(v**2 for v in influence))  # two prompts, so t of 1
     assert mean_of_totals([x, y], [1.0, 0.5], [0, 1, 2]).half_width == pytest.approx(expected)
-    assert mean_of_totals([x, y], [1.0, 0.0], [0, 1, 2]).half_width == half_width(
-        x, [0, 1, 2]
-    )  # a monitor takes no part
-    assert mean_of_totals([x, [nan] * 3], [1.0, 1.0], [0, 1, 2]).half_width == half_width(x, [0, 1, 2])
+    alone = half_width(x, [0, 1, 2])
+    assert mean_of_totals([x, y], [1.0, 0.0], [0, 1, 2]).half_width == alone  # a monitor takes no part
+    assert mean_of_totals([x, [nan] * 3], [1.0, 1.0], [0, 1, 2]).half_width == alone
     assert math.isnan(mean_of_totals([x, [nan, nan, 1.0]], [1.0, 1.0], [0, 1, 2]).half_width)
     assert math.isnan(mean_of_totals([[nan], [1.0]], [1.0, 0.0], [0]).value)
 
@@ -173,7 +172,7 @@ def test_intervals_hold_the_truth_where_scores_are_missing_by_prompt() -> None:
         columns = x.tolist(), y.tolist()
         mean = mean_of_totals(columns, (1, 1), prompt.tolist())
         inside += abs(mean.value) <= mean.half_width
-        filled_inside += abs(mean) <= half_width((x + np.where(np.isnan(y), np.nanmean(y), y)).tolist(), prompt)
+        filled_inside += abs(mean.value) <= half_width((x + np.where(np.isnan(y), np.nanmean(y), y)).tolist(), prompt)
         whole = mean_of_totals((x.tolist(), (total - x).tolist()), (1, 1), prompt.tolist()).half_width
         assert whole == pytest.approx(half_width(total.tolist(), prompt.tolist()), rel=1e-12)
     assert 0.935 < inside / 1000 < 0.975
