@@ -132,7 +132,7 @@ class Trainer:
         self._low_precision = mixed_precision != "no" or self.checked.low_precision
         self._gap_limit = guards.GapLimit.of(max_logprob_diff, low_precision=self._low_precision)
         self._backward = Backward(self.checked, self.objective, self.accelerator.backward)
-        self._quiet, self._hacking = guards.Quiet(max_zero_std_steps), hacking.Hacking()
+        self._quiet, self._hacking = guards.Quiet(max_zero_std_steps), hacking.RewardHacking()
         self._probe: guards.ReferenceProbe | None = None
         self.completed = 0
         self.updates_done = 0  # of a step that is under way, or was broken off

@@ -17,7 +17,7 @@ import torch
 from command_line import Call, config, rows
 from grpokit import RewardTerm, Trainer, UsageError
 from grpokit.report.scores import Change, hacking
-from grpokit.rewards.hacking import LEAST, LIMIT, MOST, Hacking, too_seldom, trend
+from grpokit.rewards.hacking import LEAST, LIMIT, MOST, RewardHacking, too_seldom, trend
 from grpokit.rewards.scoring import Scores
 from grpokit.training.metrics import correlation, reward_metrics
 from tiny_policies import TinyTokens, digit_sum
@@ -108,7 +108,7 @@ def test_trend_by_hand(values: list[float], expected: float) -> None:
 
 
 def test_the_alarm_comes_once_and_says_the_figures() -> None:
-    watch, said = Hacking(), []
+    watch, said = RewardHacking(), []
     for i in range(20):
         said += [(i + 1, line) for line in watch.look(scores(i / 10, 5 - i / 4), step=i + 1)]
     assert [step for step, _ in said] == [LEAST]
@@ -125,18 +125,18 @@ def test_the_alarm_comes_once_and_says_the_figures() -> None:
     ("rising", "falling", "weight"), [(0, 1, 1), (1, 0, 1), (1, -1, 1), (-1, 1, 1), (1, 1, -1)], ids=str
 )
 def test_no_alarm_without_both(rising: int, falling: int, weight: float) -> None:
-    watch = Hacking()
+    watch = RewardHacking()
     for i in range(40):
         assert watch.look(scores(rising * i / 10, -falling * i / 10, weight=weight), step=i + 1) == []
 
 
 def test_a_reward_with_a_negative_weight_rises_by_falling() -> None:
-    watch = Hacking()
+    watch = RewardHacking()
     assert any(watch.look(scores(-i / 10, -i / 10, weight=-2.0), step=i + 1) for i in range(20))
 
 
 def test_steps_without_the_monitor_do_not_count() -> None:
-    watch = Hacking()
+    watch = RewardHacking()
     found = [watch.look(scores(i / 10, -i / 10, asked=i % 4 == 0), step=i + 1) for i in range(4 * LEAST)]
     assert [i for i, lines in enumerate(found) if lines] == [4 * (LEAST - 1)]
 
@@ -144,23 +144,23 @@ def test_steps_without_the_monitor_do_not_count() -> None:
 def test_noise_alone_seldom_rings() -> None:
     alarms = 0
     for run in range(60):
-        draw, watch = random.Random(run), Hacking()
+        draw, watch = random.Random(run), RewardHacking()
         alarms += any(watch.look(scores(float(i), draw.gauss(0, 1)), step=i + 1) for i in range(120))
     assert alarms <= 2  # some 0.5 of 60 are to be expected
 
 
 def test_a_slow_fall_in_noise_is_found() -> None:
-    draw, watch = random.Random(0), Hacking()
+    draw, watch = random.Random(0), RewardHacking()
     assert any(watch.look(scores(float(i), draw.gauss(0, 1) - i / 10), step=i + 1) for i in range(60))
     assert LIMIT == 3.5
 
 
 def test_a_resumed_watch_goes_on() -> None:
-    whole, first = Hacking(), Hacking()
+    whole, first = RewardHacking(), RewardHacking()
     steps = [scores(i / 10 if i % 7 else math.nan, -i / 10) for i in range(12)]
     expected = [whole.look(s, step=i) for i, s in enumerate(steps)]
     found = [first.look(s, step=i) for i, s in enumerate(steps[:6])]
-    second = Hacking()
+    second = RewardHacking()
     second.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
     assert found + [second.look(s, step=i + 6) for i, s in enumerate(steps[6:])] == expected
     assert any(expected)
@@ -168,7 +168,7 @@ def test_a_resumed_watch_goes_on() -> None:
 
 def test_columns_of_other_rewards_are_not_continued() -> None:
     """A resume with --force may train on others."""
-    watch = Hacking()
+    watch = RewardHacking()
     for i in range(20):
         watch.look(scores(i / 10, float(i)), step=i + 1)
     watch.restore(json.loads(json.dumps(watch.state())))
