@@ -204,6 +204,7 @@ def test_numbers_out_of_range() -> None:
 def test_called_directly(pooled: Make) -> None:
     reward = pooled("obey", workers=2, per_sample=True)
     assert reward(samples("1", "2", "3")) == [1.0, 2.0, 3.0]
+    assert pooled("obey")(samples("1", "2", "3", "4")) == [1.0, 2.0, 3.0, 4.0]  # two rows to a call
     with pytest.raises(RewardError, match=r"Reward 'pool_rewards:obey' lost its worker .* on row 1 \(prompt"):
         reward(samples("1", "kill"))
     with pytest.raises(RewardError, match=r"Reward 'pool_rewards:obey' gave inf for row 1 \(prompt 'prompt 0'\)"):
