@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,14 +17,13 @@ from grpokit.cli.app import app, console, parse_parameters
 from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworded
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from grpokit.config.schema import RunConfig
     from grpokit.evaluation.score_files import Column, Row, Tally
     from grpokit.rewards.scoring import RewardTerm
 
 _FEW = 20  # rows that a table shows one by one
 _NAMED = 5  # files that a message names
+_PATIENCE = 10.0  # seconds without a sign of life
 
 
 @app.command()
@@ -86,8 +86,7 @@ def score(
         )
         tally = score_files.Tally()
         first: list[Row] = []
-        with _written(out) as write, _bar() as bar:
-            task = bar.add_task("scoring", total=len(entries))
+        with _written(out) as write, _progress(len(entries)) as advance:
             for row in rows:
                 tally.add(row)
                 first += [row] if len(first) <= _FEW else []
@@ -96,7 +95,7 @@ def score(
                 write(line)
                 if as_json:
                     print(line)
-                bar.update(task, advance=1)
+                advance()
     _print_tables(first if len(entries) <= _FEW and not as_json else [], tally, weighted=weighted, aside=as_json)
     if out is not None:
         print(f"scores: {out}", file=sys.stderr if as_json else sys.stdout)
@@ -224,14 +223,28 @@ def _writing(out: Path) -> Iterator[None]:
         raise UsageError(f"{out} cannot be written: {error}. Choose another with --out.") from error
 
 
-def _bar() -> Progress:
-    """A bar on stderr where somebody watches; nothing elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """Counts rows on stderr: on a terminal by a bar, elsewhere by a line now and then where it takes long."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as Remaining
 
     err = console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Remaining())
     both = sys.stdout.isatty()  # lines on stdout then stand above the bar; else they must not go where the bar goes
-    return Progress(*columns, console=err, disable=not err.is_terminal, transient=True, redirect_stdout=both)
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True, redirect_stdout=both) as bar:
+        task = bar.add_task("scoring", total=total)
+        scored, last = 0, time.monotonic()
+
+        def advance() -> None:
+            nonlocal scored, last
+            scored += 1
+            bar.update(task, advance=1)
+            if not err.is_terminal and time.monotonic() - last >= _PATIENCE:
+                print(f"scored {scored:,} of {counted(total, 'sample')}", file=sys.stderr)
+                last = time.monotonic()
+
+        yield advance
 
 
 def _print_tables(rows: Sequence[Row], tally: Tally, *, weighted: bool, aside: bool) -> None:
