@@ -178,20 +178,20 @@ def _rewards(
 
 def _parameters(names: Sequence[str], words: Sequence[str]) -> Mapping[str, dict[str, Any]]:
     """NAME.KEY=VALUE words -> the parameters of each reward; of a single one the name may be left out."""
-    given: dict[str, list[str]] = {name: [] for name in names}
-    if len(given) < len(names):
+    assignments: dict[str, list[str]] = {name: [] for name in names}
+    if len(assignments) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"--reward {twice} is given twice. For two settings of one reward, write a config.")
+        raise UsageError(f"--reward {twice} appears twice. For two settings of one reward, write a config.")
     for word in words:
-        owners = [name for name in given if word.startswith(f"{name}.")]
+        owners = [name for name in assignments if word.startswith(f"{name}.")]
         if owners:
-            given[owners[0]].append(word.removeprefix(f"{owners[0]}."))
-        elif len(given) == 1:
-            given[names[0]].append(word)
+            assignments[owners[0]].append(word.removeprefix(f"{owners[0]}."))
+        elif len(assignments) == 1:
+            assignments[names[0]].append(word)
         else:
             expected = " or ".join(f"{name}.KEY=VALUE" for name in names)
             raise UsageError(f"'{word}' is no parameter of {' or '.join(names)}: expected {expected}.")
-    return {name: parse_parameters(own) for name, own in given.items()}
+    return {name: parse_parameters(own) for name, own in assignments.items()}
 
 
 @contextmanager
@@ -305,14 +305,14 @@ def _say_what_is_missing(
             print(f"{name} could not score {some}: {_listed(column.unscored)}", file=sys.stderr)
     wrong = []
     if tally.problems:
-        found = [_named(name, problem.rstrip(".")) for name, problem in tally.problems.items()]
-        some = f"{len(found):,} of {counted(total, 'sample')} {'is' if len(found) == 1 else 'are'}"
-        wrong.append(f"{some} missing or unreadable, so without a score: {_listed(found, between='; ')}.")
+        unreadable = [_named(name, problem.rstrip(".")) for name, problem in tally.problems.items()]
+        some = f"{len(unreadable):,} of {counted(total, 'sample')} {'is' if len(unreadable) == 1 else 'are'}"
+        wrong.append(f"{some} missing or unreadable, so without a score: {_listed(unreadable, between='; ')}.")
     silent = [n for n, column in tally.summary().items() if column.unscored and not column.scored and n != "reward"]
     if silent:
-        said = "; nor by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
+        rewards = "; nor by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
         wrong.append(
-            f"No sample could be scored by {said}. A reward may need a prompt (--prompt, --prompts), a target "
+            f"No sample could be scored by {rewards}. A reward may need a prompt (--prompt, --prompts), a target "
             f"(--target, --targets) or a source (--source, --sources).{unused}"
         )
     if wrong:

@@ -81,8 +81,8 @@ def score_files(
     patient = [replace(term, skip_limit=1.0) for term in terms]  # a batch may be small: the limit is for them all
     lost = [0] * len(terms)
     for batch in _batches(entries, batch_size, whole_groups):
-        found = yield from _scored(patient, batch, say)
-        lost = [a + b for a, b in zip(lost, found, strict=True)]
+        more = yield from _scored(patient, batch, say)
+        lost = [a + b for a, b in zip(lost, more, strict=True)]
         for term, count in zip(terms, lost, strict=True):
             if count > term.skip_limit * len(entries):
                 raise RewardError(
@@ -125,12 +125,12 @@ def _scored(
     lost: Sequence[int] = [0] * len(terms)
     if samples:
         try:
-            found = score(terms, list(samples.values()))
+            answers = score(terms, list(samples.values()))
         except GrpokitError as error:
             first, last = batch[min(samples)].where, batch[max(samples)].where
             raise reworded(error, f"{error} (Rows are counted from 0, in the batch from {first} to {last}.)") from error
-        columns, lost = dict(zip(samples, found.matrix.tolist(), strict=True)), found.failed
-        for note in found.notes if say else ():
+        columns, lost = dict(zip(samples, answers.matrix.tolist(), strict=True)), answers.failed
+        for note in answers.notes if say else ():
             say(note)  # type: ignore[misc]
     weights = {term.name: term.weight for term in terms}
     for i, entry in enumerate(batch):
@@ -190,15 +190,15 @@ class Tally:
         return {name: self._column(name, values) for name, values in self.columns.items()}
 
     def _column(self, name: str, values: Sequence[float]) -> Column:
-        known = [x for x in values if not math.isnan(x)]
+        numbers = [x for x in values if not math.isnan(x)]
         weights = self.weights if name == "reward" else {name: 1.0}
         parts = [self.columns[part] for part in weights]
         return Column(
             mean=sum_of_means(parts, weights.values()),
             half_width=sum_half_width(parts, weights.values(), self.groups),
-            lowest=min(known, default=math.nan),
-            highest=max(known, default=math.nan),
-            scored=len(known),
+            lowest=min(numbers, default=math.nan),
+            highest=max(numbers, default=math.nan),
+            scored=len(numbers),
             unscored=[name for name, x in zip(self.names, values, strict=True) if math.isnan(x)],
         )
 

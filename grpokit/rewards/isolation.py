@@ -120,11 +120,11 @@ def _autocast() -> tuple[int, list[tuple[bool, torch.dtype]]]:
 
 
 def _set_autocast(state: tuple[int, list[tuple[bool, torch.dtype]]]) -> None:
-    wanted, devices = state
+    nesting, devices = state
     for device, (enabled, dtype) in zip(_DEVICES, devices, strict=True):
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
-    for _ in range(_autocast()[0] - wanted):  # with one left open, casts of weights would outlive their update
+    for _ in range(_autocast()[0] - nesting):  # with one left open, casts of weights would outlive their update
         torch.autocast_decrement_nesting()
     torch.clear_autocast_cache()
 

@@ -132,9 +132,9 @@ def as_terms(
             )
         if not math.isfinite(term.weight):
             raise UsageError(f"Reward '{term.name}' has the weight {term.weight}; expected a finite number.")
-        taken = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
+        used = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
         names = [term.name, *(f"{term.name}-{i}" for i in range(2, len(named) + 2))]
-        name = next(n for n in names if n not in taken)
+        name = next(n for n in names if n not in used)
         terms.append(term if name == term.name else replace(term, name=name))
     return terms
 

@@ -633,7 +633,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no parameter": (["pictures", *WITH, "size"], "Expected a parameter as key=value, got 'size'."),
     "twice the same": (
         ["pictures", *WITH, *WITH],
-        "--reward mse is given twice. For two settings of one reward, write a config.",
+        "--reward mse appears twice. For two settings of one reward, write a config.",
     ),
     "a reward for texts": (
         ["pictures", *WITH, "--reward", "contains"],
