@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-from grpokit import Prompt, RewardError, RewardTerm, Sample
+from grpokit import Pending, Portion, Prompt, RewardError, RewardTerm, Sample
 from grpokit.rewards.isolation import own_copies
 from grpokit.rewards.scoring import score
 from grpokit.testing.reward.trial import content
@@ -77,6 +78,21 @@ def test_each_reward_gets_what_the_policy_drew(on_error: Any) -> None:
     ]
     score(terms, samples)
     assert seen == before
+    assert _content(samples) == before
+
+
+def test_a_reward_that_scores_elsewhere_gets_its_own_too() -> None:
+    class Elsewhere:
+        def submit(self, samples: Sequence[Sample]) -> Pending:
+            future: Future[Portion] = Future()
+            future.set_result(Portion(rows=range(len(samples)), values=vandal(samples)))
+            return Pending([future])
+
+        def close(self) -> None: ...
+
+    samples = full_samples()
+    before = _content(samples)
+    score([RewardTerm(name="r", reward=Elsewhere())], samples)
     assert _content(samples) == before
 
 
