@@ -93,7 +93,7 @@ def sample(
     """Draw samples from a preset's start or a run's last step."""
     config, policy = _load_policy(source, overrides)
     from grpokit.evaluation.held_out import draw
-    from grpokit.runs import build, folder
+    from grpokit.runs import build, journal
 
     given = given_prompts(prompt, prompts)
     if os.path.isfile(out):
@@ -112,7 +112,7 @@ def sample(
         mixed_precision=config.trainer.mixed_precision,
     )
     try:
-        folder.save_outputs(out, samples)
+        journal.save_outputs(out, samples)
     except RunError as error:
         raise UsageError(
             f"The samples cannot be written to {out}: {error.__cause__}. Choose another folder with --out."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -15,6 +16,7 @@ import typer
 
 from grpokit.cli.app import app, console, parse_parameters
 from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworded
+from grpokit.files import replacing
 
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
@@ -57,6 +59,9 @@ def score(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the summary goes to stderr.")] = False,
+    max_pixels: Annotated[
+        int | None, typer.Option("--max-pixels", min=1, help="Refuse pictures with more pixels; by default 36 million.")
+    ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples in memory at a time.")] = 32,
 ) -> None:
     """Score pictures or texts in files, without training."""
@@ -66,10 +71,20 @@ def score(
         raise UsageError(f"{out} {kind}. Choose another with --out{more}")
     settings = _settings(reward or [], config, words or [])
     from grpokit.evaluation import sample_files, score_files
+    from grpokit.images import MAX_PIXELS
 
     weighted = settings is not None
     pairs = _pairs(settings, prompts, targets=targets, sources=sources)
-    entries = sample_files.find(path, prompt=prompt, prompts=prompts, target=target, source=source, **pairs)
+    entries = sample_files.find(
+        path,
+        prompt=prompt,
+        prompts=prompts,
+        target=target,
+        source=source,
+        max_pixels=max_pixels or (settings and settings.data.max_pixels) or MAX_PIXELS,
+        targets=pairs["targets"],
+        sources=pairs["sources"],
+    )
     if prompts is not None or not (path / sample_files.SAMPLES).is_file():
         _say_what_is_passed_over(path)
     read = [path, path / sample_files.SAMPLES, prompts, target, source, *(entry.output for entry in entries)]
@@ -85,18 +100,23 @@ def score(
             say=lambda line: print(line, file=sys.stderr),
         )
         tally = score_files.Tally()
-        first: list[Row] = []
+        scored: list[Row] = []
         with _written(out) as write, _progress(len(entries)) as advance:
             for row in rows:
                 tally.add(row)
-                first += [row] if len(first) <= _FEW else []
-                line = json.dumps(row.as_json(weighted=weighted), ensure_ascii=False)
-                line = line.encode(errors="backslashreplace").decode()  # half a surrogate pair as its JSON escape
-                write(line)
-                if as_json:
-                    print(line)
+                scored += [row] if weighted or len(scored) <= _FEW else []
+                write(_line(row))
+                if as_json and not weighted:
+                    print(_line(row))
                 advance()
-    _print_tables(first if len(entries) <= _FEW and not as_json else [], tally, weighted=weighted, aside=as_json)
+    totals = tally.totals() if weighted else []
+    if weighted:  # a row's total is known once all rows are scored
+        values = iter(totals)
+        lines = [_line(row, total=math.nan if row.problem else next(values)) for row in scored]
+        _rewrite(out, lines)
+        for line in lines if as_json else ():
+            print(line)
+    _print_tables(scored if len(entries) <= _FEW and not as_json else [], tally, weighted=weighted, aside=as_json)
     if out is not None:
         print(f"scores: {out}", file=sys.stderr if as_json else sys.stdout)
     unused = "" if settings is None else _unused(settings, pairs)
@@ -215,6 +235,17 @@ def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
         file.close()
 
 
+def _line(row: Row, *, total: float | None = None) -> str:
+    """A row as a line of JSON; half a surrogate pair, which UTF-8 cannot hold, stands there as its JSON escape."""
+    return json.dumps(row.as_json(total=total), ensure_ascii=False).encode(errors="backslashreplace").decode()
+
+
+def _rewrite(out: Path | None, lines: Sequence[str]) -> None:
+    if out is not None:
+        with _writing(out), replacing(out) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
 @contextmanager
 def _writing(out: Path) -> Iterator[None]:
     try:
@@ -259,8 +290,9 @@ def _print_tables(rows: Sequence[Row], tally: Tally, *, weighted: bool, aside: b
         for name in columns:
             table.add_column(Text(name), justify="right", no_wrap=True)
         table.add_column("prompt")
+        totals = iter(tally.totals())
         for row in rows:
-            values = {**row.scores, "reward": row.reward}
+            values = {**row.scores, "reward": math.nan if row.problem else next(totals)}
             unread = "missing" if row.entry.missing else "unreadable"
             cells = [Text(unread if row.problem else _shown(values[name])) for name in columns]
             table.add_row(Text(row.entry.where), *cells, Text(row.entry.text))

@@ -29,6 +29,7 @@ def scores(trained: float, monitor: float, *, weight: float = 1.0, asked: bool =
     return Scores(
         matrix=torch.tensor([[trained, trained], column], dtype=torch.float64).T,
         weights=torch.tensor([weight, 0.0], dtype=torch.float64),
+        groups=torch.zeros(2, dtype=torch.int64),
         names=["trained", "monitor"],
         seconds=[0.0, 0.0],
         failed=[0, 0],
@@ -41,7 +42,7 @@ def made(terms: list[RewardTerm], **options: Any) -> Trainer:
 
 
 def weights(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in trainer.parameters])
+    return torch.cat([p.detach().flatten() for p in trainer.updates.parameters])
 
 
 @pytest.mark.parametrize("advantage", ["group", "gdpo", "rloo"])
@@ -77,14 +78,12 @@ def test_it_is_measured_in_the_first_of_so_many_steps() -> None:
 
 def test_a_row_that_only_a_monitor_scored_is_unscored() -> None:
     found = scores(math.nan, 2.0)
-    assert found.total.isnan().all()
+    assert found.totals.isnan().all()
     assert found.trained.names == ["trained"]
-    measured = reward_metrics(found, torch.tensor([0, 0]), torch.zeros(2))
+    measured = reward_metrics(found, torch.zeros(2))
     assert measured["unscored_rows"] == 2.0
     assert measured["rewards/monitor/mean"] == 2.0
-    assert "rewards/monitor/mean" not in reward_metrics(
-        scores(1.0, 2.0, asked=False), torch.tensor([0, 0]), torch.zeros(2)
-    )
+    assert "rewards/monitor/mean" not in reward_metrics(scores(1.0, 2.0, asked=False), torch.zeros(2))
 
 
 def test_monitors_alone_are_refused() -> None:
@@ -254,11 +253,11 @@ def test_correlations_of_what_was_asked() -> None:
         failed=[0] * 3,
         asked=[True] * 3,
     )
-    measured = reward_metrics(found, torch.tensor([0, 0]), torch.zeros(2))
+    measured = reward_metrics(found, torch.zeros(2))
     assert {key: value for key, value in measured.items() if key.startswith("correlation/")} == {
         "correlation/a/m": pytest.approx(-1.0)
     }
-    seldom = reward_metrics(replace(found, asked=[True, False, True]), torch.tensor([0, 0]), torch.zeros(2))
+    seldom = reward_metrics(replace(found, asked=[True, False, True]), torch.zeros(2))
     assert not any(key.startswith("correlation/") for key in seldom)
 
 
@@ -308,7 +307,7 @@ def test_what_a_reward_accepts_is_held_against_the_policy(call: Call, tmp_path: 
         ({"reward_timeout": 3}, "reward_timeout needs a process that can be ended: set workers to 1 or more"),
         (
             {"wieght": 0.5},
-            "Keys of every reward: use, weight, every, name, on_error, skip_limit, workers, reward_timeout",
+            "Keys of every reward: weight, every, on_error, skip_limit, use, name, workers, reward_timeout",
         ),
         ({"wieght": 0.5}, "(did you mean 'weight'?)"),
         ({"weight": 0}, "rewards: all rewards have the weight 0, so they are monitors, and none is left to train on"),
