@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,14 +19,13 @@ from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworde
 from grpokit.files import replacing
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from grpokit.config.schema import RunConfig
     from grpokit.evaluation.score_files import Column, Row, Tally
     from grpokit.rewards.scoring import RewardTerm
 
 _FEW = 20  # rows that a table shows one by one
 _NAMED = 5  # files that a message names
+_PATIENCE = 10.0  # seconds without a sign of life
 
 
 @app.command()
@@ -101,15 +101,14 @@ def score(
         )
         tally = score_files.Tally()
         scored: list[Row] = []
-        with _written(out) as write, _bar() as bar:
-            task = bar.add_task("scoring", total=len(entries))
+        with _written(out) as write, _progress(len(entries)) as advance:
             for row in rows:
                 tally.add(row)
                 scored += [row] if weighted or len(scored) <= _FEW else []
                 write(_line(row))
                 if as_json and not weighted:
                     print(_line(row))
-                bar.update(task, advance=1)
+                advance()
     totals = tally.totals() if weighted else []
     if weighted:  # a row's total is known once all rows are scored
         values = iter(totals)
@@ -199,20 +198,20 @@ def _rewards(
 
 def _parameters(names: Sequence[str], words: Sequence[str]) -> Mapping[str, dict[str, Any]]:
     """NAME.KEY=VALUE words -> the parameters of each reward; of a single one the name may be left out."""
-    given: dict[str, list[str]] = {name: [] for name in names}
-    if len(given) < len(names):
+    assignments: dict[str, list[str]] = {name: [] for name in names}
+    if len(assignments) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"--reward {twice} is given twice. For two settings of one reward, write a config.")
+        raise UsageError(f"--reward {twice} appears twice. For two settings of one reward, write a config.")
     for word in words:
-        owners = [name for name in given if word.startswith(f"{name}.")]
+        owners = [name for name in assignments if word.startswith(f"{name}.")]
         if owners:
-            given[owners[0]].append(word.removeprefix(f"{owners[0]}."))
-        elif len(given) == 1:
-            given[names[0]].append(word)
+            assignments[owners[0]].append(word.removeprefix(f"{owners[0]}."))
+        elif len(assignments) == 1:
+            assignments[names[0]].append(word)
         else:
             expected = " or ".join(f"{name}.KEY=VALUE" for name in names)
             raise UsageError(f"'{word}' is no parameter of {' or '.join(names)}: expected {expected}.")
-    return {name: parse_parameters(own) for name, own in given.items()}
+    return {name: parse_parameters(own) for name, own in assignments.items()}
 
 
 @contextmanager
@@ -255,14 +254,28 @@ def _writing(out: Path) -> Iterator[None]:
         raise UsageError(f"{out} cannot be written: {error}. Choose another with --out.") from error
 
 
-def _bar() -> Progress:
-    """A bar on stderr where somebody watches; nothing elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """Counts rows on stderr: on a terminal by a bar, elsewhere by a line now and then where it takes long."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as Remaining
 
     err = console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Remaining())
     both = sys.stdout.isatty()  # lines on stdout then stand above the bar; else they must not go where the bar goes
-    return Progress(*columns, console=err, disable=not err.is_terminal, transient=True, redirect_stdout=both)
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True, redirect_stdout=both) as bar:
+        task = bar.add_task("scoring", total=total)
+        scored, last = 0, time.monotonic()
+
+        def advance() -> None:
+            nonlocal scored, last
+            scored += 1
+            bar.update(task, advance=1)
+            if not err.is_terminal and time.monotonic() - last >= _PATIENCE:
+                print(f"scored {scored:,} of {counted(total, 'sample')}", file=sys.stderr)
+                last = time.monotonic()
+
+        yield advance
 
 
 def _print_tables(rows: Sequence[Row], tally: Tally, *, weighted: bool, aside: bool) -> None:
@@ -324,14 +337,14 @@ def _say_what_is_missing(
             print(f"{name} could not score {some}: {_listed(column.unscored)}", file=sys.stderr)
     wrong = []
     if tally.problems:
-        found = [_named(name, problem.rstrip(".")) for name, problem in tally.problems.items()]
-        some = f"{len(found):,} of {counted(total, 'sample')} {'is' if len(found) == 1 else 'are'}"
-        wrong.append(f"{some} missing or unreadable, so without a score: {_listed(found, between='; ')}.")
+        unreadable = [_named(name, problem.rstrip(".")) for name, problem in tally.problems.items()]
+        some = f"{len(unreadable):,} of {counted(total, 'sample')} {'is' if len(unreadable) == 1 else 'are'}"
+        wrong.append(f"{some} missing or unreadable, so without a score: {_listed(unreadable, between='; ')}.")
     silent = [n for n, column in tally.summary().items() if column.unscored and not column.scored and n != "reward"]
     if silent:
-        said = "; nor by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
+        rewards = "; nor by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
         wrong.append(
-            f"No sample could be scored by {said}. A reward may need a prompt (--prompt, --prompts), a target "
+            f"No sample could be scored by {rewards}. A reward may need a prompt (--prompt, --prompts), a target "
             f"(--target, --targets) or a source (--source, --sources).{unused}"
         )
     if wrong:

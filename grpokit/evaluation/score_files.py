@@ -82,8 +82,8 @@ def score_files(
     patient = [replace(term, skip_limit=1.0) for term in terms]  # a batch may be small: the limit is for them all
     lost = [0] * len(terms)
     for batch in _batches(entries, batch_size, whole_groups):
-        found = yield from _scored(patient, batch, say)
-        lost = [a + b for a, b in zip(lost, found, strict=True)]
+        more = yield from _scored(patient, batch, say)
+        lost = [a + b for a, b in zip(lost, more, strict=True)]
         for term, count in zip(terms, lost, strict=True):
             if count > term.skip_limit * len(entries):
                 raise RewardError(
@@ -126,12 +126,12 @@ def _scored(
     lost: Sequence[int] = [0] * len(terms)
     if samples:
         try:
-            found = score(terms, list(samples.values()))
+            answers = score(terms, list(samples.values()))
         except GrpokitError as error:
             first, last = batch[min(samples)].where, batch[max(samples)].where
             raise reworded(error, f"{error} (Rows are counted from 0, in the batch from {first} to {last}.)") from error
-        columns, lost = dict(zip(samples, found.matrix.tolist(), strict=True)), found.failed
-        for note in found.notes if say else ():
+        columns, lost = dict(zip(samples, answers.matrix.tolist(), strict=True)), answers.failed
+        for note in answers.notes if say else ():
             say(note)  # type: ignore[misc]
     weights = {term.name: term.weight for term in terms}
     for i, entry in enumerate(batch):
@@ -197,14 +197,14 @@ class Tally:
         return summaries | {"reward": self._column(self.totals(), self.weights)}
 
     def _column(self, values: Sequence[float], weights: Mapping[str, float]) -> Column:
-        known = [x for x in values if not math.isnan(x)]
+        numbers = [x for x in values if not math.isnan(x)]
         mean = mean_of_totals([self.columns[name] for name in weights], weights.values(), self.groups)
         return Column(
             mean=mean.value,
             half_width=mean.half_width,
-            lowest=min(known, default=math.nan),
-            highest=max(known, default=math.nan),
-            scored=len(known),
+            lowest=min(numbers, default=math.nan),
+            highest=max(numbers, default=math.nan),
+            scored=len(numbers),
             unscored=[name for name, x in zip(self.names, values, strict=True) if math.isnan(x)],
         )
 

@@ -24,6 +24,7 @@ from grpokit.objectives import Objective
 from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec
 from grpokit.rewards.scoring import RewardTerm
+from grpokit.rewards.submission import Submits
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.settings import RewardSettings, TrainerSettings, meanings
 from grpokit.trainer import Trainer
@@ -74,9 +75,9 @@ def rewards(config: RunConfig) -> list[RewardTerm]:
 
 
 def close(terms: Sequence[RewardTerm]) -> None:
-    """End the worker processes of rewards."""
+    """End what rewards hold elsewhere, such as worker processes."""
     for term in terms:
-        if isinstance(term.reward, PooledReward):
+        if isinstance(term.reward, Submits):
             term.reward.close()
 
 
@@ -89,7 +90,8 @@ def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None
             built.start()
         else:
             built = registry.create("reward", reward.use, reward.params)
-            _check_callable("reward", reward.use, built, "samples")
+            if not isinstance(built, Submits):
+                _check_callable("reward", reward.use, built, "samples")
     return RewardTerm(
         name=reward.name or reward.use.rpartition(":")[2],
         reward=built,
