@@ -37,6 +37,22 @@ def _at(config: RunConfig, *path: str | int) -> Iterator[None]:
         raise reworded(error, f"{config.place(*path)}{error}") from error
 
 
+@contextmanager
+def _at_number(config: RunConfig, fallback: str = "") -> Iterator[None]:
+    """An error in here that begins with the name of a trainer's key begins with the place of that key, too.
+
+    Args:
+        config: the run.
+        fallback: the trainer's key whose place stands before any other error; empty: none does.
+    """
+    try:
+        yield
+    except UsageError as error:
+        first = re.match(r"\w*", str(error))
+        name = first[0] if first and first[0] in config.trainer.model_fields_set else fallback
+        raise reworded(error, f"{config.place('trainer', name) if name else ''}{error}") from error
+
+
 def policy(config: RunConfig) -> Policy:
     """Build the policy, on the config's device."""
     with _at(config, "policy"):
@@ -195,17 +211,19 @@ def trainer(
     """Build the trainer."""
     t = config.trainer
     numbers = t.model_dump(exclude={"advantage", "objective", *_OBJECTIVE_KEYS})
-    return Trainer(
-        policy,
-        rewards,
-        prompts,
-        seed=config.seed,
-        advantage=advantage(config, rewards),
-        objective=objective(config),
-        trackers=config.run.trackers,
-        folder=folder,
-        **numbers,
-    )
+    advantage_function, loss = advantage(config, rewards), objective(config)
+    with _at_number(config):
+        return Trainer(
+            policy,
+            rewards,
+            prompts,
+            seed=config.seed,
+            advantage=advantage_function,
+            objective=loss,
+            trackers=config.run.trackers,
+            folder=folder,
+            **numbers,
+        )
 
 
 def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
@@ -230,7 +248,7 @@ def objective(config: RunConfig) -> Objective:
     """Build the objective."""
     t = config.trainer
     flat = {name: getattr(t, name) for name in _OBJECTIVE_KEYS if name in t.model_fields_set}
-    with _at(config, "trainer", "objective"):
+    with _at_number(config, fallback="objective"):
         built = _component("objective", t.objective, flat)
         if not isinstance(built, Objective):
             raise PluginError(
