@@ -116,6 +116,11 @@ def test_plugins_lists_them_and_nothing_is_broken(clean: Clean) -> None:
     assert {line[4] for line in lines} == {"ok"}
 
 
+def test_a_wheel_knows_what_is_not_installed(clean: Clean) -> None:
+    code = "from grpokit import registry; print(registry.remedy('reward', 'ssim'))"
+    assert "pip install 'grpokit[ssim]'" in clean.run("python", "-c", code)
+
+
 @pytest.mark.parametrize("name", ["shine", "word-play", "next-letter"])
 def test_check_passes(clean: Clean, name: str) -> None:
     said = clean.run("grpokit", "check", name)
