@@ -175,7 +175,10 @@ def _graded(climb: Climb, found: Sequence[Outcome]) -> str:
 
 @app.command()
 def schema() -> None:
-    """Print the JSON schema of a config, for editors."""
+    """Print the JSON schema of a config, for editors.
+
+    It holds every key with its type, default and meaning.
+    """
     from grpokit.config import schema
 
     print(schema.schema())

@@ -41,12 +41,14 @@ class Watcher:
         say: one line of news.
         start: the trainer is ready.
         step: a step is done.
+        evaluating: so many samples of held-out prompts are about to be drawn and scored.
         evaluated: held-out prompts were scored after so many steps.
     """
 
     say: Callable[[str], None] = lambda line: None
     start: Callable[[Trainer], None] = lambda trainer: None
     step: Callable[[StepReport], None] = lambda report: None
+    evaluating: Callable[[int], None] = lambda samples: None
     evaluated: Callable[[int, Evaluation], None] = lambda step, evaluation: None
 
 
@@ -141,6 +143,7 @@ def _train(
 
     def look() -> None:
         if held_out is not None and journal.last_evaluation != trainer.completed:
+            watcher.evaluating(len(held_out) * config.run.eval_samples)
             found = _evaluate(config, policy, terms, held_out)
             journal.evaluation(trainer.completed, found)
             watcher.evaluated(trainer.completed, found)

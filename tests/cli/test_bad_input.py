@@ -422,7 +422,8 @@ FUNCTIONS = {
     "a module that is missing inside a module": code(
         "rewards=[{use: 'bad_t:f'}]",
         "import nobody_has_this",
-        "needs the Python module 'nobody_has_this', which is not",
+        "needs the Python module 'nobody_has_this' (imported in ",
+        "/bad_t.py, line 1), which is not installed. Check the spelling",
     ),
 }
 
