@@ -44,17 +44,22 @@ def announced() -> dict[str, list[Plugin]]:
 
 
 def components() -> dict[str, dict[str, dict[str, str]]]:
-    """Kind -> name -> its distribution ("package") and the smallest extra that brings all that it needs."""
+    """Kind -> name -> its distribution ("package"), the smallest extra that brings all that it needs, and more.
+
+    A preset has the kind of output that its policy makes as well ("makes").
+    """
     specs = [(package, spec) for package, plugins in announced().items() for plugin in plugins for spec in plugin.specs]
     owners = {(spec.kind, spec.name): package for package, spec in specs}
     assert len(owners) == len(specs), "two of our plugins bring a component of the same kind and name"
     table: dict[str, dict[str, dict[str, str]]] = {}
     for (kind, name), package in sorted(owners.items()):
-        needed = {package}
+        needed, makes = {package}, {}
         if kind == "preset":
-            factory = next(spec.factory for _, spec in specs if (spec.kind, spec.name) == (kind, name))
-            needed |= {owners[used] for used in used_by(factory)}
-        table.setdefault(kind, {})[name] = {"package": package, "extra": extra_with(needed - {"grpokit"})}
+            used = used_by(next(spec.factory for _, spec in specs if (spec.kind, spec.name) == (kind, name)))
+            needed |= {owners[component] for component in used}
+            outputs = {spec.name: spec.makes for _, spec in specs if spec.kind == "policy"}
+            makes = {"makes": next(outputs[component] for used_kind, component in used if used_kind == "policy")}
+        table.setdefault(kind, {})[name] = {"package": package, "extra": extra_with(needed - {"grpokit"}), **makes}
     return table
 
 

@@ -29,8 +29,17 @@ def remedy(kind: str, name: str) -> str:
     return f" '{name}' comes with: pip install 'grpokit[{extra}]'" if extra else ""
 
 
+def preset_making(output: str) -> str:
+    """A preset of grpokit's own whose policy makes "image" or "text"; for examples.
+
+    >>> preset_making("text") in _table()["preset"]
+    True
+    """
+    return next(name for name, entry in _table()["preset"].items() if entry["makes"] == output)
+
+
 @functools.cache
 def _table() -> dict[str, dict[str, dict[str, str]]]:
-    """Kind -> name -> "package" and "extra"."""
+    """Kind -> name -> "package", "extra" and, for a preset, "makes"."""
     file = importlib.resources.files("grpokit.registry").joinpath("shipped.json")
     return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
