@@ -297,7 +297,7 @@ def parse(
 def resolved(config: BaseModel) -> dict[str, Any]:
     """The config as plain data, defaults included; `parse` reads it back to the same config.
 
-    A null is kept where it was given, since it may stand for something else than the default.
+    A null that the config sets is kept, since it may mean something else than the default.
     """
 
     def plain(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """Finds plugins through the entry-point group `grpokit`, and asks them what they offer.
 
-A broken plugin never stops the others: its error is kept, shown by `grpokit plugins` and repeated where a name is
-not found. `GRPOKIT_STRICT=1` turns it into an error at once. Every plugin gets a pluggy manager of its own, so that
-one hook that raises concerns one plugin.
+A broken plugin never stops the others. Its error is recorded, `grpokit plugins` shows it, and so does the message about
+an unknown name. `GRPOKIT_STRICT=1` turns it into an error at once. Every plugin has its own pluggy manager, so a hook
+that raises concerns one plugin.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def plugins() -> tuple[Plugin, ...]:
 
 
 def load(entry: importlib.metadata.EntryPoint) -> Plugin:
-    """Import a plugin's module and collect its specs; whatever fails is kept as the plugin's `error`."""
+    """Import a plugin's module and collect its specs; whatever fails becomes the plugin's `error`."""
     plugin = Plugin(name=entry.name)
     if entry.dist is not None:
         plugin.package, plugin.version = entry.dist.name, entry.dist.version
