@@ -152,7 +152,7 @@ def evaluate(
     try:
         _, held_out = build.prompts(config)
         if held_out is None:
-            raise UsageError("The config names no held-out prompts: set data.eval_prompts or data.eval_fraction.")
+            raise UsageError("The config names no held-out prompts: give data.eval_prompts or data.eval_fraction.")
         policy, prompts = build.policy(config), held_out[:limit]
         per_prompt = count or config.run.eval_samples
         for label, place in (("before", None), ("after", folder)):
