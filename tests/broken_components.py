@@ -124,7 +124,7 @@ class CountsFromTheEnd(After):
         return replace(
             rollout,
             trace=replace(rollout.trace, per_row={"tokens": tokens, "behind": behind}),
-            old=rollout.old.cut(steps=slice(0, longest)),
+            old=rollout.old.select(decisions=slice(0, longest)),
             mask=rollout.mask[:, :longest],
         )
 

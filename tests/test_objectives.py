@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpokit import Decisions, UsageError, objectives
-from grpokit.objectives import clipped, gaussian_logprobs, grpo, kl_divergence, log_ratio, reduction_weights
+from grpokit.flow import gaussian_logprobs
+from grpokit.objectives import GRPO, kl_divergence, log_ratio, reduction_weights
+from tiny_policies import OBJECTIVES_BY_NAME
 
 GOLDEN = json.loads((Path(__file__).parent / "golden/losses.json").read_text())
 FIXTURE = GOLDEN["fixture"]
@@ -27,7 +29,7 @@ def build(case: dict) -> objectives.Objective:
         options["ratio_cap"] = case["epsilon_high"]
     elif case["loss"] != "sapo":
         options |= {"clip_range": FIXTURE["epsilon"], "clip_range_high": case.get("epsilon_high")}
-    return getattr(objectives, case["loss"])(**options)
+    return OBJECTIVES_BY_NAME[case["loss"]](**options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -50,7 +52,7 @@ def test_golden(case: dict, dtype: torch.dtype) -> None:
 
 
 def test_golden_clip_fractions() -> None:
-    stats = grpo()(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK).stats
+    stats = GRPO()(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK).stats
     want = GOLDEN["meta"]["clip_fractions"]
     low, high = (stats[name][MASK].double().mean().item() for name in ("clip_low", "clip_high"))
     assert (low, high, low + high) == pytest.approx((want["low"], want["high"], want["total"]), abs=1e-6)
@@ -59,7 +61,7 @@ def test_golden_clip_fractions() -> None:
 def surrogate(ratio: float, advantage: float, **options: float) -> tuple[float, float]:
     """Value and derivative by the log-prob of `clipped` at one decision."""
     new = torch.tensor([[math.log(ratio)]], dtype=torch.float64, requires_grad=True)
-    value = clipped(new.exp(), torch.tensor([[advantage]], dtype=torch.float64), **options).value.sum()
+    value = GRPO(**options).surrogate(new.exp(), torch.tensor([[advantage]], dtype=torch.float64), new).value.sum()
     value.backward()
     return value.item(), new.grad.item()
 
@@ -84,14 +86,14 @@ def test_dual_clip_by_hand() -> None:
     assert surrogate(5.0, -2.0, dual_clip=3.0) == pytest.approx((6.0, 0.0))
     assert surrogate(2.0, -2.0, dual_clip=3.0) == pytest.approx((4.0, 4.0))
     assert surrogate(5.0, 2.0, dual_clip=3.0) == surrogate(5.0, 2.0)
-    with pytest.raises(UsageError, match="dual_clip must be greater than 1"):
+    with pytest.raises(UsageError, match=r"dual_clip must be above 1, or None, got 0\.5\. dual_clip: c > 1"):
         surrogate(1.0, 1.0, dual_clip=0.5)
 
 
 def test_cispo_cap_keeps_a_gradient() -> None:
     # r = e^2 = 7.39 is cut to 5, but the decision keeps the slope -5 A
     new = torch.tensor([[-1.0]], dtype=torch.float64, requires_grad=True)
-    found = objectives.cispo(ratio_cap=5.0)(
+    found = objectives.CISPO(ratio_cap=5.0)(
         Decisions(logprobs=new),
         Decisions(logprobs=new.detach() - 2),
         torch.tensor([0.5]).double(),
@@ -168,13 +170,13 @@ def test_per_dimension_ratio_of_gaussian_steps() -> None:
 
 def test_entropy_bonus_by_hand() -> None:
     entropy = torch.full_like(NEW, 0.7).requires_grad_()
-    plain = grpo()(Decisions(logprobs=NEW, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
-    bonus = grpo(entropy_coef=0.1)(Decisions(logprobs=NEW, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
+    plain = GRPO()(Decisions(logprobs=NEW, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
+    bonus = GRPO(entropy_coef=0.1)(Decisions(logprobs=NEW, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
     assert torch.allclose(plain.value - bonus.value, 0.07 * MASK.double())
     bonus.value.sum().backward()
     assert torch.equal(entropy.grad, -0.1 * MASK.double())
     with pytest.raises(UsageError, match="gives no entropy"):
-        grpo(entropy_coef=0.1)(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK)
+        GRPO(entropy_coef=0.1)(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK)
 
 
 def test_reductions_by_hand() -> None:
@@ -191,7 +193,7 @@ def test_reductions_by_hand() -> None:
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"])
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_nan_under_the_mask_changes_nothing(name: str, poison: float) -> None:
-    objective = getattr(objectives, name)(kl_coef=0.1, entropy_coef=0.1)
+    objective = OBJECTIVES_BY_NAME[name](kl_coef=0.1, entropy_coef=0.1)
     results = []
     for value in (0.0, poison):
         views = []
@@ -221,7 +223,7 @@ def test_gaussian_kl_never_touches_masked_steps() -> None:
 @pytest.mark.parametrize("name", ["grpo", "dapo", "cispo", "sapo", "gspo"])
 def test_a_ratio_beyond_all_bounds_stays_finite(name: str) -> None:
     new = torch.tensor([[0.0]], requires_grad=True)
-    objective = getattr(objectives, name)(kl_coef=0.1)
+    objective = OBJECTIVES_BY_NAME[name](kl_coef=0.1)
     for advantage in (1.0, -1.0, 0.0):
         far = Decisions(logprobs=torch.tensor([[-95.0]]))
         found = objective(Decisions(logprobs=new), far, torch.tensor([advantage]), torch.ones(1, 1).bool(), far)
@@ -233,16 +235,16 @@ def test_a_ratio_beyond_all_bounds_stays_finite(name: str) -> None:
 def test_entropy_without_a_coefficient_is_only_measured() -> None:
     entropy = torch.full_like(NEW, 0.7).requires_grad_()
     new = NEW.clone().requires_grad_()
-    found = grpo()(Decisions(logprobs=new, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
+    found = GRPO()(Decisions(logprobs=new, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
     found.value.sum().backward()
     assert entropy.grad is None
     assert found.stats["entropy"][MASK].mean() == pytest.approx(0.7)
 
 
 def test_reference_is_required_only_with_kl() -> None:
-    assert not grpo().needs_reference
+    assert not GRPO().needs_reference
     with pytest.raises(UsageError, match=r"kl_coef is 0\.1"):
-        grpo(kl_coef=0.1)(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK)
+        GRPO(kl_coef=0.1)(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK)
 
 
 logs = st.floats(-3, 0, width=32)
@@ -255,7 +257,7 @@ def test_on_policy_gradient_is_minus_advantage_over_n(values: list[list[float]],
     n = len(values)
     a = torch.tensor(data.draw(st.lists(st.floats(-3, 3), min_size=n, max_size=n)), dtype=torch.float64)
     mask = torch.ones(n, 3).bool()
-    found = objectives.dapo()(Decisions(logprobs=new), Decisions(logprobs=new.detach()), a, mask)
+    found = objectives.DAPO()(Decisions(logprobs=new), Decisions(logprobs=new.detach()), a, mask)
     (found.value * reduction_weights(mask, "token_mean", max_decisions=3)).sum().backward()
     assert torch.allclose(new.grad, (-a / (3 * n))[:, None].expand(n, 3), atol=1e-12)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer.core import TyperCommand
 
 from grpokit.errors import UsageError
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 _USUAL = (
     "trainer.steps",
@@ -66,12 +63,11 @@ def _hint(option: str) -> str:
 
 
 def _described(key: str) -> str:
-    """A key's meaning and default, as the config's model declares them."""
+    """A key's meaning and default, as the config's schema has them."""
     from grpokit.config.schema import RunConfig
 
     group, _, name = key.rpartition(".")
     model: Any = RunConfig.model_fields[group].annotation if group else RunConfig
-    field: FieldInfo = model.model_fields[name]
-    default = field.get_default(call_default_factory=True)
-    shown = "" if default in (None, []) else f"default {default}"
-    return "; ".join(part for part in (field.description or "", shown) if part)
+    meaning = model.model_json_schema()["properties"][name].get("description", "").rstrip(".")
+    default = model.model_fields[name].get_default(call_default_factory=True)
+    return "; ".join(part for part in (meaning, "" if default in (None, []) else f"default {default}") if part)

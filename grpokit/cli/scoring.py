@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import typer
 
 from grpokit.cli.app import app, console, parse_parameters
 from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworded
+from grpokit.files import replacing
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -85,19 +87,24 @@ def score(
             say=lambda line: print(line, file=sys.stderr),
         )
         tally = score_files.Tally()
-        first: list[Row] = []
+        scored: list[Row] = []
         with _written(out) as write, _bar() as bar:
             task = bar.add_task("scoring", total=len(entries))
             for row in rows:
                 tally.add(row)
-                first += [row] if len(first) <= _FEW else []
-                line = json.dumps(row.as_json(weighted=weighted), ensure_ascii=False)
-                line = line.encode(errors="backslashreplace").decode()  # half a surrogate pair as its JSON escape
-                write(line)
-                if as_json:
-                    print(line)
+                scored += [row] if weighted or len(scored) <= _FEW else []
+                write(_line(row))
+                if as_json and not weighted:
+                    print(_line(row))
                 bar.update(task, advance=1)
-    _print_tables(first if len(entries) <= _FEW and not as_json else [], tally, weighted=weighted, aside=as_json)
+    totals = tally.totals() if weighted else []
+    if weighted:  # a row's total is known once all rows are scored
+        values = iter(totals)
+        lines = [_line(row, total=math.nan if row.problem else next(values)) for row in scored]
+        _rewrite(out, lines)
+        for line in lines if as_json else ():
+            print(line)
+    _print_tables(scored if len(entries) <= _FEW and not as_json else [], tally, weighted=weighted, aside=as_json)
     if out is not None:
         print(f"scores: {out}", file=sys.stderr if as_json else sys.stdout)
     unused = "" if settings is None else _unused(settings, pairs)
@@ -216,6 +223,17 @@ def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
         file.close()
 
 
+def _line(row: Row, *, total: float | None = None) -> str:
+    """A row as a line of JSON; half a surrogate pair, which UTF-8 cannot hold, stands there as its JSON escape."""
+    return json.dumps(row.as_json(total=total), ensure_ascii=False).encode(errors="backslashreplace").decode()
+
+
+def _rewrite(out: Path | None, lines: Sequence[str]) -> None:
+    if out is not None:
+        with _writing(out), replacing(out) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
 @contextmanager
 def _writing(out: Path) -> Iterator[None]:
     try:
@@ -246,8 +264,9 @@ def _print_tables(rows: Sequence[Row], tally: Tally, *, weighted: bool, aside: b
         for name in columns:
             table.add_column(Text(name), justify="right", no_wrap=True)
         table.add_column("prompt")
+        totals = iter(tally.totals())
         for row in rows:
-            values = {**row.scores, "reward": row.reward}
+            values = {**row.scores, "reward": math.nan if row.problem else next(totals)}
             unread = "missing" if row.entry.missing else "unreadable"
             cells = [Text(unread if row.problem else _shown(values[name])) for name in columns]
             table.add_row(Text(row.entry.where), *cells, Text(row.entry.text))

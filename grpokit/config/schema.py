@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
     ValidationError,
+    create_model,
     field_validator,
     model_validator,
 )
@@ -26,33 +26,58 @@ from pydantic_core import PydanticCustomError
 from grpokit.config.mistakes import TWO_SOURCES, explain
 from grpokit.config.overrides import apply
 from grpokit.config.yaml_source import Source, read
-from grpokit.errors import ConfigError, nearest, one_line, shown
+from grpokit.errors import ConfigError, UsageError, nearest, one_line, shown
+from grpokit.settings import (
+    ClipSettings,
+    Count,
+    ObjectiveSettings,
+    RewardSettings,
+    SeedSettings,
+    Total,
+    TrainerSettings,
+    Whole,
+    meanings,
+)
 
-
-def _whole(value: Any) -> Any:
-    """`1e3` and `2.0` are whole numbers too."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _device(value: Any) -> Any:
-    if value == "gpu":
-        raise ValueError("a GPU is called 'cuda' here")
-    return value
-
-
-_Size = Annotated[int, BeforeValidator(_whole), Field(le=1_000_000)]
-_Total = Annotated[int, BeforeValidator(_whole), Field(le=1_000_000_000)]
 _Text = Annotated[str, Field(min_length=1, max_length=1000)]
 _Tracker = Literal[  # accelerate's, which is too heavy to be asked
     "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
 ]
 
 
-class _Strict(BaseModel):
+class _Base(BaseModel):
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, data: Any) -> Any:
+        """`1e3` and `2.0` are whole numbers too."""
+        if not isinstance(data, dict):
+            return data
+        whole = {name for name, field in cls.model_fields.items() if _takes_whole_numbers(field.annotation)}
+        return {
+            key: int(value) if key in whole and isinstance(value, float) and value.is_integer() else value
+            for key, value in data.items()
+        }
+
+
+def _takes_whole_numbers(annotation: Any) -> bool:
+    return annotation is int or any(_takes_whole_numbers(part) for part in get_args(annotation))
+
+
+class _Strict(_Base):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Component(BaseModel):
+def _described_by(*settings: type) -> Callable[[dict[str, Any]], None]:
+    """Gives the keys of a schema the meanings that these dataclasses declare."""
+
+    def describe(schema: dict[str, Any]) -> None:
+        for name, text in (item for kind in settings for item in meanings(kind).items()):
+            schema["properties"].get(name, {}).setdefault("description", text)
+
+    return describe
+
+
+class Component(_Base):
     """`use: name` and the component's own flat parameters beside it."""
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -65,23 +90,17 @@ class Component(BaseModel):
         return dict(self.model_extra or {})
 
 
-class RewardConfig(Component):
+class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no dataclass itself, so frozen or not
     """A reward in the mix; keys beside these go to its factory."""
 
-    weight: float = Field(
-        default=1.0, allow_inf_nan=False, description="factor in the weighted sum; 0: a monitor, measured only"
+    model_config = ConfigDict(
+        extra="allow", strict=True, allow_inf_nan=False, json_schema_extra=_described_by(RewardSettings)
     )
-    every: _Total = Field(default=1, ge=1, description="a monitor is measured in the first of so many steps")
+
     name: _Text | None = Field(default=None, description="its name in metrics; by default what `use` says")
-    on_error: Literal["stop", "skip"] = Field(default="stop", description="what an exception does")
-    skip_limit: float = Field(
-        default=0.5, ge=0, le=1, description="with on_error: skip, the largest share of rows that may be lost to it"
-    )
-    workers: Annotated[int, BeforeValidator(_whole)] = Field(
-        default=0, ge=0, le=256, description="processes that it runs in; 0: the run's own"
-    )
+    workers: int = Field(default=0, ge=0, le=256, description="processes that it runs in; 0: the run's own")
     reward_timeout: float | None = Field(
-        default=None, gt=0, le=86_400, allow_inf_nan=False, description="with workers, seconds that a call may take"
+        default=None, gt=0, le=86_400, description="with workers, seconds that a call may take"
     )
 
     @model_validator(mode="after")
@@ -150,45 +169,45 @@ class DataConfig(_Strict):
         return self
 
 
-class TrainerConfig(_Strict):
-    """The numbers of `grpokit.Trainer`, and the parameters of the advantage and the objective."""
+OBJECTIVE_KEYS: dict[str, Any] = {
+    name: hint
+    for kind in (ObjectiveSettings, ClipSettings)
+    for name, hint in get_type_hints(kind, include_extras=True).items()
+}
+if TYPE_CHECKING:
+    _FlatObjective = _Strict
+else:
+    _FlatObjective = create_model(  # a key that is not given leaves the objective's own default
+        "_FlatObjective", __base__=_Strict, **{name: (hint | None, None) for name, hint in OBJECTIVE_KEYS.items()}
+    )
 
-    steps: _Total = Field(default=200, ge=1)
-    prompts_per_step: _Size = Field(default=4, ge=1)
-    group_size: _Size = Field(default=8, ge=2)
-    micro_batch_size: _Size = Field(default=8, ge=1)
-    rollout_batch_size: _Size | None = Field(default=None, ge=1, description="the most rows drawn at a time; null: all")
-    updates_per_rollout: _Size = Field(default=1, ge=1, description="passes over a rollout")
-    minibatches: _Size = Field(default=1, ge=1, description="optimizer steps per pass")
-    learning_rate: float = Field(default=5e-6, gt=0)
-    warmup_steps: _Total = Field(default=0, ge=0)
-    schedule: Literal["constant", "cosine"] = "constant"
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float | None = Field(default=1.0, gt=0)
-    mixed_precision: Literal["no", "bf16", "fp16"] = "no"
-    device: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(_device)] = "auto"
+
+class TrainerConfig(_FlatObjective, TrainerSettings):
+    """The knobs of `grpokit.Trainer`, and those of the advantage and the objective."""
+
+    model_config = ConfigDict(json_schema_extra=_described_by(TrainerSettings, ObjectiveSettings, ClipSettings))
+
     advantage: _Text | Component = "group"
     objective: _Text | Component = "grpo"
-    ratio: Literal["token", "sequence"] | None = None
-    clip_range: float | None = Field(default=None, gt=0)
-    clip_range_high: float | None = Field(default=None, gt=0)
-    kl: Literal["k1", "k2", "k3", "gaussian"] | None = None
-    kl_coef: float | None = Field(default=None, ge=0)
-    entropy_coef: float | None = None
-    max_logprob_diff: float | None = Field(
-        default=None,
-        gt=0,
-        description="largest mean difference of rollout and training log-probs, in nats; null: by precision",
-    )
-    max_zero_std_steps: _Total | None = Field(
-        default=20, ge=1, description="steps in a row in which no group has any spread, before the run stops"
-    )
+
+    @property
+    def flat_objective(self) -> dict[str, Any]:
+        """The objective's knobs that stand beside the trainer's."""
+        return {name: getattr(self, name) for name in OBJECTIVE_KEYS if name in self.model_fields_set}
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _the_name_of_a_gpu(cls, device: Any) -> Any:
+        if device == "gpu":
+            raise ValueError("a GPU is called 'cuda' here")
+        return device
 
     @model_validator(mode="after")
-    def _rows_that_fit(self) -> TrainerConfig:
-        rows = self.prompts_per_step * self.group_size
-        if rows > 10_000_000:
-            raise ValueError(f"prompts_per_step x group_size must be at most 10,000,000 rows, got {rows:,}")
+    def _numbers_that_fit_together(self) -> TrainerConfig:
+        try:
+            self.check_shares()
+        except UsageError as error:
+            raise ValueError(str(error).rstrip(".")) from error
         return self
 
 
@@ -196,14 +215,14 @@ class RunSettings(_Strict):
     """What a run leaves behind."""
 
     dir: _Text | None = Field(default=None, description="the run folder; by default runs/<config's name>")
-    save_every: _Total = Field(default=0, ge=0, description="checkpoint every n steps; 0: only at the end")
-    keep_last: _Total | None = Field(default=3, ge=1, description="how many step checkpoints to keep; null: all")
+    save_every: Whole = Field(default=0, description="checkpoint every n steps; 0: only at the end")
+    keep_last: Total | None = Field(default=3, description="how many step checkpoints to keep; null: all")
     best: _Text | None = Field(default=None, description="a held-out score; its best checkpoint is kept as well")
     record: bool = Field(default=False, description="keep every rollout in rollouts/, for rescore and redraw")
-    eval_every: _Total = Field(default=0, ge=0, description="evaluate every n steps; 0: only before and after")
-    eval_samples: _Size = Field(default=1, ge=1, description="samples per held-out prompt")
+    eval_every: Whole = Field(default=0, description="evaluate every n steps; 0: only before and after")
+    eval_samples: Count = Field(default=1, description="samples per held-out prompt")
     trackers: list[_Tracker] = Field(default_factory=list, description="tensorboard, wandb, mlflow, ...")
-    threads: _Size | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
+    threads: int | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
 
     @model_validator(mode="after")
     def _a_folder_of_its_own(self) -> RunSettings:
@@ -215,10 +234,9 @@ class RunSettings(_Strict):
         return self
 
 
-class RunConfig(_Strict):
+class RunConfig(_Strict, SeedSettings):
     """A whole run."""
 
-    seed: Annotated[int, BeforeValidator(_whole)] = Field(default=42, ge=-(2**63), lt=2**63)
     policy: Component
     data: DataConfig
     rewards: list[RewardConfig] = Field(min_length=1)

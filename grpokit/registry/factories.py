@@ -6,6 +6,7 @@ that it accepts; what it raises, and what it cannot import, become one `PluginEr
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -133,6 +134,8 @@ _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a factory's parameters; none where they cannot be resolved here."""
     try:
+        if dataclasses.is_dataclass(target):  # whose fields may be declared in several modules
+            return get_type_hints(target)
         return get_type_hints(target.__init__ if inspect.isclass(target) else target)
     except (NameError, TypeError, AttributeError):  # of names that are imported for type checkers only
         return {}

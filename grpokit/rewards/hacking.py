@@ -32,7 +32,7 @@ def too_seldom(terms: Sequence[RewardTerm], steps: int) -> list[str]:
     ]
 
 
-class Hacking:
+class RewardHacking:
     """Holds the trained rewards against the monitors, step by step."""
 
     def __init__(self) -> None:

@@ -14,39 +14,32 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from grpokit.advantages import totals
 from grpokit.errors import RewardError, UsageError, counted, reworded
 from grpokit.rewards.validation import checked
 from grpokit.rewards.worker_pool import Pending, PooledReward, by_group, in_words
+from grpokit.settings import RewardSettings
 from grpokit.types import Sample
 
 Reward: TypeAlias = Callable[[Sequence[Sample]], Sequence[float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardTerm:
-    """A reward with its name and its weight in the mix.
+class RewardTerm(RewardSettings):
+    """A reward with its name and its part in the mix.
 
     Attributes:
         name: the column's name in metrics.
         reward: the callable.
-        weight: what it is multiplied by in the weighted sum. With 0 the reward is a monitor: it is measured and never
-            trained on.
-        every: a monitor is measured in the first of so many training steps.
-        on_error: "stop", or "skip": an exception makes its rows unscored.
-        skip_limit: with "skip", the largest share of rows that may be lost to exceptions before it stops all the same.
     """
 
     name: str
     reward: Reward
-    weight: float = 1.0
-    every: int = 1
-    on_error: Literal["stop", "skip"] = "stop"
-    skip_limit: float = 0.5
 
     @property
     def monitor(self) -> bool:
@@ -65,6 +58,7 @@ class Scores:
     Attributes:
         matrix: [B, R] fp64, NaN where a reward could not score.
         weights: [R] fp64; 0 for a monitor.
+        groups: [B] int64 group ids.
         names: R names.
         seconds: R wall-clock seconds.
         failed: R counts of rows that were lost to exceptions and skipped.
@@ -74,6 +68,7 @@ class Scores:
 
     matrix: Tensor
     weights: Tensor
+    groups: Tensor
     names: Sequence[str]
     seconds: Sequence[float]
     failed: Sequence[int]
@@ -87,6 +82,7 @@ class Scores:
         return Scores(
             matrix=self.matrix[:, kept],
             weights=self.weights[kept],
+            groups=self.groups,
             names=[self.names[i] for i in kept],
             seconds=[self.seconds[i] for i in kept],
             failed=[self.failed[i] for i in kept],
@@ -95,20 +91,9 @@ class Scores:
         )
 
     @property
-    def total(self) -> Tensor:
-        """[B] weighted sum of what each row got; NaN for a row that no reward scored but monitors.
-
-        A score that is missing counts as that reward's mean over the other rows, not as 0.
-        """
-        return weighted_sum(self.matrix, self.weights)
-
-
-def weighted_sum(matrix: Tensor, weights: Tensor) -> Tensor:
-    """Scores [B, R] and weights [R] -> [B], with missing scores as in `Scores.total`."""
-    matrix, weights = matrix[:, weights != 0], weights[weights != 0]
-    means = matrix.nanmean(0).nan_to_num(nan=0.0)
-    total = (torch.where(matrix.isnan(), means, matrix) * weights.to(matrix)).sum(-1)
-    return torch.where(matrix.isnan().all(-1), torch.nan, total)
+    def totals(self) -> Tensor:
+        """[B] each row's weighted sum (see `grpokit.advantages.totals`)."""
+        return totals(self.matrix, self.weights, self.groups)
 
 
 def as_terms(rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward]) -> list[RewardTerm]:
@@ -173,6 +158,7 @@ def score(terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int |
     return Scores(
         matrix=torch.tensor([c.values for c in columns], dtype=torch.float64).T.contiguous(),
         weights=torch.tensor([t.weight for t in terms], dtype=torch.float64),
+        groups=torch.tensor([sample.group for sample in samples], dtype=torch.int64),
         names=[t.name for t in terms],
         seconds=[c.seconds for c in columns],
         failed=[c.lost for c in columns],

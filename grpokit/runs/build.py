@@ -23,6 +23,7 @@ from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
+from grpokit.settings import RewardSettings, TrainerSettings, meanings
 from grpokit.trainer import Trainer
 from grpokit.training import devices
 from grpokit.types import Prompt
@@ -35,22 +36,6 @@ def _at(config: RunConfig, *path: str | int) -> Iterator[None]:
         yield
     except UsageError as error:
         raise reworded(error, f"{config.place(*path)}{error}") from error
-
-
-@contextmanager
-def _at_number(config: RunConfig, fallback: str = "") -> Iterator[None]:
-    """An error in here that begins with the name of a trainer's key begins with the place of that key, too.
-
-    Args:
-        config: the run.
-        fallback: the trainer's key whose place stands before any other error; empty: none does.
-    """
-    try:
-        yield
-    except UsageError as error:
-        first = re.match(r"\w*", str(error))
-        name = first[0] if first and first[0] in config.trainer.model_fields_set else fallback
-        raise reworded(error, f"{config.place('trainer', name) if name else ''}{error}") from error
 
 
 def policy(config: RunConfig) -> Policy:
@@ -106,10 +91,7 @@ def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None
     return RewardTerm(
         name=reward.name or reward.use.rpartition(":")[2],
         reward=built,
-        weight=reward.weight,
-        every=reward.every,
-        on_error=reward.on_error,
-        skip_limit=reward.skip_limit,
+        **{name: getattr(reward, name) for name in meanings(RewardSettings)},
     )
 
 
@@ -209,21 +191,17 @@ def trainer(
     config: RunConfig, policy: Policy, rewards: list[RewardTerm], prompts: Sequence[Prompt], folder: Path
 ) -> Trainer:
     """Build the trainer."""
-    t = config.trainer
-    numbers = t.model_dump(exclude={"advantage", "objective", *_OBJECTIVE_KEYS})
-    advantage_function, loss = advantage(config, rewards), objective(config)
-    with _at_number(config):
-        return Trainer(
-            policy,
-            rewards,
-            prompts,
-            seed=config.seed,
-            advantage=advantage_function,
-            objective=loss,
-            trackers=config.run.trackers,
-            folder=folder,
-            **numbers,
-        )
+    return Trainer(
+        policy,
+        rewards,
+        prompts,
+        seed=config.seed,
+        advantage=advantage(config, rewards),
+        objective=objective(config),
+        trackers=config.run.trackers,
+        folder=folder,
+        **{name: getattr(config.trainer, name) for name in meanings(TrainerSettings)},
+    )
 
 
 def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
@@ -241,15 +219,11 @@ def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
     return built
 
 
-_OBJECTIVE_KEYS = ("ratio", "clip_range", "clip_range_high", "kl", "kl_coef", "entropy_coef")
-
-
 def objective(config: RunConfig) -> Objective:
     """Build the objective."""
     t = config.trainer
-    flat = {name: getattr(t, name) for name in _OBJECTIVE_KEYS if name in t.model_fields_set}
-    with _at_number(config, fallback="objective"):
-        built = _component("objective", t.objective, flat)
+    with _at(config, "trainer", "objective"):
+        built = _component("objective", t.objective, t.flat_objective)
         if not isinstance(built, Objective):
             raise PluginError(
                 f"The objective '{t.objective if isinstance(t.objective, str) else t.objective.use}' gave something of "

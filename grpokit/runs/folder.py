@@ -31,7 +31,6 @@ from grpokit.errors import RunError, UsageError
 from grpokit.evaluation.held_out import Evaluation
 from grpokit.images import Drawable
 from grpokit.report import listed, read_journal
-from grpokit.rewards.scoring import weighted_sum
 from grpokit.types import Sample, StepReport
 
 SHOWN_SAMPLES = 16
@@ -243,16 +242,11 @@ class Journal:
         others = [sign * row[name] for row in earlier if row["step"] > 0 and row.get(name) is not None]
         return last["step"] > 0 and last[name] is not None and sign * last[name] > max(others, default=-math.inf)
 
-    def groups(self, done: StepReport, weights: Sequence[float]) -> None:
-        """Keep the samples of a step's best and worst group, by their mean weighted reward.
-
-        Args:
-            done: the step.
-            weights: R, of the rewards.
-        """
-        total = weighted_sum(done.rewards, torch.tensor(weights, dtype=torch.float64))
+    def groups(self, done: StepReport) -> None:
+        """Keep the samples of a step's best and worst group, by the mean of their totals."""
+        totals = done.totals
         ids = done.rollout.groups.cpu()
-        means = {group: float(total[ids == group].nanmean()) for group in ids.unique().tolist()}
+        means = {group: float(totals[ids == group].nanmean()) for group in ids.unique().tolist()}
         ranked = sorted((g for g, mean in means.items() if not math.isnan(mean)), key=means.__getitem__)
         mask, advantages = done.rollout.mask.cpu(), done.advantages.cpu()
         if advantages.dim() == 2:  # [B, T] -> [B], over real decisions
@@ -264,7 +258,7 @@ class Journal:
                 "group": group,
                 **_write_output(folder, i, done.rollout.samples[i]),
                 "scores": _finite(dict(zip(done.reward_names, done.rewards[i].tolist(), strict=True))),
-                "reward": _number(float(total[i])),
+                "reward": _number(float(totals[i])),
                 "advantage": float(advantages[i]),
             }
             for place, chosen in (("best", ranked[-1:]), ("worst", ranked[:-1][:1]))
@@ -291,7 +285,7 @@ def save_samples(folder: Path, found: Evaluation, *, most: int = SHOWN_SAMPLES) 
         turn.append(seen[sample.group])
         seen[sample.group] += 1
     chosen = sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
-    totals = found.scores.total.tolist()
+    totals = found.scores.totals.tolist()
     rows = []
     for i in chosen:
         scores = _finite(dict(zip(found.scores.names, found.scores.matrix[i].tolist(), strict=True)))

@@ -150,7 +150,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         start=start,
         recorded=kept is not None,
         parts=parts,
-        changes=[(what, *pair) for what, pair in _changes(run, kept, trainer.device).items()],
+        changes=[(what, *pair) for what, pair in _changes(run, kept, trainer.accelerator.device).items()],
     )
 
 

@@ -27,7 +27,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grpokit.errors import RunError, UsageError
-from grpokit.rewards.scoring import weighted_sum
 from grpokit.types import StepReport
 
 FORMAT = 1
@@ -114,7 +113,7 @@ def conditions(device: torch.device) -> dict[str, Any]:
     }
 
 
-def write(run: Path, done: StepReport, weights: Sequence[float]) -> Path:
+def write(run: Path, done: StepReport) -> Path:
     """Record a step, replacing an earlier record of it; returns its folder.
 
     The folder gets its name once all of it is written, so a killed process leaves no half of a record.
@@ -122,7 +121,6 @@ def write(run: Path, done: StepReport, weights: Sequence[float]) -> Path:
     Args:
         run: the run folder.
         done: the step.
-        weights: R weights of the rewards, for the column `reward`.
 
     Raises:
         UsageError: pyarrow is missing, or a picture has a mode that cannot be kept exactly.
@@ -135,7 +133,7 @@ def write(run: Path, done: StepReport, weights: Sequence[float]) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         kept = {"format": FORMAT, "conditions": conditions(done.rollout.old.logprobs.device)}
-        table = arrow.table(_columns(arrow, temporary, done, weights), metadata={"grpokit": json.dumps(kept)})
+        table = arrow.table(_columns(arrow, temporary, done), metadata={"grpokit": json.dumps(kept)})
         parquet.write_table(table, temporary / SAMPLES, write_page_checksum=True)
         save_file(tensors(done), temporary / TRACE)
         shutil.rmtree(folder, ignore_errors=True)
@@ -230,7 +228,7 @@ def identity(output: Any) -> tuple[Any, ...]:
     return kind, text, None if values is None else (values.shape, values.tobytes())
 
 
-def _columns(arrow: Any, folder: Path, done: StepReport, weights: Sequence[float]) -> dict[str, Any]:
+def _columns(arrow: Any, folder: Path, done: StepReport) -> dict[str, Any]:
     """The columns of `samples.parquet`; pictures are written into `folder`."""
     rollout, samples = done.rollout, done.rollout.samples
     groups, mask = rollout.groups.tolist(), rollout.mask.cpu()
@@ -255,7 +253,7 @@ def _columns(arrow: Any, folder: Path, done: StepReport, weights: Sequence[float
     }
     for name, column in zip(done.reward_names, rewards.T, strict=True):
         columns[f"rewards/{name}"] = _floats(arrow, column)
-    columns["reward"] = _floats(arrow, weighted_sum(rewards, torch.tensor(weights, dtype=torch.float64)))
+    columns["reward"] = _floats(arrow, done.totals)
     columns["advantage"] = _floats(arrow, advantages)
     if each is not None:
         columns["advantages"] = _lists(arrow, each)

@@ -191,9 +191,9 @@ def _train(
             done = trainer.step()
             journal.step(done)
             if config.run.record:
-                rollout_record.write(folder, done, [term.weight for term in terms])
+                rollout_record.write(folder, done)
             if done.step in (1, trainer.steps) or (every and done.step % every == 0) or trainer.converged:
-                journal.groups(done, [term.weight for term in terms])
+                journal.groups(done)
             watcher.step(done)
             _tell(watcher, "grpokit_step_end", report=done)
             if every and done.step % every == 0:
@@ -299,13 +299,13 @@ def _left(error: Exception, folder: Path, journal: Journal, trainer: Trainer, sa
     last, here = checkpoint.latest(kept), kept / f"step_{trainer.completed:06d}"
     go_on = f"{remedy} go on from {last} with --resume" if last else "start anew with --overwrite"
     try:
-        if trainer.torn or journal.last_step != trainer.completed:
+        if trainer.updates.incomplete or journal.last_step != trainer.completed:
             left = f"This state was not saved: {go_on}"  # half an update, or a step that would be a gap in the journal
-        elif here == last and (trainer.updates_done or not checkpoint.read_state(here).get("updates_done")):
+        elif here == last and (trainer.updates.done or not checkpoint.read_state(here).get("updates_done")):
             left = f"The state after step {trainer.completed} is saved in {here}; {remedy} go on with --resume"
-        elif trainer.updates_done:
+        elif trainer.updates.done:
             left = (
-                f"The weights after {trainer.updates_done} of {trainer.updates_per_step} updates of step "
+                f"The weights after {trainer.updates.done} of {trainer.updates_per_step} updates of step "
                 f"{trainer.completed + 1} are saved in {save()}; {remedy} go on with --resume, which draws that step "
                 "anew"
             )

@@ -23,8 +23,8 @@ from torch import Tensor
 from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError
 from grpokit.policy import Policy
 
-FORMAT = 2
-STATE, OPTIMIZER, PROBE = "state.json", "optimizer.safetensors", "probe.safetensors"
+FORMAT = 3
+STATE, OPTIMIZER, PARTS = "state.json", "optimizer.safetensors", "parts.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +35,17 @@ class Loaded:
         step: completed steps.
         state: the plain data given to `save`.
         optimizer: what the optimizer's `load_state_dict` takes.
-        probe: the tensors given to `save`.
+        tensors: those given to `save`.
     """
 
     step: int
     state: Mapping[str, Any]
     optimizer: dict[str, Any]
-    probe: dict[str, Tensor]
+    tensors: dict[str, Tensor]
 
 
 def save(
-    folder: Path, *, policy: Policy, optimizer: Any, state: Mapping[str, Any], probe: Mapping[str, Tensor]
+    folder: Path, *, policy: Policy, optimizer: Any, state: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
     """Write a checkpoint, replacing one of the same name; `folder` appears only once all of it is on disk.
 
@@ -54,7 +54,7 @@ def save(
         policy: writes its own weights, into `folder/policy`.
         optimizer: a torch optimizer that knows its parameters' names.
         state: plain data; `step` is the number of completed steps.
-        probe: tensors for a later check; no file where there is none.
+        tensors: of the trainer's parts; no file where there is none.
 
     Raises:
         UsageError: the folder holds something else than a checkpoint.
@@ -69,11 +69,11 @@ def save(
         shutil.rmtree(temporary, ignore_errors=True)
         (temporary / "policy").mkdir(parents=True)
         _save_policy(temporary / "policy", policy)
-        tensors, numbers = _split(optimizer.state_dict()["state"])
-        save_file(tensors, temporary / OPTIMIZER)
-        if probe:
-            save_file({name: x.detach().cpu().contiguous() for name, x in probe.items()}, temporary / PROBE)
-        kept = {"parameters": _parameters(optimizer), "tensors": sorted(tensors), "optimizer": numbers}
+        moments, numbers = _split(optimizer.state_dict()["state"])
+        save_file(moments, temporary / OPTIMIZER)
+        if tensors:
+            save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, temporary / PARTS)
+        kept = {"parameters": _parameters(optimizer), "tensors": sorted(moments), "optimizer": numbers}
         text = json.dumps({"format": FORMAT, **state, **kept})
         (temporary / STATE).write_text(text, encoding="utf-8")
         _flush(temporary)
@@ -104,7 +104,7 @@ def read(folder: Path, *, optimizer: Any) -> Loaded:
         CheckpointError: something is missing, torn, of another policy, or from a newer grpokit.
     """
     state = read_state(folder)
-    if state["format"] < FORMAT:  # it kept no names
+    if state["format"] < FORMAT:  # it kept other things
         raise CheckpointError(
             f"The checkpoint {folder} was written by an earlier state of grpokit, and training cannot go on from it. "
             "Start anew in another run.dir; `grpokit sample` and `grpokit evaluate` still take it."
@@ -125,20 +125,22 @@ def read(folder: Path, *, optimizer: Any) -> Loaded:
         )
     place = _place(folder)
     try:
-        tensors = load_file(place / OPTIMIZER)
-        probe = load_file(place / PROBE) if (place / PROBE).is_file() else {}
+        moments = load_file(place / OPTIMIZER)
+        tensors = load_file(place / PARTS) if (place / PARTS).is_file() else {}
     except (OSError, SafetensorError) as error:
         raise _damaged(folder, f"{error}") from error
     try:
-        found = _join(tensors, state["optimizer"])
-        lost = [name for name in state["tensors"] if name not in tensors]
+        found = _join(moments, state["optimizer"])
+        lost = [name for name in state["tensors"] if name not in moments]
     except (KeyError, ValueError, TypeError) as error:
         raise _damaged(folder, f"the optimizer's numbers in {STATE} are not what was saved ({error})") from error
     if lost:
         raise _damaged(folder, f"{OPTIMIZER} lacks {_few(lost)}")
     index = {name: i for i, name in enumerate(ours)}
     found = {index[name]: found[i] for i, name in enumerate(theirs) if i in found}  # by name: the order may be another
-    return Loaded(step=state["step"], state=state, optimizer={**optimizer.state_dict(), "state": found}, probe=probe)
+    return Loaded(
+        step=state["step"], state=state, optimizer={**optimizer.state_dict(), "state": found}, tensors=tensors
+    )
 
 
 def load_policy(folder: Path, policy: Policy) -> None:

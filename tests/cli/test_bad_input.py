@@ -488,7 +488,7 @@ COMPONENTS = {
     ),
     "minibatches that do not divide": change(
         "trainer.minibatches=3",
-        "error: override 'trainer.minibatches=3': trainer.minibatches: minibatches=3 does not divide",
+        "error: c.yaml, line 4, with override 'trainer.minibatches=3': trainer: minibatches=3 does not divide",
     ),
 }
 

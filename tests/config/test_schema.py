@@ -48,7 +48,11 @@ def test_a_components_other_keys_go_to_its_factory() -> None:
 
 
 MISTAKES = {
-    "a GPU by another name": (GOOD + "trainer: {device: gpu}\n", 4, ["trainer.device: a GPU is called 'cuda' here"]),
+    "a GPU by another name": (
+        GOOD + "trainer: {device: gpu}\n",
+        4,
+        ["trainer.device: a GPU is called 'cuda' here"],
+    ),
     "unknown key": (
         GOOD + "trainer:\n  steps: 1\n  stepz: 3\n",
         6,

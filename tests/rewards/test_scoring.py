@@ -69,7 +69,7 @@ def test_matrix() -> None:
     assert scores.matrix.tolist() == [[1, 7], [3, 7], [2, 9]]
     assert (scores.matrix.dtype, scores.matrix.is_contiguous()) == (torch.float64, True)
     assert (scores.weights.tolist(), scores.names, scores.failed) == ([0.5, -2.0], ["length", "group"], [False, False])
-    assert scores.total.tolist() == [0.5 - 14, 1.5 - 14, 1 - 18]
+    assert scores.totals.tolist() == [0.5 - 14, 1.5 - 14, 1 - 18]
     assert len(scores.seconds) == 2
     assert all(s >= 0 for s in scores.seconds)
 
@@ -118,8 +118,8 @@ def test_nan_is_unscored(nan: Any) -> None:
     terms = as_terms({"a": says([1.0, nan, nan]), "b": says([nan, 10.0, nan])})
     scores = score(terms, samples(*"abc"))
     assert scores.matrix.isnan().tolist() == [[False, True], [True, False], [True, True]]
-    assert scores.total[:2].tolist() == [11, 11]  # the missing score counts as the reward's mean, not as 0
-    assert scores.total[2].isnan()
+    assert scores.totals[:2].tolist() == [11, 11]  # the missing score counts as the reward's mean, not as 0
+    assert scores.totals[2].isnan()
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_skipped_exception_leaves_rows_unscored() -> None:
     assert re.search(r"'broken' raised ValueError .* it left 2 rows unscored\.$", scores.notes[0])
     assert scores.matrix[:, 0].isnan().all()
     assert scores.matrix[:, 1].tolist() == [1, 3]
-    assert scores.total.tolist() == [1, 3]
+    assert scores.totals.tolist() == [1, 3]
     with_it = group(scores.matrix, scores.weights, torch.zeros(2, dtype=torch.int64))
     without = group(scores.matrix[:, 1:], scores.weights[1:], torch.zeros(2, dtype=torch.int64))
     assert with_it.tolist() == without.tolist()

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grpokit.objectives import gaussian_logprobs, grpo
+from grpokit.flow import gaussian_logprobs
+from grpokit.objectives import GRPO
 from grpokit.policy import METHODS, Policy, missing_methods
 from grpokit.testing.check import expect
 from grpokit.testing.policy.case import Case, all_logprobs, gap, parameters, perturb, views
@@ -97,8 +98,8 @@ def _loss(policy: Policy, rollout: Rollout) -> float:
     advantages = torch.linspace(-1, 1, rollout.rows)
     total = 0.0
     for steps, new in views(policy, rollout):
-        old, mask = rollout.old.cut(steps=steps), rollout.mask[:, steps]
-        total += float(grpo()(new, old, advantages.to(old.logprobs), mask).value.detach().sum())
+        old, mask = rollout.old.select(decisions=steps), rollout.mask[:, steps]
+        total += float(GRPO()(new, old, advantages.to(old.logprobs), mask).value.detach().sum())
     return total
 
 

@@ -7,7 +7,7 @@ import torch
 from grpokit.errors import RunError
 from grpokit.testing.check import expect, expect_untouched, random_states, seed_random_states
 from grpokit.testing.policy.case import Case, all_logprobs, gap, same_decisions, same_output
-from grpokit.training.rollout_calls import draws, join
+from grpokit.training.rollout_calls import calls, concatenate_rollouts
 from grpokit.types import Rollout, Seeds
 
 
@@ -110,11 +110,11 @@ def joined(case: Case) -> None:
     with torch.no_grad():
         parts = [
             policy.rollout(case.prompts[draw.prompts], draw.group_size, seeds=draw.seeds)
-            for draw in draws(seeds, case.group_size, 1)
+            for draw in calls(seeds, case.group_size, 1)
         ]
     cause = "a trace that knows the size of its batch; give it one size, or let it grow at the end of axis 1"
     try:
-        whole = join(parts)
+        whole = concatenate_rollouts(parts)
     except RunError as error:
         expect(False, "rows drawn one by one that can be joined to a rollout", str(error), cause)
     for row, part in enumerate(parts):
