@@ -97,7 +97,7 @@ def test_run_folder(finished: Path) -> None:
         *(f"groups/step_00000{n}/samples.jsonl" for n in (1, 2, 4, 5)),
         *(
             f"checkpoints/step_000005/{name}"
-            for name in ("state.json", "optimizer.safetensors", "probe.safetensors", "policy/net.safetensors")
+            for name in ("state.json", "optimizer.safetensors", "parts.safetensors", "policy/net.safetensors")
         ),
     }
     versions = json.loads((finished / "out/versions.json").read_text())
