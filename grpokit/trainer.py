@@ -19,7 +19,7 @@ from torch import Tensor
 from grpokit import advantages as advantage_functions
 from grpokit import settings
 from grpokit.advantages import AdvantageFn
-from grpokit.data import as_prompts, prompt_indices
+from grpokit.data import as_prompts, check_prompts, prompt_indices
 from grpokit.errors import GrpokitError, UsageError
 from grpokit.objectives import GRPO, Objective, reduction_weights
 from grpokit.policy import Policy
@@ -77,6 +77,7 @@ class Trainer(TrainerSettings, SeedSettings):
     ) -> None:
         self.terms, self.train_prompts = as_terms(rewards), as_prompts(prompts)
         self._check()
+        check_prompts(self.policy, self.train_prompts)
         self.accelerator = make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
         parameters = trainable(self.policy, self.accelerator.device)
         self.updates = Updates(parameters, self, self.accelerator)

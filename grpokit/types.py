@@ -220,3 +220,10 @@ class StepReport:
     advantages: Tensor
     prompts: Sequence[int] = ()
     warnings: Sequence[str] = ()
+
+    def row_advantages(self) -> Tensor:
+        """[B] fp64 on the CPU: a row's advantage, or its mean over the row's decisions where each has its own."""
+        advantages, mask = self.advantages.detach().cpu().double(), self.rollout.mask.cpu()
+        if advantages.dim() == 1:
+            return advantages
+        return advantages.masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)  # [B, T] -> [B]

@@ -32,18 +32,18 @@ MAY_IMPORT = {
     "advantages": "errors group_statistics",
     "objectives": "errors settings types",
     "flow": "errors types",
-    "data": "errors types images sampling",
+    "data": "errors types images sampling policy",
     "registry": "errors",
     "builtin": "errors types images registry",  # what a third party may import, and no more
     "config": "errors settings registry",
     "scaffold": "errors registry",
     "rewards": "errors settings types advantages registry",
-    "training": "errors settings types sampling policy advantages objectives rewards",
+    "training": "errors files settings types sampling policy advantages objectives rewards",
     "trainer": "errors settings types sampling policy advantages objectives data rewards training",
     "evaluation": "errors types images sampling policy advantages data registry rewards training",
-    "report": "errors images config evaluation",
-    "runs": "errors files settings types images policy advantages objectives data registry config rewards training "
-    "trainer evaluation report",
+    "report": "errors files images config evaluation",
+    "runs": "errors files settings types images sampling policy advantages objectives data registry config rewards "
+    "training trainer evaluation report",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
     "cli": "errors files types images data registry config scaffold rewards training trainer evaluation report runs "
     "testing",

@@ -102,7 +102,7 @@ def sample(
     """
     config, policy = _load_policy(source, overrides)
     from grpokit.evaluation.held_out import draw
-    from grpokit.runs import build, folder
+    from grpokit.runs import build, journal
 
     chosen = given_prompts(prompt, prompts)
     if os.path.isfile(out):
@@ -121,7 +121,7 @@ def sample(
         mixed_precision=config.trainer.mixed_precision,
     )
     try:
-        folder.save_outputs(out, samples)
+        journal.save_outputs(out, samples)
     except RunError as error:
         raise UsageError(
             f"The samples cannot be written to {out}: {error.__cause__}. Choose another folder with --out."

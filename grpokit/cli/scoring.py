@@ -59,6 +59,9 @@ def score(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the summary goes to stderr.")] = False,
+    max_pixels: Annotated[
+        int | None, typer.Option("--max-pixels", min=1, help="Refuse pictures with more pixels; by default 36 million.")
+    ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples in memory at a time.")] = 32,
 ) -> None:
     """Score pictures or texts in files, without training."""
@@ -68,10 +71,20 @@ def score(
         raise UsageError(f"{out} {kind}. Choose another with --out{more}")
     settings = _settings(reward or [], config, words or [])
     from grpokit.evaluation import sample_files, score_files
+    from grpokit.images import MAX_PIXELS
 
     weighted = settings is not None
     pairs = _pairs(settings, prompts, targets=targets, sources=sources)
-    entries = sample_files.find(path, prompt=prompt, prompts=prompts, target=target, source=source, **pairs)
+    entries = sample_files.find(
+        path,
+        prompt=prompt,
+        prompts=prompts,
+        target=target,
+        source=source,
+        max_pixels=max_pixels or (settings and settings.data.max_pixels) or MAX_PIXELS,
+        targets=pairs["targets"],
+        sources=pairs["sources"],
+    )
     if prompts is not None or not (path / sample_files.SAMPLES).is_file():
         _say_what_is_passed_over(path)
     read = [path, path / sample_files.SAMPLES, prompts, target, source, *(entry.output for entry in entries)]

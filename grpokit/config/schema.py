@@ -142,6 +142,9 @@ class DataConfig(_Strict):
     eval_jsonl: _Text | None = Field(default=None, description="held-out prompts, as `jsonl`")
     eval_split: _Text | None = Field(default=None, description="the dataset's split of held-out prompts")
     eval_fraction: float | None = Field(default=None, gt=0, lt=1, description="share of the prompts to hold out")
+    max_pixels: Total | None = Field(
+        default=None, ge=1, description="a picture with more pixels is refused; null: grpokit's limit, 36 million"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
@@ -152,6 +155,8 @@ class DataConfig(_Strict):
                 "give exactly one of prompts, jsonl, dataset and use; got {sources}",
                 {"sources": " and ".join(sources) or "none"},
             )
+        if self.use is not None and self.max_pixels is not None:
+            raise ValueError("'max_pixels' goes with prompts, jsonl and dataset; a function opens its own pictures")
         unknown = next(iter(self.model_extra or {}), None)
         if unknown and self.use is None:
             raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")

@@ -262,9 +262,8 @@ DATA_FILES = {
     "a prompts file with NUL bytes": prompts(b"one\nt\0w\0o\0\n", "p.txt, line 2, holds a NUL byte", "UTF-16?"),
     "prompts that the policy cannot read": Bad(
         ["train", "c.yaml", "policy={use: toy-lm}"],
-        ["toy-lm reads sums of two two-digit numbers such as '47+32'; 'hello' has", "correct the input, then go on"],
-        {"prompts.txt": "hello\n"},
-        leaves=True,
+        ["prompts.txt, line 2: toy-lm reads sums of two two-digit numbers such as '47+32'; 'hello' has"],
+        {"prompts.txt": "47+32\nhello\n"},
     ),
     "a line that is no JSON": jsonl("{prompt: 1}", "data.jsonl: p.jsonl, line 2: not JSON (Expecting", "at column 2"),
     "a line that is a list": jsonl("[1]", "p.jsonl, line 2: expected an object like {\"prompt\": ...}, got '[1]'"),
@@ -306,10 +305,10 @@ DATA_FILES = {
     "a target cut off in its header": prompts("1\n", "t/1.png cannot be read as a", files={"t/1.png": PICTURE[:20]}),
     "a target without pixels": prompts("1\n", "t/1.png cannot be read as a picture", files={"t/1.png": png(0, 5)}),
     "a target of 400 million pixels": prompts(
-        "1\n", "t/1.png cannot be read as a picture: Image size (400000000", files={"t/1.png": png(20_000, 20_000)}
+        "1\n", "p.txt, line 1: t/1.png has more pixels than Pillow opens", files={"t/1.png": png(20_000, 20_000)}
     ),
     "a target of 100 million pixels": prompts(
-        "1\n", "t/1.png cannot be read as a picture: Image size (100000000", files={"t/1.png": png(10_000, 10_000)}
+        "1\n", "t/1.png has 10,000 x 10,000 = 100,000,000 pixels; the limit", files={"t/1.png": png(10_000, 10_000)}
     ),
     "a target cut off in its body": Bad(
         ["train", "c.yaml", "data={prompts: p.txt, targets: t}"],
@@ -561,7 +560,7 @@ OPTIONS = {
 FAILED_RUNS = {
     "a reward's own kind of error in the run": Bad(
         ["train", "c.yaml", "rewards=[{use: 'bad_x:f'}]"],
-        ["Reward 'f': scale.txt, line 7: no number\n", "; correct the input, then go on with --resume."],
+        ["Reward 'f': scale.txt, line 7: no number\n", "; correct the input, then go on with --resume (and --force, "],
         {"bad_x.py": f"{OWN}def f(samples):\n    raise Own('scale.txt', 7)"},
         leaves=True,
     ),

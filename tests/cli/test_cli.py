@@ -89,6 +89,7 @@ def test_run_folder(finished: Path) -> None:
     assert found == {
         "config.yaml",
         "versions.json",
+        "data.json",
         "metrics.jsonl",
         "eval.jsonl",
         "report.html",
@@ -592,7 +593,7 @@ def test_a_picture_that_breaks_later_loses_no_step(call: Call, tmp_path: Path) -
     assert done.code == 2
     assert f"error: pictures.jsonl, line {third}: {third}.png cannot be read as a picture: image file is tr" in done.err
     assert (
-        "The state after step 2 is saved in out/checkpoints/step_000002; correct the input, then go on with --resume."
+        "The state after step 2 is saved in out/checkpoints/step_000002; correct the input, then go on with --resume "
         in done.err
     )
 

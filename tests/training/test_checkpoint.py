@@ -20,38 +20,19 @@ from safetensors.torch import load_file
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError
 from grpokit.config import schema
 from grpokit.runs import train as run
-from grpokit.runs.folder import Journal, claimed, locked
+from grpokit.runs.folder import claimed, locked
+from grpokit.runs.journal import Journal
 from grpokit.training import checkpoint
 from grpokit.training.updates import Updates
+from small_runs import STEPS, rows, train, write_prompts
 from switched import Switch, Switched, reward
-
-STEPS = 6
 
 
 @pytest.fixture(autouse=True)
 def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Switch.off()
     monkeypatch.chdir(tmp_path)
-    lines = "".join(json.dumps({"prompt": str(i)}) + "\n" for i in range(1, 9))
-    (tmp_path / "prompts.jsonl").write_text(lines)
-
-
-def train(folder: str, *, resume: bool = False, force: bool = False, **changes: Any) -> run.Result:
-    settings: dict[str, Any] = {
-        "policy": {"use": "switched:Switched"},
-        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "prompts.jsonl"},
-        "rewards": [{"use": "switched:reward", "name": "digits"}],
-        "trainer": {"steps": STEPS, "prompts_per_step": 2, "group_size": 4, "learning_rate": 0.02, "device": "cpu"},
-        "run": {"dir": folder, "threads": 1},
-    }
-    for key, value in changes.items():
-        part, _, name = key.partition("__")
-        settings[part][name] = value
-    return run.train(schema.parse(json.dumps(settings), "test", []), resume=resume, force=force)
-
-
-def rows(path: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+    write_prompts([str(i) for i in range(1, 9)])
 
 
 def kept(folder: str) -> list[str]:
