@@ -18,40 +18,63 @@ if TYPE_CHECKING:
     from grpokit.testing import Check, Ladder, Outcome
 
 
+_WIDE = 100  # columns from which on a table has room for what a component does
+
+
 @app.command()
 def plugins() -> None:
     """List what is installed: policies, rewards, presets.
 
-    Also advantages and objectives; each with the package that brings it, and what is broken.
+    Also advantages and objectives; each with the package that brings it, and what is broken or ambiguous.
     """
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
     from grpokit import registry
 
-    found = registry.plugins()
-    table = Table(box=None, pad_edge=False)
-    for title in ("kind", "name", "package", "version", "state"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("what it does")  # the only one that a narrow terminal breaks
-
-    def row(kind: str, name: str, plugin: registry.Plugin, state: str, text: str) -> None:
-        cells = (kind, name, plugin.package, plugin.version)  # as Text: a plugin's own brackets are no markup
-        table.add_row(*map(Text, cells), Text(state, style="" if state == "ok" else "red"), Text(text))
-
-    for kind in ("policy", "reward", "preset", "advantage", "objective"):
-        for plugin, spec in registry.installed(kind):
-            row(kind, spec.name, plugin, "ok", spec.summary)
-    for plugin in found:
-        if plugin.error:
-            row("plugin", plugin.name, plugin, "broken", "see below")
-        elif not plugin.specs:
-            row("plugin", plugin.name, plugin, "ok", "watches runs")
+    rows = list(_plugin_rows())
     out = console()
-    out.print(table)
-    for plugin in found:
+    if out.width >= _WIDE:
+        table = Table(box=None, pad_edge=False)
+        for title in ("kind", "name", "package", "version", "state"):
+            table.add_column(title, no_wrap=True)
+        table.add_column("what it does")
+        for *names, state, summary in rows:  # as Text: a plugin's own brackets are no markup
+            table.add_row(*map(Text, names), Text(state, style=_STYLES.get(state, "")), Text(summary))
+        out.print(table)
+    else:
+        kind_width, name_width = (max(len(row[i]) for row in rows) for i in (0, 1))
+        for kind, name, package, version, state, summary in rows:
+            start = f"{kind:<{kind_width}}  {name:<{name_width}}  {package} {version}  "
+            line = Text(start).append(state, style=_STYLES.get(state, ""))
+            out.print(line, soft_wrap=True)
+            out.print(Padding(Text(summary), (0, 0, 0, kind_width + 2)))
+    for clash in registry.clashes():
+        choices = " or ".join(f"'{name}' (of {package})" for name, package in clash.choices.items())
+        out.print(f"The {clash.kind} name '{clash.name}' is ambiguous: write {choices}.", markup=False, soft_wrap=True)
+    for plugin in registry.plugins():
         if plugin.error:
             out.print(f"{plugin.name}: {plugin.error}", markup=False, soft_wrap=True)
+
+
+_STYLES = {"ambiguous": "yellow", "broken": "red"}
+
+
+def _plugin_rows() -> Iterator[tuple[str, str, str, str, str, str]]:
+    """Kind, name, package, version, state and summary of everything that plugins bring."""
+    from grpokit import registry
+
+    ambiguous = {(clash.kind, clash.name) for clash in registry.clashes()}
+    for kind in ("policy", "reward", "preset", "advantage", "objective"):
+        for plugin, spec in registry.installed(kind):
+            state = "ambiguous" if (kind, spec.name) in ambiguous else "ok"
+            yield kind, spec.name, plugin.package, plugin.version, state, spec.summary
+    for plugin in registry.plugins():
+        if plugin.error:
+            yield "plugin", plugin.name, plugin.package, plugin.version, "broken", "see below"
+        elif not plugin.specs:
+            yield "plugin", plugin.name, plugin.package, plugin.version, "ok", "watches runs"
 
 
 @app.command()
@@ -185,7 +208,10 @@ def _report(ladder: Ladder, results: Sequence[Outcome]) -> str:
 
 @app.command()
 def schema() -> None:
-    """Print the JSON schema of a config, for editors."""
+    """Print the JSON schema of a config, for editors.
+
+    It holds every key with its type, default and meaning.
+    """
     from grpokit.config import schema
 
     print(schema.schema())

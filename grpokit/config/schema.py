@@ -1,17 +1,16 @@
-"""A run's config: YAML with overrides, validated, with errors that name the line and the nearest key.
+"""A run's config: its keys with their types, defaults and bounds, and how it is read from YAML with overrides.
 
-The file says what to build and with which flat parameters; building is for `grpokit.runs.build`, which asks the config
-for the place of what turned out wrong. A value of the wrong type is refused, never converted.
+The config names what to build, with flat parameters. `grpokit.runs.build` builds it, and asks the config for the place
+of a key that turns out wrong. A value of the wrong type is refused, never converted.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -22,9 +21,12 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
-from grpokit.config.yaml_source import Source, parse_value, problem, read
-from grpokit.errors import ConfigError, UsageError, nearest, shown
+from grpokit.config.mistakes import TWO_SOURCES, explain
+from grpokit.config.overrides import apply
+from grpokit.config.yaml_source import Source, read
+from grpokit.errors import ConfigError, UsageError, nearest, one_line, shown
 from grpokit.settings import (
     ClipSettings,
     Count,
@@ -146,26 +148,29 @@ class DataConfig(_Strict):
 
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
-        given = [name for name in ("prompts", "jsonl", "dataset", "use") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(
-                "give exactly one of prompts, jsonl, dataset and use; "
-                + (f"got {', '.join(given)}" if given else "got none")
+        sources = [name for name in ("prompts", "jsonl", "dataset", "use") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            raise PydanticCustomError(
+                TWO_SOURCES,
+                "give exactly one of prompts, jsonl, dataset and use; got {sources}",
+                {"sources": " and ".join(sources) or "none"},
             )
         if self.use is not None and self.max_pixels is not None:
             raise ValueError("'max_pixels' goes with prompts, jsonl and dataset; a function opens its own pictures")
         unknown = next(iter(self.model_extra or {}), None)
         if unknown and self.use is None:
             raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")
-        held = [
+        kinds = [
             n for n in ("eval_prompts", "eval_jsonl", "eval_split", "eval_fraction") if getattr(self, n) is not None
         ]
-        if len(held) > 1:
-            raise ValueError(f"give one kind of held-out prompts; got {', '.join(held)}")
+        if len(kinds) > 1:
+            raise ValueError(
+                f"give one kind of held-out prompts; got {' and '.join(kinds)} (the value null takes a key out)"
+            )
         for owner, companions in _COMPANIONS.items():
-            lost = [n for n in companions if getattr(self, owner) is None and getattr(self, n)]
-            if lost:  # else it would be passed over in silence
-                raise ValueError(f"'{lost[0]}' goes with '{owner}', which is not given")
+            alone = [n for n in companions if getattr(self, owner) is None and getattr(self, n)]
+            if alone:  # without this check it would be ignored
+                raise ValueError(f"'{alone[0]}' goes with '{owner}', which is not set")
         return self
 
 
@@ -248,15 +253,15 @@ class RunConfig(_Strict, SeedSettings):
     def _something_to_train_on(cls, rewards: list[RewardConfig]) -> list[RewardConfig]:
         if not any(reward.weight for reward in rewards):
             raise ValueError(
-                "all rewards have the weight 0, so they are monitors, and none is left to train on; give at least one "
-                "another weight"
+                "every reward has the weight 0, so all are monitors and none is trained on; give at least one another "
+                "weight"
             )
         return rewards
 
     _source: Source | None = PrivateAttr(default=None)
 
     def place(self, *path: str | int) -> str:
-        """Where a key stands, as "run.yaml, line 4: rewards.1: " to begin a message with; empty where no file was read.
+        """Where a key stands, to begin a message with; empty for a config that was not read from text.
 
         >>> parse("policy: {use: p}\\ndata: {use: d}\\nrewards: [{use: r}]", "run.yaml").place("rewards", 0)
         'run.yaml, line 3: rewards.0: '
@@ -268,7 +273,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a config file and apply `key=value` overrides such as `trainer.steps=50` or `rewards.0.weight=1`.
 
     Raises:
-        ConfigError: the file is missing or no YAML, or the config is wrong; with file and line where there is one.
+        ConfigError: the file is missing or not YAML, or the config is wrong. The message names the file and, where
+            there is one, the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -277,22 +283,36 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     except IsADirectoryError as error:
         raise ConfigError(f"{path} is a folder; expected a config file.") from error
     except (OSError, ValueError) as error:  # the second: not UTF-8, or a name that no file can have
-        raise ConfigError(f"The config file {path} cannot be read as UTF-8 text: {error}.") from error
+        raise ConfigError(f"The config file {path} cannot be read as UTF-8 text: {one_line(error)}.") from error
     return parse(text, str(path), overrides)
 
 
-def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """As `load`, from YAML text; `name` stands for the file in messages."""
+def parse(
+    text: str, name: str, overrides: Sequence[str] = (), *, prepare: Callable[[dict[str, Any]], None] | None = None
+) -> RunConfig:
+    """As `load`, from YAML text.
+
+    Args:
+        text: the config.
+        name: stands for the file in messages.
+        overrides: `key=value` texts.
+        prepare: may change the plain data in place, before the overrides are applied.
+
+    Raises:
+        ConfigError: as in `load`.
+    """
     data, source = read(text, name)
     if not isinstance(data, dict):
         got = "an empty file" if data is None else shown(data)
         raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {got}.")
+    if prepare is not None:
+        prepare(data)
     for override in overrides:
-        _apply(data, override, source)
+        apply(data, override, source)
     try:
         config = RunConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(error, source)) from error
+        raise ConfigError(explain(error, source, RunConfig)) from error
     config._source = source
     return config
 
@@ -300,7 +320,7 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
 def resolved(config: BaseModel) -> dict[str, Any]:
     """The config as plain data, defaults included; `parse` reads it back to the same config.
 
-    A null is kept where it was given, since it may stand for something else than the default.
+    A null that the config sets is kept, since it may mean something else than the default.
     """
 
     def plain(value: Any) -> Any:
@@ -329,114 +349,3 @@ def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, A
 def schema() -> str:
     """The JSON schema of a config, for editors."""
     return json.dumps(RunConfig.model_json_schema(), indent=2)
-
-
-def _apply(data: dict[str, Any], override: str, source: Source) -> None:
-    key, equals, text = override.partition("=")
-    parts = key.split(".")
-    if not equals or not all(parts):
-        raise ConfigError(f"The override {shown(override)} is not of the form key=value, such as trainer.steps=50.")
-    try:
-        value = parse_value(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"The override {shown(override)} has a value that is not YAML ({problem(error)}). Put quotes round a text "
-            "with brackets, braces or a colon."
-        ) from error
-    path: list[str | int] = []
-    here: Any = data
-    for i, part in enumerate(parts):
-        last, group = i == len(parts) - 1, ".".join(parts[:i])
-        if isinstance(here, list):
-            if part not in map(str, range(len(here))):
-                expected = f"use a number from 0 to {len(here) - 1} for {shown(part)}" if here else "it has no entry"
-                raise ConfigError(f"The override {shown(override)}: {group} is a list of {len(here)}; {expected}.")
-            step: str | int = int(part)
-        elif isinstance(here, dict):
-            step = part
-            if not last and here.get(part) is None:  # not there, or nothing behind its colon
-                here[part] = {}
-        else:
-            raise ConfigError(f"The override {shown(override)}: {group} is a single value, not a group of keys.")
-        path.append(step)
-        if last:
-            here[step] = value
-            inside = [place for place in source.places if place[: len(path)] == tuple(path)]
-            for place in inside:  # what stood there is gone
-                del source.places[place]
-            source.places[tuple(path)] = f"override {shown(override)}"
-        else:
-            here = here[step]
-
-
-_EXPECTED = {  # pydantic's kinds of mistake, in our words; its own for any other
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "a text",
-    "list_type": "a list",
-    "dict_type": "a group of keys",
-    "model_type": "a group of keys",
-    "too_short": "at least {min_length}",
-    "string_too_short": "a text that is not empty",
-    "string_too_long": "at most {max_length} characters",
-    "string_unicode": "a text without half a surrogate pair",
-    "literal_error": "{expected}",
-    "greater_than": "more than {gt}",
-    "greater_than_equal": "at least {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "at most {le}",
-    "invalid_key": "a text as key",
-}
-
-
-def _explain(error: ValidationError, source: Source) -> str:
-    lines = []
-    for issue in error.errors():
-        got = issue["input"]
-        branch = next((p for p in issue["loc"][2:3] if p in ("str", "constrained-str", "Component")), None)
-        text = branch in ("str", "constrained-str")
-        if (text and isinstance(got, dict)) or (branch and issue["type"] == "model_type"):
-            continue  # a name or keys would do: only the mistakes of what it is meant to be are told
-        path = tuple(p for i, p in enumerate(issue["loc"]) if not (branch and i == 2) and p != "[key]")
-        where, key = source.place(path), ".".join(map(str, path))
-        if issue["type"] == "extra_forbidden":
-            known = _fields(path[:-1])
-            lines.append(
-                f"{where}: unknown key '{key}'{nearest(str(path[-1]), known)}. Known here: {', '.join(known)}."
-            )
-        elif issue["type"] == "missing":
-            lines.append(f"{where}: the key '{key}' is missing.")
-        elif issue["type"] == "value_error":
-            lines.append(f"{where}: {key or 'config'}: {issue['ctx']['error']}.")
-        else:
-            said = _EXPECTED.get(issue["type"])
-            context = {k: int(v) if isinstance(v, float) else v for k, v in issue.get("ctx", {}).items()}  # 0, not 0.0
-            expected = f"expected {said.format(**context)}" if said else issue["msg"][0].lower() + issue["msg"][1:]
-            remedy = "" if text else _remedy(issue["type"], key, got, context)
-            expected += " or keys with `use`" * text
-            lines.append(f"{where}: {key}: {expected}, got {shown(got)}{remedy}.")
-    return "\n".join(dict.fromkeys(lines))
-
-
-def _remedy(kind: str, key: str, got: Any, context: Mapping[str, Any]) -> str:
-    """What to do about a mistake, where its kind tells more than the expectation did."""
-    if kind in ("int_type", "float_type") and isinstance(got, str) and any(c.isdigit() for c in got):
-        return " (a text: write numbers as 10, 1.5 or 5e-6, without quotes, units or underscores)"
-    if kind == "string_type" and isinstance(got, (int, float)):
-        return " (put it in quotes)"
-    if kind == "model_type" and isinstance(got, str) and len(got) <= 80:
-        return f" (a component is named by `use`: {{use: {got}}})" if key != "data" else " (as in {prompts: ...})"
-    if kind == "list_type" and key == "rewards":
-        return " (as in [{use: ssim}, {use: ocr}])"
-    if kind == "literal_error" and isinstance(got, str):
-        return nearest(got, [name.strip("'") for name in context["expected"].replace(" or ", ", ").split(", ")])
-    return ""
-
-
-def _fields(path: tuple[str | int, ...]) -> list[str]:
-    model: Any = RunConfig
-    for part in path:
-        if isinstance(part, str):
-            model = {"trainer": TrainerConfig, "run": RunSettings, "data": DataConfig}.get(part, model)
-    return list(model.model_fields)

@@ -23,8 +23,8 @@ class Spec:
 
     Attributes:
         name: how configs call it; lower case with hyphens.
-        factory: "package.module:Name", imported on first use. A class is built with the config's parameters. What a
-            function does with them is said by each kind of spec.
+        factory: "package.module:Name", imported on first use. A class is built with the config's parameters. Each kind
+            of spec says what a function does with them.
         summary: one line for `grpokit plugins`.
         install: the exact command that brings missing dependencies, such as "pip install 'grpokit[ocr]'".
         api: the plugin interface that the spec was written for.
@@ -48,8 +48,8 @@ class RewardSpec(Spec):
         range: the lowest and highest score, None where there is no bound.
         per_sample: whether a sample's score is its own. False: it depends on its group (whole groups always come).
         examples: pairs (better, worse), for documentation and checks. Each side is a mapping with `output` and, where
-            the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For what is no plain data, such
-            as pictures: "package.module:function" of a function that takes nothing and returns such pairs.
+            the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For other than plain data, such
+            as pictures, name a function that takes no argument and returns such pairs: "package.module:function".
         expected_failures: checks of the conformance kit that it cannot pass by design -> why; they do not count as
             failed.
     """

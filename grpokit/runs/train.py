@@ -42,12 +42,14 @@ class Watcher:
         say: one line of news.
         start: the trainer is ready.
         step: a step is done.
+        evaluating: so many samples of held-out prompts are about to be drawn and scored.
         evaluated: held-out prompts were scored after so many steps.
     """
 
     say: Callable[[str], None] = lambda line: None
     start: Callable[[Trainer], None] = lambda trainer: None
     step: Callable[[StepReport], None] = lambda report: None
+    evaluating: Callable[[int], None] = lambda samples: None
     evaluated: Callable[[int, Evaluation], None] = lambda step, evaluation: None
 
 
@@ -145,6 +147,7 @@ def _train(
 
     def look(step: int) -> None:
         if held_out is not None and journal.last_evaluation != step:
+            watcher.evaluating(len(held_out) * config.run.eval_samples)
             evaluation = _evaluate(config, policy, terms, held_out)
             journal.evaluation(step, evaluation)
             watcher.evaluated(step, evaluation)
