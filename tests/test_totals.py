@@ -19,7 +19,7 @@ from grpokit.report.reading import Scored
 from grpokit.report.scores import changes
 from grpokit.rewards.scoring import score
 from grpokit.runs import rollout_record
-from grpokit.runs.folder import Journal
+from grpokit.runs.journal import Journal
 from tiny_policies import TinyTokens, digit_sum
 
 NAN = math.nan
