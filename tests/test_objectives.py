@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -101,6 +103,72 @@ def test_cispo_cap_keeps_a_gradient() -> None:
     )
     found.value.sum().backward()
     assert (found.value.item(), new.grad.item()) == pytest.approx((5 * 0.5 * 1.0, -2.5))
+
+
+def test_sapo_by_hand_in_fp64() -> None:
+    # r = 1.3: -(4 / tau) sigmoid(0.3 tau) A with tau 1.1 where A > 0 and 1.05 elsewhere; neither is a number of fp32
+    new, a = torch.full((1, 2), math.log(1.3), dtype=torch.float64), torch.tensor([[0.7, -0.7]], dtype=torch.float64)
+    old, mask = Decisions(logprobs=torch.zeros_like(new)), torch.ones(1, 2).bool()
+    value = OBJECTIVES_BY_NAME["sapo"](tau_pos=1.1, tau_neg=1.05)(Decisions(logprobs=new), old, a, mask).value
+    expected = [-4 / tau / (1 + math.exp(-0.3 * tau)) * x for tau, x in ((1.1, 0.7), (1.05, -0.7))]
+    assert value.tolist() == [pytest.approx(expected, rel=1e-14)]
+
+
+DEFAULTS = {
+    # (ratio, advantage) -> loss, and whether the clip acts, beside the edges of the ranges that the papers give
+    "grpo": [(1.25, 1, -1.2, True), (0.75, -1, 0.8, True)],
+    "dapo": [(1.25, 1, -1.25, False), (1.3, 1, -1.28, True), (0.75, -1, 0.8, True)],
+    "dr_grpo": [(1.25, 1, -1.2, True), (0.75, -1, 0.8, True)],
+    "gspo": [(1.00035, 1, -1.00035, False), (1.1, 1, -1.0004, True), (0.9, -1, 0.9997, True)],
+    "cispo": [(4.9, 1, 4.9, False), (5.1, 1, 5.0, True)],  # times -A log p, and log p is -1
+    "sapo": [(2, 1, -4 / (1 + math.exp(-1)), False), (2, -1, 4 / 1.05 / (1 + math.exp(-1.05)), False)],
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_published_defaults(name: str) -> None:
+    objective = OBJECTIVES_BY_NAME[name]()
+    new = Decisions(logprobs=torch.full((1, 1), -1.0, dtype=torch.float64))
+    for ratio, advantage, expected, clips in DEFAULTS[name]:
+        old = Decisions(logprobs=new.logprobs - math.log(ratio))
+        loss = objective(new, old, torch.tensor([advantage]).double(), torch.ones(1, 1).bool())
+        assert loss.value.item() == pytest.approx(expected, rel=1e-12)
+        assert bool(loss.stats["clip_low"] | loss.stats["clip_high"]) == clips
+    reduction = {"dapo": "token_mean", "cispo": "token_mean", "dr_grpo": "fixed_length"}.get(name, "sequence_mean")
+    assert objective.reduction == reduction
+
+
+OTHER = {
+    "ratio": "sequence",
+    "clip_range": 0.05,
+    "clip_range_high": 0.7,
+    "dual_clip": 1.1,
+    "ratio_cap": 1.1,
+    "tau_pos": 2.0,
+    "tau_neg": 3.0,
+    "reduction": "fixed_length",
+    "kl": "k1",
+    "kl_coef": 0.3,
+    "entropy_coef": 0.2,
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_every_keyword_of_an_objective_changes_its_loss(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    new, old, ref = (-torch.rand(3, 12, 4, generator=generator, dtype=torch.float64) * 2).unbind()
+    entropy, a = torch.full_like(new, 0.7), torch.tensor([1.0, -1, 2, -2, 0.5, -0.5] * 2).double()
+    mask = torch.arange(4) < torch.tensor([4, 3, 2, 4, 1, 4] * 2)[:, None]
+
+    def loss(**options: Any) -> float:
+        objective = OBJECTIVES_BY_NAME[name](**{"kl_coef": 0.1, **options})
+        found = objective(
+            Decisions(logprobs=new, entropy=entropy), Decisions(logprobs=old), a, mask, Decisions(logprobs=ref)
+        )
+        return float((found.value * reduction_weights(mask, objective.reduction, max_decisions=9)).sum())
+
+    for keyword in inspect.signature(OBJECTIVES_BY_NAME[name]).parameters:
+        assert abs(loss(**{keyword: OTHER[keyword]}) - loss()) > 1e-6, keyword
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from grpokit import (
     Decisions,
@@ -25,7 +26,7 @@ from grpokit import (
 )
 from grpokit.training.metrics import Stopwatch
 from grpokit.training.micro_batches import micro_batches, minibatch_rows
-from tiny_policies import OBJECTIVES_BY_NAME, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
+from tiny_policies import OBJECTIVES_BY_NAME, BatchesSeen, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
 
@@ -60,7 +61,7 @@ OBJECTIVES = {
     "grpo": {"kl_coef": 0.1, "entropy_coef": 0.01},
     "dapo": {"kl_coef": 0.1, "kl": "k2"},
     "dr_grpo": {"kl_coef": 0.1, "dual_clip": 3.0},
-    "gspo": {"clip_range": 0.2, "clip_range_high": 0.3, "kl_coef": 0.1},
+    "gspo": {"clip_range": 0.2, "clip_range_high": 0.3, "kl_coef": 0.1, "entropy_coef": 0.1},
     "cispo": {},
     "sapo": {},
 }
@@ -208,6 +209,7 @@ def test_rewards_meet_their_own_samples_and_groups() -> None:
 
     report = make(reward=spy, prompts=prompts, steps=3).step()
     assert report.rewards[:, 0].tolist() == [float(s.prompt.text) for s in seen]
+    assert [prompts[i] for i in report.prompts] == [s.prompt for s in seen[::8]]
     groups = report.rollout.groups.tolist()
     assert groups == [s.group for s in report.rollout.samples]
     assert [groups.count(g) for g in dict.fromkeys(groups)] == [8] * 4
@@ -281,6 +283,15 @@ def test_minibatches_share_out_whole_groups() -> None:
     assert len(orders) > 1
 
 
+def test_every_pass_and_step_has_minibatches_of_its_own() -> None:
+    policy = BatchesSeen()
+    trainer = make(policy, prompts_per_step=8, group_size=2, updates_per_rollout=2, minibatches=2)
+    prompts = [trainer.step().prompts for _ in range(2)]
+    assert prompts[0] != prompts[1]
+    first = [frozenset((batch % 8).tolist()) for batch in policy.batches[::2]]  # of each pass, counted in its rollout
+    assert len(first) == len(set(first)) == 4
+
+
 def test_each_minibatch_is_normalised_by_itself() -> None:
     trainer = make(TinyTokens(dtype=torch.float64), minibatches=2, max_grad_norm=None)
     seen = record_gradients(trainer)
@@ -295,6 +306,20 @@ def test_each_minibatch_is_normalised_by_itself() -> None:
     (per_row[rows].sum() / 16).backward()
     expected = torch.cat([p.grad.flatten() for p in policy.net.parameters()])
     assert (seen[0] - expected).norm() / expected.norm() < 1e-12
+
+
+def test_a_fixed_length_is_the_policys_and_not_the_rollouts() -> None:
+    """Rows that all end early are divided by the same number as long ones, whatever the width of the tensors."""
+
+    class Longer(TinyTokens):
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+            return replace(found, max_decisions=2 * found.max_decisions)
+
+    norms = [
+        make(policy, objective=objectives.DrGRPO()).step().metrics["grad_norm"] for policy in (TinyTokens(), Longer())
+    ]
+    assert norms[1] == pytest.approx(norms[0] / 2)
 
 
 def test_micro_batches_keep_groups_together() -> None:
@@ -697,6 +722,27 @@ def test_reward_errors_pass_through() -> None:
         ).step()
 
 
+def test_the_advantage_function_gets_rewards_with_their_weights_and_no_monitor() -> None:
+    calls = []
+
+    def spy(rewards, weights, groups):
+        calls.append((rewards, weights, groups))
+        return advantages.group(rewards, weights, groups)
+
+    terms = [
+        RewardTerm(name="watched", reward=lambda samples: [100.0 * len(s.output) for s in samples], weight=0, every=2),
+        RewardTerm(name="digits", reward=digit_sum, weight=2),
+        RewardTerm(name="short", reward=lambda samples: [-float(len(s.output)) for s in samples], weight=0.5),
+    ]
+    trainer = Trainer(TinyTokens(), terms, PROMPTS, advantage=spy, device="cpu")
+    report = trainer.step()
+    rewards, weights, groups = calls[-1]
+    assert torch.equal(rewards, report.rewards[:, 1:])
+    assert (weights.tolist(), groups.tolist()) == ([2, 0.5], report.rollout.groups.tolist())
+    assert report.metrics["reward"] == pytest.approx(float((rewards @ weights).mean()))
+    assert "rewards/watched/mean" in report.metrics.keys() - trainer.step().metrics.keys()  # it is not due in step 2
+
+
 def test_unscored_rows_are_counted_and_do_nothing() -> None:
     report = make(reward=lambda samples: [math.nan if i % 8 == 0 else i for i, _ in enumerate(samples)]).step()
     assert report.metrics["unscored_rows"] == 4
@@ -748,12 +794,35 @@ def test_bf16_uses_the_training_forwards_own_log_probs(updates: int) -> None:
     report = make(mixed_precision="bf16", updates_per_rollout=updates, learning_rate=1e-5).step()
     assert report.metrics["ratio/max"] == pytest.approx(1.0, abs=1e-6 if updates == 1 else 0.02)
     assert 0 <= report.metrics["logprob_diff/max"] < 0.1
+    far = make(mixed_precision="bf16", updates_per_rollout=updates, learning_rate=0.03).step()
+    assert (far.metrics["ratio/max"] > 1.1) == (updates > 1)  # the old ones stay those of before the first update
+
+
+def test_a_frozen_base_in_bf16_counts_as_low_precision() -> None:
+    """Trained in fp32 beside it, so nothing but its weights tells that sampling and scoring disagree a little."""
+
+    class HalfBase(TinyTokens):
+        def modules(self):
+            return {"net": self.net, "base": nn.Linear(2, 2).bfloat16().requires_grad_(False)}
+
+        def logprobs(self, rollout, steps):
+            found = super().logprobs(rollout, steps)
+            return replace(found, logprobs=found.logprobs + 0.01)
+
+    report = make(HalfBase()).step()
+    assert (report.metrics["ratio/min"], report.metrics["ratio/max"]) == (1, 1)
+    assert report.metrics["logprob_diff/mean"] == pytest.approx(0.01, rel=1e-3)
 
 
 def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    make(trackers=["tensorboard"], folder=tmp_path).step()
-    assert list(tmp_path.rglob("events.out.tfevents*"))
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trainer = make(trackers=["tensorboard"], folder=tmp_path)
+    rewards = [trainer.step().metrics["reward"] for _ in range(2)]
+    trainer.close()
+    (file,) = tmp_path.rglob("events.out.tfevents*")
+    written = events.EventAccumulator(str(file)).Reload().Scalars("reward")
+    assert [event.step for event in written] == [1, 2]
+    assert [event.value for event in written] == pytest.approx(rewards)
 
 
 @pytest.mark.gpu

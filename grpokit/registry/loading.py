@@ -20,7 +20,7 @@ import pluggy
 
 from grpokit.errors import GrpokitError, PluginError, nearest, shown
 from grpokit.registry import hookspecs
-from grpokit.registry.specs import API, AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec, Spec
+from grpokit.registry.specs import API, KINDS, AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec, Spec
 
 _SPEC_HOOKS: dict[str, type[Spec]] = {
     "grpokit_policies": PolicySpec,
@@ -141,6 +141,22 @@ def _check_spec(spec: Spec) -> None:
     for name, kind in (("summary", str), ("install", str), ("api", int)):
         if not isinstance(getattr(spec, name), kind):
             raise PluginError(f"{what}: {name} must be of type {kind.__name__}, got {shown(getattr(spec, name))}")
+    if isinstance(spec, RewardSpec):
+        if not isinstance(spec.accepts, (set, frozenset)) or not spec.accepts:
+            raise PluginError(f"{what}: accepts must be a set of kinds, such as {{'image'}}, got {shown(spec.accepts)}")
+        for output in sorted(spec.accepts, key=str):
+            _check_kind(f"{what}: accepts", output)
+    if isinstance(spec, PolicySpec):
+        _check_kind(f"{what}: makes", spec.makes)
+
+
+def _check_kind(what: str, kind: object) -> None:
+    """Refuse a kind of output that no other plugin can mean: a misspelt one would match nothing, silently."""
+    if kind not in KINDS and not (isinstance(kind, str) and all(kind.partition(":"))):
+        raise PluginError(
+            f"{what} names the kind of output {shown(kind)}{nearest(str(kind), KINDS)}; expected 'image' or 'text', or "
+            "for another kind the name of the plugin that makes it first, such as 'my-plugin:points'"
+        )
 
 
 def one_line(error: BaseException) -> str:

@@ -13,6 +13,9 @@ from typing import Any, ClassVar
 
 API = 1
 
+KINDS = ("image", "text")
+"""The kinds of output that all plugins share; another kind begins with the name of its plugin: "toy:points"."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
@@ -41,7 +44,7 @@ class RewardSpec(Spec):
     """A reward: a class whose instances score samples, or a function that does so itself.
 
     Attributes:
-        accepts: the kinds of output that it can score: "image", "text".
+        accepts: the kinds of output that it can score: "image", "text", or another such as "my-plugin:points".
         range: the lowest and highest score, None where there is no bound.
         per_sample: whether a sample's score is its own. False: it depends on its group (whole groups always come).
         examples: pairs (better, worse), for documentation and checks. Each side is a mapping with `output` and, where
@@ -65,7 +68,7 @@ class PolicySpec(Spec):
     """A policy: a class or function that returns one.
 
     Attributes:
-        makes: the kind of output: "image" or "text".
+        makes: the kind of output: "image", "text", or another such as "my-plugin:points".
     """
 
     kind: ClassVar[str] = "policy"

@@ -22,7 +22,7 @@ from PIL import Image
 
 from grpokit import Prompt, RunError, Sample, UsageError, cli, report
 from grpokit.config import presets
-from grpokit.evaluation.intervals import half_width, student_t, sum_half_width, sum_of_means
+from grpokit.evaluation.intervals import half_width, mean_of_totals, student_t
 from grpokit.report.charts import Line, _chart, charts, figure, quiet
 from grpokit.report.reading import read
 from grpokit.report.scores import headline
@@ -151,11 +151,13 @@ def test_what_is_missing_widens_the_interval_of_a_sum() -> None:
     assert sum_of_means([x, y], [1.0, 0.5]) == pytest.approx(3 + 0.5 * 10)
     influence = [-2 / 3 - 0.25, -1 / 3, 1 + 0.25]
     expected = 12.7062 * math.sqrt(2 / 1 * math.fsum(v**2 for v in influence))  # two prompts, so t of 1
-    assert sum_half_width([x, y], [1.0, 0.5], [0, 1, 2]) == pytest.approx(expected)
-    assert sum_half_width([x, y], [1.0, 0.0], [0, 1, 2]) == half_width(x, [0, 1, 2])  # a monitor takes no part
-    assert sum_half_width([x, [nan] * 3], [1.0, 1.0], [0, 1, 2]) == half_width(x, [0, 1, 2])
-    assert math.isnan(sum_half_width([x, [nan, nan, 1.0]], [1.0, 1.0], [0, 1, 2]))
-    assert math.isnan(sum_of_means([[nan], [1.0]], [1.0, 0.0]))
+    assert mean_of_totals([x, y], [1.0, 0.5], [0, 1, 2]).half_width == pytest.approx(expected)
+    assert mean_of_totals([x, y], [1.0, 0.0], [0, 1, 2]).half_width == half_width(
+        x, [0, 1, 2]
+    )  # a monitor takes no part
+    assert mean_of_totals([x, [nan] * 3], [1.0, 1.0], [0, 1, 2]).half_width == half_width(x, [0, 1, 2])
+    assert math.isnan(mean_of_totals([x, [nan, nan, 1.0]], [1.0, 1.0], [0, 1, 2]).half_width)
+    assert math.isnan(mean_of_totals([[nan], [1.0]], [1.0, 0.0], [0]).value)
 
 
 def test_intervals_hold_the_truth_where_scores_are_missing_by_prompt() -> None:
@@ -169,10 +171,10 @@ def test_intervals_hold_the_truth_where_scores_are_missing_by_prompt() -> None:
         total = x + y
         y = np.where((rng.random(40) < 0.5)[prompt], np.nan, y)
         columns = x.tolist(), y.tolist()
-        mean, width = sum_of_means(columns, (1, 1)), sum_half_width(columns, (1, 1), prompt.tolist())
-        inside += abs(mean) <= width
+        mean = mean_of_totals(columns, (1, 1), prompt.tolist())
+        inside += abs(mean.value) <= mean.half_width
         filled_inside += abs(mean) <= half_width((x + np.where(np.isnan(y), np.nanmean(y), y)).tolist(), prompt)
-        whole = sum_half_width((x.tolist(), (total - x).tolist()), (1, 1), prompt.tolist())
+        whole = mean_of_totals((x.tolist(), (total - x).tolist()), (1, 1), prompt.tolist()).half_width
         assert whole == pytest.approx(half_width(total.tolist(), prompt.tolist()), rel=1e-12)
     assert 0.935 < inside / 1000 < 0.975
     assert filled_inside / 1000 < 0.88  # what filling gaps with means would give

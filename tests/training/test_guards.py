@@ -145,21 +145,23 @@ class Poisoned(TinyTokens):
         return Decisions(logprobs=torch.where(bad[:, None] & column, found.logprobs * math.nan, found.logprobs))
 
 
-@pytest.mark.parametrize("size", [16, 3])
-def test_a_loss_that_is_no_number_names_step_row_and_prompt(size: int) -> None:
+@pytest.mark.parametrize(("size", "minibatches"), [(16, 1), (3, 1), (16, 2)])
+def test_a_loss_that_is_no_number_names_step_row_and_prompt(size: int, minibatches: int) -> None:
     policy = Poisoned()
-    trainer = make(policy, micro_batch_size=size)
+    trainer = make(policy, micro_batch_size=size, minibatches=minibatches)
     policy.bad = trainer.train_prompts[trainer_prompts(trainer, 1)[2]].text
     trainer.step()
     before = weights(trainer)
     with pytest.raises(RunError) as caught:
         trainer.step()
-    assert re.match(
-        r"The loss is nan in step 2, update 1; this update was not made: logprobs\(\) gives the log-prob nan for "
-        rf"decision 0 of row 8 \(prompt '{policy.bad}'; 4 of 16 rows have such\)\. Usual causes: ",
+    message = re.match(
+        rf"The loss is nan in step 2, update (\d); this update was not made: logprobs\(\) gives "
+        rf"the log-prob nan for decision 0 of row 8 \(prompt '{policy.bad}'; 4 of {16 // minibatches} rows have such\)"
+        r"\. Usual causes: ",
         str(caught.value),
     )
-    assert torch.equal(weights(trainer), before)
+    assert message
+    assert torch.equal(weights(trainer), before) == (message[1] == "1")
     assert trainer.completed == 1
 
 
@@ -413,6 +415,8 @@ def test_a_step_that_is_taken_again_counts_once() -> None:
     policy = Fails()
     clean, again = (Trainer(p, rewards, PROMPTS, **options) for p in (TinyTokens(), policy))
     expected = [clean.step().warnings for _ in range(3)]
+    assert "'same' gave 0.5" in expected[0][0]
+    assert "watched" not in expected[0][0]  # a monitor that varies teaches nothing
     policy.left = 1
     with pytest.raises(ValueError, match="a fault"):
         again.step()
