@@ -55,7 +55,7 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
         if there and needed > there:
             raise UsageError(
                 f"A step of {counted(trainer.prompts_per_step, 'prompt')} x {trainer.group_size} samples = {rows:,} "
-                f"rows keeps at least {needed / 2**30:,.0f} GiB, and there are {there / 2**30:,.0f} GiB of memory "
+                f"rows keeps at least {needed / 2**30:,.1f} GiB, and there are {there / 2**30:,.1f} GiB of memory "
                 f"({device}). Lower trainer.prompts_per_step or trainer.group_size."
             )
 

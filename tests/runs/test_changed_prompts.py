@@ -164,13 +164,14 @@ def test_a_step_that_draws_prompts_more_than_once_says_so() -> None:
 
 
 def test_a_step_that_no_memory_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_size, "_memory", lambda device: 2**30)
+    monkeypatch.setattr(step_size, "_memory", lambda device: 10_000)
+    monkeypatch.setattr(step_size, "_MANY_ROWS", 8)
     with pytest.raises(
         UsageError,
-        match=r"^A step of 1,000,000 prompts x 4 samples = 4,000,000 rows keeps at least \d GiB, and there are 1 GiB "
+        match=r"^A step of 3 prompts x 4 samples = 12 rows keeps at least 0\.0 GiB, and there are 0\.0 GiB "
         r"of memory \(cpu\)\. Lower",
     ):
-        train("more", trainer__prompts_per_step=1_000_000)
+        train("more", trainer__prompts_per_step=3)
     assert not Path("more").exists()
 
 
