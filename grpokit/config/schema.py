@@ -242,6 +242,8 @@ class RunSettings(_Strict):
 class RunConfig(_Strict, SeedSettings):
     """A whole run."""
 
+    model_config = ConfigDict(json_schema_extra=_described_by(SeedSettings))
+
     policy: Component
     data: DataConfig
     rewards: list[RewardConfig] = Field(min_length=1)
