@@ -19,6 +19,7 @@ import torch
 import typer.main
 from PIL import Image
 
+import grpokit
 from grpokit import cli, registry
 from grpokit.cli.app import parse_parameters
 from grpokit.config import presets, schema
@@ -214,6 +215,13 @@ def test_every_page_with_a_reward_is_checked() -> None:
         "CONTRIBUTING.md",
         "hookspecs.py",
     }
+
+
+def test_the_api_page_has_every_public_name() -> None:
+    documented = re.findall(r"^::: (\S+)", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    homes = {f"grpokit.{home}": names for home, names in grpokit._HOME.items()}
+    missing = [n for home, names in homes.items() for n in names if not {home, f"{home}.{n}"} & {*documented}]
+    assert missing == []
 
 
 def test_help_names_parameters_that_exist() -> None:
