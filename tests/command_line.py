@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +32,14 @@ Call = Callable[..., Done]
 @pytest.fixture
 def drawn() -> None:
     """Asks `call` for real reports, which take a second each."""
+
+
+@pytest.fixture(scope="module")
+def without_report() -> Iterator[None]:
+    """Runs of the module write no report, which takes a second each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grpokit.runs.train.report", SimpleNamespace(write=lambda folder: folder / "report.html"))
+        yield
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -67,13 +66,6 @@ def train(preset: str, folder: Path, *overrides: str, **options: bool) -> None:
         run.train(config, **options)
     finally:
         torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def without_report() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grpokit.runs.train.report", SimpleNamespace(write=lambda folder: folder / "report.html"))
-        yield
 
 
 @pytest.fixture(scope="module", params=list(REWARDS))
