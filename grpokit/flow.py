@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import UsageError
-from grpokit.objectives import gaussian_logprobs
 from grpokit.types import Decisions
 
 Sampler: TypeAlias = Literal["flow-sde", "dance-sde", "cps", "ode"]
@@ -164,7 +163,7 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
         x_next: [b, t, ...], the latents that were drawn; no gradient goes through them.
 
     Returns:
-        log-probs [b, t] in nats per dimension (see `grpokit.objectives.gaussian_logprobs`), mean [b, t, ...] and std
+        log-probs [b, t] in nats per dimension (see `gaussian_logprobs`), mean [b, t, ...] and std
         [b, t, 1, ...].
 
     Raises:
@@ -216,3 +215,14 @@ def _level(sampler: Sampler, noise: float) -> float:
     if not 0 <= noise <= top or noise == math.inf:
         raise UsageError(f"The noise of {sampler!r} must be at least 0{' and at most 1' * (top == 1)}, got {noise}.")
     return noise
+
+
+def gaussian_logprobs(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Log-density of Gaussian decisions per action dimension: x, mean [b, t, ...], std broadcastable -> [b, t].
+
+    The *mean* over the dimensions, as published clip ranges assume: a sum over 65,536 of them has no usable fp32
+    resolution. Computed in fp32 or better; std must be above 0, also where a mask hides the decision.
+    """
+    x, mean, std = (v.to(torch.promote_types(v.dtype, torch.float32)) for v in (x, mean, std))
+    density = -((x - mean) / std).square() / 2 - std.log() - math.log(2 * math.pi) / 2
+    return density.flatten(2).mean(-1) if density.ndim > 2 else density

@@ -8,6 +8,7 @@ camera's note on how the picture is to be turned (EXIF orientation) is followed,
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,11 +16,17 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from grpokit.errors import DataError, RewardError
+from grpokit.errors import DataError, RewardError, one_line
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+MAX_PIXELS = 36_000_000
+"""More pixels than this are refused, unless the user says otherwise: 6,000 x 6,000.
+
+That is more than any generator draws and most cameras take, and as much as a machine of 16 GB stands: rewards hold
+several copies of a picture in floats, about 120 bytes a pixel in all.
+"""
 
 _OTHERS = (".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tga", ".tif", ".tiff")
 _NAMED = 5  # files that a message names
@@ -85,31 +92,77 @@ def to_convert(others: Sequence[Path]) -> str:
     return f"{', '.join(path.name for path in others[:_NAMED])}{more} are pictures of other kinds: convert them"
 
 
-def open_picture(path: Path, *, where: str = "") -> Image.Image:
+def open_picture(path: Path, *, where: str = "", max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Open a picture fully and upright; `where` says in errors which prompt it belongs to.
 
     Raises:
-        DataError: the file cannot be read as a picture, or has more pixels than Pillow thinks safe.
+        DataError: the file cannot be read as a picture, or has more than `max_pixels` pixels.
     """
-    with _as_picture(path, where), Image.open(path) as picture:
-        _has_pixels(picture)
+    with _opened(path, where, max_pixels) as picture:
         picture.load()
         return _upright(picture)
 
 
-def check_picture(path: Path, *, where: str) -> None:
+def check_picture(file: Path | bytes, *, where: str, max_pixels: int = MAX_PIXELS) -> None:
     """Read the header only, which finds a file of another kind, a cut off start and a wrong size.
 
     Raises:
         DataError: as for `open_picture`, as far as the header tells.
     """
-    with _as_picture(path, where), Image.open(path) as picture:
-        _has_pixels(picture)
+    with _opened(file, where, max_pixels):
+        pass
 
 
-def _has_pixels(picture: Image.Image) -> None:
-    if 0 in picture.size:
-        raise ValueError(f"it has {picture.width} x {picture.height} pixels")
+def blank_picture(file: Path | bytes, *, where: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """A blank picture of the mode and size that a file's header says, upright.
+
+    Raises:
+        DataError: as for `check_picture`.
+    """
+    with _opened(file, where, max_pixels) as picture:
+        turned = _orientation(picture) >= _FIRST_LYING
+        return Image.new(picture.mode, picture.size[::-1] if turned else picture.size)
+
+
+_FIRST_LYING = 5  # EXIF orientations from here on swap width and height
+
+
+def _orientation(picture: Image.Image) -> int:
+    """The note in the header; a PNG's own method would decode the picture to look for one behind the pixels."""
+    try:
+        value = Image.Image.getexif(picture).get(ExifTags.Base.Orientation, 1)
+    except Exception:  # Pillow raises SyntaxError, struct.error and others over damaged notes
+        return 1
+    return value if isinstance(value, int) else 1
+
+
+@contextmanager
+def _opened(file: Path | bytes, where: str, max_pixels: int) -> Iterator[Image.Image]:
+    """A picture whose header alone was read, with everything that goes wrong in the context as a DataError."""
+    name = f"{where}{': ' * bool(where)}{file}" if isinstance(file, Path) else where
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit here is the user's
+            with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file) as picture:
+                _check_size(name, picture.size, max_pixels)
+                yield picture
+    except DataError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{name} has more pixels than Pillow opens: make it smaller.") from error
+    except Exception as error:  # Pillow's decoders raise a dozen kinds on damaged files
+        raise DataError(f"{name} cannot be read as a picture: {_reason(error)}. Replace the file.") from error
+
+
+def _check_size(name: str, size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if 0 in size:
+        raise DataError(f"{name} cannot be read as a picture: it has {width} x {height} pixels. Replace the file.")
+    if width * height > max_pixels:
+        raise DataError(
+            f"{name} has {width:,} x {height:,} = {width * height:,} pixels; the limit is {max_pixels:,}. Make it "
+            "smaller, or raise the limit: data.max_pixels in a config, --max-pixels of grpokit score."
+        )
 
 
 def _upright(picture: Image.Image) -> Image.Image:
@@ -122,19 +175,7 @@ def _upright(picture: Image.Image) -> Image.Image:
         return picture.copy()
 
 
-@contextmanager
-def _as_picture(path: Path, where: str) -> Iterator[None]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            yield
-    except Exception as error:  # Pillow's decoders raise a dozen kinds on damaged files
-        raise DataError(
-            f"{where}{': ' * bool(where)}{path} cannot be read as a picture: {_said(error)}. Replace the file."
-        ) from error
-
-
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):  # names the path once more
         return "its content is of no kind of picture that Pillow knows"
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return one_line(error)

@@ -68,6 +68,18 @@ class Policy(Protocol):
         """The modules that hold the trainable parameters, by name."""
         ...
 
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse prompts that cannot be read; optional, and by default all can.
+
+        It runs before a run writes or draws anything. A picture that lies in a file comes blank, of its mode and size.
+
+        Args:
+            prompts: any number, all of a run's or a single one. The caller adds the file and the line to an error.
+
+        Raises:
+            UsageError: what is wrong with the first prompt that cannot be read.
+        """
+
     def save(self, folder: Path) -> None:
         """Write the weights into `folder` (safetensors; the adapter only, where there is one)."""
         ...

@@ -8,7 +8,7 @@ that works on text or pictures can import `Sample` without paying for torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -89,28 +89,17 @@ class Decisions:
     mean: Tensor | None = None
     std: Tensor | None = None
 
-    def cut(self, rows: Tensor | slice = slice(None), steps: Tensor | slice = slice(None)) -> Decisions:
-        """Return the view of some rows and some decisions."""
-
-        def part(x: Tensor | None) -> Tensor | None:
-            return None if x is None else _rows(x, rows)[:, steps]
-
-        return Decisions(
-            logprobs=_rows(self.logprobs, rows)[:, steps],
-            entropy=part(self.entropy),
-            mean=part(self.mean),
-            std=part(self.std),
-        )
+    def select(self, rows: Tensor | slice = slice(None), decisions: Tensor | slice = slice(None)) -> Decisions:
+        """Return some rows and some decisions."""
+        return self._each(lambda x: _rows(x, rows)[:, decisions])
 
     def detach(self) -> Decisions:
         """Return the same numbers without gradient."""
+        return self._each(lambda x: x.detach())
 
-        def cut(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.detach()
-
-        return Decisions(
-            logprobs=self.logprobs.detach(), entropy=cut(self.entropy), mean=cut(self.mean), std=cut(self.std)
-        )
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Decisions:
+        fields = {name: None if x is None else change(x) for name, x in vars(self).items()}
+        return Decisions(**fields)  # type: ignore[arg-type]  # log-probs are always there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +181,7 @@ class Rollout:
             self,
             samples=[self.samples[i] for i in rows.tolist()],
             groups=self.groups[rows],
-            old=self.old.cut(rows),
+            old=self.old.select(rows),
             mask=_rows(self.mask, rows),
             trace=Trace(
                 per_row={name: _rows(x, rows) for name, x in self.trace.per_row.items()},
@@ -216,6 +205,7 @@ class StepReport:
         rollout: the samples that were drawn and trained on.
         rewards: [B, R] as the rewards gave them; NaN where a reward could not score.
         reward_names: R names, the columns of `rewards`.
+        totals: [B] fp64, each row's weighted sum (see `grpokit.advantages.totals`).
         advantages: [B] or [B, T].
         prompts: P indices into the training prompts, in the order of the groups.
         warnings: what guards noticed in this step without stopping it; a sentence or two each.
@@ -226,6 +216,14 @@ class StepReport:
     rollout: Rollout
     rewards: Tensor
     reward_names: Sequence[str]
+    totals: Tensor
     advantages: Tensor
     prompts: Sequence[int] = ()
     warnings: Sequence[str] = ()
+
+    def row_advantages(self) -> Tensor:
+        """[B] fp64 on the CPU: a row's advantage, or its mean over the row's decisions where each has its own."""
+        advantages, mask = self.advantages.detach().cpu().double(), self.rollout.mask.cpu()
+        if advantages.dim() == 1:
+            return advantages
+        return advantages.masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)  # [B, T] -> [B]

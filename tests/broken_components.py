@@ -105,7 +105,7 @@ class OutputsRedrawn(After):
 
 
 class PaddedLeft(Tokens):
-    """Replay counts positions from the batch's longest row."""
+    """`logprobs` counts positions from the batch's longest row."""
 
     def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
         view = super().logprobs(rollout, steps)
@@ -124,7 +124,7 @@ class CountsFromTheEnd(After):
         return replace(
             rollout,
             trace=replace(rollout.trace, per_row={"tokens": tokens, "behind": behind}),
-            old=rollout.old.cut(steps=slice(0, longest)),
+            old=rollout.old.select(decisions=slice(0, longest)),
             mask=rollout.mask[:, :longest],
         )
 
@@ -215,7 +215,7 @@ class UnusedParameter(Tokens):
         return {"net": self.net, "unused": self.unused}
 
 
-class ReplayDetached(Tokens):
+class LogprobsDetached(Tokens):
     def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
         return super().logprobs(rollout, steps).detach()
 
@@ -303,6 +303,22 @@ class WrongSign(Tokens):
         return replace(view, logprobs=2 * view.logprobs.detach() - view.logprobs)
 
 
+class DrawsBoldly(Tokens):
+    """Draws from a flatter distribution than the one whose log-probs it gives: the ratio is 1 all the same."""
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        self.heat = 1.3
+        rollout = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+        self.heat = 1.0
+        own = [super(DrawsBoldly, self).logprobs(rollout, steps).logprobs for steps in self.slices(rollout)]
+        return replace(rollout, old=Decisions(logprobs=torch.cat(own, dim=1).detach()))
+
+    heat = 1.0
+
+    def logits(self, prompt: Tensor, position: Tensor, previous: Tensor) -> Tensor:
+        return super().logits(prompt, position, previous) / self.heat
+
+
 POLICIES: list[tuple[Callable[[], Any], set[str]]] = [
     (NoSave, {"protocol", "save-load"}),  # without save there is nothing to load
     (GroupsFromZero, {"shapes"}),
@@ -315,16 +331,17 @@ POLICIES: list[tuple[Callable[[], Any], set[str]]] = [
     (PaddedLeft, {"rows-independent"}),
     (CountsFromTheEnd, {"joined"}),
     (DrawsByPlace, {"batch-size"}),
-    (Unseeded, {"seeded"}),
+    (Unseeded, {"seeded", "frequencies"}),  # the same draw every time has no frequencies
     (MovesGlobalState, {"global-rng"}),
     (RunningAverage, {"logprobs-repeat"}),
     (LooksBehindTheEnd, {"mask"}),
     (SlicesOverlap, {"slices"}),
     (SlicesBackwards, {"slices"}),
+    (DrawsBoldly, {"frequencies"}),
     (AnotherStd, {"gaussian"}),
     (SummedDensity, {"gaussian"}),
     (UnusedParameter, {"gradient"}),
-    (ReplayDetached, {"gradient"}),
+    (LogprobsDetached, {"gradient"}),
     (ReferenceIsLive, {"reference"}),
     (ReferenceNotRestored, {"reference"}),
     (ReferenceCopiedAnew, {"reference"}),
@@ -377,6 +394,16 @@ def marks_prompts(samples: Sequence[Sample]) -> list[float]:
     return scores
 
 
+def sorts_in_place(samples: Sequence[Sample]) -> list[float]:
+    scores = good(samples)
+    samples.sort(key=lambda s: str(s.output))  # type: ignore[attr-defined]
+    return scores
+
+
+def takes_out(samples: Sequence[Sample]) -> list[float]:
+    return [good([samples.pop(0)])[0] for _ in range(len(samples))]  # type: ignore[attr-defined]
+
+
 def seeds_numpy(samples: Sequence[Sample]) -> list[float]:
     np.random.seed(0)
     return good(samples)
@@ -403,6 +430,8 @@ REWARDS: list[tuple[Callable[[], Any], set[str]]] = [
     (lambda: by_group, {"order"}),
     (Drifts, {"deterministic"}),
     (lambda: marks_prompts, {"inputs-unchanged"}),
+    (lambda: sorts_in_place, {"list-unchanged"}),
+    (lambda: takes_out, {"list-unchanged"}),
     (lambda: seeds_numpy, {"global-rng"}),
     (lambda: draws, {"global-rng"}),
     (lambda: believes, {"wrong-type"}),

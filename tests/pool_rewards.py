@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import math
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,25 @@ def _one(output: str) -> Any:
         os.kill(os.getpid(), signal.SIGSTOP)
     if output == "interrupt":
         raise KeyboardInterrupt
+    if output == "cancelled":
+        raise asyncio.CancelledError
+    if output == "generator-exit":
+        raise GeneratorExit
+    if output == "wordless":
+        raise WordlessError
+    if output == "close":
+        os.closerange(3, 100)
+    if output == "scribble":
+        os.write(_pipe().fileno(), b"progress: 10 %\n")
+    if output == "forge":
+        _pipe().send_bytes(b'["values", [1000]]')
+    if output == "fork":
+        os.fork()  # both go on
+        return 2
+    if output == "orphan":  # what was forked holds the pipe open
+        if os.fork() == 0:
+            time.sleep(3600)
+        os._exit(3)
     if output == "target":
         raise DataError("the target is no number")
     if output == "pid":
@@ -41,6 +63,16 @@ def _one(output: str) -> Any:
     if output == "none":
         return None
     return float(output)
+
+
+class WordlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def _pipe() -> Connection:
+    """The pipe to the run, which is the one that is open both ways."""
+    return next(x for x in gc.get_objects() if isinstance(x, Connection) and x.readable and x.writable)
 
 
 def slow(samples: Sequence[Sample], seconds: float = 0.2) -> list[float]:
@@ -107,6 +139,31 @@ class Odd(float):
 
 def odd(samples: Sequence[Sample]) -> list[float]:
     return [Odd(1) for _ in samples]
+
+
+class Evil:
+    """Ends the process that reads it."""
+
+    def __reduce__(self) -> Any:
+        return os._exit, (7,)
+
+
+def evil(samples: Sequence[Sample]) -> list[Any]:
+    return [Evil() for _ in samples]
+
+
+def talkative(samples: Sequence[Sample]) -> list[float]:
+    """Prints three megabytes, by itself and by another program."""
+    print("first words")
+    for _ in range(20):
+        print("x" * 100_000)
+    subprocess.run(["head", "-c", "1000000", "/dev/zero"], check=True)
+    return [float(s.output) for s in samples]
+
+
+def sorting(samples: list[Sample]) -> list[float]:
+    samples.sort(key=lambda s: str(s.output))
+    return [float(s.output) for s in samples]
 
 
 def tensor_sum(samples: Sequence[Sample]) -> list[float]:

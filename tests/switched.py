@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from grpokit import Sample
+from grpokit import DataError, Prompt, Sample, UsageError
 from tiny_policies import TinyTokens, digit_sum
 
 
@@ -30,3 +30,14 @@ class Switched(TinyTokens):
     def logprobs(self, rollout, steps):
         found = super().logprobs(rollout, steps)
         return type(found)(logprobs=found.logprobs * float("nan")) if Switch.logprobs_are_nan else found
+
+
+class Picky(Switched):
+    """Reads numbers below 90 and, where there is a picture, upright ones."""
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        for prompt in prompts:
+            if not prompt.text.isdecimal() or int(prompt.text) > 90:
+                raise DataError(f"{prompt.text!r} is no number below 90.")
+            if prompt.image is not None and prompt.image.width > prompt.image.height:
+                raise UsageError("The picture lies on its side.")

@@ -24,7 +24,7 @@ def table(rows: list[list[float | None]]) -> torch.Tensor:
 
 def one(values: list[float], groups: list[int] | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A single reward of weight 1."""
-    return torch.tensor(values).double()[:, None], torch.ones(1), torch.tensor(groups or [0] * len(values))
+    return torch.tensor(values, dtype=torch.float64)[:, None], torch.ones(1), torch.tensor(groups or [0] * len(values))
 
 
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda c: c["id"])
@@ -49,6 +49,7 @@ def test_biased_std() -> None:
     assert got.tolist() == pytest.approx(
         [-1.5 / math.sqrt(1.25), -0.5 / math.sqrt(1.25), 0.5 / math.sqrt(1.25), 1.5 / math.sqrt(1.25)]
     )
+    assert group(*one([1, 2, 3, 4]), std="biased", eps=0.0, scale="batch").tolist() == pytest.approx(got.tolist())
 
 
 def test_centred() -> None:
@@ -62,6 +63,27 @@ def test_rloo() -> None:
 
 def test_rloo_leaves_unscored_rows_out() -> None:
     assert rloo(*one([1, NAN, 3])).tolist() == pytest.approx([-2, 0, 2])
+
+
+@pytest.mark.parametrize("function", [group, centred, rloo])
+def test_weights_multiply_rewards(function) -> None:
+    rewards, weights = torch.tensor([[1.0, 9], [4, 2], [6, 5], [0, 7]]).double(), torch.tensor([2.0, -0.5]).double()
+    groups = torch.tensor([0, 1, 0, 1])
+    total = rewards @ weights
+    assert function(rewards, weights, groups).tolist() == pytest.approx(
+        function(total[:, None], torch.ones(1), groups).tolist()
+    )
+
+
+def test_gdpo_weighs_z_scores_and_divides_by_the_spread_of_the_batch() -> None:
+    # by hand: z-scores are -+c. The first group's sums are -+(3 - 1) c, the second's, where the second reward is the
+    # same for both rows, -+3 c; dividing inside each group would make them alike
+    rewards = table([[0, 7], [1, 0], [0, 5], [1, 5]])
+    got = gdpo(rewards, torch.tensor([3.0, 1.0]), torch.tensor([0, 0, 1, 1]), eps=0.0)
+    spread = math.sqrt((2 * 2**2 + 2 * 3**2) / 3)
+    assert got.tolist() == pytest.approx([-2 / spread, 2 / spread, -3 / spread, 3 / spread])
+    biased = gdpo(rewards, torch.tensor([3.0, 1.0]), torch.tensor([0, 0, 1, 1]), eps=0.0, std="biased")
+    assert biased.tolist() == pytest.approx([x * math.sqrt(4 / 3) for x in got.tolist()])
 
 
 def test_gdpo_with_nan() -> None:
@@ -93,6 +115,45 @@ def test_constant_group_is_exactly_zero(function, value: float, n: int) -> None:
     assert zero_std_groups(rewards, torch.ones(1), groups).tolist() == [True, False]
 
 
+def test_a_small_difference_between_large_rewards_still_teaches() -> None:
+    assert centred(*one([1e6, 1e6 + 1e-6])).tolist() == pytest.approx([-5e-7, 5e-7], rel=1e-3)
+
+
+def test_equal_sums_are_equal_however_they_are_rounded() -> None:
+    rewards = torch.tensor([[1e5, 2e5, 3e5], [3e5, 2e5, 1e5]], dtype=torch.float64) / 3
+    assert rewards.sum(-1).unique().numel() == 2  # 200,000, and 200,000 plus rounding
+    assert group(rewards, torch.ones(3), torch.zeros(2, dtype=torch.int64)).eq(0).all()
+
+
+def test_the_arithmetic_is_fp64_whatever_the_rewards_are() -> None:
+    # the mean, 2^24 + 1, is no number of fp32
+    weights, groups = torch.ones(1), torch.zeros(2, dtype=torch.int64)
+    for dtype in (torch.float32, torch.int64):
+        got = centred(torch.tensor([[2**24], [2**24 + 2]], dtype=dtype), weights, groups)
+        assert (got.tolist(), got.dtype) == ([-1, 1], torch.float32)
+
+
+@pytest.mark.parametrize("function", [group, centred, rloo, gdpo])
+def test_a_reward_that_scored_no_row_changes_nothing(function) -> None:
+    rewards, groups = table([[1, None], [2, None], [4, None]]), torch.zeros(3, dtype=torch.int64)
+    assert function(rewards, torch.ones(2), groups).tolist() == pytest.approx(
+        function(rewards[:, :1], torch.ones(1), groups).tolist()
+    )
+
+
+def test_zero_std_groups_are_those_whose_weighted_sums_are_equal() -> None:
+    groups = torch.tensor([0, 0, 0, 1, 1, 1])
+    assert zero_std_groups(*one([0.1, 0.1, NAN, 1, 2, NAN], [0, 0, 0, 1, 1, 1])).tolist() == [True, False]
+    rewards = table([[1, 2], [2, 0], [0, 4], [1, 2], [2, 1], [3, 0]])
+    assert zero_std_groups(rewards, torch.tensor([2.0, 1.0]), groups).tolist() == [True, False]
+
+
+def test_a_single_score_teaches_nothing() -> None:
+    only = one([1, NAN, NAN, NAN], [0, 0, 1, 1])
+    for got in (group(*only), group(*only, scale="batch"), rloo(*only), gdpo(*only)):
+        assert got.eq(0).all()
+
+
 def test_a_row_without_any_score_changes_nothing_for_others() -> None:
     with_gap = group(*one([1, NAN, 2, 4]))
     without = group(*one([1, 2, 4]))
@@ -114,8 +175,10 @@ def test_a_clip_that_turns_advantages_around_is_refused(clip: float) -> None:
         group(*one([1, 2]), clip=clip)
 
 
-def test_clip() -> None:
-    assert group(*one([0, 0, 0, 0, 0, 0, 0, 9]), clip=2.0).max() == 2.0
+@pytest.mark.parametrize("function", [group, centred, rloo, gdpo])
+def test_clip(function) -> None:
+    assert function(*one([0, 0, 0, 0, 0, 0, 0, 9]), clip=2.0).max() == 2.0
+    assert function(*one([9, 9, 9, 9, 9, 9, 9, 0]), clip=2.0).min() == -2.0
 
 
 @pytest.mark.parametrize("function", [group, centred, rloo, gdpo])

@@ -384,7 +384,7 @@ def test_datasets_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_as_prompts() -> None:
     given = Prompt(text="b", target=1)
-    assert as_prompts(["a", given]) == [Prompt(text="a"), given]
+    assert list(as_prompts(["a", given])) == [Prompt(text="a"), given]
     assert texts(as_prompts(text for text in ("x", "y"))) == ["x", "y"]
 
 
@@ -481,3 +481,28 @@ def test_every_prompt_comes_first_equally_often() -> None:
     first = Counter(prompt_indices(seed, 0, per_step=1, total=5)[0] for seed in range(2000))
     # binomial: 400 expected, standard deviation sqrt(2000 * 0.2 * 0.8) = 17.9
     assert all(abs(first[i] - 400) < 4.5 * 17.9 for i in range(5))
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_with_too_many_pixels_is_refused_by_its_header(file: Path, tmp_path: Path, datasets: Any) -> None:
+    Image.new("1", (9_500, 9_400)).save(tmp_path / "large.png")
+    words = r"has 9,500 x 9,400 = 89,300,000 pixels; the limit is 36,000,000\. Make it smaller, or raise the limit: "
+    with pytest.raises(DataError, match=rf"^{tmp_path}/large\.png {words}data\.max_pixels in a config, --max-pixels"):
+        open_picture(tmp_path / "large.png")
+    assert open_picture(tmp_path / "large.png", max_pixels=90_000_000).size == (9_500, 9_400)
+    for number in (1, 3):
+        picture(tmp_path / f"t/{number}.png", 5, (20, 10))
+    assert len(read_text(file, targets=tmp_path / "t", max_pixels=200)) == 2
+    with pytest.raises(DataError, match=r"prompts\.txt, line 1: .*1\.png has 20 x 10 = 200 pixels; the limit is 199\."):
+        read_text(file, images=tmp_path / "t", max_pixels=199)
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a", "target": "t/1.png"}\n')
+    with pytest.raises(DataError, match=r"p\.jsonl, line 1: target: .*1\.png has 20 x 10 = 200 pixels"):
+        read_jsonl(tmp_path / "p.jsonl", max_pixels=199)
+    features = datasets.Features({"prompt": datasets.Value("string"), "image": datasets.Image()})
+    table = datasets.Dataset.from_dict({"prompt": ["x"], "image": [Image.new("L", (20, 10))]}, features=features)
+    table.save_to_disk(tmp_path / "table")
+    assert read_dataset(str(tmp_path / "table"), max_pixels=200)[0].image is not None
+    with pytest.raises(DataError, match=r"^Row 0 of dataset .*, column 'image' has 20 x 10 = 200 pixels; the limit is"):
+        read_dataset(str(tmp_path / "table"), max_pixels=199)[0]

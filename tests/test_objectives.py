@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpokit import Decisions, UsageError, objectives
-from grpokit.objectives import clipped, gaussian_logprobs, grpo, kl_divergence, log_ratio, reduction_weights
+from grpokit.flow import gaussian_logprobs
+from grpokit.objectives import GRPO, kl_divergence, log_ratio, reduction_weights
+from tiny_policies import OBJECTIVES_BY_NAME
 
 GOLDEN = json.loads((Path(__file__).parent / "golden/losses.json").read_text())
 FIXTURE = GOLDEN["fixture"]
@@ -27,7 +31,7 @@ def build(case: dict) -> objectives.Objective:
         options["ratio_cap"] = case["epsilon_high"]
     elif case["loss"] != "sapo":
         options |= {"clip_range": FIXTURE["epsilon"], "clip_range_high": case.get("epsilon_high")}
-    return getattr(objectives, case["loss"])(**options)
+    return OBJECTIVES_BY_NAME[case["loss"]](**options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -50,7 +54,7 @@ def test_golden(case: dict, dtype: torch.dtype) -> None:
 
 
 def test_golden_clip_fractions() -> None:
-    stats = grpo()(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK).stats
+    stats = GRPO()(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK).stats
     want = GOLDEN["meta"]["clip_fractions"]
     low, high = (stats[name][MASK].double().mean().item() for name in ("clip_low", "clip_high"))
     assert (low, high, low + high) == pytest.approx((want["low"], want["high"], want["total"]), abs=1e-6)
@@ -59,7 +63,7 @@ def test_golden_clip_fractions() -> None:
 def surrogate(ratio: float, advantage: float, **options: float) -> tuple[float, float]:
     """Value and derivative by the log-prob of `clipped` at one decision."""
     new = torch.tensor([[math.log(ratio)]], dtype=torch.float64, requires_grad=True)
-    value = clipped(new.exp(), torch.tensor([[advantage]], dtype=torch.float64), **options).value.sum()
+    value = GRPO(**options).surrogate(new.exp(), torch.tensor([[advantage]], dtype=torch.float64), new).value.sum()
     value.backward()
     return value.item(), new.grad.item()
 
@@ -84,14 +88,14 @@ def test_dual_clip_by_hand() -> None:
     assert surrogate(5.0, -2.0, dual_clip=3.0) == pytest.approx((6.0, 0.0))
     assert surrogate(2.0, -2.0, dual_clip=3.0) == pytest.approx((4.0, 4.0))
     assert surrogate(5.0, 2.0, dual_clip=3.0) == surrogate(5.0, 2.0)
-    with pytest.raises(UsageError, match="dual_clip must be greater than 1"):
+    with pytest.raises(UsageError, match=r"dual_clip must be above 1, or None, got 0\.5\. dual_clip: c > 1"):
         surrogate(1.0, 1.0, dual_clip=0.5)
 
 
 def test_cispo_cap_keeps_a_gradient() -> None:
     # r = e^2 = 7.39 is cut to 5, but the decision keeps the slope -5 A
     new = torch.tensor([[-1.0]], dtype=torch.float64, requires_grad=True)
-    found = objectives.cispo(ratio_cap=5.0)(
+    found = objectives.CISPO(ratio_cap=5.0)(
         Decisions(logprobs=new),
         Decisions(logprobs=new.detach() - 2),
         torch.tensor([0.5]).double(),
@@ -99,6 +103,72 @@ def test_cispo_cap_keeps_a_gradient() -> None:
     )
     found.value.sum().backward()
     assert (found.value.item(), new.grad.item()) == pytest.approx((5 * 0.5 * 1.0, -2.5))
+
+
+def test_sapo_by_hand_in_fp64() -> None:
+    # r = 1.3: -(4 / tau) sigmoid(0.3 tau) A with tau 1.1 where A > 0 and 1.05 elsewhere; neither is a number of fp32
+    new, a = torch.full((1, 2), math.log(1.3), dtype=torch.float64), torch.tensor([[0.7, -0.7]], dtype=torch.float64)
+    old, mask = Decisions(logprobs=torch.zeros_like(new)), torch.ones(1, 2).bool()
+    value = OBJECTIVES_BY_NAME["sapo"](tau_pos=1.1, tau_neg=1.05)(Decisions(logprobs=new), old, a, mask).value
+    expected = [-4 / tau / (1 + math.exp(-0.3 * tau)) * x for tau, x in ((1.1, 0.7), (1.05, -0.7))]
+    assert value.tolist() == [pytest.approx(expected, rel=1e-14)]
+
+
+DEFAULTS = {
+    # (ratio, advantage) -> loss, and whether the clip acts, beside the edges of the ranges that the papers give
+    "grpo": [(1.25, 1, -1.2, True), (0.75, -1, 0.8, True)],
+    "dapo": [(1.25, 1, -1.25, False), (1.3, 1, -1.28, True), (0.75, -1, 0.8, True)],
+    "dr_grpo": [(1.25, 1, -1.2, True), (0.75, -1, 0.8, True)],
+    "gspo": [(1.00035, 1, -1.00035, False), (1.1, 1, -1.0004, True), (0.9, -1, 0.9997, True)],
+    "cispo": [(4.9, 1, 4.9, False), (5.1, 1, 5.0, True)],  # times -A log p, and log p is -1
+    "sapo": [(2, 1, -4 / (1 + math.exp(-1)), False), (2, -1, 4 / 1.05 / (1 + math.exp(-1.05)), False)],
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_published_defaults(name: str) -> None:
+    objective = OBJECTIVES_BY_NAME[name]()
+    new = Decisions(logprobs=torch.full((1, 1), -1.0, dtype=torch.float64))
+    for ratio, advantage, expected, clips in DEFAULTS[name]:
+        old = Decisions(logprobs=new.logprobs - math.log(ratio))
+        loss = objective(new, old, torch.tensor([advantage]).double(), torch.ones(1, 1).bool())
+        assert loss.value.item() == pytest.approx(expected, rel=1e-12)
+        assert bool(loss.stats["clip_low"] | loss.stats["clip_high"]) == clips
+    reduction = {"dapo": "token_mean", "cispo": "token_mean", "dr_grpo": "fixed_length"}.get(name, "sequence_mean")
+    assert objective.reduction == reduction
+
+
+OTHER = {
+    "ratio": "sequence",
+    "clip_range": 0.05,
+    "clip_range_high": 0.7,
+    "dual_clip": 1.1,
+    "ratio_cap": 1.1,
+    "tau_pos": 2.0,
+    "tau_neg": 3.0,
+    "reduction": "fixed_length",
+    "kl": "k1",
+    "kl_coef": 0.3,
+    "entropy_coef": 0.2,
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_every_keyword_of_an_objective_changes_its_loss(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    new, old, ref = (-torch.rand(3, 12, 4, generator=generator, dtype=torch.float64) * 2).unbind()
+    entropy, a = torch.full_like(new, 0.7), torch.tensor([1.0, -1, 2, -2, 0.5, -0.5] * 2).double()
+    mask = torch.arange(4) < torch.tensor([4, 3, 2, 4, 1, 4] * 2)[:, None]
+
+    def loss(**options: Any) -> float:
+        objective = OBJECTIVES_BY_NAME[name](**{"kl_coef": 0.1, **options})
+        found = objective(
+            Decisions(logprobs=new, entropy=entropy), Decisions(logprobs=old), a, mask, Decisions(logprobs=ref)
+        )
+        return float((found.value * reduction_weights(mask, objective.reduction, max_decisions=9)).sum())
+
+    for keyword in inspect.signature(OBJECTIVES_BY_NAME[name]).parameters:
+        assert abs(loss(**{keyword: OTHER[keyword]}) - loss()) > 1e-6, keyword
 
 
 @pytest.mark.parametrize(
@@ -168,13 +238,13 @@ def test_per_dimension_ratio_of_gaussian_steps() -> None:
 
 def test_entropy_bonus_by_hand() -> None:
     entropy = torch.full_like(NEW, 0.7).requires_grad_()
-    plain = grpo()(Decisions(logprobs=NEW, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
-    bonus = grpo(entropy_coef=0.1)(Decisions(logprobs=NEW, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
+    plain = GRPO()(Decisions(logprobs=NEW, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
+    bonus = GRPO(entropy_coef=0.1)(Decisions(logprobs=NEW, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
     assert torch.allclose(plain.value - bonus.value, 0.07 * MASK.double())
     bonus.value.sum().backward()
     assert torch.equal(entropy.grad, -0.1 * MASK.double())
     with pytest.raises(UsageError, match="gives no entropy"):
-        grpo(entropy_coef=0.1)(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK)
+        GRPO(entropy_coef=0.1)(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK)
 
 
 def test_reductions_by_hand() -> None:
@@ -191,7 +261,7 @@ def test_reductions_by_hand() -> None:
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"])
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_nan_under_the_mask_changes_nothing(name: str, poison: float) -> None:
-    objective = getattr(objectives, name)(kl_coef=0.1, entropy_coef=0.1)
+    objective = OBJECTIVES_BY_NAME[name](kl_coef=0.1, entropy_coef=0.1)
     results = []
     for value in (0.0, poison):
         views = []
@@ -221,7 +291,7 @@ def test_gaussian_kl_never_touches_masked_steps() -> None:
 @pytest.mark.parametrize("name", ["grpo", "dapo", "cispo", "sapo", "gspo"])
 def test_a_ratio_beyond_all_bounds_stays_finite(name: str) -> None:
     new = torch.tensor([[0.0]], requires_grad=True)
-    objective = getattr(objectives, name)(kl_coef=0.1)
+    objective = OBJECTIVES_BY_NAME[name](kl_coef=0.1)
     for advantage in (1.0, -1.0, 0.0):
         far = Decisions(logprobs=torch.tensor([[-95.0]]))
         found = objective(Decisions(logprobs=new), far, torch.tensor([advantage]), torch.ones(1, 1).bool(), far)
@@ -233,16 +303,16 @@ def test_a_ratio_beyond_all_bounds_stays_finite(name: str) -> None:
 def test_entropy_without_a_coefficient_is_only_measured() -> None:
     entropy = torch.full_like(NEW, 0.7).requires_grad_()
     new = NEW.clone().requires_grad_()
-    found = grpo()(Decisions(logprobs=new, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
+    found = GRPO()(Decisions(logprobs=new, entropy=entropy), Decisions(logprobs=OLD), ADVANTAGES, MASK)
     found.value.sum().backward()
     assert entropy.grad is None
     assert found.stats["entropy"][MASK].mean() == pytest.approx(0.7)
 
 
 def test_reference_is_required_only_with_kl() -> None:
-    assert not grpo().needs_reference
+    assert not GRPO().needs_reference
     with pytest.raises(UsageError, match=r"kl_coef is 0\.1"):
-        grpo(kl_coef=0.1)(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK)
+        GRPO(kl_coef=0.1)(Decisions(logprobs=NEW), Decisions(logprobs=OLD), ADVANTAGES, MASK)
 
 
 logs = st.floats(-3, 0, width=32)
@@ -255,7 +325,7 @@ def test_on_policy_gradient_is_minus_advantage_over_n(values: list[list[float]],
     n = len(values)
     a = torch.tensor(data.draw(st.lists(st.floats(-3, 3), min_size=n, max_size=n)), dtype=torch.float64)
     mask = torch.ones(n, 3).bool()
-    found = objectives.dapo()(Decisions(logprobs=new), Decisions(logprobs=new.detach()), a, mask)
+    found = objectives.DAPO()(Decisions(logprobs=new), Decisions(logprobs=new.detach()), a, mask)
     (found.value * reduction_weights(mask, "token_mean", max_decisions=3)).sum().backward()
     assert torch.allclose(new.grad, (-a / (3 * n))[:, None].expand(n, 3), atol=1e-12)
 

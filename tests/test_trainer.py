@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from grpokit import (
     Decisions,
@@ -25,7 +26,7 @@ from grpokit import (
 )
 from grpokit.training.metrics import Stopwatch
 from grpokit.training.micro_batches import micro_batches, minibatch_rows
-from tiny_policies import Fails, TinyGaussian, TinyTokens, digit_sum, nearness
+from tiny_policies import OBJECTIVES_BY_NAME, BatchesSeen, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
 
@@ -36,14 +37,14 @@ def make(policy=None, reward=digit_sum, prompts=PROMPTS, **options) -> Trainer:
 
 
 def weights(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in trainer.parameters])
+    return torch.cat([p.detach().flatten() for p in trainer.updates.parameters])
 
 
 def record_gradients(trainer: Trainer) -> list[torch.Tensor]:
     """The flat gradient at every optimizer step, as it grows."""
     seen: list[torch.Tensor] = []
-    trainer.optimizer.optimizer.register_step_pre_hook(
-        lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trainer.parameters]).clone())
+    trainer.updates.optimizer.optimizer.register_step_pre_hook(
+        lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trainer.updates.parameters]).clone())
     )
     return seen
 
@@ -60,7 +61,7 @@ OBJECTIVES = {
     "grpo": {"kl_coef": 0.1, "entropy_coef": 0.01},
     "dapo": {"kl_coef": 0.1, "kl": "k2"},
     "dr_grpo": {"kl_coef": 0.1, "dual_clip": 3.0},
-    "gspo": {"clip_range": 0.2, "clip_range_high": 0.3, "kl_coef": 0.1},
+    "gspo": {"clip_range": 0.2, "clip_range_high": 0.3, "kl_coef": 0.1, "entropy_coef": 0.1},
     "cispo": {},
     "sapo": {},
 }
@@ -69,7 +70,7 @@ OBJECTIVES = {
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_micro_batches_and_slices_add_up(name: str, dtype: torch.dtype, tolerance: float) -> None:
-    objective = getattr(objectives, name)(**OBJECTIVES[name])
+    objective = OBJECTIVES_BY_NAME[name](**OBJECTIVES[name])
     full = gradient(TinyTokens(dtype=dtype), digit_sum, objective=objective)
     for size, slices in itertools.product([1, 2, 4, 8, 12], [1, 3]):
         piecewise = gradient(
@@ -90,7 +91,7 @@ def test_masks_of_the_additivity_test_are_ragged() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_gaussian_steps_add_up_with_exact_kl(size: int) -> None:
-    objective = objectives.grpo(kl="gaussian", kl_coef=0.5, clip_range=1e-4)
+    objective = objectives.GRPO(kl="gaussian", kl_coef=0.5, clip_range=1e-4)
     full = gradient(TinyGaussian(dtype=torch.float64), nearness, objective=objective)
     pieces = gradient(TinyGaussian(dtype=torch.float64), nearness, objective=objective, micro_batch_size=size)
     half = len(full) // 2
@@ -99,7 +100,7 @@ def test_gaussian_steps_add_up_with_exact_kl(size: int) -> None:
 
 
 def test_sequence_ratio_with_exact_kl_adds_up_over_slices() -> None:
-    objective = objectives.gspo(kl="gaussian", kl_coef=0.5, clip_range=0.01, clip_range_high=0.01)
+    objective = objectives.GSPO(kl="gaussian", kl_coef=0.5, clip_range=0.01, clip_range_high=0.01)
     whole = TinyGaussian(dtype=torch.float64)
     whole.slice_count = 1
     full = gradient(whole, nearness, objective=objective)
@@ -166,9 +167,7 @@ def test_every_objective_learns(name: str) -> None:
         learning_rate=2e-2,
         updates_per_rollout=2,
         minibatches=2,
-        objective=getattr(objectives, name)(
-            **{k: v for k, v in OBJECTIVES[name].items() if k not in ("kl_coef", "kl")}
-        ),
+        objective=OBJECTIVES_BY_NAME[name](**{k: v for k, v in OBJECTIVES[name].items() if k not in ("kl_coef", "kl")}),
         advantage=advantages.centred if name == "dr_grpo" else advantages.group,
     )
     rewards = [report.metrics["reward"] for report in trainer]
@@ -210,6 +209,7 @@ def test_rewards_meet_their_own_samples_and_groups() -> None:
 
     report = make(reward=spy, prompts=prompts, steps=3).step()
     assert report.rewards[:, 0].tolist() == [float(s.prompt.text) for s in seen]
+    assert [prompts[i] for i in report.prompts] == [s.prompt for s in seen[::8]]
     groups = report.rollout.groups.tolist()
     assert groups == [s.group for s in report.rollout.samples]
     assert [groups.count(g) for g in dict.fromkeys(groups)] == [8] * 4
@@ -231,7 +231,7 @@ def test_no_reference_is_built_without_kl() -> None:
 def test_reference_is_frozen_at_the_start() -> None:
     policy = TinyTokens()
     start = [p.detach().clone() for p in policy.net.parameters()]
-    trainer = make(policy, objective=objectives.grpo(kl_coef=0.1), steps=3)
+    trainer = make(policy, objective=objectives.GRPO(kl_coef=0.1), steps=3)
     reports = list(trainer)
     assert reports[0].metrics["kl"] == pytest.approx(0.0, abs=1e-9)
     assert reports[-1].metrics["kl"] > 1e-5
@@ -242,7 +242,7 @@ def test_reference_is_frozen_at_the_start() -> None:
 def test_kl_holds_the_policy_near_the_reference() -> None:
     drift = []
     for coefficient in (0.001, 5.0):
-        trainer = make(steps=15, objective=objectives.grpo(kl_coef=coefficient), learning_rate=3e-2)
+        trainer = make(steps=15, objective=objectives.GRPO(kl_coef=coefficient), learning_rate=3e-2)
         drift.append([r.metrics["kl"] for r in trainer][-1])
     assert drift[1] < 0.2 * drift[0]
 
@@ -262,7 +262,7 @@ def test_lora_reference_is_the_base_with_the_adapter_off() -> None:
     torch.manual_seed(0)  # peft draws the adapter from the global state
     policy = Lora()
     base = {n: p.detach().clone() for n, p in policy.net.named_parameters() if not p.requires_grad}
-    trainer = make(policy, objective=objectives.grpo(kl_coef=0.05), steps=15, learning_rate=3e-2)
+    trainer = make(policy, objective=objectives.GRPO(kl_coef=0.05), steps=15, learning_rate=3e-2)
     reports = list(trainer)
     assert reports[0].metrics["kl"] == pytest.approx(0.0, abs=1e-6)
     assert reports[-1].metrics["kl"] > 1e-3
@@ -283,6 +283,15 @@ def test_minibatches_share_out_whole_groups() -> None:
     assert len(orders) > 1
 
 
+def test_every_pass_and_step_has_minibatches_of_its_own() -> None:
+    policy = BatchesSeen()
+    trainer = make(policy, prompts_per_step=8, group_size=2, updates_per_rollout=2, minibatches=2)
+    prompts = [trainer.step().prompts for _ in range(2)]
+    assert prompts[0] != prompts[1]
+    first = [frozenset((batch % 8).tolist()) for batch in policy.batches[::2]]  # of each pass, counted in its rollout
+    assert len(first) == len(set(first)) == 4
+
+
 def test_each_minibatch_is_normalised_by_itself() -> None:
     trainer = make(TinyTokens(dtype=torch.float64), minibatches=2, max_grad_norm=None)
     seen = record_gradients(trainer)
@@ -297,6 +306,20 @@ def test_each_minibatch_is_normalised_by_itself() -> None:
     (per_row[rows].sum() / 16).backward()
     expected = torch.cat([p.grad.flatten() for p in policy.net.parameters()])
     assert (seen[0] - expected).norm() / expected.norm() < 1e-12
+
+
+def test_a_fixed_length_is_the_policys_and_not_the_rollouts() -> None:
+    """Rows that all end early are divided by the same number as long ones, whatever the width of the tensors."""
+
+    class Longer(TinyTokens):
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            found = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+            return replace(found, max_decisions=2 * found.max_decisions)
+
+    norms = [
+        make(policy, objective=objectives.DrGRPO()).step().metrics["grad_norm"] for policy in (TinyTokens(), Longer())
+    ]
+    assert norms[1] == pytest.approx(norms[0] / 2)
 
 
 def test_micro_batches_keep_groups_together() -> None:
@@ -360,12 +383,12 @@ def test_gradient_clipping() -> None:
 
 
 def test_save_and_load_go_on_exactly(tmp_path: Path) -> None:
-    whole = make(steps=6, objective=objectives.grpo(kl_coef=0.1), updates_per_rollout=2)
+    whole = make(steps=6, objective=objectives.GRPO(kl_coef=0.1), updates_per_rollout=2)
     for _ in range(3):
         whole.step()
     whole.save(tmp_path / "c")
     rest = [r.metrics["reward"] for r in whole]
-    again = make(steps=6, objective=objectives.grpo(kl_coef=0.1), updates_per_rollout=2)
+    again = make(steps=6, objective=objectives.GRPO(kl_coef=0.1), updates_per_rollout=2)
     again.load(tmp_path / "c")
     assert again.completed == 3
     assert [r.metrics["reward"] for r in again] == rest
@@ -382,14 +405,14 @@ def test_describe_resolves_the_arithmetic() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"group_size": 1}, "group_size is 1"),
+        ({"group_size": 1}, r"group_size must be at least 2, got 1\. group_size: G, samples per prompt; GRPO compares"),
         ({"minibatches": 3}, "minibatches=3 does not divide prompts_per_step=4"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"micro_batch_size": 0}, "micro_batch_size must be at least 1"),
-        ({"learning_rate": -1.0}, "learning_rate must be positive"),
-        ({"schedule": "linear"}, "schedule must be one of constant, cosine, got 'linear'"),
+        ({"learning_rate": -1.0}, "learning_rate must be above 0, got -1"),
+        ({"schedule": "linear"}, "schedule must be 'constant' or 'cosine', got 'linear'"),
         ({"max_grad_norm": -1.0}, "max_grad_norm must be above 0"),
-        ({"warmup_steps": -1}, "warmup_steps must be 0 or more"),
+        ({"warmup_steps": -1}, "warmup_steps must be at least 0, got -1"),
         ({"prompts": []}, "no prompt"),
         ({"prompts": "one text"}, "list of prompts"),
         ({"prompts": [3]}, "Prompt 0 is of type int"),
@@ -524,12 +547,12 @@ def test_logits_that_are_no_numbers_name_their_prompt() -> None:
 
 @pytest.mark.parametrize("kl", ["k2", "k3"])
 def test_a_kl_that_does_not_suit_latents_is_refused_before_any_update(kl: str) -> None:
-    trainer = make(TinyGaussian(), nearness, objective=objectives.grpo(kl=kl, kl_coef=0.1))
+    trainer = make(TinyGaussian(), nearness, objective=objectives.GRPO(kl=kl, kl_coef=0.1))
     with pytest.raises(UsageError, match=rf"kl '{kl}' does not suit decisions of 3 dimensions.*1/3 of .*kl: gaussian"):
         trainer.step()
-    assert trainer.completed == trainer.updates_done == 0
-    make(TinyGaussian(dims=1), nearness, objective=objectives.grpo(kl=kl, kl_coef=0.1)).step()
-    make(TinyGaussian(), nearness, objective=objectives.grpo(kl=kl)).step()  # measured nowhere
+    assert trainer.completed == trainer.updates.done == 0
+    make(TinyGaussian(dims=1), nearness, objective=objectives.GRPO(kl=kl, kl_coef=0.1)).step()
+    make(TinyGaussian(), nearness, objective=objectives.GRPO(kl=kl)).step()  # measured nowhere
 
 
 def test_advantages_of_a_shape_that_would_broadcast_are_refused() -> None:
@@ -597,20 +620,20 @@ def test_after_an_exception_the_trainer_knows_what_its_weights_are(place: str, u
     trainer = make(Faulty(), reward, advantage=advantage, updates_per_rollout=2)
     trainer.accelerator.trackers = [None]
     trainer.accelerator.log = lambda *_, **__: pass_through("tracker")
-    optimizer = trainer.optimizer.optimizer
+    optimizer = trainer.updates.optimizer.optimizer
     optimizer.register_step_pre_hook(lambda *_: pass_through("before update"))
     optimizer.register_step_post_hook(lambda *_: pass_through("after update"))
     before = weights(trainer)
     with pytest.raises((ValueError, RewardError), match=place):
         trainer.step()
     done = place == "tracker 1"  # the step is over, only its report is lost
-    assert (trainer.completed, trainer.updates_done, trainer.torn) == (int(done), updates, torn)
+    assert (trainer.completed, trainer.updates.done, trainer.updates.incomplete) == (int(done), updates, torn)
     made = sum(here == "after update" for here in seen)
     assert torch.equal(weights(trainer), before) == (made == 0)
     if not torn:
         assert made == (2 if done else updates)
     trainer.step()
-    assert (trainer.completed, trainer.updates_done) == (1 + done, 0)
+    assert (trainer.completed, trainer.updates.done) == (1 + done, 0)
 
 
 def test_an_update_that_the_device_has_not_confirmed_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -619,14 +642,14 @@ def test_an_update_that_the_device_has_not_confirmed_is_torn(monkeypatch: pytest
     now = Stopwatch._now
 
     def fail(self: Stopwatch) -> float:
-        if trainer.torn:
+        if trainer.updates.incomplete:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         return now(self)
 
     monkeypatch.setattr(Stopwatch, "_now", fail)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         trainer.step()
-    assert (trainer.completed, trainer.updates_done, trainer.torn) == (0, 0, True)
+    assert (trainer.completed, trainer.updates.done, trainer.updates.incomplete) == (0, 0, True)
 
 
 def test_modules_that_logprobs_does_not_use_are_noticed() -> None:
@@ -668,7 +691,7 @@ def test_masked_decisions_are_never_scored() -> None:
             assert steps.stop < 4
             return super().logprobs(rollout, steps)
 
-    for objective in (objectives.grpo(kl="gaussian", kl_coef=0.1), objectives.dapo(kl="k1", kl_coef=0.1)):
+    for objective in (objectives.GRPO(kl="gaussian", kl_coef=0.1), objectives.DAPO(kl="k1", kl_coef=0.1)):
         report = make(LastStepNoiseless(), nearness, objective=objective).step()
         assert report.metrics["grad_norm"] > 0
 
@@ -697,6 +720,27 @@ def test_reward_errors_pass_through() -> None:
             PROMPTS,
             device="cpu",
         ).step()
+
+
+def test_the_advantage_function_gets_rewards_with_their_weights_and_no_monitor() -> None:
+    calls = []
+
+    def spy(rewards, weights, groups):
+        calls.append((rewards, weights, groups))
+        return advantages.group(rewards, weights, groups)
+
+    terms = [
+        RewardTerm(name="watched", reward=lambda samples: [100.0 * len(s.output) for s in samples], weight=0, every=2),
+        RewardTerm(name="digits", reward=digit_sum, weight=2),
+        RewardTerm(name="short", reward=lambda samples: [-float(len(s.output)) for s in samples], weight=0.5),
+    ]
+    trainer = Trainer(TinyTokens(), terms, PROMPTS, advantage=spy, device="cpu")
+    report = trainer.step()
+    rewards, weights, groups = calls[-1]
+    assert torch.equal(rewards, report.rewards[:, 1:])
+    assert (weights.tolist(), groups.tolist()) == ([2, 0.5], report.rollout.groups.tolist())
+    assert report.metrics["reward"] == pytest.approx(float((rewards @ weights).mean()))
+    assert "rewards/watched/mean" in report.metrics.keys() - trainer.step().metrics.keys()  # it is not due in step 2
 
 
 def test_unscored_rows_are_counted_and_do_nothing() -> None:
@@ -750,12 +794,35 @@ def test_bf16_uses_the_training_forwards_own_log_probs(updates: int) -> None:
     report = make(mixed_precision="bf16", updates_per_rollout=updates, learning_rate=1e-5).step()
     assert report.metrics["ratio/max"] == pytest.approx(1.0, abs=1e-6 if updates == 1 else 0.02)
     assert 0 <= report.metrics["logprob_diff/max"] < 0.1
+    far = make(mixed_precision="bf16", updates_per_rollout=updates, learning_rate=0.03).step()
+    assert (far.metrics["ratio/max"] > 1.1) == (updates > 1)  # the old ones stay those of before the first update
+
+
+def test_a_frozen_base_in_bf16_counts_as_low_precision() -> None:
+    """Trained in fp32 beside it, so nothing but its weights tells that sampling and scoring disagree a little."""
+
+    class HalfBase(TinyTokens):
+        def modules(self):
+            return {"net": self.net, "base": nn.Linear(2, 2).bfloat16().requires_grad_(False)}
+
+        def logprobs(self, rollout, steps):
+            found = super().logprobs(rollout, steps)
+            return replace(found, logprobs=found.logprobs + 0.01)
+
+    report = make(HalfBase()).step()
+    assert (report.metrics["ratio/min"], report.metrics["ratio/max"]) == (1, 1)
+    assert report.metrics["logprob_diff/mean"] == pytest.approx(0.01, rel=1e-3)
 
 
 def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    make(trackers=["tensorboard"], folder=tmp_path).step()
-    assert list(tmp_path.rglob("events.out.tfevents*"))
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trainer = make(trackers=["tensorboard"], folder=tmp_path)
+    rewards = [trainer.step().metrics["reward"] for _ in range(2)]
+    trainer.close()
+    (file,) = tmp_path.rglob("events.out.tfevents*")
+    written = events.EventAccumulator(str(file)).Reload().Scalars("reward")
+    assert [event.step for event in written] == [1, 2]
+    assert [event.value for event in written] == pytest.approx(rewards)
 
 
 @pytest.mark.gpu

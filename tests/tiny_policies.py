@@ -6,14 +6,18 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, frozen_copy, swapped
-from grpokit.objectives import gaussian_logprobs
+from grpokit.flow import gaussian_logprobs
+from grpokit.objectives import CISPO, DAPO, GRPO, GSPO, SAPO, DrGRPO
 from grpokit.sampling import sample_categorical, uniforms
+
+OBJECTIVES_BY_NAME = {"grpo": GRPO, "dapo": DAPO, "dr_grpo": DrGRPO, "gspo": GSPO, "cispo": CISPO, "sapo": SAPO}
 
 
 class TinyTokens(Policy):
@@ -115,6 +119,26 @@ class TinyTokens(Policy):
 
     def load(self, folder: Path) -> None:
         load_model(self.net, str(folder / "net.safetensors"))
+
+
+class BatchesSeen(TinyTokens):
+    """Keeps how every rollout is drawn, and the groups of every batch that is scored with gradient."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.seeds: list[Seeds] = []
+        self.evaluated: list[bool] = []
+        self.batches: list[Tensor] = []
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        self.seeds.append(seeds)
+        self.evaluated.append(evaluate)
+        return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        if torch.is_grad_enabled():
+            self.batches.append(rollout.groups)
+        return super().logprobs(rollout, steps)
 
 
 class Fails(TinyTokens):

@@ -66,12 +66,12 @@ def grpokit_advantages() -> Iterator[AdvantageSpec]:
 @hookimpl
 def grpokit_objectives() -> Iterator[ObjectiveSpec]:
     """Objectives."""
-    for name, summary in (
-        ("grpo", "clipped ratios, mean of sequence means"),
-        ("dapo", "clip-higher, mean over all tokens"),
-        ("dr_grpo", "clipped ratios, divided by a fixed length"),
-        ("gspo", "one clipped ratio per sequence"),
-        ("cispo", "capped, detached ratio as a weight"),
-        ("sapo", "a smooth gate in place of the clip"),
+    for name, home, summary in (
+        ("grpo", "GRPO", "clipped ratios, mean of sequence means"),
+        ("dapo", "DAPO", "clip-higher, mean over all tokens"),
+        ("dr_grpo", "DrGRPO", "clipped ratios, divided by a fixed length"),
+        ("gspo", "GSPO", "one clipped ratio per sequence"),
+        ("cispo", "CISPO", "capped, detached ratio as a weight"),
+        ("sapo", "SAPO", "a smooth gate in place of the clip"),
     ):
-        yield ObjectiveSpec(name=name, factory=f"grpokit.objectives:{name}", summary=summary)
+        yield ObjectiveSpec(name=name, factory=f"grpokit.objectives:{home}", summary=summary)

@@ -35,10 +35,10 @@ class ExactMatch:
         return [_against_target(s, "exact-match", self._one) for s in samples]
 
     def _one(self, text: str, target: str) -> float:
-        found = text if self.pattern is None else _extract(text, self.pattern)
-        if found is None:
+        answer = text if self.pattern is None else _extract(text, self.pattern)
+        if answer is None:
             return 0.0
-        pair = (found.strip(), target.strip())
+        pair = (answer.strip(), target.strip())
         return float(pair[0].casefold() == pair[1].casefold() if self.ignore_case else pair[0] == pair[1])
 
 
@@ -88,11 +88,11 @@ class NumericAnswer:
         return [_against_target(s, "numeric-answer", self._one) for s in samples]
 
     def _one(self, text: str, target: str) -> float:
-        wanted = _number(target)
-        if wanted is None:
+        number = _number(target)
+        if number is None:
             raise UsageError(f"numeric-answer: the target {target!r} is not a number.")
-        got = _number(_extract(text, self.pattern))
-        return float(got is not None and abs(got - wanted) <= self.tolerance)
+        answer = _number(_extract(text, self.pattern))
+        return float(answer is not None and abs(answer - number) <= self.tolerance)
 
 
 class Length:

@@ -22,11 +22,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(print_it: bool) -> None:
+    if print_it:
         import grpokit
 
         print(grpokit.__version__)
@@ -43,7 +44,11 @@ def _options(
 
 
 def given_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Prompt] | None:
-    """The prompts of --prompt and --prompts, or None where neither is given."""
+    """The prompts of --prompt or --prompts, or None without either option.
+
+    Raises:
+        UsageError: both are there, or the file cannot be read.
+    """
     from grpokit import data
 
     if prompt and prompts:
@@ -53,29 +58,33 @@ def given_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Pr
     return data.read_text(prompts) if prompts else None
 
 
-def parse_parameters(given: list[str]) -> dict[str, Any]:
-    """KEY=VALUE words -> parameters; values are YAML."""
+def parse_parameters(words: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE words -> parameters; values are YAML.
+
+    Raises:
+        UsageError: a word has another form, or its value is not YAML.
+    """
     import yaml
 
     from grpokit.config.yaml_source import parse_value
 
-    params = {}
-    for item in given:
-        key, equals, value = item.partition("=")
+    parameters = {}
+    for word in words:
+        key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
-            raise UsageError(f"Expected a parameter as key=value, got '{item}'.")
+            raise UsageError(f"Expected a parameter as key=value, got '{word}'.")
         try:
-            params[key] = parse_value(value)
+            parameters[key] = parse_value(value)
         except yaml.YAMLError as error:
             raise UsageError(f"The value of {key} is not YAML: {value!r}.") from error
-    return params
+    return parameters
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where tables go: as wide as the terminal or COLUMNS says, or wide where the output is a file and nothing does."""
+    """Where tables go: as wide as the terminal or COLUMNS says, and 160 columns where neither says anything."""
     from rich.console import Console
 
-    made = Console(highlight=False, stderr=stderr)
-    said = os.environ.get("COLUMNS", "")
-    chosen = said.isdigit() and int(said) > 0
-    return made if made.is_terminal or chosen else Console(highlight=False, width=160, stderr=stderr)
+    screen = Console(highlight=False, stderr=stderr)
+    columns = os.environ.get("COLUMNS", "")
+    has_width = screen.is_terminal or (columns.isdigit() and int(columns) > 0)
+    return screen if has_width else Console(highlight=False, width=160, stderr=stderr)

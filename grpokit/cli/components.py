@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,43 +15,66 @@ from grpokit.errors import UsageError, counted
 if TYPE_CHECKING:
     from warnings import WarningMessage
 
-    from grpokit.testing import Climb, Outcome
+    from grpokit.testing import Check, Ladder, Outcome
+
+
+_WIDE = 100  # columns from which on a table has room for what a component does
 
 
 @app.command()
 def plugins() -> None:
     """List what is installed: policies, rewards, presets.
 
-    Also advantages and objectives; each with the package that brings it, and what is broken.
+    Also advantages and objectives; each with the package that brings it, and what is broken or ambiguous.
     """
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
     from grpokit import registry
 
-    found = registry.plugins()
-    table = Table(box=None, pad_edge=False)
-    for title in ("kind", "name", "package", "version", "state"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("what it does")  # the only one that a narrow terminal breaks
-
-    def row(kind: str, name: str, plugin: registry.Plugin, state: str, text: str) -> None:
-        cells = (kind, name, plugin.package, plugin.version)  # as Text: a plugin's own brackets are no markup
-        table.add_row(*map(Text, cells), Text(state, style="" if state == "ok" else "red"), Text(text))
-
-    for kind in ("policy", "reward", "preset", "advantage", "objective"):
-        for plugin, spec in registry.installed(kind):
-            row(kind, spec.name, plugin, "ok", spec.summary)
-    for plugin in found:
-        if plugin.error:
-            row("plugin", plugin.name, plugin, "broken", "see below")
-        elif not plugin.specs:
-            row("plugin", plugin.name, plugin, "ok", "watches runs")
+    rows = list(_plugin_rows())
     out = console()
-    out.print(table)
-    for plugin in found:
+    if out.width >= _WIDE:
+        table = Table(box=None, pad_edge=False)
+        for title in ("kind", "name", "package", "version", "state"):
+            table.add_column(title, no_wrap=True)
+        table.add_column("what it does")
+        for *names, state, summary in rows:  # as Text: a plugin's own brackets are no markup
+            table.add_row(*map(Text, names), Text(state, style=_STYLES.get(state, "")), Text(summary))
+        out.print(table)
+    else:
+        kind_width, name_width = (max(len(row[i]) for row in rows) for i in (0, 1))
+        for kind, name, package, version, state, summary in rows:
+            start = f"{kind:<{kind_width}}  {name:<{name_width}}  {package} {version}  "
+            line = Text(start).append(state, style=_STYLES.get(state, ""))
+            out.print(line, soft_wrap=True)
+            out.print(Padding(Text(summary), (0, 0, 0, kind_width + 2)))
+    for clash in registry.clashes():
+        choices = " or ".join(f"'{name}' (of {package})" for name, package in clash.choices.items())
+        out.print(f"The {clash.kind} name '{clash.name}' is ambiguous: write {choices}.", markup=False, soft_wrap=True)
+    for plugin in registry.plugins():
         if plugin.error:
             out.print(f"{plugin.name}: {plugin.error}", markup=False, soft_wrap=True)
+
+
+_STYLES = {"ambiguous": "yellow", "broken": "red"}
+
+
+def _plugin_rows() -> Iterator[tuple[str, str, str, str, str, str]]:
+    """Kind, name, package, version, state and summary of everything that plugins bring."""
+    from grpokit import registry
+
+    ambiguous = {(clash.kind, clash.name) for clash in registry.clashes()}
+    for kind in ("policy", "reward", "preset", "advantage", "objective"):
+        for plugin, spec in registry.installed(kind):
+            state = "ambiguous" if (kind, spec.name) in ambiguous else "ok"
+            yield kind, spec.name, plugin.package, plugin.version, state, spec.summary
+    for plugin in registry.plugins():
+        if plugin.error:
+            yield "plugin", plugin.name, plugin.package, plugin.version, "broken", "see below"
+        elif not plugin.specs:
+            yield "plugin", plugin.name, plugin.package, plugin.version, "ok", "watches runs"
 
 
 @app.command()
@@ -66,93 +90,128 @@ def check(
 ) -> None:
     """Check a policy or a reward against its contract.
 
-    A reward also climbs a ladder, which grades how easily it is fooled.
+    For a reward, a report follows on how easily it is fooled.
     """
     import warnings
 
     from rich.table import Table
     from rich.text import Text
 
-    from grpokit.testing import by_name, outcomes
+    from grpokit.testing import by_name
 
-    climb = None
-    given = given_prompts(prompt, prompts)
+    ladder = None
+    chosen = given_prompts(prompt, prompts)
     params = parse_parameters(parameters or [])
-    with warnings.catch_warnings(record=True) as warned:  # they go below the table
+    with warnings.catch_warnings(record=True) as caught, _progress() as show:  # warnings are printed below the table
+        show(f"building {name}")
         if by_name.kind_of(name, kind) == "policy":
-            some = given if prompts is None or given is None else given[:4]
+            some = chosen if prompts is None or chosen is None else chosen[:4]
             checks = by_name.of_policy(name, params, some, slow=slow)
         else:
-            if given:
+            if chosen:
                 raise UsageError(
-                    f"'{name}' is a reward, which reads no prompts: leave --prompt and --prompts out, or say --kind "
-                    "policy where it makes a policy."
+                    f"'{name}' is a reward, which reads no prompts. Leave out --prompt and --prompts, or add --kind "
+                    "policy if it makes a policy."
                 )
-            checks, climb = by_name.of_reward(name, params)
-        found = list(outcomes(checks))
-        report = "" if climb is None else _graded(climb, found)
+            checks, ladder = by_name.of_reward(name, params)
+        results = list(_run(checks, show))
+        report = "" if ladder is None else _report(ladder, results)
     table = Table(box=None, pad_edge=False)
     table.add_column("check", max_width=40)
     table.add_column("result", no_wrap=True)
     table.add_column("message")
-    for outcome in _folded(found):
+    for outcome in _merged(results):
         style = {"ok": "", "failed": "red"}.get(outcome.state, "yellow")
         table.add_row(Text(outcome.name), Text(outcome.state, style=style), Text(outcome.message))
     out = console()
     out.print(table)
-    for line in _heard(warned):
+    for line in _warning_lines(caught):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if report:
         out.print(f"\n{report}\n", markup=False, highlight=False, soft_wrap=True)
-    passed, failed, weak, skipped = (
-        sum(outcome.state == state for outcome in found)
+    passed, failed, expected, skipped = (
+        sum(outcome.state == state for outcome in results)
         for state in ("ok", "failed", "expected failure", "not checked")
     )
-    said = [f"{failed} of {passed + failed} checks failed" if failed else f"all {passed} checks passed"]
-    said += [counted(weak, "expected failure")] if weak else []
-    said += [f"{skipped} not checked"] if skipped else []
-    print(f"{name}: {', '.join(said)}")
+    summary = [f"{failed} of {passed + failed} checks failed" if failed else f"all {passed} checks passed"]
+    summary += [counted(expected, "expected failure")] if expected else []
+    summary += [f"{skipped} not checked"] if skipped else []
+    print(f"{name}: {', '.join(summary)}")
     if failed:
         raise typer.Exit(1)
 
 
-def _folded(found: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Outcomes with what was not checked for one reason in one row."""
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Gives a function that shows one line on a terminal, in place of the line before; nothing elsewhere."""
+    errors = console(stderr=True)
+    if not errors.is_terminal:
+        yield lambda line: None
+        return
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    spinner = Spinner("dots")
+    with Live(spinner, console=errors, transient=True, redirect_stdout=False, redirect_stderr=False) as live:
+
+        def show(line: str) -> None:
+            spinner.update(text=Text(line))
+            live.refresh()
+
+        yield show
+
+
+def _run(checks: Iterable[Check], show: Callable[[str], None]) -> Iterator[Outcome]:
+    """Run the checks one after the other, and show which one runs."""
+    from grpokit.testing import outcomes
+
+    every = list(checks)
+    for number, check in enumerate(every, 1):
+        show(f"check {number} of {len(every)}: {check.name}")
+        yield from outcomes([check])
+
+
+def _merged(results: Sequence[Outcome]) -> Iterator[Outcome]:
+    """The outcomes, with one row for all that were not checked for the same reason."""
     from grpokit.testing import Outcome
 
     names: dict[str, list[str]] = {}
-    for outcome in found:
+    for outcome in results:
         if outcome.state == "not checked":
             names.setdefault(outcome.message, []).append(outcome.name)
-    for outcome in found:
+    for outcome in results:
         if outcome.state != "not checked":
             yield outcome
         elif outcome.message in names:  # the first of its reason
             yield Outcome(name=", ".join(names.pop(outcome.message)), state=outcome.state, message=outcome.message)
 
 
-def _heard(warned: Iterable[WarningMessage]) -> Iterator[str]:
-    """What was warned of, each once, and nothing about a library's future."""
+def _warning_lines(caught: Iterable[WarningMessage]) -> Iterator[str]:
+    """Each warning once, on one line, without those about future versions of a library."""
     future = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
-    told = (w for w in warned if not issubclass(w.category, future))
-    yield from dict.fromkeys(f"warning: {w.category.__name__}: {' '.join(str(w.message).split())}" for w in told)
+    shown = (w for w in caught if not issubclass(w.category, future))
+    yield from dict.fromkeys(f"warning: {w.category.__name__}: {' '.join(str(w.message).split())}" for w in shown)
 
 
-def _graded(climb: Climb, found: Sequence[Outcome]) -> str:
-    """The report of a ladder; a reward that raises while it climbs has failed checks that say so."""
-    from grpokit.testing.reward.trial import UNSCORED
+def _report(ladder: Ladder, results: Sequence[Outcome]) -> str:
+    """The report of the ladders; a reward that raises on them also fails their checks, which show its error."""
+    from grpokit.testing.reward.first_call import UNSCORED
 
-    if any(outcome.message == UNSCORED for outcome in found):
-        return f"ladder: not climbed, since {UNSCORED}"
+    if any(outcome.message == UNSCORED for outcome in results):
+        return f"ladder: not measured, since {UNSCORED}"
     try:
-        return f"ladder\n{climb.report}"
-    except (Exception, SystemExit) as error:
-        return f"ladder: not climbed, since the reward raised {type(error).__name__}"
+        return f"ladder\n{ladder.report}"
+    except (Exception, SystemExit) as error:  # a component may raise anything
+        return f"ladder: not measured, since the reward raised {type(error).__name__}"
 
 
 @app.command()
 def schema() -> None:
-    """Print the JSON schema of a config, for editors."""
+    """Print the JSON schema of a config, for editors.
+
+    It holds every key with its type, default and meaning.
+    """
     from grpokit.config import schema
 
     print(schema.schema())

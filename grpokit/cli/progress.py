@@ -1,17 +1,22 @@
 """Shows a run on a terminal: the batch arithmetic, a bar with ETA and the reward's trend, and evaluations.
 
-Without a terminal it prints about ten plain lines instead of a bar.
+Without a terminal it prints plain lines instead of a bar: after the first step, about ten times a run, and at least
+once a minute.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from grpokit.errors import counted
 
 if TYPE_CHECKING:
     from grpokit.evaluation.held_out import Evaluation
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from grpokit.types import StepReport
 
 _BARS = "▁▂▃▄▅▆▇█"
+_LONGEST_SILENCE = 60  # seconds without a line, where no bar shows that the run goes on
 
 
 def sparkline(values: Sequence[float], width: int = 16) -> str:
@@ -58,7 +64,7 @@ def watch(console: Console) -> Iterator[Watcher]:
     )
     task = bar.add_task("training", total=None, news="", visible=False)
     rewards: list[float] = []
-    total = 1
+    total, spoke = 1, -math.inf
 
     def say(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
@@ -67,9 +73,12 @@ def watch(console: Console) -> Iterator[Watcher]:
         nonlocal total
         total = trainer.steps
         say(trainer.describe())
+        if trainer.completed:
+            say(f"resuming after step {trainer.completed} of {total}")
         bar.update(task, total=trainer.steps, completed=trainer.completed, visible=True)
 
     def step(report: StepReport) -> None:
+        nonlocal spoke
         m = report.metrics
         if m["reward"] == m["reward"]:  # not NaN
             rewards.append(m["reward"])
@@ -86,12 +95,20 @@ def watch(console: Console) -> Iterator[Watcher]:
                 "advantages sum to 0); watch the reward instead"
             )
         bar.update(task, completed=report.step, news=news)
-        if not console.is_terminal and (report.step % max(1, total // 10) == 0 or report.step == total):
+        due = report.step % max(1, total // 10) == 0 or report.step == total
+        if not console.is_terminal and (due or time.monotonic() - spoke > _LONGEST_SILENCE):  # the first step always
             say(f"step {report.step}/{total}  {news}  {m['step_time']:.2f} s")
+            spoke = time.monotonic()
 
-    def evaluated(step: int, found: Evaluation) -> None:
-        scores = "  ".join(f"{name} {_score(mean)}" for name, mean in found.means().items())
+    def evaluating(samples: int) -> None:
+        bar.update(task, description="evaluating")
+        if not console.is_terminal:
+            say(f"drawing and scoring {counted(samples, 'sample')} of held-out prompts ...")
+
+    def evaluated(step: int, evaluation: Evaluation) -> None:
+        bar.update(task, description="training")
+        scores = "  ".join(f"{name} {_score(mean)}" for name, mean in evaluation.means().items())
         say(f"held-out prompts after step {step}: {scores}")
 
     with bar:
-        yield Watcher(say=say, start=start, step=step, evaluated=evaluated)
+        yield Watcher(say=say, start=start, step=step, evaluating=evaluating, evaluated=evaluated)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpokit.cli.app import app, console, given_prompts, parse_parameters
+from grpokit.cli.config_command import ConfigCommand
 from grpokit.errors import RunError, UsageError, counted, shown
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from grpokit.types import Sample
 
 _TEXTS = 5  # drawn texts that a command shows
+_PROMPTS = 16  # prompts that `sample` takes
 
 Source = Annotated[
     str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder to --resume.")
@@ -34,9 +36,11 @@ RunOrSource = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config, as in trainer.steps=50.")
 ]
+Count = Annotated[int | None, typer.Option("-n", "--count", min=1, help="Samples per prompt.", show_default=False)]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="The most prompts to take.", show_default=False)]
 
 
-@app.command()
+@app.command(cls=ConfigCommand)
 def train(
     source: Source,
     overrides: Overrides = None,
@@ -54,17 +58,17 @@ def train(
     from grpokit.cli.progress import watch
     from grpokit.runs import train as run
 
-    begun = 0
+    first = 0
     try:
         with watch(console()) as watcher:
 
             def start(trainer: Trainer) -> None:
-                nonlocal begun
-                begun = trainer.completed
+                nonlocal first
+                first = trainer.completed
                 watcher.start(trainer)
 
-            hears = replace(watcher, start=start)
-            result = run.train(config, name=name, resume=resume, overwrite=overwrite, force=force, watcher=hears)
+            noting = replace(watcher, start=start)
+            result = run.train(config, name=name, resume=resume, overwrite=overwrite, force=force, watcher=noting)
     except KeyboardInterrupt:
         print("Stopped at once: what came after the last saved checkpoint is lost.", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -72,47 +76,52 @@ def train(
         words = shlex.join(["grpokit", "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Go on with:\n  {words}")
         raise typer.Exit(130)
-    if resume and begun == result.steps:
+    if resume and first == result.steps:
         print(_complete(result, config))
     if result.before is not None and result.after is not None:
         _print_scores({"before": result.before, "after": result.after})
     print(f"report: {result.folder / 'report.html'}")
 
 
-@app.command()
+@app.command(cls=ConfigCommand)
 def sample(
     source: RunOrSource,
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the samples.")] = Path("samples"),
     prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")] = None,
     prompts: Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")] = None,
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="Samples per prompt.")] = 1,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The most prompts to take.")] = 16,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write into a folder that holds files.")] = False,
+    count: Count = None,
+    limit: Limit = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Write into a folder that holds files already.")
+    ] = False,
 ) -> None:
-    """Draw samples from a preset's start or a run's last step."""
+    """Draw samples from a preset's start or a run's last step.
+
+    Without more options it draws one sample for each of the first 16 prompts.
+    """
     config, policy = _load_policy(source, overrides)
     from grpokit.evaluation.held_out import draw
-    from grpokit.runs import build, folder
+    from grpokit.runs import build, journal
 
-    given = given_prompts(prompt, prompts)
+    chosen = given_prompts(prompt, prompts)
     if os.path.isfile(out):
         raise UsageError(f"{out} is a file; expected a folder for the samples. Choose another with --out.")
     if os.path.isdir(out) and any(out.iterdir()) and not overwrite:
         raise UsageError(f"{out} holds files already. Choose another folder with --out, or add --overwrite.")
-    if given is None:
+    if chosen is None:
         train_prompts, held_out = build.prompts(config)
-        given = train_prompts if held_out is None else held_out
+        chosen = train_prompts if held_out is None else held_out
     samples = draw(
         policy,
-        given[:limit],
+        chosen[: limit or _PROMPTS],
         seed=config.seed,
-        samples_per_prompt=count,
+        samples_per_prompt=count or 1,
         stream="sample",
         mixed_precision=config.trainer.mixed_precision,
     )
     try:
-        folder.save_outputs(out, samples)
+        journal.save_outputs(out, samples)
     except RunError as error:
         raise UsageError(
             f"The samples cannot be written to {out}: {error.__cause__}. Choose another folder with --out."
@@ -121,17 +130,17 @@ def sample(
     _print_texts(samples)
 
 
-@app.command()
+@app.command(cls=ConfigCommand)
 def evaluate(
     source: RunOrSource,
     overrides: Overrides = None,
-    samples: Annotated[int | None, typer.Option("-n", "--samples", min=1, help="Samples per held-out prompt.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The most held-out prompts to take.")] = None,
+    count: Count = None,
+    limit: Limit = None,
 ) -> None:
     """Score held-out prompts before training and after it.
 
-    After it means at a run's last checkpoint, or at the one given; a preset has no such column. Both use the same
-    draws.
+    "After" is a run's last checkpoint, or the checkpoint that RUN_OR_PRESET names; a preset has only "before". Both
+    use the same draws: run.eval_samples for each held-out prompt, unless --count says otherwise.
     """
     config, folder = _read(source, overrides)
     from grpokit.evaluation.held_out import evaluate as score_policy
@@ -144,22 +153,25 @@ def evaluate(
         _, held_out = build.prompts(config)
         if held_out is None:
             raise UsageError("The config names no held-out prompts: give data.eval_prompts or data.eval_fraction.")
-        policy = build.policy(config)
+        policy, prompts = build.policy(config), held_out[:limit]
+        per_prompt = count or config.run.eval_samples
         for label, place in (("before", None), ("after", folder)):
             if label == "after":
                 if place is None:
                     continue
                 checkpoint.load_policy(place, policy)
-            found = score_policy(
+            work = f"{counted(len(prompts) * per_prompt, 'sample')} of {counted(len(prompts), 'held-out prompt')}"
+            print(f"{label} training: drawing and scoring {work} ...", file=sys.stderr)
+            evaluation = score_policy(
                 policy,
                 terms,
-                held_out[:limit],
+                prompts,
                 seed=config.seed,
-                samples_per_prompt=samples or config.run.eval_samples,
+                samples_per_prompt=per_prompt,
                 mixed_precision=config.trainer.mixed_precision,
             )
-            columns[label] = found.summary()
-            for line in found.scores.notes:
+            columns[label] = evaluation.summary()
+            for line in evaluation.scores.notes:
                 print(f"warning, {label}: {line}", file=sys.stderr)
     finally:
         build.close(terms)
@@ -197,21 +209,21 @@ def rescore(
 ) -> None:
     """Score recorded rollouts with another reward.
 
-    How would the rankings have changed?
+    It shows how the rankings would have changed.
     """
     from rich.table import Table
     from rich.text import Text
 
     from grpokit.runs import rescore as rescoring
 
-    found = rescoring.rescore(run, reward, parse_parameters(parameters or []), out=out)
+    rescored = rescoring.rescore(run, reward, parse_parameters(parameters or []), out=out)
     table = Table("reward", box=None, pad_edge=False)
     for title in rescoring.HEADINGS:
         table.add_column(title, justify="right")
-    for name, *cells in rescoring.table(found):
+    for name, *cells in rescoring.table(rescored):
         table.add_row(Text(name), *cells)
     console().print(table)
-    for line in rescoring.lines(found):
+    for line in rescoring.lines(rescored):
         print(line)
 
 
@@ -222,19 +234,19 @@ def redraw(
 ) -> None:
     """Draw a step of a run again, and compare bit by bit.
 
-    It is held against what the run kept of that step: metrics, and with run.record=true every sample and decision.
+    It is compared with what the run kept of that step: metrics, and with run.record=true every sample and decision.
     """
     from grpokit.runs.redraw import redraw as draw_again
 
-    found = draw_again(run, step, say=lambda line: print(line, file=sys.stderr))
-    for line in found.lines():
+    comparison = draw_again(run, step, say=lambda line: print(line, file=sys.stderr))
+    for line in comparison.lines():
         print(line)
-    if not found.equal:
+    if not comparison.equal:
         raise typer.Exit(1)
 
 
 def _complete(result: Result, config: RunConfig) -> str:
-    """Says that a resume had nothing to do, and what would give it something."""
+    """The line for a resume of a run that is complete: nothing was left to do, and how to go on."""
     total = config.trainer.steps
     if result.steps < total:
         return f"{result.folder} is already complete: it converged after {result.steps} of {counted(total, 'step')}."
@@ -246,7 +258,7 @@ def _complete(result: Result, config: RunConfig) -> str:
 
 
 def _print_texts(samples: Sequence[Sample]) -> None:
-    """The first texts with their prompts; pictures are looked at in their folder."""
+    """Print the first texts with their prompts; pictures are in their folder."""
     texts = [sample for sample in samples if isinstance(sample.output, str)]
     for sample in texts[:_TEXTS]:
         print(f"  {shown(sample.prompt.text, most=40)} -> {shown(sample.output, most=100)}")
@@ -255,7 +267,7 @@ def _print_texts(samples: Sequence[Sample]) -> None:
 
 
 def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
-    """The config of a run, checkpoint, preset or file, and the run's last checkpoint, or the one given."""
+    """The config of a run, checkpoint, preset or file, and the checkpoint: the run's last, or `source` itself."""
     from grpokit.config import presets, schema
 
     folder = Path(source)
@@ -268,11 +280,11 @@ def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
         return schema.parse(settings, f"the config in {folder}", overrides or []), folder
     if not (folder / "config.yaml").is_file():
         raise UsageError(f"{folder} is no run folder: it has no config.yaml. It is no checkpoint either.")
-    settings_of_run, _ = presets.read_config(source, overrides or [])
-    found = checkpoint.latest(folder / "checkpoints")
-    if found is None:
+    config, _ = presets.read_config(source, overrides or [])
+    last = checkpoint.latest(folder / "checkpoints")
+    if last is None:
         raise UsageError(f"The run {folder} has no checkpoint yet.")
-    return settings_of_run, found
+    return config, last
 
 
 def _load_policy(source: str, overrides: list[str] | None) -> tuple[Any, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,16 +16,16 @@ import typer
 
 from grpokit.cli.app import app, console, parse_parameters
 from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworded
+from grpokit.files import replacing
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from grpokit.config.schema import RunConfig
     from grpokit.evaluation.score_files import Column, Row, Tally
     from grpokit.rewards.scoring import RewardTerm
 
 _FEW = 20  # rows that a table shows one by one
 _NAMED = 5  # files that a message names
+_PATIENCE = 10.0  # seconds without a sign of life
 
 
 @app.command()
@@ -57,6 +59,9 @@ def score(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the summary goes to stderr.")] = False,
+    max_pixels: Annotated[
+        int | None, typer.Option("--max-pixels", min=1, help="Refuse pictures with more pixels; by default 36 million.")
+    ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples in memory at a time.")] = 32,
 ) -> None:
     """Score pictures or texts in files, without training."""
@@ -66,10 +71,20 @@ def score(
         raise UsageError(f"{out} {kind}. Choose another with --out{more}")
     settings = _settings(reward or [], config, words or [])
     from grpokit.evaluation import sample_files, score_files
+    from grpokit.images import MAX_PIXELS
 
     weighted = settings is not None
     pairs = _pairs(settings, prompts, targets=targets, sources=sources)
-    entries = sample_files.find(path, prompt=prompt, prompts=prompts, target=target, source=source, **pairs)
+    entries = sample_files.find(
+        path,
+        prompt=prompt,
+        prompts=prompts,
+        target=target,
+        source=source,
+        max_pixels=max_pixels or (settings and settings.data.max_pixels) or MAX_PIXELS,
+        targets=pairs["targets"],
+        sources=pairs["sources"],
+    )
     if prompts is not None or not (path / sample_files.SAMPLES).is_file():
         _say_what_is_passed_over(path)
     read = [path, path / sample_files.SAMPLES, prompts, target, source, *(entry.output for entry in entries)]
@@ -85,19 +100,23 @@ def score(
             say=lambda line: print(line, file=sys.stderr),
         )
         tally = score_files.Tally()
-        first: list[Row] = []
-        with _written(out) as write, _bar() as bar:
-            task = bar.add_task("scoring", total=len(entries))
+        scored: list[Row] = []
+        with _written(out) as write, _progress(len(entries)) as advance:
             for row in rows:
                 tally.add(row)
-                first += [row] if len(first) <= _FEW else []
-                line = json.dumps(row.as_json(weighted=weighted), ensure_ascii=False)
-                line = line.encode(errors="backslashreplace").decode()  # half a surrogate pair as its JSON escape
-                write(line)
-                if as_json:
-                    print(line)
-                bar.update(task, advance=1)
-    _print_tables(first if len(entries) <= _FEW and not as_json else [], tally, weighted=weighted, aside=as_json)
+                scored += [row] if weighted or len(scored) <= _FEW else []
+                write(_line(row))
+                if as_json and not weighted:
+                    print(_line(row))
+                advance()
+    totals = tally.totals() if weighted else []
+    if weighted:  # a row's total is known once all rows are scored
+        values = iter(totals)
+        lines = [_line(row, total=math.nan if row.problem else next(values)) for row in scored]
+        _rewrite(out, lines)
+        for line in lines if as_json else ():
+            print(line)
+    _print_tables(scored if len(entries) <= _FEW and not as_json else [], tally, weighted=weighted, aside=as_json)
     if out is not None:
         print(f"scores: {out}", file=sys.stderr if as_json else sys.stdout)
     unused = "" if settings is None else _unused(settings, pairs)
@@ -179,20 +198,20 @@ def _rewards(
 
 def _parameters(names: Sequence[str], words: Sequence[str]) -> Mapping[str, dict[str, Any]]:
     """NAME.KEY=VALUE words -> the parameters of each reward; of a single one the name may be left out."""
-    given: dict[str, list[str]] = {name: [] for name in names}
-    if len(given) < len(names):
+    assignments: dict[str, list[str]] = {name: [] for name in names}
+    if len(assignments) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"--reward {twice} is given twice. For two settings of one reward, write a config.")
+        raise UsageError(f"--reward {twice} appears twice. For two settings of one reward, write a config.")
     for word in words:
-        owners = [name for name in given if word.startswith(f"{name}.")]
+        owners = [name for name in assignments if word.startswith(f"{name}.")]
         if owners:
-            given[owners[0]].append(word.removeprefix(f"{owners[0]}."))
-        elif len(given) == 1:
-            given[names[0]].append(word)
+            assignments[owners[0]].append(word.removeprefix(f"{owners[0]}."))
+        elif len(assignments) == 1:
+            assignments[names[0]].append(word)
         else:
             expected = " or ".join(f"{name}.KEY=VALUE" for name in names)
             raise UsageError(f"'{word}' is no parameter of {' or '.join(names)}: expected {expected}.")
-    return {name: parse_parameters(own) for name, own in given.items()}
+    return {name: parse_parameters(own) for name, own in assignments.items()}
 
 
 @contextmanager
@@ -216,6 +235,17 @@ def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
         file.close()
 
 
+def _line(row: Row, *, total: float | None = None) -> str:
+    """A row as a line of JSON; half a surrogate pair, which UTF-8 cannot hold, stands there as its JSON escape."""
+    return json.dumps(row.as_json(total=total), ensure_ascii=False).encode(errors="backslashreplace").decode()
+
+
+def _rewrite(out: Path | None, lines: Sequence[str]) -> None:
+    if out is not None:
+        with _writing(out), replacing(out) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
 @contextmanager
 def _writing(out: Path) -> Iterator[None]:
     try:
@@ -224,14 +254,28 @@ def _writing(out: Path) -> Iterator[None]:
         raise UsageError(f"{out} cannot be written: {error}. Choose another with --out.") from error
 
 
-def _bar() -> Progress:
-    """A bar on stderr where somebody watches; nothing elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """Counts rows on stderr: on a terminal by a bar, elsewhere by a line now and then where it takes long."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as Remaining
 
     err = console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Remaining())
     both = sys.stdout.isatty()  # lines on stdout then stand above the bar; else they must not go where the bar goes
-    return Progress(*columns, console=err, disable=not err.is_terminal, transient=True, redirect_stdout=both)
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True, redirect_stdout=both) as bar:
+        task = bar.add_task("scoring", total=total)
+        scored, last = 0, time.monotonic()
+
+        def advance() -> None:
+            nonlocal scored, last
+            scored += 1
+            bar.update(task, advance=1)
+            if not err.is_terminal and time.monotonic() - last >= _PATIENCE:
+                print(f"scored {scored:,} of {counted(total, 'sample')}", file=sys.stderr)
+                last = time.monotonic()
+
+        yield advance
 
 
 def _print_tables(rows: Sequence[Row], tally: Tally, *, weighted: bool, aside: bool) -> None:
@@ -246,8 +290,9 @@ def _print_tables(rows: Sequence[Row], tally: Tally, *, weighted: bool, aside: b
         for name in columns:
             table.add_column(Text(name), justify="right", no_wrap=True)
         table.add_column("prompt")
+        totals = iter(tally.totals())
         for row in rows:
-            values = {**row.scores, "reward": row.reward}
+            values = {**row.scores, "reward": math.nan if row.problem else next(totals)}
             unread = "missing" if row.entry.missing else "unreadable"
             cells = [Text(unread if row.problem else _shown(values[name])) for name in columns]
             table.add_row(Text(row.entry.where), *cells, Text(row.entry.text))
@@ -292,14 +337,14 @@ def _say_what_is_missing(
             print(f"{name} could not score {some}: {_listed(column.unscored)}", file=sys.stderr)
     wrong = []
     if tally.problems:
-        found = [_named(name, problem.rstrip(".")) for name, problem in tally.problems.items()]
-        some = f"{len(found):,} of {counted(total, 'sample')} {'is' if len(found) == 1 else 'are'}"
-        wrong.append(f"{some} missing or unreadable, so without a score: {_listed(found, between='; ')}.")
+        unreadable = [_named(name, problem.rstrip(".")) for name, problem in tally.problems.items()]
+        some = f"{len(unreadable):,} of {counted(total, 'sample')} {'is' if len(unreadable) == 1 else 'are'}"
+        wrong.append(f"{some} missing or unreadable, so without a score: {_listed(unreadable, between='; ')}.")
     silent = [n for n, column in tally.summary().items() if column.unscored and not column.scored and n != "reward"]
     if silent:
-        said = "; nor by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
+        rewards = "; nor by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
         wrong.append(
-            f"No sample could be scored by {said}. A reward may need a prompt (--prompt, --prompts), a target "
+            f"No sample could be scored by {rewards}. A reward may need a prompt (--prompt, --prompts), a target "
             f"(--target, --targets) or a source (--source, --sources).{unused}"
         )
     if wrong:

@@ -1,18 +1,19 @@
 """Where a config comes from: a preset that a plugin brings, a file, or a run folder.
 
-Torch is not needed here, so that a mistake in a config is told at once.
+Torch is not needed here, so that a mistake in a config is reported at once.
 """
 
 from __future__ import annotations
 
 import importlib.resources
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from grpokit import registry
-from grpokit.config.schema import RunConfig, load, parse
-from grpokit.errors import ConfigError, PluginError
+from grpokit.config.schema import RunConfig, TrainerConfig, load, parse
+from grpokit.errors import ConfigError, PluginError, one_line
 
 
 def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, str]:
@@ -47,12 +48,39 @@ def names_preset(source: str) -> bool:
 
 def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]:
     try:
-        _, spec = registry.find("preset", source)
+        plugin, spec = registry.find("preset", source)
     except PluginError as error:
         raise ConfigError(f"{error} A config file would end in .yaml.") from error
     package, _, inside = spec.factory.partition(":")
     try:
         text = importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
     except (ImportError, OSError, ValueError) as error:
-        raise PluginError(f"Preset '{source}' should be the file {inside} in package {package}: {error}.") from error
-    return parse(text, f"preset {source}", overrides), spec.name
+        raise PluginError(
+            f"Preset '{source}' should be the file {inside} in package {package}: {one_line(error)}."
+        ) from error
+
+    def name_components(data: dict[str, Any]) -> None:  # before the overrides, whose names are the user's
+        for kind, holder, key in _components(data):
+            default = TrainerConfig.model_fields[key].default if key in TrainerConfig.model_fields else None
+            name = holder.get(key, default)
+            if isinstance(name, str) and registry.meant_by_preset(kind, name, plugin.package) != name:
+                holder[key] = registry.meant_by_preset(kind, name, plugin.package)
+
+    return parse(text, f"preset {source}", overrides, prepare=name_components), spec.name
+
+
+def _components(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Kind, group and key of each name of a component in a config that nobody has validated yet."""
+    rewards = data.get("rewards")
+    components = [
+        ("policy", data.get("policy")),
+        *(("reward", r) for r in (rewards if isinstance(rewards, list) else [])),
+    ]
+    trainer = data.setdefault("trainer", {})
+    if isinstance(trainer, dict):
+        for kind in ("advantage", "objective"):
+            if isinstance(trainer.get(kind), dict):
+                components.append((kind, trainer[kind]))
+            else:
+                yield kind, trainer, kind
+    yield from ((kind, component, "use") for kind, component in components if isinstance(component, dict))

@@ -1,56 +1,83 @@
-"""A run's config: YAML with overrides, validated, with errors that name the line and the nearest key.
+"""A run's config: its keys with their types, defaults and bounds, and how it is read from YAML with overrides.
 
-The file says what to build and with which flat parameters; building is for `grpokit.runs.build`, which asks the config
-for the place of what turned out wrong. A value of the wrong type is refused, never converted.
+The config names what to build, with flat parameters. `grpokit.runs.build` builds it, and asks the config for the place
+of a key that turns out wrong. A value of the wrong type is refused, never converted.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
-import yaml
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
     ValidationError,
+    create_model,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
-from grpokit.config.yaml_source import Source, parse_value, problem, read
-from grpokit.errors import ConfigError, nearest, shown
+from grpokit.config.mistakes import TWO_SOURCES, explain
+from grpokit.config.overrides import apply
+from grpokit.config.yaml_source import Source, read
+from grpokit.errors import ConfigError, UsageError, nearest, one_line, shown
+from grpokit.settings import (
+    ClipSettings,
+    Count,
+    ObjectiveSettings,
+    RewardSettings,
+    SeedSettings,
+    Total,
+    TrainerSettings,
+    Whole,
+    meanings,
+)
 
-
-def _whole(value: Any) -> Any:
-    """`1e3` and `2.0` are whole numbers too."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _device(value: Any) -> Any:
-    if value == "gpu":
-        raise ValueError("a GPU is called 'cuda' here")
-    return value
-
-
-_Size = Annotated[int, BeforeValidator(_whole), Field(le=1_000_000)]
-_Total = Annotated[int, BeforeValidator(_whole), Field(le=1_000_000_000)]
 _Text = Annotated[str, Field(min_length=1, max_length=1000)]
 _Tracker = Literal[  # accelerate's, which is too heavy to be asked
     "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
 ]
 
 
-class _Strict(BaseModel):
+class _Base(BaseModel):
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, data: Any) -> Any:
+        """`1e3` and `2.0` are whole numbers too."""
+        if not isinstance(data, dict):
+            return data
+        whole = {name for name, field in cls.model_fields.items() if _takes_whole_numbers(field.annotation)}
+        return {
+            key: int(value) if key in whole and isinstance(value, float) and value.is_integer() else value
+            for key, value in data.items()
+        }
+
+
+def _takes_whole_numbers(annotation: Any) -> bool:
+    return annotation is int or any(_takes_whole_numbers(part) for part in get_args(annotation))
+
+
+class _Strict(_Base):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Component(BaseModel):
+def _described_by(*settings: type) -> Callable[[dict[str, Any]], None]:
+    """Gives the keys of a schema the meanings that these dataclasses declare."""
+
+    def describe(schema: dict[str, Any]) -> None:
+        for name, text in (item for kind in settings for item in meanings(kind).items()):
+            schema["properties"].get(name, {}).setdefault("description", text)
+
+    return describe
+
+
+class Component(_Base):
     """`use: name` and the component's own flat parameters beside it."""
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -63,23 +90,17 @@ class Component(BaseModel):
         return dict(self.model_extra or {})
 
 
-class RewardConfig(Component):
+class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no dataclass itself, so frozen or not
     """A reward in the mix; keys beside these go to its factory."""
 
-    weight: float = Field(
-        default=1.0, allow_inf_nan=False, description="factor in the weighted sum; 0: a monitor, measured only"
+    model_config = ConfigDict(
+        extra="allow", strict=True, allow_inf_nan=False, json_schema_extra=_described_by(RewardSettings)
     )
-    every: _Total = Field(default=1, ge=1, description="a monitor is measured in the first of so many steps")
+
     name: _Text | None = Field(default=None, description="its name in metrics; by default what `use` says")
-    on_error: Literal["stop", "skip"] = Field(default="stop", description="what an exception does")
-    skip_limit: float = Field(
-        default=0.5, ge=0, le=1, description="with on_error: skip, the largest share of rows that may be lost to it"
-    )
-    workers: Annotated[int, BeforeValidator(_whole)] = Field(
-        default=0, ge=0, le=256, description="processes that it runs in; 0: the run's own"
-    )
+    workers: int = Field(default=0, ge=0, le=256, description="processes that it runs in; 0: the run's own")
     reward_timeout: float | None = Field(
-        default=None, gt=0, le=86_400, allow_inf_nan=False, description="with workers, seconds that a call may take"
+        default=None, gt=0, le=86_400, description="with workers, seconds that a call may take"
     )
 
     @model_validator(mode="after")
@@ -121,69 +142,77 @@ class DataConfig(_Strict):
     eval_jsonl: _Text | None = Field(default=None, description="held-out prompts, as `jsonl`")
     eval_split: _Text | None = Field(default=None, description="the dataset's split of held-out prompts")
     eval_fraction: float | None = Field(default=None, gt=0, lt=1, description="share of the prompts to hold out")
+    max_pixels: Total | None = Field(
+        default=None, ge=1, description="a picture with more pixels is refused; null: grpokit's limit, 36 million"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
-        given = [name for name in ("prompts", "jsonl", "dataset", "use") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(
-                "give exactly one of prompts, jsonl, dataset and use; "
-                + (f"got {', '.join(given)}" if given else "got none")
+        sources = [name for name in ("prompts", "jsonl", "dataset", "use") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            raise PydanticCustomError(
+                TWO_SOURCES,
+                "give exactly one of prompts, jsonl, dataset and use; got {sources}",
+                {"sources": " and ".join(sources) or "none"},
             )
+        if self.use is not None and self.max_pixels is not None:
+            raise ValueError("'max_pixels' goes with prompts, jsonl and dataset; a function opens its own pictures")
         unknown = next(iter(self.model_extra or {}), None)
         if unknown and self.use is None:
             raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")
-        held = [
+        kinds = [
             n for n in ("eval_prompts", "eval_jsonl", "eval_split", "eval_fraction") if getattr(self, n) is not None
         ]
-        if len(held) > 1:
-            raise ValueError(f"give one kind of held-out prompts; got {', '.join(held)}")
+        if len(kinds) > 1:
+            raise ValueError(
+                f"give one kind of held-out prompts; got {' and '.join(kinds)} (the value null takes a key out)"
+            )
         for owner, companions in _COMPANIONS.items():
-            lost = [n for n in companions if getattr(self, owner) is None and getattr(self, n)]
-            if lost:  # else it would be passed over in silence
-                raise ValueError(f"'{lost[0]}' goes with '{owner}', which is not given")
+            alone = [n for n in companions if getattr(self, owner) is None and getattr(self, n)]
+            if alone:  # without this check it would be ignored
+                raise ValueError(f"'{alone[0]}' goes with '{owner}', which is not set")
         return self
 
 
-class TrainerConfig(_Strict):
-    """The numbers of `grpokit.Trainer`, and the parameters of the advantage and the objective."""
+OBJECTIVE_KEYS: dict[str, Any] = {
+    name: hint
+    for kind in (ObjectiveSettings, ClipSettings)
+    for name, hint in get_type_hints(kind, include_extras=True).items()
+}
+if TYPE_CHECKING:
+    _FlatObjective = _Strict
+else:
+    _FlatObjective = create_model(  # a key that is not given leaves the objective's own default
+        "_FlatObjective", __base__=_Strict, **{name: (hint | None, None) for name, hint in OBJECTIVE_KEYS.items()}
+    )
 
-    steps: _Total = Field(default=200, ge=1)
-    prompts_per_step: _Size = Field(default=4, ge=1)
-    group_size: _Size = Field(default=8, ge=2)
-    micro_batch_size: _Size = Field(default=8, ge=1)
-    rollout_batch_size: _Size | None = Field(default=None, ge=1, description="the most rows drawn at a time; null: all")
-    updates_per_rollout: _Size = Field(default=1, ge=1, description="passes over a rollout")
-    minibatches: _Size = Field(default=1, ge=1, description="optimizer steps per pass")
-    learning_rate: float = Field(default=5e-6, gt=0)
-    warmup_steps: _Total = Field(default=0, ge=0)
-    schedule: Literal["constant", "cosine"] = "constant"
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float | None = Field(default=1.0, gt=0)
-    mixed_precision: Literal["no", "bf16", "fp16"] = "no"
-    device: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(_device)] = "auto"
+
+class TrainerConfig(_FlatObjective, TrainerSettings):
+    """The knobs of `grpokit.Trainer`, and those of the advantage and the objective."""
+
+    model_config = ConfigDict(json_schema_extra=_described_by(TrainerSettings, ObjectiveSettings, ClipSettings))
+
     advantage: _Text | Component = "group"
     objective: _Text | Component = "grpo"
-    ratio: Literal["token", "sequence"] | None = None
-    clip_range: float | None = Field(default=None, gt=0)
-    clip_range_high: float | None = Field(default=None, gt=0)
-    kl: Literal["k1", "k2", "k3", "gaussian"] | None = None
-    kl_coef: float | None = Field(default=None, ge=0)
-    entropy_coef: float | None = None
-    max_logprob_diff: float | None = Field(
-        default=None,
-        gt=0,
-        description="largest mean difference of rollout and training log-probs, in nats; null: by precision",
-    )
-    max_zero_std_steps: _Total | None = Field(
-        default=20, ge=1, description="steps in a row in which no group has any spread, before the run stops"
-    )
+
+    @property
+    def flat_objective(self) -> dict[str, Any]:
+        """The objective's knobs that stand beside the trainer's."""
+        return {name: getattr(self, name) for name in OBJECTIVE_KEYS if name in self.model_fields_set}
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _the_name_of_a_gpu(cls, device: Any) -> Any:
+        if device == "gpu":
+            raise ValueError("a GPU is called 'cuda' here")
+        return device
 
     @model_validator(mode="after")
-    def _rows_that_fit(self) -> TrainerConfig:
-        rows = self.prompts_per_step * self.group_size
-        if rows > 10_000_000:
-            raise ValueError(f"prompts_per_step x group_size must be at most 10,000,000 rows, got {rows:,}")
+    def _numbers_that_fit_together(self) -> TrainerConfig:
+        try:
+            self.check_shares()
+        except UsageError as error:
+            raise ValueError(str(error).rstrip(".")) from error
         return self
 
 
@@ -191,14 +220,14 @@ class RunSettings(_Strict):
     """What a run leaves behind."""
 
     dir: _Text | None = Field(default=None, description="the run folder; by default runs/<config's name>")
-    save_every: _Total = Field(default=0, ge=0, description="checkpoint every n steps; 0: only at the end")
-    keep_last: _Total | None = Field(default=3, ge=1, description="how many step checkpoints to keep; null: all")
+    save_every: Whole = Field(default=0, description="checkpoint every n steps; 0: only at the end")
+    keep_last: Total | None = Field(default=3, description="how many step checkpoints to keep; null: all")
     best: _Text | None = Field(default=None, description="a held-out score; its best checkpoint is kept as well")
     record: bool = Field(default=False, description="keep every rollout in rollouts/, for rescore and redraw")
-    eval_every: _Total = Field(default=0, ge=0, description="evaluate every n steps; 0: only before and after")
-    eval_samples: _Size = Field(default=1, ge=1, description="samples per held-out prompt")
+    eval_every: Whole = Field(default=0, description="evaluate every n steps; 0: only before and after")
+    eval_samples: Count = Field(default=1, description="samples per held-out prompt")
     trackers: list[_Tracker] = Field(default_factory=list, description="tensorboard, wandb, mlflow, ...")
-    threads: _Size | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
+    threads: int | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
 
     @model_validator(mode="after")
     def _a_folder_of_its_own(self) -> RunSettings:
@@ -210,10 +239,9 @@ class RunSettings(_Strict):
         return self
 
 
-class RunConfig(_Strict):
+class RunConfig(_Strict, SeedSettings):
     """A whole run."""
 
-    seed: Annotated[int, BeforeValidator(_whole)] = Field(default=42, ge=-(2**63), lt=2**63)
     policy: Component
     data: DataConfig
     rewards: list[RewardConfig] = Field(min_length=1)
@@ -225,15 +253,15 @@ class RunConfig(_Strict):
     def _something_to_train_on(cls, rewards: list[RewardConfig]) -> list[RewardConfig]:
         if not any(reward.weight for reward in rewards):
             raise ValueError(
-                "all rewards have the weight 0, so they are monitors, and none is left to train on; give at least one "
-                "another weight"
+                "every reward has the weight 0, so all are monitors and none is trained on; give at least one another "
+                "weight"
             )
         return rewards
 
     _source: Source | None = PrivateAttr(default=None)
 
     def place(self, *path: str | int) -> str:
-        """Where a key stands, as "run.yaml, line 4: rewards.1: " to begin a message with; empty where no file was read.
+        """Where a key stands, to begin a message with; empty for a config that was not read from text.
 
         >>> parse("policy: {use: p}\\ndata: {use: d}\\nrewards: [{use: r}]", "run.yaml").place("rewards", 0)
         'run.yaml, line 3: rewards.0: '
@@ -245,7 +273,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a config file and apply `key=value` overrides such as `trainer.steps=50` or `rewards.0.weight=1`.
 
     Raises:
-        ConfigError: the file is missing or no YAML, or the config is wrong; with file and line where there is one.
+        ConfigError: the file is missing or not YAML, or the config is wrong. The message names the file and, where
+            there is one, the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -254,22 +283,36 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     except IsADirectoryError as error:
         raise ConfigError(f"{path} is a folder; expected a config file.") from error
     except (OSError, ValueError) as error:  # the second: not UTF-8, or a name that no file can have
-        raise ConfigError(f"The config file {path} cannot be read as UTF-8 text: {error}.") from error
+        raise ConfigError(f"The config file {path} cannot be read as UTF-8 text: {one_line(error)}.") from error
     return parse(text, str(path), overrides)
 
 
-def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """As `load`, from YAML text; `name` stands for the file in messages."""
+def parse(
+    text: str, name: str, overrides: Sequence[str] = (), *, prepare: Callable[[dict[str, Any]], None] | None = None
+) -> RunConfig:
+    """As `load`, from YAML text.
+
+    Args:
+        text: the config.
+        name: stands for the file in messages.
+        overrides: `key=value` texts.
+        prepare: may change the plain data in place, before the overrides are applied.
+
+    Raises:
+        ConfigError: as in `load`.
+    """
     data, source = read(text, name)
     if not isinstance(data, dict):
         got = "an empty file" if data is None else shown(data)
         raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {got}.")
+    if prepare is not None:
+        prepare(data)
     for override in overrides:
-        _apply(data, override, source)
+        apply(data, override, source)
     try:
         config = RunConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(error, source)) from error
+        raise ConfigError(explain(error, source, RunConfig)) from error
     config._source = source
     return config
 
@@ -277,7 +320,7 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> RunConfig:
 def resolved(config: BaseModel) -> dict[str, Any]:
     """The config as plain data, defaults included; `parse` reads it back to the same config.
 
-    A null is kept where it was given, since it may stand for something else than the default.
+    A null that the config sets is kept, since it may mean something else than the default.
     """
 
     def plain(value: Any) -> Any:
@@ -306,114 +349,3 @@ def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, A
 def schema() -> str:
     """The JSON schema of a config, for editors."""
     return json.dumps(RunConfig.model_json_schema(), indent=2)
-
-
-def _apply(data: dict[str, Any], override: str, source: Source) -> None:
-    key, equals, text = override.partition("=")
-    parts = key.split(".")
-    if not equals or not all(parts):
-        raise ConfigError(f"The override {shown(override)} is not of the form key=value, such as trainer.steps=50.")
-    try:
-        value = parse_value(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"The override {shown(override)} has a value that is not YAML ({problem(error)}). Put quotes round a text "
-            "with brackets, braces or a colon."
-        ) from error
-    path: list[str | int] = []
-    here: Any = data
-    for i, part in enumerate(parts):
-        last, group = i == len(parts) - 1, ".".join(parts[:i])
-        if isinstance(here, list):
-            if part not in map(str, range(len(here))):
-                expected = f"use a number from 0 to {len(here) - 1} for {shown(part)}" if here else "it has no entry"
-                raise ConfigError(f"The override {shown(override)}: {group} is a list of {len(here)}; {expected}.")
-            step: str | int = int(part)
-        elif isinstance(here, dict):
-            step = part
-            if not last and here.get(part) is None:  # not there, or nothing behind its colon
-                here[part] = {}
-        else:
-            raise ConfigError(f"The override {shown(override)}: {group} is a single value, not a group of keys.")
-        path.append(step)
-        if last:
-            here[step] = value
-            inside = [place for place in source.places if place[: len(path)] == tuple(path)]
-            for place in inside:  # what stood there is gone
-                del source.places[place]
-            source.places[tuple(path)] = f"override {shown(override)}"
-        else:
-            here = here[step]
-
-
-_EXPECTED = {  # pydantic's kinds of mistake, in our words; its own for any other
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "a text",
-    "list_type": "a list",
-    "dict_type": "a group of keys",
-    "model_type": "a group of keys",
-    "too_short": "at least {min_length}",
-    "string_too_short": "a text that is not empty",
-    "string_too_long": "at most {max_length} characters",
-    "string_unicode": "a text without half a surrogate pair",
-    "literal_error": "{expected}",
-    "greater_than": "more than {gt}",
-    "greater_than_equal": "at least {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "at most {le}",
-    "invalid_key": "a text as key",
-}
-
-
-def _explain(error: ValidationError, source: Source) -> str:
-    lines = []
-    for issue in error.errors():
-        got = issue["input"]
-        branch = next((p for p in issue["loc"][2:3] if p in ("str", "constrained-str", "Component")), None)
-        text = branch in ("str", "constrained-str")
-        if (text and isinstance(got, dict)) or (branch and issue["type"] == "model_type"):
-            continue  # a name or keys would do: only the mistakes of what it is meant to be are told
-        path = tuple(p for i, p in enumerate(issue["loc"]) if not (branch and i == 2) and p != "[key]")
-        where, key = source.place(path), ".".join(map(str, path))
-        if issue["type"] == "extra_forbidden":
-            known = _fields(path[:-1])
-            lines.append(
-                f"{where}: unknown key '{key}'{nearest(str(path[-1]), known)}. Known here: {', '.join(known)}."
-            )
-        elif issue["type"] == "missing":
-            lines.append(f"{where}: the key '{key}' is missing.")
-        elif issue["type"] == "value_error":
-            lines.append(f"{where}: {key or 'config'}: {issue['ctx']['error']}.")
-        else:
-            said = _EXPECTED.get(issue["type"])
-            context = {k: int(v) if isinstance(v, float) else v for k, v in issue.get("ctx", {}).items()}  # 0, not 0.0
-            expected = f"expected {said.format(**context)}" if said else issue["msg"][0].lower() + issue["msg"][1:]
-            remedy = "" if text else _remedy(issue["type"], key, got, context)
-            expected += " or keys with `use`" * text
-            lines.append(f"{where}: {key}: {expected}, got {shown(got)}{remedy}.")
-    return "\n".join(dict.fromkeys(lines))
-
-
-def _remedy(kind: str, key: str, got: Any, context: Mapping[str, Any]) -> str:
-    """What to do about a mistake, where its kind tells more than the expectation did."""
-    if kind in ("int_type", "float_type") and isinstance(got, str) and any(c.isdigit() for c in got):
-        return " (a text: write numbers as 10, 1.5 or 5e-6, without quotes, units or underscores)"
-    if kind == "string_type" and isinstance(got, (int, float)):
-        return " (put it in quotes)"
-    if kind == "model_type" and isinstance(got, str) and len(got) <= 80:
-        return f" (a component is named by `use`: {{use: {got}}})" if key != "data" else " (as in {prompts: ...})"
-    if kind == "list_type" and key == "rewards":
-        return " (as in [{use: ssim}, {use: ocr}])"
-    if kind == "literal_error" and isinstance(got, str):
-        return nearest(got, [name.strip("'") for name in context["expected"].replace(" or ", ", ").split(", ")])
-    return ""
-
-
-def _fields(path: tuple[str | int, ...]) -> list[str]:
-    model: Any = RunConfig
-    for part in path:
-        if isinstance(part, str):
-            model = {"trainer": TrainerConfig, "run": RunSettings, "data": DataConfig}.get(part, model)
-    return list(model.model_fields)

@@ -14,25 +14,48 @@ from typing import Any
 
 import yaml
 
-from grpokit.errors import ConfigError, shown
+from grpokit.errors import ConfigError, one_line, shown
 
 DEEPEST = 50  # levels
 MOST = 100_000  # values, with every alias written out: a few lines of aliases can stand for billions
+Path = tuple[str | int, ...]
+"""Keys and list positions from the top of a config down to a value."""
 
 
 @dataclass
 class Source:
-    """Where each key stands: path of keys -> "file, line n", or the override."""
+    """Where each key of a config stands.
+
+    Attributes:
+        name: the file.
+        places: path of keys -> "file, line n", or the override that set it.
+        overrides: path of keys -> the override that set it, as it was typed.
+    """
 
     name: str
-    places: dict[tuple[str | int, ...], str] = field(default_factory=dict)
+    places: dict[Path, str] = field(default_factory=dict)
+    overrides: dict[Path, str] = field(default_factory=dict)
 
-    def place(self, path: tuple[str | int, ...]) -> str:
+    def place(self, path: Path) -> str:
         """The place of a key, or of the nearest one around it."""
         while path and path not in self.places:
-            written = (*path[:-1], str(path[-1]))  # a key that is a number was noted as its text
-            path = written if written in self.places else path[:-1]
+            as_text = (*path[:-1], str(path[-1]))  # a key that is a number was noted as its text
+            path = as_text if as_text in self.places else path[:-1]
         return self.places.get(path, self.name)
+
+    def override(self, path: Path, text: str) -> None:
+        """Note that the override `text` set the key at `path`, and so replaced everything below it."""
+        for noted in (self.places, self.overrides):
+            for below in [other for other in noted if other[: len(path)] == path]:
+                del noted[below]
+        for end in range(1, len(path)):  # groups that the override made
+            self.places.setdefault(path[:end], f"override {shown(text)}")
+        self.places[path] = f"override {shown(text)}"
+        self.overrides[path] = text
+
+    def overrides_below(self, path: Path) -> dict[Path, str]:
+        """The overrides that set keys inside the group at `path`."""
+        return {key: text for key, text in self.overrides.items() if len(key) > len(path) and key[: len(path)] == path}
 
 
 def read(text: str, name: str) -> tuple[Any, Source]:
@@ -46,13 +69,13 @@ def read(text: str, name: str) -> tuple[Any, Source]:
         return _load(text, source), source
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{name}{line}: not YAML: {error.problem or error.context}.") from error
+        raise ConfigError(f"{name}{line}: not YAML: {problem(error)}.") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}.") from error
+        raise ConfigError(f"{name}: not YAML: {problem(error)}.") from error
 
 
 def parse_value(text: str) -> Any:
-    """Read the value of a `key=value` argument as a config file would; only comments are not for arguments.
+    """Read the value of a `key=value` argument as a config file would, except that it has no comments.
 
     Raises:
         yaml.YAMLError: it is not YAML.
@@ -77,10 +100,18 @@ def write(data: Any) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
 
 
+def write_inline(data: Any) -> str:
+    """As `write`, on one line without the closing line break.
+
+    >>> write_inline({"prompts": "a.txt", "columns": {"prompt": "no"}})
+    "{prompts: a.txt, columns: {prompt: 'no'}}"
+    """
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=True, width=10**9).strip()
+
+
 def problem(error: yaml.YAMLError) -> str:
     """What is wrong, in one line without the place."""
-    said = error.problem or error.context if isinstance(error, yaml.MarkedYAMLError) else None
-    return said or " ".join(str(error).split())
+    return (isinstance(error, yaml.MarkedYAMLError) and (error.problem or error.context)) or one_line(error)
 
 
 def _load(text: str, source: Source) -> Any:
@@ -94,8 +125,8 @@ def _load(text: str, source: Source) -> Any:
         raise yaml.YAMLError(f"it is nested too deeply; expected at most {DEEPEST} levels") from error
 
 
-def _note(node: yaml.Node, path: tuple[str | int, ...], source: Source, inside: tuple[yaml.Node, ...] = ()) -> None:
-    """Note the place of everything below `node`, and refuse what can be read but not be meant."""
+def _note(node: yaml.Node, path: Path, source: Source, inside: tuple[yaml.Node, ...] = ()) -> None:
+    """Note the place of everything below `node`, and refuse what YAML allows but nobody means."""
 
     def refuse(what: str, where: yaml.Node) -> yaml.MarkedYAMLError:
         return yaml.MarkedYAMLError(problem=what, problem_mark=where.start_mark)
@@ -115,7 +146,7 @@ def _note(node: yaml.Node, path: tuple[str | int, ...], source: Source, inside: 
         seen: set[str] = set()
         for key, child in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise refuse("expected a text as key, got a group in brackets or braces", key)
+                raise refuse("expected a text as key, got brackets or braces", key)
             if key.value in seen:
                 raise refuse(f"the key {shown(key.value)} stands twice", key)
             seen.add(key.value)
@@ -132,7 +163,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _scalar(kind: str, read: Callable[[str], Any]) -> Callable[[_Loader, yaml.Node], Any]:
-    """A constructor that also meets texts which no resolver has checked: `!!int abc`."""
+    """A constructor that refuses texts which no resolver has checked, such as `!!int abc`."""
 
     def construct(loader: _Loader, node: yaml.Node) -> Any:
         text = loader.construct_scalar(node)  # type: ignore[arg-type]  # any other node is refused inside

@@ -8,19 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from grpokit.data import as_prompts
 from grpokit.errors import UsageError
-from grpokit.evaluation.intervals import half_width, sum_half_width
+from grpokit.evaluation.intervals import half_width, mean_of_totals
 from grpokit.policy import Policy
 from grpokit.rewards.scoring import Reward, RewardTerm, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
-from grpokit.training.checked_policy import check_rollout
-from grpokit.training.devices import autocast
+from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.out_of_memory import fitting
-from grpokit.training.rollout_calls import draws
 from grpokit.types import Prompt, Sample
 
 
@@ -37,10 +34,10 @@ class Evaluation:
     scores: Scores
 
     def columns(self) -> dict[str, Tensor]:
-        """Name -> [B] for every reward, and "reward", their weighted sum."""
+        """Name -> [B] for every reward, and "reward", the rows' totals."""
         return {
             **dict(zip(self.scores.names, self.scores.matrix.T, strict=True)),
-            "reward": self.scores.total,
+            "reward": self.scores.totals,
         }
 
     def means(self) -> dict[str, float]:
@@ -53,7 +50,7 @@ class Evaluation:
         columns = self.scores.matrix.T.tolist()
         return {
             **{name: half_width(column, prompts) for name, column in zip(self.scores.names, columns, strict=True)},
-            "reward": sum_half_width(columns, self.scores.weights.tolist(), prompts),  # a gap is no observation
+            "reward": mean_of_totals(columns, self.scores.weights.tolist(), prompts).half_width,
         }
 
     def summary(self) -> dict[str, float]:
@@ -96,17 +93,11 @@ def draw(
     if samples_per_prompt < 1:
         raise UsageError(f"samples_per_prompt must be at least 1, got {samples_per_prompt}.")
     seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
-    device = next((p.device for m in policy.modules().values() for p in m.parameters()), torch.device("cpu"))
+    checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
 
     def attempt(size: int) -> list[Sample]:
-        samples: list[Sample] = []
-        for part in draws(seeds, samples_per_prompt, size):
-            given = prompts[part.prompts]
-            with torch.no_grad(), autocast(device, mixed_precision):
-                rollout = policy.rollout(given, part.group_size, seeds=part.seeds.to(device), evaluate=evaluate)
-            check_rollout(rollout, given, part.group_size, part.seeds)
-            samples.extend(rollout.samples)
-        return samples
+        rollouts = checked.rollouts(prompts, samples_per_prompt, seeds, at_once=size, evaluate=evaluate)
+        return [sample for rollout in rollouts for sample in rollout.samples]
 
     return fitting(attempt, max(1, min(batch_size, len(seeds.row))), what="drawing samples")[0]
 

@@ -8,8 +8,9 @@ compute intervals without torch.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 _NORMAL = 1.959963984540054  # the 97.5 % quantile
 _FEW = (12.7062, 4.3027, 3.1824, 2.7764)  # of Student's t, for 1 to 4 degrees of freedom
@@ -33,51 +34,73 @@ def half_width(values: Sequence[float], prompts: Sequence[int]) -> float:
     >>> round(half_width([1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1]), 3)
     25.412
     """
-    return sum_half_width([values], [1.0], prompts)
+    return mean_of_totals([values], [1.0], prompts).half_width
 
 
-def sum_of_means(columns: Iterable[Sequence[float]], weights: Iterable[float]) -> float:
-    """The weighted sum of the means of what each column has; NaN where no column with a weight has anything.
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """A mean over rows, and what its interval is made of.
 
-    >>> sum_of_means([[1.0, 3.0], [4.0, math.nan]], [1.0, 0.5])
-    4.0
+    Attributes:
+        value: the mean; NaN where nothing was scored.
+        influences: prompt -> by how much its rows pull the mean away from where the others would leave it.
+        prompts: how many prompts stand behind the column with the fewest.
     """
-    parts = [
-        weight * math.fsum(known) / len(known)
-        for column, weight in zip(columns, weights, strict=True)
-        if weight and (known := [value for value in column if not math.isnan(value)])
-    ]
-    return math.fsum(parts) if parts else math.nan
+
+    value: float
+    influences: Mapping[int, float]
+    prompts: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the 95 % confidence interval; NaN with fewer than two prompts."""
+        if self.prompts < 2:
+            return math.nan
+        squares = math.fsum(influence**2 for influence in self.influences.values())
+        return student_t(self.prompts - 1) * math.sqrt(self.prompts / (self.prompts - 1) * squares)
+
+    def minus(self, other: Mean) -> Mean:
+        """The difference of two means over the same prompts: what both know of a prompt counts as a pair."""
+        prompts = {**self.influences, **other.influences}
+        differences = {p: self.influences.get(p, 0.0) - other.influences.get(p, 0.0) for p in prompts}
+        return Mean(value=self.value - other.value, influences=differences, prompts=min(self.prompts, other.prompts))
 
 
-def sum_half_width(columns: Iterable[Sequence[float]], weights: Iterable[float], prompts: Sequence[int]) -> float:
-    """Half the width of the 95 % confidence interval of `sum_of_means`.
+def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float], prompts: Sequence[int]) -> Mean:
+    """The mean of the rows' totals (see `grpokit.advantages.totals`), with its interval.
 
-    A value's influence on the sum is its weight times its deviation from its column's mean, over the number of values
-    in that column; a gap has none. So what a column lacks widens the interval, and columns that move together or
-    against each other are seen to. The degrees of freedom are those of the column that the fewest prompts stand behind.
+    A total stands in for missing scores by means, and such a stand-in is no observation. So the mean is written as a
+    weighted sum of the scores that are there, and a score's influence is its weight times its deviation from its
+    column's mean. What a column lacks thus widens the interval, and columns that move together or against each other
+    are accounted for. The degrees of freedom are those of the column that the fewest prompts stand behind.
 
     Args:
         columns: R of [B]; NaN where there is none.
         weights: R; a column with the weight 0 takes no part.
         prompts: [B], what each row's prompt is called.
 
-    Returns:
-        The half-width; NaN where a column has values of a single prompt.
+    >>> mean_of_totals([[1.0, 3.0], [4.0, math.nan]], [1.0, 0.5], [0, 0]).value
+    4.0
     """
-    counts = []
-    sums: dict[int, float] = defaultdict(float)
-    for column, weight in zip(columns, weights, strict=True):
-        rows = [(value, prompt) for value, prompt in zip(column, prompts, strict=True) if not math.isnan(value)]
-        if weight and rows:
-            counts.append(len({prompt for _, prompt in rows}))
-            mean = math.fsum(value for value, _ in rows) / len(rows)
-            for value, prompt in rows:
-                sums[prompt] += weight * (value - mean) / len(rows)
-    count = min(counts, default=0)
-    if count < 2:
-        return math.nan
-    return student_t(count - 1) * math.sqrt(count / (count - 1) * math.fsum(total**2 for total in sums.values()))
+    parts = [(column, weight) for column, weight in zip(columns, weights, strict=True) if weight]
+    scored = [any(not math.isnan(column[row]) for column, _ in parts) for row in range(len(prompts))]
+    sizes = Counter(prompt for prompt, known in zip(prompts, scored, strict=True) if known)
+    rows = sizes.total()
+    influences: dict[int, float] = defaultdict(float)
+    value, counts = 0.0, []
+    for column, weight in parts:
+        known = [(x, prompt) for x, prompt in zip(column, prompts, strict=True) if not math.isnan(x)]
+        if not known:
+            continue
+        per_prompt = Counter(prompt for _, prompt in known)
+        missing = rows - sum(sizes[prompt] for prompt in per_prompt)  # rows of prompts without any score
+        shares = {p: sizes[p] / (rows * n) + missing / (rows * len(known)) for p, n in per_prompt.items()}
+        mean = math.fsum(shares[prompt] * x for x, prompt in known)
+        for x, prompt in known:
+            influences[prompt] += weight * shares[prompt] * (x - mean)
+        value += weight * mean
+        counts.append(len(per_prompt))
+    return Mean(value=value if counts else math.nan, influences=influences, prompts=min(counts, default=0))
 
 
 def student_t(freedom: int) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 
 from grpokit import data
 from grpokit.errors import DataError, UsageError, counted, nearest, shown
-from grpokit.images import PICTURES, hidden, open_picture, other_pictures, to_convert
+from grpokit.images import MAX_PIXELS, PICTURES, hidden, open_picture, other_pictures, to_convert
 from grpokit.types import Prompt, Sample
 
 SAMPLES = "samples.jsonl"
@@ -39,6 +39,7 @@ class Entry:
         prompt: opens the prompt with its pictures; entries of one prompt may share the function.
         text: the prompt's text.
         group: the same for all samples of one prompt.
+        max_pixels: a picture with more is refused.
         problem: why it cannot be opened, where that is known already.
         line: its line in the file of JSON lines that lists it; 0 where there is none.
     """
@@ -48,6 +49,7 @@ class Entry:
     prompt: Callable[[], Prompt]
     text: str
     group: int
+    max_pixels: int = MAX_PIXELS
     problem: str = ""
     line: int = 0
 
@@ -74,7 +76,9 @@ class Entry:
             raise DataError(self.problem)
         if self.missing:
             raise DataError(f"there is no file {self.output}")
-        output = open_picture(self.output) if isinstance(self.output, Path) else self.output
+        output: Any = self.output
+        if isinstance(output, Path):
+            output = open_picture(output, max_pixels=self.max_pixels)
         return Sample(prompt=self.prompt() if prompt is None else prompt, output=output, group=self.group)
 
 
@@ -87,6 +91,7 @@ def find(
     source: Path | None = None,
     targets: Path | None = None,
     sources: Path | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> list[Entry]:
     """List the samples in a picture, a folder or a file of JSON lines; the samples of a group follow each other.
 
@@ -98,6 +103,7 @@ def find(
         source: the picture that was edited, beside `prompt`.
         targets: folder of pictures to compare with, named by line number, beside `prompts`.
         sources: folder of pictures that were edited, likewise.
+        max_pixels: a picture with more is refused.
 
     Raises:
         UsageError: arguments that do not go together.
@@ -116,10 +122,10 @@ def find(
     if os.path.isdir(path):
         _refuse_run(path)
         if prompts is not None:
-            return numbered(path, prompts, targets=targets, sources=sources)
+            return numbered(path, prompts, targets=targets, sources=sources, max_pixels=max_pixels)
         if (path / SAMPLES).is_file():
-            return records(_without(path / SAMPLES, one))
-        return _of_one_prompt(_pictures(path), prompt, target, source, group_each=not one)
+            return records(_without(path / SAMPLES, one), max_pixels=max_pixels)
+        return _of_one_prompt(_pictures(path), prompt, target, source, max_pixels=max_pixels, group_each=not one)
     if not os.path.exists(path):
         raise DataError(f"There is no file or folder {shown(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
     if prompts is not None:
@@ -127,12 +133,12 @@ def find(
             f"--prompts goes with a folder of pictures, but {path} is a file. Give its prompt by --prompt."
         )
     if path.suffix.lower() in PICTURES:
-        return _of_one_prompt([path], prompt, target, source, group_each=False)
+        return _of_one_prompt([path], prompt, target, source, max_pixels=max_pixels, group_each=False)
     if path.suffix.lower() != ".jsonl":
         raise DataError(
             f"{path} is neither a picture ({', '.join(PICTURES)}) nor a file of JSON lines (.jsonl), by its name."
         )
-    return records(_without(path, one))
+    return records(_without(path, one), max_pixels=max_pixels)
 
 
 def _refuse_run(folder: Path) -> None:
@@ -143,17 +149,17 @@ def _refuse_run(folder: Path) -> None:
     """
     if not all(os.path.isfile(folder / name) for name in ("config.yaml", "metrics.jsonl")):
         return
-    kept = sorted(folder.glob(f"samples/step_*/{SAMPLES}"))
-    if kept:
-        raise DataError(f"{folder} is a run; its samples are in {kept[-1].parent} (the last).")
+    evaluated = sorted(folder.glob(f"samples/step_*/{SAMPLES}"))
+    if evaluated:
+        raise DataError(f"{folder} is a run; its samples are in {evaluated[-1].parent} (the last).")
     raise DataError(
         f"{folder} is a run without samples, since it was never evaluated. Draw some: grpokit sample {folder} --out "
         "drawn"
     )
 
 
-def _without(path: Path, prompt_given: bool) -> Path:
-    if prompt_given:
+def _without(path: Path, has_prompt: bool) -> Path:
+    if has_prompt:
         raise UsageError(
             f"The records in {path} have prompts and targets of their own: leave --prompt, --target and --source out."
         )
@@ -161,7 +167,13 @@ def _without(path: Path, prompt_given: bool) -> Path:
 
 
 def _of_one_prompt(
-    pictures: Sequence[Path], text: str | None, target: Path | None, source: Path | None, *, group_each: bool
+    pictures: Sequence[Path],
+    text: str | None,
+    target: Path | None,
+    source: Path | None,
+    *,
+    max_pixels: int,
+    group_each: bool,
 ) -> list[Entry]:
     """Samples of one prompt, or, without a prompt, pictures that have nothing to do with each other."""
     for role, file in (("--target", target), ("--source", source)):
@@ -171,18 +183,32 @@ def _of_one_prompt(
     def prompt() -> Prompt:
         return Prompt(
             text=text or "",
-            target=None if target is None else open_picture(target, where="--target"),
-            image=None if source is None else open_picture(source, where="--source"),
+            target=None if target is None else open_picture(target, where="--target", max_pixels=max_pixels),
+            image=None if source is None else open_picture(source, where="--source", max_pixels=max_pixels),
         )
 
     prompt()  # a target that cannot be read is no fault of the pictures
     return [
-        Entry(where=str(path), output=path, prompt=prompt, text=text or "", group=i if group_each else 0)
+        Entry(
+            where=str(path),
+            output=path,
+            prompt=prompt,
+            text=text or "",
+            group=i if group_each else 0,
+            max_pixels=max_pixels,
+        )
         for i, path in enumerate(pictures)
     ]
 
 
-def numbered(folder: Path, prompts: Path, *, targets: Path | None = None, sources: Path | None = None) -> list[Entry]:
+def numbered(
+    folder: Path,
+    prompts: Path,
+    *,
+    targets: Path | None = None,
+    sources: Path | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> list[Entry]:
     """Pictures `7.png`, or `7_1.png`, `7_2.png`, ... for several samples, that were made for line 7 of `prompts`.
 
     A line without a picture becomes an entry with a problem, so that it is counted.
@@ -190,7 +216,7 @@ def numbered(folder: Path, prompts: Path, *, targets: Path | None = None, source
     Raises:
         DataError: a picture is not named so or has no line, two are named alike, or a target or source is missing.
     """
-    read = data.read_text(prompts, targets=targets, images=sources)
+    sequence = data.read_text(prompts, targets=targets, images=sources, max_pixels=max_pixels)
     lines = prompts.read_text(encoding="utf-8-sig").split("\n")
     texts = {number: line.strip() for number, line in enumerate(lines, 1) if line.strip()}
     of_line: dict[int, dict[int, Path]] = defaultdict(dict)
@@ -215,9 +241,11 @@ def numbered(folder: Path, prompts: Path, *, targets: Path | None = None, source
             others[int(match[1])].append(path)
     entries = []
     for i, (number, text) in enumerate(texts.items()):
-        prompt = functools.partial(read.__getitem__, i)
+        prompt = functools.partial(sequence.one, i)
         for _, path in sorted(of_line[number].items()):
-            entries.append(Entry(where=str(path), output=path, prompt=prompt, text=text, group=number))
+            entries.append(
+                Entry(where=str(path), output=path, prompt=prompt, text=text, group=number, max_pixels=max_pixels)
+            )
         if not of_line[number]:
             missing = folder / f"{number}.png"
             problem = f"there is no picture for line {number} of {prompts} in {folder}"
@@ -243,7 +271,7 @@ def _refuse(strangers: Sequence[Path], prompts: Path, texts: Mapping[int, str], 
     raise DataError(message)
 
 
-def records(path: Path) -> list[Entry]:
+def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
     """JSON lines with `prompt` and `output`, and optionally `target`, `image` and more, as `grpokit.data` reads them.
 
     An `output` that ends like a picture's file name is a path relative to the file's folder, any other a text; `file`
@@ -252,10 +280,10 @@ def records(path: Path) -> list[Entry]:
     object, or whose target or source is missing, becomes an entry with a problem, so that it is counted.
 
     Raises:
-        DataError: the file cannot be read, or no line of it can; the first one's problem is told.
+        DataError: the file cannot be read, or no line of it can; the message is the first one's problem.
     """
     problems: dict[int, str] = {}
-    read = data.read_jsonl(path, problems=problems)
+    sequence = data.read_jsonl(path, problems=problems, max_pixels=max_pixels)
     lines = enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1)
     numbers = [(number, line) for number, line in lines if line.strip()]
     rows = [(number, json.loads(line)) for number, line in numbers if number not in problems]
@@ -274,9 +302,10 @@ def records(path: Path) -> list[Entry]:
             Entry(
                 where=str(output) if isinstance(output, Path) else where,
                 output=output,
-                prompt=functools.partial(_record, read, i, source),
+                prompt=functools.partial(_record, sequence, i, source, max_pixels),
                 text=row["prompt"],
                 group=groups.setdefault(key, len(groups)),
+                max_pixels=max_pixels,
                 line=number,
             )
         )
@@ -294,11 +323,11 @@ def _bad_line(path: Path, number: int, problem: str, group: int) -> Entry:
     )
 
 
-def _record(read: Sequence[Prompt], index: int, source: Path | None) -> Prompt:
-    prompt = read[index]
+def _record(sequence: Sequence[Prompt], index: int, source: Path | None, max_pixels: int) -> Prompt:
+    prompt = sequence[index]
     return replace(
         prompt,
-        image=prompt.image if source is None else open_picture(source),
+        image=prompt.image if source is None else open_picture(source, max_pixels=max_pixels),
         target=prompt.meta.get("target_text") if prompt.target is None else prompt.target,
         meta={key: value for key, value in prompt.meta.items() if key not in _OWN_KEYS},
     )
@@ -307,8 +336,8 @@ def _record(read: Sequence[Prompt], index: int, source: Path | None) -> Prompt:
 def _output(row: Mapping[str, Any], folder: Path, where: str) -> Path | str:
     output, file = row.get("output"), row.get("file")
     for key, value in (("output", output), ("file", file)):
-        given = value is not None or (key == "output" and key in row and file is None)
-        if given and (not isinstance(value, str) or (key == "file" and not value)):
+        is_set = value is not None or (key == "output" and key in row and file is None)
+        if is_set and (not isinstance(value, str) or (key == "file" and not value)):
             wanted = "a text or a picture's file name" if key == "output" else "a picture's file name"
             raise DataError(f"{where}: {key} is {shown(value)}; expected {wanted}.")
     if file is not None:
@@ -345,13 +374,13 @@ def _content(part: Any, folder: Path) -> Any:
 def _pictures(folder: Path) -> list[Path]:
     """The pictures in a folder, `2.png` before `10.png`."""
     try:
-        found = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not hidden(path)]
+        pictures = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not hidden(path)]
     except OSError as error:
         raise DataError(f"The folder {folder} cannot be read: {error}.") from error
-    if not found:
+    if not pictures:
         deeper = sorted(folder.glob(f"*/{SAMPLES}"))
         hint = f" There is one in {deeper[-1].parent}." if deeper else ""
         others = other_pictures(folder)
         hint += f" {to_convert(others)}." if others else ""
         raise DataError(f"{folder} holds no pictures ({', '.join(PICTURES)}) and no {SAMPLES}.{hint}")
-    return sorted(found, key=lambda path: [int(x) if x.isdecimal() else x for x in re.split(r"([0-9]+)", path.name)])
+    return sorted(pictures, key=lambda path: [int(x) if x.isdecimal() else x for x in re.split(r"([0-9]+)", path.name)])

@@ -11,9 +11,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from grpokit import registry
+import torch
+
+from grpokit import advantages, registry
 from grpokit.errors import DataError, GrpokitError, RewardError, UsageError, counted, reworded
-from grpokit.evaluation.intervals import sum_half_width, sum_of_means
+from grpokit.evaluation.intervals import mean_of_totals
 from grpokit.evaluation.sample_files import Entry
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.scoring import Reward, RewardTerm, as_terms, score
@@ -38,19 +40,18 @@ class Row:
     weights: Mapping[str, float]
     problem: str = ""
 
-    @property
-    def reward(self) -> float:
-        """The weighted sum; NaN where a part of it is missing."""
-        return math.fsum(weight * self.scores[name] for name, weight in self.weights.items() if weight != 0)
+    def as_json(self, *, total: float | None = None) -> dict[str, Any]:
+        """What a line of `--out` holds; NaN is written as null.
 
-    def as_json(self, *, weighted: bool = True) -> dict[str, Any]:
-        """What a line of `--out` holds, with or without the weighted sum; NaN is written as null."""
+        Args:
+            total: the row's total, from `Tally.totals`; None leaves it out.
+        """
         key, value = ("file", str(self.entry.output)) if self.entry.kind == "image" else ("output", self.entry.output)
         row: dict[str, Any] = {"prompt": self.entry.text, key: value, "group": self.entry.group}
         row |= {"line": self.entry.line} if self.entry.line else {}  # groups are kept together, so lines change places
         row["scores"] = {name: _number(x) for name, x in self.scores.items()}
-        if weighted:
-            row["reward"] = _number(self.reward)
+        if total is not None:
+            row["reward"] = _number(total)
         return row | ({"error": self.problem} if self.problem else {})
 
 
@@ -81,8 +82,8 @@ def score_files(
     patient = [replace(term, skip_limit=1.0) for term in terms]  # a batch may be small: the limit is for them all
     lost = [0] * len(terms)
     for batch in _batches(entries, batch_size, whole_groups):
-        found = yield from _scored(patient, batch, say)
-        lost = [a + b for a, b in zip(lost, found, strict=True)]
+        more = yield from _scored(patient, batch, say)
+        lost = [a + b for a, b in zip(lost, more, strict=True)]
         for term, count in zip(terms, lost, strict=True):
             if count > term.skip_limit * len(entries):
                 raise RewardError(
@@ -125,12 +126,12 @@ def _scored(
     lost: Sequence[int] = [0] * len(terms)
     if samples:
         try:
-            found = score(terms, list(samples.values()))
+            answers = score(terms, list(samples.values()))
         except GrpokitError as error:
             first, last = batch[min(samples)].where, batch[max(samples)].where
             raise reworded(error, f"{error} (Rows are counted from 0, in the batch from {first} to {last}.)") from error
-        columns, lost = dict(zip(samples, found.matrix.tolist(), strict=True)), found.failed
-        for note in found.notes if say else ():
+        columns, lost = dict(zip(samples, answers.matrix.tolist(), strict=True)), answers.failed
+        for note in answers.notes if say else ():
             say(note)  # type: ignore[misc]
     weights = {term.name: term.weight for term in terms}
     for i, entry in enumerate(batch):
@@ -142,11 +143,10 @@ def _scored(
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A summary of one reward, or of the weighted sum.
+    """A summary of one reward, or of the rows' totals.
 
     Attributes:
-        mean: over what was scored, NaN where nothing was; of the weighted sum, the weighted sum of the rewards' means,
-            as in `grpokit evaluate`.
+        mean: over what was scored, NaN where nothing was.
         half_width: of the mean's 95 % interval, by Student's t over the groups.
         lowest: the lowest score.
         highest: the highest score.
@@ -174,7 +174,7 @@ class Tally:
 
     def add(self, row: Row) -> None:
         """Count a row."""
-        for name in (*row.scores, "reward"):
+        for name in row.scores:
             self.columns.setdefault(name, [])
         self.weights.update(row.weights)
         if row.problem:
@@ -182,23 +182,29 @@ class Tally:
             return
         self.names.append(row.entry.where)
         self.groups.append(row.entry.group)
-        for name, value in {**row.scores, "reward": row.reward}.items():
+        for name, value in row.scores.items():
             self.columns[name].append(value)
 
-    def summary(self) -> dict[str, Column]:
-        """Reward -> its summary; the weighted sum stands last, under "reward"."""
-        return {name: self._column(name, values) for name, values in self.columns.items()}
+    def totals(self) -> list[float]:
+        """The totals of the rows that could be read, in their order (see `grpokit.advantages.totals`)."""
+        matrix = torch.tensor(list(self.columns.values()), dtype=torch.float64).T  # [B, R]
+        weights = torch.tensor(list(self.weights.values()), dtype=torch.float64)
+        return advantages.totals(matrix, weights, torch.tensor(self.groups)).tolist() if self.groups else []
 
-    def _column(self, name: str, values: Sequence[float]) -> Column:
-        known = [x for x in values if not math.isnan(x)]
-        weights = self.weights if name == "reward" else {name: 1.0}
-        parts = [self.columns[part] for part in weights]
+    def summary(self) -> dict[str, Column]:
+        """Reward -> its summary; that of the totals stands last, under "reward"."""
+        summaries = {name: self._column(values, {name: 1.0}) for name, values in self.columns.items()}
+        return summaries | {"reward": self._column(self.totals(), self.weights)}
+
+    def _column(self, values: Sequence[float], weights: Mapping[str, float]) -> Column:
+        numbers = [x for x in values if not math.isnan(x)]
+        mean = mean_of_totals([self.columns[name] for name in weights], weights.values(), self.groups)
         return Column(
-            mean=sum_of_means(parts, weights.values()),
-            half_width=sum_half_width(parts, weights.values(), self.groups),
-            lowest=min(known, default=math.nan),
-            highest=max(known, default=math.nan),
-            scored=len(known),
+            mean=mean.value,
+            half_width=mean.half_width,
+            lowest=min(numbers, default=math.nan),
+            highest=max(numbers, default=math.nan),
+            scored=len(numbers),
             unscored=[name for name, x in zip(self.names, values, strict=True) if math.isnan(x)],
         )
 

@@ -1,4 +1,4 @@
-"""Imports what a spec names and builds it with flat parameters, or says in one message why that cannot be.
+"""Builds what a spec names with flat parameters, or says in one message why that cannot be done.
 
 The factory stays a string until it is needed. Wrong parameters are refused before the factory is called, with those
 that it accepts; what it raises, and what it cannot import, become one `PluginError`.
@@ -6,12 +6,10 @@ that it accepts; what it raises, and what it cannot import, become one `PluginEr
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import importlib
 import inspect
 import math
-import os
-import pkgutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +17,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from grpokit.errors import GrpokitError, PluginError, a_type, nearest, shown
-from grpokit.registry.loading import find, one_line, plugins
+from grpokit.errors import GrpokitError, PluginError, nearest, shown
+from grpokit.registry.importing import import_name, missing
+from grpokit.registry.loading import described
+from grpokit.registry.names import find, is_path
 
 _DATA = {"reward": 1, "advantage": 3}  # arguments of a plain function that later calls fill in, by position
 
@@ -38,13 +38,12 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any
         PluginError: unknown or ambiguous name, missing dependency, wrong parameters.
     """
     what = f"{kind} '{name}'"
-    prefix, _, _ = name.rpartition(":")
-    if prefix and prefix not in {p.name for p in plugins()}:
-        target, install = _import(name, what, ""), ""
+    if is_path(name):
+        target, install = import_name(name, what), ""
     else:
         plugin, spec = find(kind, name)
         install = spec.install
-        target = _import(spec.factory, f"{what} of plugin '{plugin.name}'", install)
+        target = import_name(spec.factory, f"{what} of plugin '{plugin.name}'", install)
     if kind in _DATA and not inspect.isclass(target):
         _check_params(target, what, params or {}, data=_DATA[kind])
         return functools.partial(target, **params) if params else target
@@ -57,7 +56,7 @@ def resolve(path: str) -> Callable[..., Any]:
     Raises:
         PluginError: there is no such module or name, or it cannot be imported or called.
     """
-    return _import(path, f"component '{path}'", "")
+    return import_name(path, f"component '{path}'")
 
 
 def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
@@ -68,17 +67,17 @@ def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
     """
     if ":" not in path:
         raise PluginError(f"The {what} '{path}' must be of the form package.module:function.")
-    return _call(_import(path, f"{what} '{path}'", ""), f"{what} '{path}'", params, "")
+    return _call(import_name(path, f"{what} '{path}'"), f"{what} '{path}'", params, "")
 
 
 def _call(target: Callable[..., Any], what: str, params: Mapping[str, Any], install: str) -> Any:
     _check_params(target, what, params, data=0)
-    given = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
-    with explained(f"The {what} cannot be built with {given:.200}"):
+    values = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
+    with explained(f"The {what} cannot be built with {values:.200}"):
         try:
             return target(**params)
         except ModuleNotFoundError as error:
-            raise _missing(error, what, install) from error
+            raise missing(error, what, install) from error
 
 
 @contextmanager
@@ -97,46 +96,14 @@ def explained(what: str) -> Iterator[None]:
         place = (
             f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})" if last.filename != __file__ else ""
         )
-        raise PluginError(f"{what}: {one_line(error)}{place}.") from error
-
-
-def _import(path: str, what: str, install: str) -> Callable[..., Any]:
-    module_name, _, attribute = path.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if not install and error.name and f"{module_name}.".startswith(f"{error.name}."):
-            here = [found.name for found in pkgutil.iter_modules([os.getcwd()])]
-            raise PluginError(
-                f"The {what} cannot be found: there is no module '{error.name}'{nearest(error.name, here)}. Check the "
-                "spelling, or install the package that has it."
-            ) from error
-        raise _missing(error, what, install) from error
-    except (Exception, SystemExit) as error:
-        raise PluginError(f"The {what} cannot be imported from '{module_name}': {one_line(error)}.") from error
-    target = getattr(module, attribute, None)
-    if target is not None and not callable(target):
-        raise PluginError(f"The {what}: '{attribute}' in '{module_name}' is {a_type(target)}, not a function or class.")
-    if target is None:
-        raise PluginError(
-            f"The {what} should be '{attribute}' in '{module_name}', which has no such function or class"
-            f"{nearest(attribute, vars(module))}."
-        )
-    return target  # type: ignore[no-any-return]
-
-
-def _missing(error: ModuleNotFoundError, what: str, install: str) -> PluginError:
-    remedy = f"Run: {install}" if install else "Check the spelling, or install the package that has it."
-    if error.name is None:  # raised by hand
-        return PluginError(f"The {what} needs a Python module: {error}. {remedy}")
-    return PluginError(f"The {what} needs the Python module '{error.name}', which is not installed. {remedy}")
+        raise PluginError(f"{what}: {described(error)}{place}.") from error
 
 
 def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, Any], *, data: int) -> None:
     """Refuse parameters that the factory does not take, before calling it; the first `data` are not for the config."""
     try:
         signature = inspect.signature(target)
-    except ValueError:  # compiled code may not tell
+    except ValueError:  # compiled code may have none
         return
     positional = [n for n, p in signature.parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     accepted = {
@@ -151,14 +118,14 @@ def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, An
         raise PluginError(
             f"The {what} has no parameter '{unknown[0]}'{nearest(unknown[0], accepted)}. It accepts: {listed}."
         )
-    missing = [n for n, p in accepted.items() if p.default is p.empty and n not in params]
-    if missing:
-        raise PluginError(f"The {what} needs the parameter '{missing[0]}'. It accepts: {listed}.")
+    required = [n for n, p in accepted.items() if p.default is p.empty and n not in params]
+    if required:
+        raise PluginError(f"The {what} needs the parameter '{required[0]}'. It accepts: {listed}.")
     kinds = _hints(target)
     for name, value in params.items():
         if name in accepted and not _fits(value, kinds.get(name, Any)):
-            wanted = _in_words(kinds.get(name, float))
-            raise PluginError(f"The {what} takes {wanted} as '{name}', got {shown(value)}. It accepts: {listed}.")
+            expected = _in_words(kinds.get(name, float))
+            raise PluginError(f"The {what} takes {expected} as '{name}', got {shown(value)}. It accepts: {listed}.")
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
@@ -167,6 +134,8 @@ _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a factory's parameters; none where they cannot be resolved here."""
     try:
+        if dataclasses.is_dataclass(target):  # whose fields may be declared in several modules
+            return get_type_hints(target)
         return get_type_hints(target.__init__ if inspect.isclass(target) else target)
     except (NameError, TypeError, AttributeError):  # of names that are imported for type checkers only
         return {}

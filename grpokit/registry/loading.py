@@ -1,8 +1,8 @@
-"""Finds plugins through the entry-point group `grpokit` and builds what they offer.
+"""Finds plugins through the entry-point group `grpokit`, and asks them what they offer.
 
-A broken plugin never stops the others: its error is kept, shown by `grpokit plugins` and repeated where a name is
-not found. `GRPOKIT_STRICT=1` turns it into an error at once. Every plugin gets a pluggy manager of its own, so that
-one hook that raises concerns one plugin.
+A broken plugin never stops the others. Its error is recorded, `grpokit plugins` shows it, and so does the message about
+an unknown name. `GRPOKIT_STRICT=1` turns it into an error at once. Every plugin has its own pluggy manager, so a hook
+that raises concerns one plugin.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import pluggy
 
-from grpokit.errors import GrpokitError, PluginError, nearest, shown
+from grpokit.errors import GrpokitError, PluginError, nearest, shown, typed_line
 from grpokit.registry import hookspecs
-from grpokit.registry.specs import API, AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec, Spec
+from grpokit.registry.specs import API, KINDS, AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec, Spec
 
 _SPEC_HOOKS: dict[str, type[Spec]] = {
     "grpokit_policies": PolicySpec,
@@ -29,23 +29,6 @@ _SPEC_HOOKS: dict[str, type[Spec]] = {
     "grpokit_advantages": AdvantageSpec,
     "grpokit_objectives": ObjectiveSpec,
 }
-_SHIPPED = {
-    "policy": {"toy-lm": "toy", "toy-glyph": "toy", "toy-flow": "toy"},
-    "reward": {
-        "ssim": "ssim",
-        "mse": "ssim",
-        "structure": "ssim",
-        "ocr": "ocr",
-        "lpips": "lpips",
-        "aesthetic": "clip",
-        "clip-score": "clip",
-        "box-iou": "grounding",
-        "box-format": "grounding",
-        "ring": "toy",
-    },
-    "preset": {"toy-lm": "toy", "toy-glyph": "demo", "toy-flow": "toy"},
-}
-"""Kind -> name -> the extra of grpokit that brings it, for those who have not installed it."""
 
 _HOOKS = [name for name in vars(hookspecs) if name.startswith("grpokit_")]
 
@@ -73,14 +56,15 @@ class Plugin:
 def plugins() -> tuple[Plugin, ...]:
     """All plugins of this environment, loaded once. `plugins.cache_clear()` looks again."""
     entries = sorted(importlib.metadata.entry_points(group="grpokit"), key=lambda e: (e.name, e.value))
-    found = tuple(_load(entry) for entry in entries)
-    broken = [f"{p.name}: {p.error}" for p in found if p.error]
+    loaded = tuple(load(entry) for entry in entries)
+    broken = [f"{p.name}: {p.error}" for p in loaded if p.error]
     if broken and os.environ.get("GRPOKIT_STRICT", "") not in ("", "0"):
         raise PluginError("GRPOKIT_STRICT is set and plugins are broken:\n  " + "\n  ".join(broken))
-    return found
+    return loaded
 
 
-def _load(entry: importlib.metadata.EntryPoint) -> Plugin:
+def load(entry: importlib.metadata.EntryPoint) -> Plugin:
+    """Import a plugin's module and collect its specs; whatever fails becomes the plugin's `error`."""
     plugin = Plugin(name=entry.name)
     if entry.dist is not None:
         plugin.package, plugin.version = entry.dist.name, entry.dist.version
@@ -96,7 +80,7 @@ def _load(entry: importlib.metadata.EntryPoint) -> Plugin:
             if any((spec.kind, spec.name) == (other.kind, other.name) for other in specs[:i]):
                 raise PluginError(f"it yields two records of the {spec.kind} '{spec.name}'; expected one")
     except (Exception, SystemExit) as error:  # the one place that isolates: what a plugin does wrong stays its own
-        plugin.error = str(error) if isinstance(error, GrpokitError) else one_line(error)
+        plugin.error = str(error) if isinstance(error, GrpokitError) else described(error)
         return plugin
     plugin.specs, plugin.manager = specs, manager
     return plugin
@@ -141,80 +125,42 @@ def _check_spec(spec: Spec) -> None:
     for name, kind in (("summary", str), ("install", str), ("api", int)):
         if not isinstance(getattr(spec, name), kind):
             raise PluginError(f"{what}: {name} must be of type {kind.__name__}, got {shown(getattr(spec, name))}")
+    if isinstance(spec, RewardSpec):
+        if not isinstance(spec.accepts, (set, frozenset)) or not spec.accepts:
+            raise PluginError(f"{what}: accepts must be a set of kinds, such as {{'image'}}, got {shown(spec.accepts)}")
+        for output in sorted(spec.accepts, key=str):
+            _check_kind(f"{what}: accepts", output)
+    if isinstance(spec, PolicySpec):
+        _check_kind(f"{what}: makes", spec.makes)
 
 
-def one_line(error: BaseException) -> str:
-    """An error's type and words, on one line."""
-    text = " ".join(str(error).split())
-    if "torchvision::nms does not exist" in text:
-        text += (
+def _check_kind(what: str, kind: object) -> None:
+    """Refuse a kind of output that no other plugin can mean: a misspelt one would match nothing, silently."""
+    if kind not in KINDS and not (isinstance(kind, str) and all(kind.partition(":"))):
+        raise PluginError(
+            f"{what} names the kind of output {shown(kind)}{nearest(str(kind), KINDS)}; expected 'image' or 'text', or "
+            "for another kind the name of the plugin that makes it first, such as 'my-plugin:points'"
+        )
+
+
+def described(error: BaseException) -> str:
+    """An error's type and words on one line, with advice where a library's own words help nobody."""
+    line = typed_line(error)
+    if "torchvision::nms does not exist" in line:
+        line += (
             " (this torchvision was built for another torch, usually a CUDA build beside a CPU torch: "
             "install the build of torchvision that matches your torch)"
         )
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def installed(kind: str) -> list[tuple[Plugin, Spec]]:
-    """All specs of a kind ("reward", "policy", "preset", ...) with the plugin that brought each."""
-    return [(plugin, spec) for plugin in plugins() for spec in plugin.specs if spec.kind == kind]
-
-
-def find(kind: str, name: str) -> tuple[Plugin, Spec]:
-    """The spec called `name`, or `plugin:name` where the short name is ambiguous.
-
-    Raises:
-        PluginError: no such name (with the nearest one and the broken plugins), or several.
-    """
-    known = installed(kind)
-    found = [(p, s) for p, s in known if name in (s.name, f"{p.name}:{s.name}")]
-    if len(found) == 1:
-        return found[0]
-    if len({p.name for p, _ in found}) == 1 < len(found):
-        packages = " and ".join(p.package for p, _ in found)
-        raise PluginError(
-            f"The {kind} name '{name}' is ambiguous: {packages} each bring a plugin called '{found[0][0].name}' with "
-            "it. Uninstall one of them."
-        )
-    if found:
-        choices = " or ".join(f"'{p.name}:{s.name}'" for p, s in found)
-        raise PluginError(f"The {kind} name '{name}' is ambiguous: write {choices}.")
-    names = sorted({s.name for _, s in known})
-    hint = remedy(kind, name)
-    guess = "" if hint else nearest(name, names)
-    message = f"There is no {kind} called '{name}'{guess}. Known: {', '.join(names) or 'none'}.{hint}"
-    broken = [f"\n  {p.name} ({p.package}): {p.error}" for p in plugins() if p.error]
-    if broken:
-        message += " These plugins are broken and may have brought it:" + "".join(broken)
-    raise PluginError(message)
-
-
-def remedy(kind: str, name: str) -> str:
-    """The command that brings a component of grpokit's own that is not installed; nothing for any other name.
-
-    >>> remedy("reward", "clip-score")
-    " 'clip-score' comes with: pip install 'grpokit[clip]'"
-    """
-    extra = _SHIPPED.get(kind, {}).get(name)
-    return f" '{name}' comes with: pip install 'grpokit[{extra}]'" if extra else ""
-
-
-def spec_of(kind: str, name: str) -> Spec | None:
-    """The spec called `name`, or None for "package.module:function", which no plugin announces.
-
-    Raises:
-        PluginError: no such name, or several.
-    """
-    prefix = name.rpartition(":")[0]
-    return None if prefix and prefix not in {p.name for p in plugins()} else find(kind, name)[1]
+    return line
 
 
 def notify(hook: str, **arguments: Any) -> list[str]:
     """Call a run event on every plugin; returns one line per plugin that raised (the run goes on)."""
-    failed = []
+    failures = []
     for plugin in plugins():
         if plugin.manager is not None:
             try:
                 getattr(plugin.manager.hook, hook)(**arguments)
             except Exception as error:  # a watcher's mistake must not end a run
-                failed.append(f"plugin '{plugin.name}' failed in {hook}: {one_line(error)}")
-    return failed
+                failures.append(f"plugin '{plugin.name}' failed in {hook}: {described(error)}")
+    return failures

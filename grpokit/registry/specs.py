@@ -13,6 +13,9 @@ from typing import Any, ClassVar
 
 API = 1
 
+KINDS = ("image", "text")
+"""The kinds of output that all plugins share; another kind begins with the name of its plugin: "toy:points"."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
@@ -20,8 +23,8 @@ class Spec:
 
     Attributes:
         name: how configs call it; lower case with hyphens.
-        factory: "package.module:Name", imported on first use. A class is built with the config's parameters. What a
-            function does with them is said by each kind of spec.
+        factory: "package.module:Name", imported on first use. A class is built with the config's parameters. Each kind
+            of spec says what a function does with them.
         summary: one line for `grpokit plugins`.
         install: the exact command that brings missing dependencies, such as "pip install 'grpokit[ocr]'".
         api: the plugin interface that the spec was written for.
@@ -41,12 +44,12 @@ class RewardSpec(Spec):
     """A reward: a class whose instances score samples, or a function that does so itself.
 
     Attributes:
-        accepts: the kinds of output that it can score: "image", "text".
+        accepts: the kinds of output that it can score: "image", "text", or another such as "my-plugin:points".
         range: the lowest and highest score, None where there is no bound.
         per_sample: whether a sample's score is its own. False: it depends on its group (whole groups always come).
         examples: pairs (better, worse), for documentation and checks. Each side is a mapping with `output` and, where
-            the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For what is no plain data, such
-            as pictures: "package.module:function" of a function that takes nothing and returns such pairs.
+            the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For other than plain data, such
+            as pictures, name a function that takes no argument and returns such pairs: "package.module:function".
         expected_failures: checks of the conformance kit that it cannot pass by design -> why; they do not count as
             failed.
     """
@@ -65,7 +68,7 @@ class PolicySpec(Spec):
     """A policy: a class or function that returns one.
 
     Attributes:
-        makes: the kind of output: "image" or "text".
+        makes: the kind of output: "image", "text", or another such as "my-plugin:points".
     """
 
     kind: ClassVar[str] = "policy"

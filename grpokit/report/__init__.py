@@ -12,6 +12,5 @@ from grpokit.report.page import compare as compare
 from grpokit.report.page import write as write
 from grpokit.report.reading import listed as listed
 from grpokit.report.reading import read_journal as read_journal
-from grpokit.report.reading import read_rows as read_rows
 
-__all__ = ["alarm", "compare", "figure", "listed", "read_journal", "read_rows", "write"]
+__all__ = ["alarm", "compare", "figure", "listed", "read_journal", "write"]

@@ -97,7 +97,7 @@ def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
     weights = {name: weight for run in runs for name, weight in run.weights.items()}
     names = {name: name if weight else f"{name} (monitor)" for name, weight in weights.items()}
     keys = list(dict.fromkeys(key for run in runs for key in (run.metrics[-1] if run.metrics else {})))
-    rewards = {said: "reward" if name == "reward" else f"rewards/{name}/mean" for name, said in names.items()}
+    rewards = {label: "reward" if name == "reward" else f"rewards/{name}/mean" for name, label in names.items()}
     phases = {key.removeprefix("time/"): key for key in keys if key.startswith("time/")}
     memory = {key.removeprefix("memory/"): key for key in keys if key.startswith("memory/")}
     wanted: list[tuple[str, str, dict[str, str]]] = [
@@ -109,18 +109,18 @@ def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
         ("Clipped decisions", "share", {"low": "clip_ratio/low_mean", "high": "clip_ratio/high_mean"}),
         ("Gradient norm", "before clipping", {"norm": "grad_norm"}),
         ("Rollout against training", "largest difference of log-probs, nats", {"gap": "logprob_diff/max"}),
-        (_UNSCORED, "rows of a step", {said: f"rewards/{name}/unscored" for name, said in names.items()}),
+        (_UNSCORED, "rows of a step", {label: f"rewards/{name}/unscored" for name, label in names.items()}),
         ("Seconds per step", "by phase", phases),
         ("Memory", "MiB", memory),
     ]
-    held_out = [_lines(run.evaluations, {said: name for name, said in names.items()}, widths=True) for run in runs]
-    found = [_chart("Reward on held-out prompts", "mean, with its 95 % confidence interval", _merged(held_out))]
+    held_out = [_lines(run.evaluations, {label: name for name, label in names.items()}, widths=True) for run in runs]
+    figures = [_chart("Reward on held-out prompts", "mean, with its 95 % confidence interval", _merged(held_out))]
     for title, unit, columns in wanted:
         lines = _merged([_lines(run.metrics, columns) for run in runs])
         if title == _UNSCORED and not any(value for line in lines for value in line.values):
             continue
-        found.append(_chart(title, unit, lines))
-    return [chart for chart in found if chart["svg"]]
+        figures.append(_chart(title, unit, lines))
+    return [chart for chart in figures if chart["svg"]]
 
 
 def figure(run: Path) -> Figure:
@@ -129,13 +129,13 @@ def figure(run: Path) -> Figure:
 
 
 @quiet()
-def story(found: Run, album: Album) -> Figure:
+def story(run: Run, album: Album) -> Figure:
     """As `figure`, of a run that was read, with pictures that were."""
-    names = {"reward": "reward", **{name: name for name in found.names}}
-    trained = {"reward": "reward", **{name: f"rewards/{name}/mean" for name in found.names}}
-    evaluations = found.evaluations
-    lines = _lines(evaluations, names) if evaluations else _lines(found.metrics, trained)
-    samples = grid(found, album)
+    names = {"reward": "reward", **{name: name for name in run.names}}
+    trained = {"reward": "reward", **{name: f"rewards/{name}/mean" for name in run.names}}
+    evaluations = run.evaluations
+    lines = _lines(evaluations, names) if evaluations else _lines(run.metrics, trained)
+    samples = grid(run, album)
     pictures = [row for row in samples["rows"] if all(c["card"] and c["card"].picture for c in _ends(row))][:6]
     with matplotlib.rc_context(_STYLE | {"text.color": "#333333"}):
         drawn = Figure(figsize=(9, 3.2), layout="constrained")
@@ -171,14 +171,14 @@ def _lines(rows: Sequence[Row], columns: Mapping[str, str], *, widths: bool = Fa
     """A line for each column that holds any figure."""
     lines = []
     for index, (name, key) in enumerate(columns.items()):
-        kept = [row for row in rows if row.get(key) is not None]
-        if kept:
-            half = [row.get(f"{key}/ci95") or 0.0 for row in kept] if widths else []
+        measured = [row for row in rows if row.get(key) is not None]
+        if measured:
+            half = [row.get(f"{key}/ci95") or 0.0 for row in measured] if widths else []
             lines.append(
                 Line(
                     name=name,
-                    steps=[row["step"] for row in kept],
-                    values=[row[key] for row in kept],
+                    steps=[row["step"] for row in measured],
+                    values=[row[key] for row in measured],
                     widths=half,
                     colour=index,
                     dash=index + index // len(_COLOURS),  # they shift where the colours begin anew
@@ -221,9 +221,9 @@ def _chart(title: str, unit: str, lines: Sequence[Line]) -> dict[str, str]:
         drawn.savefig(
             out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
         )
-    said = "; ".join(f"{line.name} from {line.values[0]:.4g} to {line.values[-1]:.4g}" for line in lines)
+    summary = "; ".join(f"{line.name} from {line.values[0]:.4g} to {line.values[-1]:.4g}" for line in lines)
     note = f"; bold: mean of {window} steps" if window else ""
-    return {"title": title, "unit": unit + note, "summary": said, "svg": _themed(out.getvalue())}
+    return {"title": title, "unit": unit + note, "summary": summary, "svg": _themed(out.getvalue())}
 
 
 def _style(lines: Sequence[Line], index: int) -> dict[str, Any]:

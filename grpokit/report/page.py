@@ -6,8 +6,8 @@ It is written at once or not at all, so that it can be rebuilt while somebody re
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import yaml
 
 from grpokit.config.schema import differences
 from grpokit.errors import RunError, UsageError
+from grpokit.files import replacing
 from grpokit.report.charts import charts, quiet, story
 from grpokit.report.reading import listed, read
 from grpokit.report.samples import Album, figure, first_and_last, grid, groups, pairs
@@ -36,24 +37,24 @@ def write(run: Path) -> Path:
         UsageError: it is no run folder.
         RunError: the page cannot be written.
     """
-    found, album = read(run), Album()
-    tiles = headline(found)
+    content, album = read(run), Album()
+    tiles = headline(content)
     page = _render(
         "report.html",
-        run=found,
+        run=content,
         headline=tiles,
         alarm=hacking(tiles),
-        prompts=prompts_of(found),
-        charts=charts([found]),
-        grid=grid(found, album),
-        pairs=first_and_last(found, album),
-        groups=groups(found, album),
-        last=found.metrics[-1] if found.metrics else {},
+        prompts=prompts_of(content),
+        charts=charts([content]),
+        grid=grid(content, album),
+        pairs=first_and_last(content, album),
+        groups=groups(content, album),
+        last=content.metrics[-1] if content.metrics else {},
     )
     path = run / "report.html"
     _whole(path, lambda place: place.write_bytes(page))
-    if found.metrics and found.evaluations:
-        _whole(run / "report.png", lambda place: story(found, album).savefig(place, dpi=110, format="png"))
+    if content.metrics and content.evaluations:
+        _whole(run / "report.png", lambda place: story(content, album).savefig(place, dpi=110, format="png"))
     return path
 
 
@@ -110,14 +111,19 @@ def _short(value: Any) -> str:
 
 def _parsed(versions: str) -> dict[str, Any]:
     try:
-        found = json.loads(versions)
+        packages = json.loads(versions)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return packages if isinstance(packages, dict) else {}
 
 
 def _render(template: str, **values: Any) -> bytes:
     """Everything that comes from data is escaped by the template; half a surrogate pair is shown as its escape."""
+    return _templates().get_template(template).render(**values).encode(errors="backslashreplace")
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("grpokit.report"),
         autoescape=True,
@@ -126,15 +132,13 @@ def _render(template: str, **values: Any) -> bytes:
         lstrip_blocks=True,
     )
     environment.filters.update(figure=figure, listed=listed)
-    return environment.get_template(template).render(**values).encode(errors="backslashreplace")
+    return environment
 
 
 def _whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file at once or not at all, beside another process that does the same."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        write(partial)
-        os.replace(partial, path)
+        with replacing(path, shared=True) as temporary:
+            write(temporary)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise RunError(f"{path} cannot be written: {error}.") from error

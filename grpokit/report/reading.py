@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 
 import yaml
 
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, one_line
+from grpokit.files import step_folders, step_name
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -72,7 +74,7 @@ class Run:
 
     @property
     def planned(self) -> int:
-        """Steps that the config asks for; 0 where that cannot be told."""
+        """Steps that the config asks for; 0 where the config does not say."""
         trainer = self.settings.get("trainer")
         steps = trainer.get("steps") if isinstance(trainer, dict) else None
         return steps if isinstance(steps, int) else 0
@@ -88,24 +90,19 @@ class Run:
     @property
     def weights(self) -> dict[str, float]:
         """Name -> weight, of "reward" (the weighted sum) and of the rewards; no sum of one with the weight 1."""
-        given = _weights(self.settings.get("rewards"))
-        weights = {name: given.get(name, 1.0) for name in self.names}
+        known = _weights(self.settings.get("rewards"))
+        weights = {name: known.get(name, 1.0) for name in self.names}
         return weights if [w for w in weights.values() if w] == [1.0] else {"reward": 1.0, **weights}
 
     def sample_folders(self, kind: str) -> list[tuple[int, Path]]:
         """(step, folder) of all whole folders of "samples" or "groups", in the order of the steps."""
-        return sorted(
-            (int(place.name.removeprefix("step_")), place)
-            for place in (self.folder / kind).glob("step_*")
-            if place.name.removeprefix("step_").isdecimal() and (place / "samples.jsonl").is_file()
-        )
+        return [pair for pair in step_folders(self.folder / kind) if (pair[1] / "samples.jsonl").is_file()]
 
     def scored(self, step: int) -> Scored | None:
         """All scores of the evaluation after `step`, or None where they were not kept."""
-        path = self.folder / "samples" / f"step_{step:06d}" / "scores.json"
         try:
-            return Scored(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            return read_scores(_scores_file(self.folder, step))
+        except (OSError, ValueError):  # the second is in `damage`
             return None
 
 
@@ -119,29 +116,25 @@ def read(folder: Path) -> Run:
         raise UsageError(f"{folder} is no run folder: it has no config.yaml.")
     config = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
     versions = folder / "versions.json"
-    damage, found = [], {}
+    damage, rows = [], {}
     for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl"):
-        found[name], bad = read_journal(folder / name)
+        rows[name], bad = read_journal(folder / name)
         if bad:
             damage.append(f"{name} holds lines that are no rows, which are left out here: {listed(bad)}.")
+    damage += _damaged_samples(folder)
     steps_of: dict[str, list[int]] = {}
-    for row in found["warnings.jsonl"]:
+    for row in rows["warnings.jsonl"]:
         steps_of.setdefault(str(row.get("message", "")), []).append(row["step"])
     return Run(
         folder=folder,
         config=config,
         settings=_parsed(config),
         versions=versions.read_text(encoding="utf-8", errors="replace") if versions.is_file() else "",
-        metrics=found["metrics.jsonl"],
-        evaluations=found["eval.jsonl"],
+        metrics=rows["metrics.jsonl"],
+        evaluations=rows["eval.jsonl"],
         warnings=list(steps_of.items()),
         damage=damage,
     )
-
-
-def read_rows(path: Path) -> Rows:
-    """The objects of a JSON-lines file of a run, without lines that hold none."""
-    return [row for _, row in _lines(path) if row is not None]
 
 
 def read_journal(path: Path) -> tuple[Rows, list[int]]:
@@ -150,10 +143,84 @@ def read_journal(path: Path) -> tuple[Rows, list[int]]:
     The last line does not count as damaged where it is torn, as a crash or a running training leaves it.
     """
     lines = list(_lines(path))
-    whole = [(n, row if row is not None and isinstance(row.get("step"), int) else None) for n, row in lines]
-    bad = [n for n, row in whole if row is None]
-    last = lines[-1][0] if lines else 0
-    return [row for _, row in whole if row is not None], [n for n in bad if n != last]
+    bad = [number for number, row in lines if row is None or not _is_journal_row(row)]
+    torn = lines[-1][0] if lines and lines[-1][1] is None else 0
+    return [row for number, row in lines if row is not None and number not in bad], [n for n in bad if n != torn]
+
+
+def read_samples(path: Path) -> tuple[Rows, list[int]]:
+    """Rows of a `samples.jsonl`, and the numbers of lines that are none."""
+    lines = list(_lines(path))
+    bad = [number for number, row in lines if row is None or not _is_sample(row)]
+    return [row for number, row in lines if row is not None and number not in bad], bad
+
+
+def read_scores(path: Path) -> Scored:
+    """Read a `scores.json`.
+
+    Raises:
+        OSError: it is not there.
+        ValueError: it is not what a run writes; says what is wrong.
+    """
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or content.keys() != {"prompts", "prompt", "scores"}:
+        raise ValueError("expected the keys prompts, prompt and scores")
+    prompt, scores = content["prompt"], content["scores"]
+    if not isinstance(content["prompts"], str) or not isinstance(prompt, list) or not isinstance(scores, dict):
+        raise ValueError("expected a text, a list and lists by name")
+    if not all(isinstance(index, int) and not isinstance(index, bool) for index in prompt):
+        raise ValueError("expected whole numbers in prompt")
+    for name, column in scores.items():
+        if not isinstance(column, list) or len(column) != len(prompt) or not all(map(_is_score, column)):
+            raise ValueError(f"expected {len(prompt)} numbers or nulls for {name}")
+    return Scored(**content)
+
+
+def _damaged_samples(folder: Path) -> Iterable[str]:
+    """A sentence for each file of samples or scores that is not what a run writes."""
+    for kind in ("samples", "groups"):
+        for step, place in step_folders(folder / kind):
+            _, bad = read_samples(place / "samples.jsonl")
+            if bad:
+                name = f"{kind}/{place.name}/samples.jsonl"
+                yield f"{name} holds lines that are no samples, which are left out here: {listed(bad)}."
+            try:
+                read_scores(_scores_file(folder, step)) if kind == "samples" else None
+            except OSError:
+                pass  # older runs have none
+            except ValueError as error:
+                line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+                yield (
+                    f"{kind}/{place.name}/scores.json{line} is not what the run wrote ({one_line(error)}), so "
+                    "intervals of changes from or to this step are wider."
+                )
+
+
+def _scores_file(folder: Path, step: int) -> Path:
+    return folder / "samples" / step_name(step) / "scores.json"
+
+
+def _is_score(value: Any) -> bool:
+    """A finite number, or None where there is none."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value is None or (number and abs(value) <= sys.float_info.max)
+
+
+def _is_journal_row(row: Row) -> bool:
+    step = row.get("step")
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 10**10:
+        return False
+    return all(isinstance(value, str) if key == "message" else _is_score(value) for key, value in row.items())
+
+
+def _is_sample(row: Row) -> bool:
+    scores = row.get("scores", {})
+    return (
+        isinstance(scores, dict)
+        and all(map(_is_score, scores.values()))
+        and all(_is_score(row.get(name)) for name in ("reward", "advantage"))
+        and all(isinstance(row.get(name, ""), str) for name in ("prompt", "file", "source", "target", "place"))
+    )
 
 
 def _lines(path: Path) -> Iterable[tuple[int, Row | None]]:
@@ -165,7 +232,7 @@ def _lines(path: Path) -> Iterable[tuple[int, Row | None]]:
         if line.strip():
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 row = None
             yield number, row if isinstance(row, dict) else None
 
@@ -197,13 +264,15 @@ def _weights(rewards: Any) -> dict[str, float]:
         if isinstance(reward, dict):
             name = str(reward.get("name") or str(reward.get("use")).rpartition(":")[2])
             names = [name, *(f"{name}-{i}" for i in range(2, len(rewards) + 2))]
-            weights[next(n for n in names if n not in ("reward", "step", *weights))] = reward.get("weight", 1.0)
+            weight = reward.get("weight", 1.0)
+            number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+            weights[next(n for n in names if n not in ("reward", "step", *weights))] = weight if number else 1.0
     return weights
 
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError:
+        settings = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):  # the second: a date that is none
         return {}
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}

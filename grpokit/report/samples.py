@@ -18,7 +18,7 @@ from PIL import Image
 
 from grpokit.errors import RewardError
 from grpokit.images import to_rgb
-from grpokit.report.reading import Row, Run, read_rows
+from grpokit.report.reading import Row, Run, read_samples
 
 ROWS, COLUMNS, PAIRS, STEPS, GROUP_ROWS = 8, 7, 3, 4, 8
 _AS_IT_IS = 6 * 1024  # bytes; a smaller file gains nothing from being shrunk
@@ -120,12 +120,12 @@ def evenly(items: Sequence[T], most: int) -> list[T]:
 def by_prompt(folder: Path) -> dict[tuple[str, int], Row]:
     """(prompt, how often it came before) -> row, with every prompt's first sample before any prompt's second."""
     seen: Counter[str] = Counter()
-    found = {}
-    for row in read_rows(folder / "samples.jsonl"):
+    rows = {}
+    for row in read_samples(folder / "samples.jsonl")[0]:
         prompt = str(row.get("prompt", ""))
-        found[prompt, seen[prompt]] = row
+        rows[prompt, seen[prompt]] = row
         seen[prompt] += 1
-    return dict(sorted(found.items(), key=lambda item: item[0][1]))
+    return dict(sorted(rows.items(), key=lambda item: item[0][1]))
 
 
 def grid(run: Run, album: Album) -> dict[str, Any]:
@@ -136,13 +136,13 @@ def grid(run: Run, album: Album) -> dict[str, Any]:
         cells = [
             {
                 "step": step,
-                "card": album.card(folder, found[key]) if key in found else None,
-                "scores": score_texts(found[key]) if key in found else [],
+                "card": album.card(folder, rows_of_step[key]) if key in rows_of_step else None,
+                "scores": score_texts(rows_of_step[key]) if key in rows_of_step else [],
             }
-            for step, folder, found in columns
+            for step, folder, rows_of_step in columns
         ]
-        given = {part: album.card(columns[0][1], first, part) for part in ("source", "target")}
-        rows.append({"prompt": key[0], "cells": cells, **given})
+        extras = {part: album.card(columns[0][1], first, part) for part in ("source", "target")}
+        rows.append({"prompt": key[0], "cells": cells, **extras})
     return {"steps": [step for step, _, _ in columns], "rows": rows}
 
 
@@ -158,7 +158,7 @@ def first_and_last(run: Run, album: Album) -> dict[str, Any] | None:
 def pairs(old: Path, new: Path, weights: Mapping[str, float], album: Album) -> dict[str, Any]:
     """Samples of the same prompts from two folders, side by side, sorted by the change of their weighted reward."""
     left, right = by_prompt(old), by_prompt(new)
-    found: list[dict[str, Any]] = []
+    both: list[dict[str, Any]] = []
     for key in (k for k in left if k in right):
         a, b = left[key], right[key]
         scores = []
@@ -171,13 +171,13 @@ def pairs(old: Path, new: Path, weights: Mapping[str, float], album: Album) -> d
             continue
         cards = {"before": album.card(old, a), "after": album.card(new, b), "target": album.card(old, a, "target")}
         source = album.card(old, a, "source")
-        found.append({"prompt": key[0], "scores": scores, "gain": totals[1] - totals[0], "source": source, **cards})
-    found.sort(key=lambda pair: -pair["gain"])
-    gained = [pair for pair in found if pair["gain"] > 0]
-    lost = [pair for pair in reversed(found) if pair["gain"] < 0]
-    same = [pair for pair in found if pair["gain"] == 0]
+        both.append({"prompt": key[0], "scores": scores, "gain": totals[1] - totals[0], "source": source, **cards})
+    both.sort(key=lambda pair: -pair["gain"])
+    gained = [pair for pair in both if pair["gain"] > 0]
+    lost = [pair for pair in reversed(both) if pair["gain"] < 0]
+    same = [pair for pair in both if pair["gain"] == 0]
     return {
-        "count": len(found),
+        "count": len(both),
         "parts": [
             (title, len(part), part[:PAIRS])
             for title, part in (("Gained most", gained), ("Lost most", lost), ("Unchanged", same))
@@ -198,9 +198,9 @@ def _total(row: Row, weights: Mapping[str, float]) -> float | None:
 
 def groups(run: Run, album: Album) -> list[dict[str, Any]]:
     """The best and the worst group of some training steps, each sorted by reward."""
-    found = []
+    steps = []
     for step, folder in evenly(run.sample_folders("groups"), STEPS):
-        rows = read_rows(folder / "samples.jsonl")
+        rows, _ = read_samples(folder / "samples.jsonl")
         sides = []
         for place in ("best", "worst"):
             mine = [row for row in rows if row.get("place") == place]
@@ -225,5 +225,5 @@ def groups(run: Run, album: Album) -> list[dict[str, Any]]:
                     ],
                 }
             )
-        found.append({"step": step, "sides": sides})
-    return found
+        steps.append({"step": step, "sides": sides})
+    return steps

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grpokit.evaluation.intervals import sum_half_width, sum_of_means
+from grpokit.evaluation.intervals import Mean, half_width, mean_of_totals
 from grpokit.report.reading import Row, Run, Scored
 
 Verdict = Literal["better", "worse", "even", "unknown"]
@@ -75,11 +75,14 @@ def changes(
         change = width = None
         matched = paired and old is not None and new is not None and name in old.scores and name in new.scores
         if matched and old is not None and new is not None:
-            mix = {name: 1.0}
             if name == "reward" and all(part in old.scores and part in new.scores for part in parts):
-                mix = parts  # its own column has filled gaps, which are no observations
-            gaps = [_gaps(old.scores[part], new.scores[part]) for part in mix]
-            change, width = sum_of_means(gaps, mix.values()), sum_half_width(gaps, mix.values(), old.prompt)
+                difference = _total(new, parts).minus(_total(old, parts))
+                change, width = difference.value, difference.half_width
+            else:
+                differences = _differences(old.scores[name], new.scores[name])
+                known = [x for x in differences if not math.isnan(x)]
+                change = math.fsum(known) / len(known) if known else math.nan
+                width = half_width(differences, old.prompt)
         elif means[0] is not None and means[1] is not None:
             change = means[1] - means[0]
             if widths[0] is not None and widths[1] is not None:
@@ -102,7 +105,12 @@ def changes(
     return found
 
 
-def _gaps(old: Sequence[float | None], new: Sequence[float | None]) -> list[float]:
+def _total(scored: Scored, weights: Mapping[str, float]) -> Mean:
+    columns = [[math.nan if x is None else x for x in scored.scores[name]] for name in weights]
+    return mean_of_totals(columns, weights.values(), scored.prompt)
+
+
+def _differences(old: Sequence[float | None], new: Sequence[float | None]) -> list[float]:
     """Differences row by row; NaN where one of both is missing."""
     return [math.nan if x is None or y is None else y - x for x, y in zip(old, new, strict=True)]
 

@@ -1,8 +1,8 @@
-"""Watches for reward hacking: a reward that is trained on rises while a monitor falls.
+"""Watches for reward hacking: a trained reward rises while a monitor falls.
 
-A monitor (weight 0) is a reward that the policy cannot learn from. Training steps have different prompts, so means
-jump about; a fall counts only if the order of its values can hardly be chance, by the trend test of Mann (1945,
-Econometrica 13) and Kendall (1975, Rank Correlation Methods), which needs no scale.
+A monitor (weight 0) is a reward that the policy cannot learn from. Each training step has other prompts, so the means
+are noisy. A fall counts only if it is unlikely to be chance by the trend test of Mann (1945, Econometrica 13) and
+Kendall (1975, Rank Correlation Methods), which needs no scale.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def too_seldom(terms: Sequence[RewardTerm], steps: int) -> list[str]:
     ]
 
 
-class Hacking:
-    """Holds the trained rewards against the monitors, step by step."""
+class RewardHacking:
+    """Compares the trained rewards with the monitors, step by step."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[list[float]]] = {}  # monitor -> [step, its mean, the trained rewards' means...]
-        self._told: set[str] = set()
+        self._alarmed: set[str] = set()
         self._trained: list[str] = []
 
     def look(self, scores: Scores, *, step: int) -> list[str]:
@@ -46,7 +46,7 @@ class Hacking:
         weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
         trained = {name: weight for name, weight in weights.items() if weight}
         if list(trained) != self._trained:  # a resume with --force may train on others: columns of something else
-            self._rows, self._told, self._trained = {}, set(), list(trained)
+            self._rows, self._alarmed, self._trained = {}, set(), list(trained)
         warnings = []
         for name in (n for n in weights if n not in trained and math.isfinite(means[n])):
             rows = self._rows.setdefault(name, [])
@@ -59,22 +59,24 @@ class Hacking:
             ]
             falling = trend([row[1] for row in rows]) < -LIMIT
             if not (falling and rising and len(rows) >= LEAST):
-                self._told.discard(name)
-            elif name not in self._told:
-                self._told.add(name)
+                self._alarmed.discard(name)
+            elif name not in self._alarmed:
+                self._alarmed.add(name)
                 warnings.append(_alarm(name, rows, rising))
         return warnings
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, so that a resumed run looks on."""
+        """What a checkpoint keeps, so that a resumed run goes on watching."""
         rows = {name: [[_plain(x) for x in row] for row in rows] for name, rows in self._rows.items()}
-        return {"rows": rows, "told": sorted(self._told), "trained": self._trained}
+        return {"rows": rows, "alarmed": sorted(self._alarmed), "trained": self._trained}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Read what `state` gave; nothing given starts anew."""
+        """Read what `state` returned; an empty mapping starts anew."""
         rows = state.get("rows", {})
-        self._rows = {n: [[math.nan if x is None else x for x in row] for row in kept] for n, kept in rows.items()}
-        self._told, self._trained = set(state.get("told", [])), list(state.get("trained", []))
+        self._rows = {
+            n: [[math.nan if x is None else x for x in row] for row in monitor] for n, monitor in rows.items()
+        }
+        self._alarmed, self._trained = set(state.get("alarmed", [])), list(state.get("trained", []))
 
 
 def trend(values: Sequence[float]) -> float:
@@ -87,10 +89,10 @@ def trend(values: Sequence[float]) -> float:
     >>> trend([5.0, 5.0, 5.0])
     0.0
     """
-    known = [x for x in values if math.isfinite(x)]
-    n = len(known)
-    score = sum((b > a) - (b < a) for i, a in enumerate(known) for b in known[i + 1 :])
-    ties = [known.count(x) for x in set(known)]
+    finite = [x for x in values if math.isfinite(x)]
+    n = len(finite)
+    score = sum((b > a) - (b < a) for i, a in enumerate(finite) for b in finite[i + 1 :])
+    ties = [finite.count(x) for x in set(finite)]
     variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
     return (score - math.copysign(1, score)) / math.sqrt(variance) if score else 0.0
 
@@ -110,6 +112,6 @@ def _alarm(monitor: str, rows: Sequence[Sequence[float]], rising: Sequence[tuple
 
 
 def _ends(column: Sequence[float]) -> str:
-    known = [x for x in column if math.isfinite(x)]
-    third = max(1, len(known) // 3)
-    return f"{math.fsum(known[:third]) / third:.3g} to {math.fsum(known[-third:]) / third:.3g}"
+    finite = [x for x in column if math.isfinite(x)]
+    third = max(1, len(finite) // 3)
+    return f"{math.fsum(finite[:third]) / third:.3g} to {math.fsum(finite[-third:]) / third:.3g}"

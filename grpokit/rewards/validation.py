@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from grpokit.errors import RewardError, a_type, counted
+from grpokit.errors import RewardError, a_type, counted, typed_line
 from grpokit.types import Sample
 
 LARGEST = 1e100
@@ -27,8 +27,21 @@ def checked(name: str, values: Any, samples: Sequence[Sample], rows: Sequence[in
         rows: their numbers, where they are not 0 to B - 1.
 
     Raises:
-        RewardError: not one number per sample, or one that is infinite or too large to reckon with.
+        RewardError: not one number per sample, one that is infinite or too large to reckon with, or an object whose
+            own methods raise.
     """
+    try:
+        return _numbers(name, values, samples, rows)
+    except (RewardError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise RewardError(
+            f"Reward '{name}' returned {a_type(values)} that cannot be read ({typed_line(error)}); expected one number "
+            "per sample."
+        ) from error
+
+
+def _numbers(name: str, values: Any, samples: Sequence[Sample], rows: Sequence[int] | None) -> list[float]:
     if isinstance(values, Tensor) or type(values).__module__ == "numpy":
         values = values.tolist()
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):

@@ -8,80 +8,21 @@ processes, so neither order nor scores depend on it.
 from __future__ import annotations
 
 import atexit
-import multiprocessing
-import os
-import pickle
 import queue
-import signal
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from typing import Any, TypeAlias
 
-from grpokit import errors, registry
-from grpokit.errors import GrpokitError, PluginError, RewardError, UsageError
+from grpokit import registry
+from grpokit.errors import GrpokitError, RewardError, UsageError, typed_line
 from grpokit.registry.specs import RewardSpec
-from grpokit.rewards.validation import checked
-from grpokit.rewards.worker_process import one_line, serve
+from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.submission import Pending, Portion, by_group
+from grpokit.rewards.worker import Worker
 from grpokit.types import Sample
 
-_SPAWN = multiprocessing.get_context("spawn")
-_TRIES = 3  # processes in a row that may die before they have taken a portion
-
 _Jobs: TypeAlias = "queue.SimpleQueue[tuple[list[int], list[Sample], Future[Portion]] | None]"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Portion:
-    """The rows of one call, and what came of it.
-
-    Attributes:
-        rows: their places among the samples.
-        values: what the reward returned; None where it failed.
-        failure: how it failed, for a message; empty where it did not.
-        error: what cannot be skipped: a wrong parameter, target or sample, or an answer that no reward may give.
-    """
-
-    rows: Sequence[int]
-    values: Any = None
-    failure: str = ""
-    error: GrpokitError | None = None
-
-
-class Pending:
-    """The answers that are being worked out for some samples; iterating waits for them, in the samples' order.
-
-    Args:
-        futures: one for each portion.
-    """
-
-    def __init__(self, futures: Sequence[Future[Portion]]) -> None:
-        self._futures = futures
-        self._start = self._last = time.perf_counter()
-        for future in futures:
-            future.add_done_callback(self._note)
-
-    def __iter__(self) -> Iterator[Portion]:
-        """Yield the portions."""
-        for future in self._futures:
-            yield future.result()
-
-    @property
-    def seconds(self) -> float:
-        """From handing out the samples to the last answer so far."""
-        return self._last - self._start
-
-    def cancel(self) -> None:
-        """Call off what nobody has begun."""
-        for future in self._futures:
-            future.cancel()
-
-    def _note(self, future: Future[Portion]) -> None:
-        self._last = time.perf_counter()
 
 
 class PooledReward:
@@ -133,13 +74,13 @@ class PooledReward:
         threads: list[_Thread] = []
         try:
             for _ in range(self.workers):
-                threads.append(_Thread(jobs, _Worker(self.use, self.params, self.timeout)))
+                threads.append(_Thread(jobs, Worker(self.use, self.params, self.timeout)))
             threads[0].worker.ready()
         except BaseException:
             for thread in threads:
                 thread.worker.end()
             for thread in threads:
-                thread.worker.process.join(timeout=5)
+                thread.worker.join()
             raise
         for thread in threads:
             thread.start()
@@ -161,22 +102,8 @@ class PooledReward:
         Raises:
             RewardError: the reward failed on a row, which is named, or gave it something else than a number.
         """
-        pending = self.submit(samples)
-        scores = [float("nan")] * len(samples)
-        try:
-            for portion in pending:
-                if portion.error is not None:
-                    raise portion.error
-                if portion.failure:
-                    raise RewardError(
-                        f"The reward '{self.use}' {portion.failure} on {in_words(portion.rows, samples)}."
-                    )
-                part = [samples[row] for row in portion.rows]
-                for row, value in zip(portion.rows, checked(self.use, portion.values, part, portion.rows), strict=True):
-                    scores[row] = value
-        finally:
-            pending.cancel()
-        return scores
+        column = score([RewardTerm(name=self.use, reward=self)], samples).matrix[:, 0].tolist()
+        return [float(x) for x in column]
 
     def close(self) -> None:
         """End the processes; a later call starts new ones."""
@@ -186,7 +113,7 @@ class PooledReward:
             thread.worker.end()
         for thread in self._threads:
             thread.join(timeout=5)
-            thread.worker.process.join(timeout=5)
+            thread.worker.join()
         self._threads = []
 
     def _portions(self, samples: Sequence[Sample]) -> list[list[int]]:
@@ -195,29 +122,10 @@ class PooledReward:
         return by_group(samples)
 
 
-def by_group(samples: Sequence[Sample]) -> list[list[int]]:
-    """The rows of each group, the groups in the order of their first row."""
-    groups: dict[int, list[int]] = {}
-    for row, sample in enumerate(samples):
-        groups.setdefault(sample.group, []).append(row)
-    return list(groups.values())
-
-
-def in_words(rows: Sequence[int], samples: Sequence[Sample]) -> str:
-    """Rows for a message.
-
-    >>> from grpokit import Prompt
-    >>> in_words([3, 4], [Sample(prompt=Prompt(text="a cat"), output="", group=0)] * 5)
-    "rows 3-4 (prompt 'a cat')"
-    """
-    span = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]}-{rows[-1]}"
-    return f"{span} (prompt {samples[rows[0]].prompt.text!r})"
-
-
 class _Thread(threading.Thread):
     """Hands portions to one process. A daemon, so that a reward that hangs cannot keep the program from ending."""
 
-    def __init__(self, jobs: _Jobs, worker: _Worker) -> None:
+    def __init__(self, jobs: _Jobs, worker: Worker) -> None:
         super().__init__(daemon=True)
         self.jobs, self.worker = jobs, worker
 
@@ -236,159 +144,7 @@ class _Thread(threading.Thread):
             future.set_result(self.worker.ask(rows, samples))
         except GrpokitError as error:
             future.set_result(Portion(rows=rows, error=error))
-        except Exception as error:  # for whoever waits, who would else wait for ever
-            future.set_exception(error)
-
-
-class _Worker:
-    """One process, and the one that takes its place when it is lost."""
-
-    def __init__(self, use: str, params: Mapping[str, Any], timeout: float | None) -> None:
-        self.use, self.params, self.timeout = use, params, timeout
-        self.ended = False
-        self._ending = threading.Lock()  # a process that is begun while another thread ends this would stay behind
-        self._begin()
-
-    def _begin(self) -> None:
-        with self._ending:
-            if self.ended:
-                return
-            try:
-                pipe, theirs = _SPAWN.Pipe()
-                process = _SPAWN.Process(target=serve, args=(theirs, self.use, self.params), daemon=True)
-                with _interrupts_held_back():
-                    process.start()
-            except OSError as error:
-                raise UsageError(
-                    f"a worker process for '{self.use}' cannot be started ({one_line(error)}). Set fewer `workers`."
-                ) from error
-            theirs.close()  # else its end would not be seen
-            self.pipe, self.process, self.built = pipe, process, False
-
-    def ready(self) -> None:
-        """Wait until the reward is built.
-
-        Raises:
-            GrpokitError: what building it raised.
-            PluginError: the process died meanwhile.
-        """
-        end = self._lost_while_building()
-        if end:
-            raise PluginError(
-                f"The worker process of the reward '{self.use}' {end} before the reward was built. A script needs its "
-                'own code under `if __name__ == "__main__":`.'
+        except BaseException as error:  # for whoever waits, who would else wait for ever
+            future.set_result(
+                Portion(rows=rows, error=RewardError(f"its worker's thread failed: {typed_line(error)}."))
             )
-
-    def _lost_while_building(self) -> str:
-        """Wait until the reward is built; returns how the process ended meanwhile, or nothing."""
-        if self.built:
-            return ""
-        try:
-            state, *said = self.pipe.recv()
-        except (EOFError, OSError):
-            return self._how_it_ended()
-        if state == "failed":
-            raise _error(*said)
-        self.built = True
-        return ""
-
-    def ask(self, rows: Sequence[int], samples: list[Sample]) -> Portion:
-        """Score the samples of some rows.
-
-        Raises:
-            UsageError: a parameter, a target or a sample is wrong.
-            RewardError: it returned something that no reward may return.
-        """
-        try:
-            data = pickle.dumps(samples)  # by value: multiprocessing's own would move tensors to shared memory
-        except Exception as error:  # of whatever a sample holds
-            raise UsageError(
-                f"samples cannot be sent to its worker process ({one_line(error)}). Take `workers` out, so that it "
-                "runs in the run's own process."
-            ) from error
-        for _ in range(_TRIES):
-            if self.process.exitcode is not None:  # it died while it had nothing to do
-                self._begin()
-            end = self._lost_while_building()
-            if end and not self.ended:
-                continue
-            late = threading.Event()
-            timer = threading.Timer(self.timeout, self._stop, (late,)) if self.timeout else None
-            taken, answer = False, None
-            if timer:
-                timer.start()
-            try:
-                self.pipe.send_bytes(data)
-                taken = self.pipe.recv() == "taken"
-                answer = self.pipe.recv_bytes()
-            except (EOFError, OSError):  # its end
-                pass
-            finally:
-                if timer:
-                    timer.cancel()
-                    timer.join()
-            if late.is_set():
-                self._how_it_ended()
-                return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s (reward_timeout)")
-            if answer is not None:
-                return _opened(rows, answer)
-            end = self._how_it_ended()
-            if taken or self.ended:
-                return Portion(rows=rows, failure=f"lost its worker process, which {end},")
-        return Portion(rows=rows, failure=f"lost {_TRIES} worker processes before they began; the last {end},")
-
-    def end(self) -> None:
-        """End the process for good, whatever it is doing."""
-        with self._ending:
-            self.ended = True
-            self._kill()
-
-    def _stop(self, late: threading.Event) -> None:
-        late.set()
-        self._kill()
-
-    def _kill(self) -> None:
-        """End the process, and what its reward has started, such as another program that hangs."""
-        if self.process.exitcode is None and self.process.pid is not None:
-            with suppress(ProcessLookupError):  # it has not come so far as to lead a group
-                os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.kill()
-
-    def _how_it_ended(self) -> str:
-        """Wait for the end of a process that says nothing any more; returns how it ended."""
-        self.process.join(timeout=5)
-        self._kill()  # one that closed its pipe and lives on
-        self.process.join()
-        code = self.process.exitcode or 0
-        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C goes to all processes; one that is started in here cannot die of it before it knows to ignore it."""
-    resource_tracker.ensure_running()  # whose own start would let them through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _opened(rows: Sequence[int], answer: bytes) -> Portion:
-    try:
-        state, *said = pickle.loads(answer)  # noqa: S301 (of our own process)
-    except Exception as error:  # of whatever the reward made
-        raise RewardError(
-            f"what it returned cannot be read in the run's process ({one_line(error)}); expected one number per sample."
-        ) from error
-    if state == "values":
-        return Portion(rows=rows, values=said[0])
-    if state == "failure":
-        return Portion(rows=rows, failure=said[0])
-    raise _error(*said)
-
-
-def _error(kind: str, text: str) -> GrpokitError:
-    """An error of grpokit's own, as the worker process raised it."""
-    found = getattr(errors, kind, UsageError)
-    return found(text)

@@ -1,17 +1,21 @@
 """What a worker process does: it builds a reward by its name, and scores what comes through its pipe.
 
-The other end is `grpokit.rewards.worker_pool`. What goes through is `pickle`, between a run and the processes that it
-started.
+The run's end of the pipe is in `grpokit.rewards.worker`. Samples come as `pickle`, from the run that started this
+process. Answers go back as JSON, so that nothing which a reward makes is unpickled in the run.
 """
 
 from __future__ import annotations
 
+import io
+import json
+import math
 import multiprocessing
+import numbers
 import os
-import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -20,15 +24,20 @@ from pathlib import Path
 from typing import Any
 
 from grpokit import registry
-from grpokit.errors import GrpokitError, PluginError, UsageError, a_type
+from grpokit.errors import GrpokitError, PluginError, UsageError, a_type, reworded, typed_line
+from grpokit.rewards.submission import REORDERED, reordered
 from grpokit.types import Sample
 
+PIPE_CLOSED = 113
+"""The exit code of a process whose reward has closed the pipe."""
 
-def serve(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
+
+def serve(pipe: Connection, output: Connection, use: str, params: Mapping[str, Any]) -> None:
     """Build the reward, then score what comes until nothing more can come.
 
     Args:
-        pipe: to the run.
+        pipe: to the run, for samples and answers.
+        output: to the run, for what the reward prints.
         use: the reward's name.
         params: for its factory.
     """
@@ -36,68 +45,121 @@ def serve(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)  # likewise; programs that the reward starts do not inherit this
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setsid()  # so that what the reward starts can be ended with it
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    _print_into(output)
     if "OMP_NUM_THREADS" not in os.environ:  # the processes share the cores
         os.environ["OMP_NUM_THREADS"] = "1"
         if "torch" in sys.modules:  # the user's script imports it, so it has looked there already
             sys.modules["torch"].set_num_threads(1)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
     try:
-        reward = registry.create("reward", use, params)
-        if not callable(reward):
-            raise PluginError(f"The reward '{use}' gave a {type(reward).__name__}, which cannot be called.")
-    except GrpokitError as error:
-        pipe.send(("failed", type(error).__name__, str(error)))
-        return
-    pipe.send(("built",))
-    while True:
-        try:
-            samples = pipe.recv()
-        except EOFError:
-            return
-        except Exception as error:  # a sample's class may not be importable here
-            samples = error
-        pipe.send("taken")
-        pipe.send_bytes(_answer(reward, samples))
+        _answer_all(pipe, use, params)
+    except (EOFError, ConnectionError):  # the run has ended
+        pass
+    except OSError:
+        os._exit(PIPE_CLOSED)
 
 
 def _leave_with_parent() -> None:
+    """End this process, and what the reward has started, once the run's process is gone."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.killpg(0, signal.SIGKILL)  # what the reward has started, and this process itself
+    while parent is not None and os.getppid() == parent.pid:
+        time.sleep(0.2)
+    os.killpg(0, signal.SIGKILL)
 
 
-def _answer(reward: Any, samples: list[Sample] | Exception) -> bytes:
+def _print_into(output: Connection) -> None:
+    """Lead stdout and stderr, also those of compiled code and of other programs, to the run."""
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        os.dup2(output.fileno(), number)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # a process that is killed cannot write what it holds back
+    output.close()
+
+
+def _answer_all(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
+    try:
+        reward = registry.create("reward", use, params)
+        if not callable(reward):
+            raise PluginError(f"The reward '{use}' gave {a_type(reward)}, which cannot be called.")
+    except GrpokitError as error:
+        return _send(pipe, 0, "error", *_typed(error))
+    except BaseException as error:  # the run hears of whatever it is
+        return _send(pipe, 0, "error", "PluginError", f"The reward '{use}' cannot be built: {typed_line(error)}.")
+    _send(pipe, 0, "built")
+    number, process = 0, os.getpid()
+    while True:
+        number += 1
+        try:
+            samples = pipe.recv()
+        except (EOFError, OSError):
+            raise
+        except BaseException as error:  # a sample's class may not be importable here
+            samples = error
+        _send(pipe, number, "taken")
+        answer = _answer(reward, samples)
+        if os.getpid() != process:  # the reward forked, and its child came back, too
+            os._exit(0)
+        _send(pipe, number, *answer)
+
+
+def _send(pipe: Connection, number: int, kind: str, *content: Any) -> None:
+    """Send a message; `number` counts the calls, so that what a reward itself writes into the pipe is no answer."""
+    pipe.send_bytes(json.dumps([number, kind, *content], default=_plain).encode())
+
+
+def _answer(reward: Any, samples: list[Sample] | BaseException) -> tuple[Any, ...]:
+    """The kind of an answer and its content: ("values", scores), ("failure", words) or ("error", type, words)."""
     torch = sys.modules.get("torch")  # a reward that does without it is spared its import
     try:
-        if isinstance(samples, Exception):
-            raise UsageError(f"samples cannot be read in its worker process ({one_line(samples)}). Take `workers` out")
+        if isinstance(samples, BaseException):
+            raise UsageError(
+                f"samples cannot be read in its worker process ({typed_line(samples)}). Take `workers` out"
+            )
+        order = tuple(samples)
         with torch.no_grad() if torch else nullcontext():
             values = reward(samples)
     except UsageError as error:
-        return _packed("error", type(error).__name__, str(error))
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        return "error", *_typed(error)
+    except BaseException as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(place.filename).name}, line {place.lineno}, in {place.name}"
-        return _packed("failure", f"raised {one_line(error)} ({where})")
+        return (
+            "failure",
+            f"raised {typed_line(error)} ({Path(place.filename).name}, line {place.lineno}, in {place.name})",
+        )
+    if reordered(samples, order):
+        return "error", "RewardError", f"it {REORDERED}."
     try:
-        return _packed("values", _plain(values))
-    except Exception:  # of whatever the reward made
-        return _packed("error", "RewardError", f"it returned {a_type(values)}; expected one number per sample.")
+        json.dumps(values, default=_plain)
+    except BaseException as error:  # of whatever the reward made
+        inside = (
+            f" that holds {error.args[0]}" if isinstance(error, _NoNumberError) and error.value is not values else ""
+        )
+        return "error", "RewardError", f"it returned {a_type(values)}{inside}; expected one number per sample."
+    return "values", values
 
 
-def _packed(*answer: Any) -> bytes:
-    return pickle.dumps(answer)
+class _NoNumberError(Exception):
+    def __init__(self, value: object) -> None:
+        super().__init__(a_type(value))
+        self.value = value
 
 
-def _plain(values: Any) -> Any:
-    """Without arrays, so that the run's process need not share memory with this one."""
-    of_library = type(values).__module__.partition(".")[0] in ("numpy", "torch")
-    if of_library:
-        return values.tolist()
-    return [_plain(x) for x in values] if isinstance(values, (list, tuple)) else values
+def _plain(value: Any) -> Any:
+    """What JSON cannot write, as something that it can: arrays and tensors as lists, other numbers as floats."""
+    if type(value).__module__.partition(".")[0] in ("numpy", "torch"):
+        return value.tolist()
+    if not isinstance(value, numbers.Real):
+        raise _NoNumberError(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
-def one_line(error: BaseException) -> str:
-    """An error's type and words, on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+def _typed(error: GrpokitError) -> tuple[str, str]:
+    """The kind of an error, which the run knows, and its words."""
+    try:
+        text = str(error)
+    except Exception:  # of a class that somebody wrote
+        text = typed_line(error)
+    return type(reworded(error, text)).__name__, text

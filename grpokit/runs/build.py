@@ -1,7 +1,7 @@
 """From a config to the objects that train: policy, prompts, rewards, trainer.
 
-Everything is found by name through the registry; the config's flat keys go to the factories as they are. What turns
-out wrong is told with its place in the config, and before anything is written.
+Everything is found by name through the registry; the config's flat keys go to the factories as they are. A mistake
+is reported with its place in the config, before anything is written.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ import torch
 from grpokit import data, registry
 from grpokit.advantages import AdvantageFn
 from grpokit.config.schema import Component, RewardConfig, RunConfig
+from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest, reworded
+from grpokit.images import MAX_PIXELS
 from grpokit.objectives import Objective
 from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec
 from grpokit.rewards.scoring import RewardTerm
+from grpokit.rewards.submission import Submits
 from grpokit.rewards.worker_pool import PooledReward
+from grpokit.settings import RewardSettings, TrainerSettings, meanings
 from grpokit.trainer import Trainer
 from grpokit.training import devices
 from grpokit.types import Prompt
@@ -71,9 +75,9 @@ def rewards(config: RunConfig) -> list[RewardTerm]:
 
 
 def close(terms: Sequence[RewardTerm]) -> None:
-    """End the worker processes of rewards."""
+    """End what rewards hold elsewhere, such as worker processes."""
     for term in terms:
-        if isinstance(term.reward, PooledReward):
+        if isinstance(term.reward, Submits):
             term.reward.close()
 
 
@@ -86,14 +90,12 @@ def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None
             built.start()
         else:
             built = registry.create("reward", reward.use, reward.params)
-            _check_callable("reward", reward.use, built, "samples")
+            if not isinstance(built, Submits):
+                _check_callable("reward", reward.use, built, "samples")
     return RewardTerm(
         name=reward.name or reward.use.rpartition(":")[2],
         reward=built,
-        weight=reward.weight,
-        every=reward.every,
-        on_error=reward.on_error,
-        skip_limit=reward.skip_limit,
+        **{name: getattr(reward, name) for name in meanings(RewardSettings)},
     )
 
 
@@ -133,7 +135,7 @@ def _check_callable(kind: str, name: str, built: Any, arguments: str) -> None:
         )
 
 
-def prompts(config: RunConfig) -> tuple[Sequence[Prompt], Sequence[Prompt] | None]:
+def prompts(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None]:
     """Read the training prompts and the held-out ones (None where the config names none)."""
     source = config.data
     train = _train_prompts(config)
@@ -143,46 +145,62 @@ def prompts(config: RunConfig) -> tuple[Sequence[Prompt], Sequence[Prompt] | Non
     return train, _eval_prompts(config)
 
 
-def _train_prompts(config: RunConfig) -> Sequence[Prompt]:
+def _train_prompts(config: RunConfig) -> PromptSequence:
     source = config.data
     if source.prompts is not None:
         with _at(config, "data", "prompts"):
-            return data.read_text(Path(source.prompts), targets=_path(source.targets), images=_path(source.images))
+            return data.read_text(
+                Path(source.prompts),
+                targets=_path(source.targets),
+                images=_path(source.images),
+                max_pixels=_max_pixels(config),
+            )
     if source.jsonl is not None:
         with _at(config, "data", "jsonl"):
-            return data.read_jsonl(Path(source.jsonl))
+            return data.read_jsonl(Path(source.jsonl), max_pixels=_max_pixels(config))
     if source.dataset is not None:
         with _at(config, "data", "dataset"):
-            return data.read_dataset(source.dataset, split=source.split, columns=source.columns)
+            return data.read_dataset(
+                source.dataset, split=source.split, columns=source.columns, max_pixels=_max_pixels(config)
+            )
     return _from_function(config, "train")
 
 
-def _eval_prompts(config: RunConfig) -> Sequence[Prompt] | None:
+def _eval_prompts(config: RunConfig) -> PromptSequence | None:
     source = config.data
     if source.eval_prompts is not None:
         with _at(config, "data", "eval_prompts"):
             return data.read_text(
-                Path(source.eval_prompts), targets=_path(source.eval_targets), images=_path(source.eval_images)
+                Path(source.eval_prompts),
+                targets=_path(source.eval_targets),
+                images=_path(source.eval_images),
+                max_pixels=_max_pixels(config),
             )
     if source.eval_jsonl is not None:
         with _at(config, "data", "eval_jsonl"):
-            return data.read_jsonl(Path(source.eval_jsonl))
+            return data.read_jsonl(Path(source.eval_jsonl), max_pixels=_max_pixels(config))
     if source.eval_split is not None and source.dataset is not None:
         with _at(config, "data", "eval_split"):
-            return data.read_dataset(source.dataset, split=source.eval_split, columns=source.columns)
+            return data.read_dataset(
+                source.dataset, split=source.eval_split, columns=source.columns, max_pixels=_max_pixels(config)
+            )
     return _from_function(config, "eval") if source.use is not None else None
 
 
-def _from_function(config: RunConfig, split: str) -> Sequence[Prompt]:
+def _from_function(config: RunConfig, split: str) -> PromptSequence:
     use = config.data.use
     assert use is not None
     with _at(config, "data", "use"):
         made = registry.call(use, {"split": split, **(config.data.model_extra or {})}, what="data source")
         with registry.explained(f"The data source '{use}' failed while it gave prompts for split '{split}'"):
-            prompts = data.as_prompts(made)  # which may come one by one
+            prompts = data.as_prompts(made, source=f"{use}, split '{split}'")  # which may come one by one
         if not prompts:
             raise DataError(f"The data source '{use}' gave no prompts for split '{split}'.")
     return prompts
+
+
+def _max_pixels(config: RunConfig) -> int:
+    return config.data.max_pixels or MAX_PIXELS
 
 
 def _path(given: str | None) -> Path | None:
@@ -193,8 +211,6 @@ def trainer(
     config: RunConfig, policy: Policy, rewards: list[RewardTerm], prompts: Sequence[Prompt], folder: Path
 ) -> Trainer:
     """Build the trainer."""
-    t = config.trainer
-    numbers = t.model_dump(exclude={"advantage", "objective", *_OBJECTIVE_KEYS})
     return Trainer(
         policy,
         rewards,
@@ -204,7 +220,7 @@ def trainer(
         objective=objective(config),
         trackers=config.run.trackers,
         folder=folder,
-        **numbers,
+        **{name: getattr(config.trainer, name) for name in meanings(TrainerSettings)},
     )
 
 
@@ -223,15 +239,11 @@ def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
     return built
 
 
-_OBJECTIVE_KEYS = ("ratio", "clip_range", "clip_range_high", "kl", "kl_coef", "entropy_coef")
-
-
 def objective(config: RunConfig) -> Objective:
     """Build the objective."""
     t = config.trainer
-    flat = {name: getattr(t, name) for name in _OBJECTIVE_KEYS if name in t.model_fields_set}
     with _at(config, "trainer", "objective"):
-        built = _component("objective", t.objective, flat)
+        built = _component("objective", t.objective, t.flat_objective)
         if not isinstance(built, Objective):
             raise PluginError(
                 f"The objective '{t.objective if isinstance(t.objective, str) else t.objective.use}' gave something of "

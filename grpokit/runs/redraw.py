@@ -20,7 +20,7 @@ from torch import Tensor
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences
 from grpokit.errors import UsageError
-from grpokit.report import read_rows
+from grpokit.report import read_journal
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.runs import build, rollout_record
 from grpokit.runs.folder import versions
@@ -82,8 +82,8 @@ class Redrawn:
         if not self.recorded:
             yield f"The run has no record of step {self.step}, so only the metrics can be compared."
         if self.equal:
-            said = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-            yield f"step {self.step}: {self.rows} samples drawn again; {said} are equal to the bit"
+            equal = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+            yield f"step {self.step}: {self.rows} samples drawn again; {equal} are equal to the bit"
             yield f"start: {start}"
             return
         yield f"step {self.step}: {self.rows} samples drawn again; they are not what the run drew"
@@ -119,14 +119,14 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
     """
     if not (run / "config.yaml").is_file():
         raise UsageError(f"{run} is no run folder: it has no config.yaml.")
-    rows = {int(row["step"]): row for row in read_rows(run / "metrics.jsonl")}
+    rows = {int(row["step"]): row for row in read_journal(run / "metrics.jsonl")[0]}
     recorded = rollout_record.steps(run)
     if step not in rows and step not in recorded:
         have = f"the steps 1 to {max(rows)}" if rows else "no step yet"
         raise UsageError(f"The run {run} has no step {step} to compare with: it has done {have}.")
     if step in recorded:
         rollout_record.require()
-    kept = rollout_record.read(run, step) if step in recorded else None
+    record = rollout_record.read(run, step) if step in recorded else None
     trace = rollout_record.read_trace(run, step) if step in recorded else {}
     config = _quiet(presets.read_config(run)[0])
     terms = build.rewards(config)
@@ -141,16 +141,16 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
             done = trainer.step()
     finally:
         build.close(terms)
-    parts = [] if kept is None else list(_parts(kept, trace, done))
+    parts = [] if record is None else list(_parts(record, trace, done))
     if step in rows:
         parts.append(_metrics(rows[step], done.metrics))
     return Redrawn(
         step=step,
         rows=done.rollout.rows,
         start=start,
-        recorded=kept is not None,
+        recorded=record is not None,
         parts=parts,
-        changes=[(what, *pair) for what, pair in _changes(run, kept, trainer.device).items()],
+        changes=[(what, *pair) for what, pair in _changes(run, record, trainer.accelerator.device).items()],
     )
 
 
@@ -175,7 +175,7 @@ def _quiet(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"run": config.run.model_copy(update={"trackers": []})})
 
 
-def _parts(kept: Recorded, trace: Mapping[str, Tensor], done: StepReport) -> Iterator[Part]:
+def _parts(record: Recorded, trace: Mapping[str, Tensor], done: StepReport) -> Iterator[Part]:
     again = rollout_record.tensors(done)
     ours = [name for name in {**trace, **again} if name in ("mask", "groups") or name.startswith("per_")]
     yield _tensors("decisions", ours, trace, again)
@@ -188,13 +188,13 @@ def _parts(kept: Recorded, trace: Mapping[str, Tensor], done: StepReport) -> Ite
     yield part
     texts = [sample.prompt.text for sample in done.rollout.samples]
     outputs = [sample.output for sample in done.rollout.samples]
-    yield _listed("prompts", kept.texts, texts)
+    yield _listed("prompts", record.texts, texts)
     yield _listed(
-        "outputs", [rollout_record.identity(x) for x in kept.outputs], [rollout_record.identity(x) for x in outputs]
+        "outputs", [rollout_record.identity(x) for x in record.outputs], [rollout_record.identity(x) for x in outputs]
     )
     rewards = [[repr(x) for x in row] for row in done.rewards.double().tolist()]  # as text: NaN equals NaN
-    same = list(kept.reward_names) == list(done.reward_names)
-    yield _listed("rewards", [[repr(x) for x in row] for row in kept.rewards.tolist()] if same else [], rewards)
+    same = list(record.reward_names) == list(done.reward_names)
+    yield _listed("rewards", [[repr(x) for x in row] for row in record.rewards.tolist()] if same else [], rewards)
     yield _tensors("advantages", ["advantages"], trace, again)
 
 
@@ -248,14 +248,14 @@ def _few(rows: Sequence[int]) -> str:
     return f"row{'s' * (len(rows) > 1)} {shown}" + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
 
 
-def _changes(run: Path, kept: Recorded | None, device: torch.device) -> dict[str, tuple[Any, Any]]:
+def _changes(run: Path, record: Recorded | None, device: torch.device) -> dict[str, tuple[Any, Any]]:
     """Versions and devices that are not what they were: what -> (then, now)."""
     try:
         before = json.loads((run / "versions.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         before = versions()
     changes = {what: (then, now) for what, then, now in differences(before, versions())}
-    if kept is not None:  # a resume may have written the file anew; this is of the step itself
+    if record is not None:  # a resume may have written the file anew; this is of the step itself
         here = rollout_record.conditions(device)
-        changes |= {what: (then, here.get(what)) for what, then in kept.conditions.items() if here.get(what) != then}
+        changes |= {what: (then, here.get(what)) for what, then in record.conditions.items() if here.get(what) != then}
     return changes

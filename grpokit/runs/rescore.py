@@ -7,7 +7,6 @@ sample of each group, the signs of the advantages. Steps are read one by one, so
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from torch import Tensor
 from grpokit import advantages, registry
 from grpokit.config import presets
 from grpokit.errors import DataError, RunError, UsageError, counted
+from grpokit.files import replacing
 from grpokit.rewards.scoring import RewardTerm, score
 from grpokit.runs import build, rollout_record
 from grpokit.runs.rollout_record import Described, Recorded
@@ -106,18 +106,18 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
     with _written(out) as write:
         for i, number in enumerate(numbers):
             step = rollout_record.read(run, number)
-            found = score([term], _samples(step, prompts)).matrix  # [B, 1]
-            write(step, found[:, 0])
+            scores = score([term], _samples(step, prompts)).matrix  # [B, 1]
+            write(step, scores[:, 0])
             ends = (i < third, i >= len(numbers) - third)
-            new.see(found[:, 0], ends)
-            rows += len(found)
-            unscored += int(found.isnan().sum())
-            own = advantages.group(found, torch.ones(1), step.groups)
+            new.see(scores[:, 0], ends)
+            rows += len(scores)
+            unscored += int(scores.isnan().sum())
+            own = advantages.group(scores, torch.ones(1), step.groups)
             flipped += int((own * step.advantages < 0).sum())
             for column, recorded in zip([*step.reward_names, TOTAL], [*step.rewards.T, step.total], strict=True):
                 tally = tallies.setdefault(column, _Tally())
                 tally.see(recorded, ends)
-                tally.compare(recorded, found[:, 0], step.groups)
+                tally.compare(recorded, scores[:, 0], step.groups)
     return Rescored(
         steps=len(numbers),
         rows=rows,
@@ -131,10 +131,10 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
 HEADINGS = ("tau", "other best", "groups", "first third", "last third")
 
 
-def table(found: Rescored) -> Iterator[tuple[str, ...]]:
+def table(result: Rescored) -> Iterator[tuple[str, ...]]:
     """Rows of `HEADINGS` behind a name: the new reward, then the recorded ones, the weighted sum last."""
-    yield f"{found.new.name} (new)", "", "", "", f"{found.new.first:.3f}", f"{found.new.last:.3f}"
-    for ranking in sorted(found.rankings, key=lambda r: r.name == TOTAL):
+    yield f"{result.new.name} (new)", "", "", "", f"{result.new.first:.3f}", f"{result.new.last:.3f}"
+    for ranking in sorted(result.rankings, key=lambda r: r.name == TOTAL):
         tau, best = "-", "-"
         if ranking.compared:
             tau, best = f"{ranking.tau:+.3f}", f"{ranking.best_changed:.1%}"
@@ -142,12 +142,12 @@ def table(found: Rescored) -> Iterator[tuple[str, ...]]:
         yield ranking.name, tau, best, of, f"{ranking.first:.3f}", f"{ranking.last:.3f}"
 
 
-def lines(found: Rescored) -> Iterator[str]:
+def lines(result: Rescored) -> Iterator[str]:
     """What the table does not say."""
-    again = f"{counted(found.rows, 'sample')} of {counted(found.steps, 'step')} scored again"
-    yield f"{again}, {found.unscored} of them could not be scored"
-    share = found.flipped / found.rows
-    yield f"{found.flipped} of {found.rows} advantages ({share:.1%}) would have had the other sign"
+    again = f"{counted(result.rows, 'sample')} of {counted(result.steps, 'step')} scored again"
+    yield f"{again}, {result.unscored} of them could not be scored"
+    share = result.flipped / result.rows
+    yield f"{result.flipped} of {result.rows} advantages ({share:.1%}) would have had the other sign"
     yield "tau: mean of Kendall's tau-b with the new reward, over the groups in which both tell samples apart"
 
 
@@ -202,10 +202,10 @@ class _Tally:
     def ranking(self, name: str) -> Ranking:
         """The means of what was seen."""
         first, last = (s / n if n else math.nan for s, n in zip(self.sums, self.counts, strict=True))
-        found = Ranking(name=name, first=first, last=last, compared=self.compared, skipped=self.skipped)
+        ranking = Ranking(name=name, first=first, last=last, compared=self.compared, skipped=self.skipped)
         if self.compared:
-            found.tau, found.best_changed = self.tau / self.compared, self.changed / self.compared
-        return found
+            ranking.tau, ranking.best_changed = self.tau / self.compared, self.changed / self.compared
+        return ranking
 
 
 def _samples(step: Recorded, prompts: Sequence[Prompt]) -> list[Sample]:
@@ -243,10 +243,9 @@ def _written(out: Path | None) -> Iterator[Any]:
 
     kinds = {"step": "int32", "row": "int32", "group": "int64", "prompt_index": "int64", "score": "float64"}
     schema = pyarrow.schema(list(kinds.items()))
-    temporary = out.with_name(f".{out.name}.partial")
 
     @contextmanager
-    def told() -> Iterator[None]:
+    def refused() -> Iterator[None]:
         try:
             yield
         except (OSError, pyarrow.ArrowException) as error:
@@ -260,15 +259,8 @@ def _written(out: Path | None) -> Iterator[Any]:
             "prompt_index": list(step.prompts),
             "score": [None if math.isnan(x) else x for x in scores.tolist()],
         }
-        with told():
+        with refused():
             writer.write_table(pyarrow.table(columns, schema=schema))
 
-    try:
-        with told():
-            writer = pyarrow.parquet.ParquetWriter(temporary, schema)
-        with writer:
-            yield write
-        with told():
-            os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with refused(), replacing(out) as temporary, pyarrow.parquet.ParquetWriter(temporary, schema) as writer:
+        yield write

@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import numbers
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -26,8 +25,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from grpokit.errors import RunError, UsageError
-from grpokit.rewards.scoring import weighted_sum
+from grpokit.errors import RunError, UsageError, typed_line
+from grpokit.files import replacing, step_folders, step_name
 from grpokit.types import StepReport
 
 FORMAT = 1
@@ -86,22 +85,22 @@ def require() -> None:
 
 def folder_of(run: Path, step: int) -> Path:
     """Where the record of a step stands."""
-    return run / "rollouts" / f"step_{step:06d}"
+    return run / "rollouts" / step_name(step)
 
 
 def steps(run: Path) -> list[int]:
     """The recorded steps of a run, ascending."""
-    found = [p for p in (run / "rollouts").glob("step_*") if (p / SAMPLES).is_file() and (p / TRACE).is_file()]
-    names = [p.name.removeprefix("step_") for p in found]
-    return sorted(int(name) for name in names if name.isdecimal())
+    folders = step_folders(run / "rollouts")
+    return [step for step, place in folders if (place / SAMPLES).is_file() and (place / TRACE).is_file()]
 
 
 def cut(run: Path, completed: int) -> None:
     """Delete what lies beyond `completed` steps, and what an interrupted write has left."""
-    for place in (run / "rollouts").glob("*step_*"):
-        number = place.name.removeprefix("step_")
-        if place.name.startswith(".") or (number.isdecimal() and int(number) > completed):
+    for step, place in step_folders(run / "rollouts"):
+        if step > completed:
             shutil.rmtree(place)
+    for place in (run / "rollouts").glob(".step_*"):
+        shutil.rmtree(place)
 
 
 def conditions(device: torch.device) -> dict[str, Any]:
@@ -114,7 +113,7 @@ def conditions(device: torch.device) -> dict[str, Any]:
     }
 
 
-def write(run: Path, done: StepReport, weights: Sequence[float]) -> Path:
+def write(run: Path, done: StepReport) -> Path:
     """Record a step, replacing an earlier record of it; returns its folder.
 
     The folder gets its name once all of it is written, so a killed process leaves no half of a record.
@@ -122,7 +121,6 @@ def write(run: Path, done: StepReport, weights: Sequence[float]) -> Path:
     Args:
         run: the run folder.
         done: the step.
-        weights: R weights of the rewards, for the column `reward`.
 
     Raises:
         UsageError: pyarrow is missing, or a picture has a mode that cannot be kept exactly.
@@ -130,20 +128,16 @@ def write(run: Path, done: StepReport, weights: Sequence[float]) -> Path:
     """
     arrow, parquet = _arrow()
     folder = folder_of(run, done.step)
-    temporary = folder.with_name(f".{folder.name}.partial")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        kept = {"format": FORMAT, "conditions": conditions(done.rollout.old.logprobs.device)}
-        table = arrow.table(_columns(arrow, temporary, done, weights), metadata={"grpokit": json.dumps(kept)})
-        parquet.write_table(table, temporary / SAMPLES, write_page_checksum=True)
-        save_file(tensors(done), temporary / TRACE)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
+        with replacing(folder) as temporary:
+            temporary.mkdir(parents=True)
+            notes = {"format": FORMAT, "conditions": conditions(done.rollout.old.logprobs.device)}
+            table = arrow.table(_columns(arrow, temporary, done), metadata={"grpokit": json.dumps(notes)})
+            parquet.write_table(table, temporary / SAMPLES, write_page_checksum=True)
+            save_file(tensors(done), temporary / TRACE)
+            shutil.rmtree(folder, ignore_errors=True)
     except (OSError, SafetensorError, arrow.ArrowException) as error:
         raise RunError(f"The record {folder} cannot be written: {error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
@@ -154,15 +148,15 @@ def tensors(done: StepReport) -> dict[str, Tensor]:
     named |= {"mask": rollout.mask, "groups": rollout.groups, "advantages": done.advantages}
     named |= {f"per_row.{name}": x for name, x in rollout.trace.per_row.items()}
     named |= {f"per_group.{name}": x for name, x in rollout.trace.per_group.items()}
-    kept: dict[str, Tensor] = {}
+    saved: dict[str, Tensor] = {}
     storages = set()
     for name, x in named.items():
         if x is not None:
             here = x.detach().cpu().contiguous()
             start = here.untyped_storage().data_ptr()
-            kept[name] = here.clone() if start in storages else here  # safetensors refuses shared memory
+            saved[name] = here.clone() if start in storages else here  # safetensors refuses shared memory
             storages.add(start)
-    return kept
+    return saved
 
 
 def read(run: Path, step: int) -> Recorded:
@@ -177,9 +171,9 @@ def read(run: Path, step: int) -> Recorded:
     path = folder / SAMPLES
     try:
         table = parquet.read_table(path, page_checksum_verification=True)
-        kept = json.loads(table.schema.metadata[b"grpokit"])
-        if kept["format"] > FORMAT:
-            raise UsageError(f"The record {folder} has format {kept['format']}; this grpokit reads up to {FORMAT}.")
+        notes = json.loads(table.schema.metadata[b"grpokit"])
+        if notes["format"] > FORMAT:
+            raise UsageError(f"The record {folder} has format {notes['format']}; this grpokit reads up to {FORMAT}.")
         names = [n.removeprefix("rewards/") for n in table.column_names if n.startswith("rewards/")]
         columns = {name: table[name].to_pylist() for name in table.column_names if name not in ("logprobs", "mask")}
         outputs = []
@@ -198,7 +192,7 @@ def read(run: Path, step: int) -> Recorded:
             rewards=torch.tensor([_numbers_or_nan(columns[f"rewards/{n}"]) for n in names], dtype=torch.float64).T,
             total=torch.tensor(_numbers_or_nan(columns["reward"]), dtype=torch.float64),
             advantages=torch.tensor(columns["advantage"], dtype=torch.float64),
-            conditions=kept["conditions"],
+            conditions=notes["conditions"],
         )
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, SafetensorError, arrow.ArrowException) as error:
         raise _damaged(path, error) from error
@@ -230,16 +224,13 @@ def identity(output: Any) -> tuple[Any, ...]:
     return kind, text, None if values is None else (values.shape, values.tobytes())
 
 
-def _columns(arrow: Any, folder: Path, done: StepReport, weights: Sequence[float]) -> dict[str, Any]:
+def _columns(arrow: Any, folder: Path, done: StepReport) -> dict[str, Any]:
     """The columns of `samples.parquet`; pictures are written into `folder`."""
     rollout, samples = done.rollout, done.rollout.samples
     groups, mask = rollout.groups.tolist(), rollout.mask.cpu()
     place = {group: i for i, group in enumerate(dict.fromkeys(groups))}  # of a group, among the step's
     cells = [_cells(folder, row, sample.output) for row, sample in enumerate(samples)]
-    rewards, advantages = done.rewards.double(), done.advantages.detach().cpu().double()
-    each = advantages if advantages.dim() == 2 else None
-    if each is not None:  # [B, T] -> [B]
-        advantages = torch.where(mask, each, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
+    rewards = done.rewards.double()
     columns = {
         "step": arrow.array([done.step] * len(samples), arrow.int32()),
         "row": arrow.array(range(len(samples)), arrow.int32()),
@@ -255,10 +246,10 @@ def _columns(arrow: Any, folder: Path, done: StepReport, weights: Sequence[float
     }
     for name, column in zip(done.reward_names, rewards.T, strict=True):
         columns[f"rewards/{name}"] = _floats(arrow, column)
-    columns["reward"] = _floats(arrow, weighted_sum(rewards, torch.tensor(weights, dtype=torch.float64)))
-    columns["advantage"] = _floats(arrow, advantages)
-    if each is not None:
-        columns["advantages"] = _lists(arrow, each)
+    columns["reward"] = _floats(arrow, done.totals)
+    columns["advantage"] = _floats(arrow, done.row_advantages())
+    if done.advantages.dim() == 2:
+        columns["advantages"] = _lists(arrow, done.advantages.detach().cpu().double())
     columns["decisions"] = arrow.array(mask.sum(-1).tolist(), arrow.int32())
     columns["mask"] = _lists(arrow, mask)
     logprobs = rollout.old.logprobs.detach().cpu()
@@ -322,9 +313,9 @@ def _described(output: Any) -> tuple[str, str, np.ndarray[Any, Any] | None]:
         except UnicodeEncodeError:  # half of a surrogate pair, which no text file can hold
             return "object", ascii(output), None
         return "text", str(output), None
-    kind, given = _numeric(output)
-    values = given.astype(np.float64)
-    if kind and np.array_equal(values.astype(given.dtype), given, equal_nan=given.dtype.kind == "f"):
+    kind, array = _numeric(output)
+    values = array.astype(np.float64)
+    if kind and np.array_equal(values.astype(array.dtype), array, equal_nan=array.dtype.kind == "f"):
         return kind, "", values
     return "object", re.sub(r" at 0x[0-9a-f]+", "", repr(output)), None  # an address is another in every process
 
@@ -338,13 +329,13 @@ def _numeric(output: Any) -> tuple[str, np.ndarray[Any, Any]]:
         ).numpy()
     if isinstance(output, (np.ndarray, np.generic)) and output.dtype.kind in "biuf":
         return f"{'array' if isinstance(output, np.ndarray) else 'scalar'} {output.dtype.str}", np.asarray(output)
-    given = output if isinstance(output, (tuple, list)) else [output]
-    if given and all(isinstance(x, numbers.Real) for x in given):
+    items = output if isinstance(output, (tuple, list)) else [output]
+    if items and all(isinstance(x, numbers.Real) for x in items):
         kind = "tuple" if isinstance(output, tuple) else "list" if isinstance(output, list) else "number"
         types = [
-            "bool" if isinstance(x, bool) else "int" if isinstance(x, numbers.Integral) else "float" for x in given
+            "bool" if isinstance(x, bool) else "int" if isinstance(x, numbers.Integral) else "float" for x in items
         ]
-        values = np.asarray(given[0] if kind == "number" else given)
+        values = np.asarray(items[0] if kind == "number" else items)
         if values.dtype.kind in "biuf":
             return " ".join([kind, *(types if len(set(types)) > 1 else types[:1])]), values
     return "", np.empty(0)
@@ -379,14 +370,14 @@ def _read_picture(path: Path) -> Image.Image:
 
 def _json(info: Mapping[str, Any]) -> str:
     """The part of `Sample.info` that is JSON."""
-    kept = {}
+    plain = {}
     for name, value in info.items():
         try:
             json.dumps(value)
         except (TypeError, ValueError, RecursionError):
             continue
-        kept[str(name)] = value
-    return json.dumps(kept)
+        plain[str(name)] = value
+    return json.dumps(plain)
 
 
 def _arrow() -> tuple[Any, Any]:
@@ -400,8 +391,7 @@ def _arrow() -> tuple[Any, Any]:
 
 
 def _damaged(path: Path, error: Exception) -> RunError:
-    said = " ".join(str(error).split())
     return RunError(
-        f"The record {path} is damaged: {type(error).__name__}: {said[:300]}. Put it back from a copy, or delete "
+        f"The record {path} is damaged: {typed_line(error)}. Put it back from a copy, or delete "
         f"{path.parent} to do without this step's record."
     )

@@ -6,7 +6,6 @@ What it prints is for whoever passes a `Watcher`.
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,16 +17,18 @@ from typing import Any
 import torch
 
 from grpokit import registry, report
-from grpokit.config import presets
-from grpokit.config.schema import RunConfig, differences, resolved
-from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, reworded
+from grpokit.config.schema import RunConfig, resolved
+from grpokit.data import check_prompts
+from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, reworded, typed_line
 from grpokit.evaluation.held_out import Evaluation, evaluate
+from grpokit.files import step_name
 from grpokit.policy import Policy
-from grpokit.report import alarm, read_rows
+from grpokit.report import alarm, read_journal
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
-from grpokit.runs import build, rollout_record
-from grpokit.runs.folder import Journal, claimed, locked, versions, write_header
+from grpokit.runs import build, resuming, rollout_record, step_size
+from grpokit.runs.folder import claimed, locked, versions, write_header
+from grpokit.runs.journal import Journal
 from grpokit.trainer import Trainer
 from grpokit.training import checkpoint
 from grpokit.types import Prompt, StepReport
@@ -41,12 +42,14 @@ class Watcher:
         say: one line of news.
         start: the trainer is ready.
         step: a step is done.
+        evaluating: so many samples of held-out prompts are about to be drawn and scored.
         evaluated: held-out prompts were scored after so many steps.
     """
 
     say: Callable[[str], None] = lambda line: None
     start: Callable[[Trainer], None] = lambda trainer: None
     step: Callable[[StepReport], None] = lambda report: None
+    evaluating: Callable[[int], None] = lambda samples: None
     evaluated: Callable[[int, Evaluation], None] = lambda step, evaluation: None
 
 
@@ -88,12 +91,12 @@ def train(
         name: names the folder where the config does not.
         resume: go on from the folder's last checkpoint.
         overwrite: delete what is in the folder.
-        force: resume even though the config has changed.
+        force: resume even though the config or the prompts have changed.
         watcher: hears of progress.
 
     Raises:
         UsageError: bad input, a folder in which another process trains, one that is in use without `resume` or
-            `overwrite`, or a resume whose config differs from the run's without `force`.
+            `overwrite`, or a resume whose config or prompts differ from the run's without `force`.
         RunError, RewardError: the run failed; the message says what is left.
     """
     folder = Path(config.run.dir or Path("runs") / name)
@@ -123,6 +126,7 @@ def _train(
     force: bool,
 ) -> Result:
     prompts, held_out = build.prompts(config)
+    digests = resuming.digests(prompts, held_out)
     if config.run.best is not None and held_out is None:
         raise ConfigError(
             f"run.best is '{config.run.best}', a held-out score, but the config names no held-out prompts: give "
@@ -135,17 +139,20 @@ def _train(
             f"{nearest(str(config.run.best), known)}. The scores are {', '.join(known)}."
         )
     policy = build.policy(config)
+    if held_out is not None:
+        check_prompts(policy, held_out)  # the trainer looks at its own
     every = config.run.eval_every
     notes = {"config": resolved(config), "versions": versions()}
-    kept = folder / "checkpoints"
+    checkpoints = folder / "checkpoints"
 
-    def look() -> None:
-        if held_out is not None and journal.last_evaluation != trainer.completed:
-            found = _evaluate(config, policy, terms, held_out)
-            journal.evaluation(trainer.completed, found)
-            watcher.evaluated(trainer.completed, found)
-            for line in found.scores.notes:
-                journal.warning(trainer.completed, f"held-out prompts: {line}")
+    def look(step: int) -> None:
+        if held_out is not None and journal.last_evaluation != step:
+            watcher.evaluating(len(held_out) * config.run.eval_samples)
+            evaluation = _evaluate(config, policy, terms, held_out)
+            journal.evaluation(step, evaluation)
+            watcher.evaluated(step, evaluation)
+            for line in evaluation.scores.notes:
+                journal.warning(step, f"held-out prompts: {line}")
                 watcher.say(f"warning, held-out prompts: {line}")
             keep_best()
 
@@ -153,34 +160,50 @@ def _train(
         name = config.run.best
         weight = next((term.weight for term in trainer.terms if term.name == name), 1.0)
         if name is not None and journal.is_best(name, weight=weight):
-            trainer.save(kept / "best", notes=notes)
+            trainer.save(checkpoints / "best", notes=notes)
 
     def save() -> Path:
-        place = kept / f"step_{trainer.completed:06d}"
+        place = checkpoints / step_name(trainer.completed)
         trainer.save(place, notes=notes)
-        checkpoint.prune(kept, config.run.keep_last)
+        checkpoint.prune(checkpoints, config.run.keep_last)
         return place
 
     with claimed(folder, resume=resume, overwrite=overwrite):  # what fails in here leaves the folder as it was
-        warnings = []
+        warnings: list[str] = []
+        changes: Mapping[str, str] = {}
         if resume:
-            warnings = _changed_versions(folder)
+            warnings = resuming.changed_versions(folder)
+            changes, unknown = resuming.changed_prompts(folder, digests, {"train": prompts, "held_out": held_out})
+            warnings += unknown
             if not force:
-                _refuse_changes(folder, config)
+                resuming.refuse_other_config(folder, config)
+                resuming.refuse_other_prompts(folder, changes)
+        else:
+            write_header(folder, config, digests)  # first, so that a killed set-up is known as one
         trainer = build.trainer(config, policy, terms, prompts, folder)
-        warnings += _resume(trainer, folder) if resume else too_seldom(trainer.terms, trainer.steps)
-        write_header(folder, config)
+        step_size.refuse_what_cannot_fit(trainer)
+        warnings += step_size.repeated_prompts(trainer)
+        start = _start_evaluation(config, policy, terms, held_out) if "held_out" in changes else None
+        warnings += _resume(trainer, folder, watcher) if resume else too_seldom(trainer.terms, trainer.steps)
         watcher.start(trainer)
         _tell(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
         journal = Journal(folder, trainer.completed)
+        if "held_out" in changes:
+            warnings.append(journal.set_evaluations_aside())
+        if start is not None:
+            journal.evaluation(0, start)
+            watcher.evaluated(0, start)
+        if resume:
+            write_header(folder, config, digests)
         rollout_record.cut(folder, trainer.completed)
         if journal.last_step < trainer.completed:
             warnings.append(f"metrics.jsonl ends at step {journal.last_step}, before the checkpoint: it has a gap")
+        warnings += [f"resumed with other {line}" for line in changes.values()]
         for line in warnings:
             journal.warning(trainer.completed, line)
             watcher.say(f"warning: {line}")
         if journal.last_evaluation < 0 or (every and trainer.completed % every == 0):  # a resume adds none of its own
-            look()
+            look(trainer.completed)
         if resume and journal.last_evaluation == trainer.completed:
             keep_best()  # a failure may have come between the evaluation and this
     with _nothing_lost(folder, journal, trainer, save), _stop_on_signals() as stop:
@@ -188,29 +211,29 @@ def _train(
             done = trainer.step()
             journal.step(done)
             if config.run.record:
-                rollout_record.write(folder, done, [term.weight for term in terms])
+                rollout_record.write(folder, done)
             if done.step in (1, trainer.steps) or (every and done.step % every == 0) or trainer.converged:
-                journal.groups(done, [term.weight for term in terms])
+                journal.groups(done)
             watcher.step(done)
             _tell(watcher, "grpokit_step_end", report=done)
             if every and done.step % every == 0:
-                look()
+                look(done.step)
             if config.run.save_every and done.step % config.run.save_every == 0:
                 save()
             del done  # lets go of the rollout before the next one is drawn
-        if not (kept / f"step_{trainer.completed:06d}").exists():
+        if not (checkpoints / step_name(trainer.completed)).exists():
             save()
         trainer.close()
     interrupted = trainer.completed < trainer.steps and not trainer.converged
     if not interrupted:
         with _nothing_lost(folder, journal, trainer, save):
-            look()
+            look(trainer.completed)
     report.write(folder)
     suspicion = alarm(folder)
     if suspicion:
         watcher.say(f"warning: {suspicion}")
     _tell(watcher, "grpokit_run_end", folder=folder)
-    evaluations = read_rows(folder / "eval.jsonl")
+    evaluations, _ = read_journal(folder / "eval.jsonl")
     return Result(
         folder=folder,
         steps=trainer.completed,
@@ -231,50 +254,29 @@ def _evaluate(config: RunConfig, policy: Policy, terms: Sequence[RewardTerm], he
     )
 
 
-def _refuse_changes(folder: Path, config: RunConfig) -> None:
-    """A resumed run is the same run only with the same config.
-
-    The part `run` (folders, how often) may change, and the number of steps where the schedule does not depend on it.
-    """
-    free = ("run.", "trainer.steps") if config.trainer.schedule == "constant" else ("run.",)
-    before = presets.read_config(folder / "config.yaml")[0]
-    changes = [
-        f"  {key}: {old!r} -> {new!r}"
-        for key, old, new in differences(resolved(before), resolved(config))
-        if not key.startswith(free)
-    ]
-    if changes:
-        raise UsageError(
-            f"The config differs from the one that {folder} was started with:\n" + "\n".join(changes) + "\n"
-            "Resume with the old values, add --force to go on with the new ones, or start anew in another run.dir."
-        )
+def _start_evaluation(
+    config: RunConfig, policy: Policy, terms: Sequence[RewardTerm], held_out: Sequence[Prompt] | None
+) -> Evaluation | None:
+    """What held-out prompts score before training, by a policy that has read no checkpoint yet."""
+    return None if held_out is None else _evaluate(config, policy, terms, held_out)
 
 
-def _resume(trainer: Trainer, folder: Path) -> list[str]:
-    """Load the last checkpoint; returns what is to be said about it."""
+def _resume(trainer: Trainer, folder: Path, watcher: Watcher) -> list[str]:
+    """Load the last checkpoint; returns warnings about it."""
     checkpoint.prune(folder / "checkpoints", None)  # mends what a kill has left
-    found = checkpoint.latest(folder / "checkpoints")
-    if found is None:
+    latest = checkpoint.latest(folder / "checkpoints")
+    if latest is None:
         raise UsageError(f"{folder} has no checkpoint to resume from. Start anew with --overwrite.")
-    trainer.load(found)
-    updates = checkpoint.read_state(found).get("updates_done", 0)
+    trainer.load(latest)
+    watcher.say(f"resuming after step {trainer.completed} from {latest}")
+    updates = checkpoint.read_state(latest).get("updates_done", 0)
     if not updates:
         return []
     return [
-        f"{found} was saved in the middle of step {trainer.completed + 1}, when {updates} of its "
+        f"{latest} was saved in the middle of step {trainer.completed + 1}, when {updates} of its "
         f"{trainer.updates_per_step} updates were made; the step is drawn anew, so this run is not the one that an "
         "uninterrupted run would have been"
     ]
-
-
-def _changed_versions(folder: Path) -> list[str]:
-    """What has changed since the run was started, of the packages that take part in it."""
-    try:
-        before = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return [f"{folder / 'versions.json'} cannot be read, so it is not known whether the versions are the same"]
-    changes = [f"{key} {old} -> {new}" for key, old, new in differences(before, versions())]
-    return [f"resumed with other versions ({', '.join(changes)}): the numbers may differ"] if changes else []
 
 
 @contextmanager
@@ -291,34 +293,36 @@ def _nothing_lost(folder: Path, journal: Journal, trainer: Trainer, save: Callab
 
 def _left(error: Exception, folder: Path, journal: Journal, trainer: Trainer, save: Callable[[], Path]) -> str:
     """What is left of a run that failed, after saving what can be saved and writing the report."""
-    remedy = "correct the input, then" if isinstance(error, UsageError) else "with the cause mended,"
-    kept = folder / "checkpoints"
-    last, here = checkpoint.latest(kept), kept / f"step_{trainer.completed:06d}"
-    go_on = f"{remedy} go on from {last} with --resume" if last else "start anew with --overwrite"
+    remedy, resume = "with the cause mended,", "--resume"
+    if isinstance(error, UsageError):
+        remedy, resume = "correct the input, then", "--resume (and --force, where that changes prompts)"
+    checkpoints = folder / "checkpoints"
+    last, here = checkpoint.latest(checkpoints), checkpoints / step_name(trainer.completed)
+    go_on = f"{remedy} go on from {last} with {resume}" if last else "start anew with --overwrite"
     try:
-        if trainer.torn or journal.last_step != trainer.completed:
+        if trainer.updates.incomplete or journal.last_step != trainer.completed:
             left = f"This state was not saved: {go_on}"  # half an update, or a step that would be a gap in the journal
-        elif here == last and (trainer.updates_done or not checkpoint.read_state(here).get("updates_done")):
-            left = f"The state after step {trainer.completed} is saved in {here}; {remedy} go on with --resume"
-        elif trainer.updates_done:
+        elif here == last and (trainer.updates.done or not checkpoint.read_state(here).get("updates_done")):
+            left = f"The state after step {trainer.completed} is saved in {here}; {remedy} go on with {resume}"
+        elif trainer.updates.done:
             left = (
-                f"The weights after {trainer.updates_done} of {trainer.updates_per_step} updates of step "
-                f"{trainer.completed + 1} are saved in {save()}; {remedy} go on with --resume, which draws that step "
+                f"The weights after {trainer.updates.done} of {trainer.updates_per_step} updates of step "
+                f"{trainer.completed + 1} are saved in {save()}; {remedy} go on with {resume}, which draws that step "
                 "anew"
             )
         else:
-            left = f"The state after step {trainer.completed} is saved in {save()}; {remedy} go on with --resume"
+            left = f"The state after step {trainer.completed} is saved in {save()}; {remedy} go on with {resume}"
     except Exception as second:  # a policy may fail in its `save`, too
-        why = "" if str(second) == str(error) else f" ({_said(second)})"
+        why = "" if str(second) == str(error) else f" ({_words(second)})"
         left = f"The state after step {trainer.completed} could not be saved{why}; {go_on}"
     with suppress(GrpokitError, OSError):  # a full disk may be the very cause
-        journal.warning(trainer.completed + 1, _said(error))
+        journal.warning(trainer.completed + 1, _words(error))
         report.write(folder)
     return left
 
 
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, GrpokitError) else f"{type(error).__name__}: {error}"
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, GrpokitError) else typed_line(error)
 
 
 def _tell(watcher: Watcher, hook: str, **arguments: Any) -> None:

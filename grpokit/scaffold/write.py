@@ -1,7 +1,7 @@
-"""Writes the package of a new plugin: one that works, is tested, and is the author's to change.
+"""Writes the package of a new plugin, which works and has tests, and which the author then changes.
 
-The templates lie in `templates/new`; what they hold is written for the author who reads it, not for a generator. The
-reward and the policy in them are real, so that the new package passes its own tests at once.
+The templates are in `templates/new`. They are written for the author who reads them. The reward and the policy in them
+are real, so the new package passes its own tests at once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import jinja2
 
 import grpokit
 from grpokit import registry
-from grpokit.errors import UsageError, nearest, shown
+from grpokit.errors import UsageError, nearest, one_line, shown
+from grpokit.registry import shipped
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 30
 _OTHER_IN_YAML = ("false", "null", "true")
 _MEANS_MORE = {"grpokit": "the toolkit itself", "reward": "the sum of all rewards", "step": "the number of a step"}
-_KINDS = {"image": "toy-glyph", "text": "toy-lm"}  # what a reward scores, and a preset that makes it
+_KINDS = ("image", "text")  # what a reward scores
 
 _SHARED = {
     ".gitignore": "common/gitignore",
@@ -75,17 +76,17 @@ def new(what: str, name: str, *, folder: Path = Path(), kind: str | None = None)
         what: "reward" or "policy".
         name: what configs will call it; small letters, digits and single hyphens.
         folder: where the package's folder is made.
-        kind: what a reward scores: "image" (None) or "text". A policy's is its own affair.
+        kind: what a reward scores: "image" or "text"; None stands for "image". A policy takes no kind.
 
     Raises:
-        UsageError: the name is no good or taken, the package's folder is there already, or cannot be written.
+        UsageError: the name cannot be used or is taken, or the package's folder exists already or cannot be written.
     """
     if what not in ("reward", "policy"):
-        raise UsageError(f"Expected a reward or a policy to make, got '{what}'{nearest(what, ('reward', 'policy'))}.")
+        raise UsageError(f"Expected reward or policy, got '{what}'{nearest(what, ('reward', 'policy'))}.")
     if what == "policy" and kind is not None:
-        raise UsageError("--kind says what a new reward scores; a new policy writes texts, so leave it out.")
+        raise UsageError("--kind says what a new reward scores. Leave it out for a policy.")
     if kind not in (None, *_KINDS):
-        raise UsageError(f"A new reward scores image or text, got the kind '{kind}'{nearest(str(kind), _KINDS)}.")
+        raise UsageError(f"Expected the kind image or text, got '{kind}'{nearest(str(kind), _KINDS)}.")
     _check_name(name)
     place = folder / f"grpokit-{name}"
     words = _words(what, name, kind or "image")
@@ -99,9 +100,10 @@ def new(what: str, name: str, *, folder: Path = Path(), kind: str | None = None)
 
 
 def _words(what: str, name: str, kind: str) -> dict[str, Any]:
-    """What the templates may say."""
+    """The words that stand for themselves in the templates, with their values."""
     under = name.replace("-", "_")
     policy = what == "policy"
+    preset = shipped.preset_making(kind)
     return {
         "what": what,
         "name": name,
@@ -113,7 +115,8 @@ def _words(what: str, name: str, kind: str) -> dict[str, Any]:
         "needs": ["safetensors>=0.5", "torch>=2.6"] if policy else ["pillow>=10.3"] if kind == "image" else [],
         "data": '["py.typed", "*.yaml"]' if policy else '["py.typed"]',
         "tests": '["pytest>=8"]' if policy or kind == "text" else '["grpokit[check]", "pytest>=8"]',
-        "toy": _KINDS[kind],
+        "preset": preset,
+        "preset_package": shipped.owner("preset", preset),
     }
 
 
@@ -122,11 +125,13 @@ def _check_name(name: str) -> None:
         raise UsageError(f"Leave 'grpokit-' out of the name: the package of '{name[8:]}' is called {name}.")
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise UsageError(
-            f"The name {shown(name)} cannot be a package's: expected at most {_LONGEST} small letters, digits and "
+            f"The name {shown(name)} cannot name a package: expected at most {_LONGEST} small letters, digits and "
             "single hyphens that begin with a letter, such as 'sharp-edges'."
         )
     if name in _OTHER_IN_YAML:
-        raise UsageError(f"The name '{name}' is no text in YAML, so no config could use it. Choose another name.")
+        raise UsageError(
+            f"YAML reads '{name}' as something else than a text, so no config could use it. Choose another."
+        )
     if name in _MEANS_MORE:
         raise UsageError(
             f"The name '{name}' already means {_MEANS_MORE[name]} in metrics and commands. Choose another."
@@ -166,22 +171,24 @@ def _write(place: Path, files: Mapping[str, str]) -> None:
     except OSError as error:
         if os.path.lexists(place):
             raise UsageError(
-                f"{place} is already there; nothing in it was touched. Choose another name, another --folder, or move "
-                "it away."
+                f"{place} exists already, and nothing in it was changed. Choose another name or another --folder, or "
+                "move it away."
             ) from error
-        raise UsageError(f"The folder {place} cannot be made: {error}. Choose another --folder.") from error
+        raise UsageError(
+            f"The folder {place} cannot be created: {one_line(error)}. Choose another --folder."
+        ) from error
     try:
         for path, text in files.items():
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             (place / path).write_text(text, encoding="utf-8")
     except OSError as error:
         shutil.rmtree(place, ignore_errors=True)
-        raise UsageError(f"The package cannot be written to {place}: {error}.") from error
+        raise UsageError(f"The package cannot be written to {place}: {one_line(error)}.") from error
 
 
 def _next_steps(what: str, place: Path, words: Mapping[str, Any]) -> tuple[str, ...]:
     name = words["name"]
-    reward = f"grpokit train {words['toy']} 'rewards=[{{use: {name}}}]' trainer.steps=5 run.dir=runs/{name}"
+    reward = f"grpokit train {words['preset']} 'rewards=[{{use: {name}}}]' trainer.steps=5 run.dir=runs/{name}"
     return (
         f"cd {shlex.quote(str(place))}",
         "pip install -e '.[test]'",

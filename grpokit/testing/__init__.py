@@ -1,8 +1,10 @@
 """The conformance kit: what every policy and every reward must do, as named checks.
 
-`policy_checks` and `reward_checks` yield `Check` records; `grpokit check NAME` and the decorator
-`parametrize_with_checks` are two thin fronts to them. `ladder` grades how easily a reward is fooled. Names are imported
-on first use, so that a test module that only names them does not import torch.
+The names in `__all__` are public; the modules of this folder are private. `policy_checks` and `reward_checks` yield
+`Check` records. Run them with `parametrize_with_checks` in pytest, with `outcomes` in a program, or with
+`grpokit check NAME` on the command line. `ladder` measures how easily a reward is fooled, `Ladder` is the same
+measurement shared with its checks (`ladder_checks`), and `LadderReport` is its result. `example_samples` are built-in
+samples for a reward. Names are imported on first use, so that importing this package does not import torch.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ _MODULE_OF = {
     "example_samples": "reward.examples",
     "ladder": "robustness.ladder",
     "ladder_checks": "robustness.ladder",
-    "Climb": "robustness.ladder",
-    "LadderReport": "robustness.grades",
+    "Ladder": "robustness.ladder",
+    "LadderReport": "robustness.report",
     "parametrize_with_checks": "pytest_front",
 }
 __all__ = [
     "Check",
     "CheckError",
-    "Climb",
+    "Ladder",
     "LadderReport",
     "NotChecked",
     "Outcome",
@@ -52,9 +54,9 @@ if TYPE_CHECKING:
     from grpokit.testing.pytest_front import parametrize_with_checks as parametrize_with_checks
     from grpokit.testing.reward.checks import reward_checks as reward_checks
     from grpokit.testing.reward.examples import example_samples as example_samples
-    from grpokit.testing.robustness.grades import LadderReport as LadderReport
-    from grpokit.testing.robustness.ladder import Climb as Climb
+    from grpokit.testing.robustness.ladder import Ladder as Ladder
     from grpokit.testing.robustness.ladder import ladder as ladder
     from grpokit.testing.robustness.ladder import ladder_checks as ladder_checks
+    from grpokit.testing.robustness.report import LadderReport as LadderReport
 
 __getattr__, __dir__ = lazy(__name__, _MODULE_OF)

@@ -1,7 +1,7 @@
-"""Checks of a component by its name: `grpokit check` builds it as a run would, with prompts or samples to try it on.
+"""Checks of a component by its name, for `grpokit check`: the component is built as a run builds it.
 
-Where a preset uses the component, its parameters and its prompts are taken; a policy that no preset uses needs
-prompts, a reward meets the examples of its spec or built-in ones, and what it accepts.
+Where a preset uses the component, the checks use the preset's parameters and prompts. A policy that no preset uses
+needs prompts. A reward that no preset uses scores the examples of its spec, or built-in samples.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from grpokit.config.schema import RunConfig
 from grpokit.errors import GrpokitError, UsageError, nearest
 from grpokit.evaluation.held_out import draw
 from grpokit.policy import Policy, missing_methods
+from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
 from grpokit.runs import build
 from grpokit.sampling import derive_seeds
-from grpokit.testing import Check, Climb, policy_checks, reward_checks
+from grpokit.testing import Check, Ladder, policy_checks, reward_checks
 from grpokit.types import Prompt
 
 
@@ -27,7 +28,7 @@ def kind_of(name: str, kind: str | None) -> str:
 
     Args:
         name: a plugin's name for it, or "package.module:Name".
-        kind: what the user says it is, if anything.
+        kind: the user's answer, or None.
 
     Raises:
         UsageError: no such name, module or attribute, or both a policy and a reward have it.
@@ -39,10 +40,10 @@ def kind_of(name: str, kind: str | None) -> str:
     known = {
         (k, n) for k in ("policy", "reward") for p, s in registry.installed(k) for n in (s.name, f"{p.name}:{s.name}")
     }
-    found = [k for k, n in sorted(known) if n == name]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    kinds = [k for k, n in sorted(known) if n == name]
+    if len(kinds) == 1:
+        return kinds[0]
+    if kinds:
         raise UsageError(f"'{name}' is a policy and a reward: add --kind policy or --kind reward.")
     if ":" not in name:
         names = sorted({n for _, n in known if ":" not in n})
@@ -61,8 +62,8 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
 
     Args:
         name: as in a config.
-        params: for its factory; they go before those of the preset.
-        prompts: what to draw for; by default the first three of a preset that uses it.
+        params: for its factory; they override those of the preset.
+        prompts: the prompts to draw for; by default the first three of a preset that uses it.
         slow: also check that it learns a toy reward.
 
     Raises:
@@ -76,35 +77,40 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
             )
         params = config.policy.params | params
         prompts = build.prompts(config)[0][:3]
-    _read(registry.create("policy", name, params), prompts)
-    module = _announced("policy", name)[1]
+    _check_prompts(registry.create("policy", name, params), prompts)
+    spec, module = _announced("policy", name)
     return policy_checks(
-        lambda: registry.create("policy", name, params), prompts, params=params, module=module, learn=slow
+        lambda: registry.create("policy", name, params),
+        prompts,
+        makes=spec.makes if isinstance(spec, PolicySpec) else "",
+        params=params,
+        module=module,
+        learn=slow,
     )
 
 
-def of_reward(name: str, params: dict[str, Any]) -> tuple[Iterable[Check], Climb]:
+def of_reward(name: str, params: dict[str, Any]) -> tuple[Iterable[Check], Ladder]:
     """The checks of a reward, on samples of a preset that uses it, the examples of its spec, or built-in ones.
 
     Args:
         name: as in a config.
-        params: for its factory; they go before those of the preset.
+        params: for its factory; they override those of the preset.
 
     Returns:
-        The checks, and the ladder that some of them climb, for its report.
+        The checks, and the ladders that some of them read, for their report.
     """
     spec, module = _announced("reward", name)
     config = _preset_with("reward", name)
     samples = None
     if config is not None:
-        used = next(reward for reward in config.rewards if reward.use in (name, name.rpartition(":")[2]))
-        params = used.params | params
+        term = next(reward for reward in config.rewards if reward.use in (name, name.rpartition(":")[2]))
+        params = term.params | params
         samples = draw(
             build.policy(config), build.prompts(config)[0][:3], seed=0, samples_per_prompt=3, stream="sample"
         )
     reward = registry.create("reward", name, params)
-    climb = Climb(reward, spec=spec)
-    return reward_checks(reward, samples, spec=spec, params=params, module=module, ladder=climb), climb
+    ladder = Ladder(reward, spec=spec if isinstance(spec, RewardSpec) else None)
+    return reward_checks(reward, samples, spec=ladder.spec, params=params, module=module, ladder=ladder), ladder
 
 
 def _preset_with(kind: str, name: str) -> RunConfig | None:
@@ -112,15 +118,15 @@ def _preset_with(kind: str, name: str) -> RunConfig | None:
     for plugin, spec in registry.installed("preset"):
         try:
             config, _ = presets.read_config(f"{plugin.name}:{spec.name}")
-        except GrpokitError:  # a broken preset is not what is checked
+        except GrpokitError:  # the check is not about this preset
             continue
-        used = [config.policy.use] if kind == "policy" else [reward.use for reward in config.rewards]
-        if name.rpartition(":")[2] in used or name in used:
+        names = [config.policy.use] if kind == "policy" else [reward.use for reward in config.rewards]
+        if name.rpartition(":")[2] in names or name in names:
             return config
     return None
 
 
-def _announced(kind: str, name: str) -> tuple[Any, str | None]:
+def _announced(kind: str, name: str) -> tuple[Spec | None, str | None]:
     """The spec of a plugin's component, and the module behind the plugin's entry point."""
     for plugin, spec in registry.installed(kind):
         if name in (spec.name, f"{plugin.name}:{spec.name}"):
@@ -128,16 +134,16 @@ def _announced(kind: str, name: str) -> tuple[Any, str | None]:
     return None, None
 
 
-def _read(policy: Policy, prompts: Sequence[Prompt]) -> None:
-    """Let a policy read prompts.
+def _check_prompts(policy: Policy, prompts: Sequence[Prompt]) -> None:
+    """Refuse prompts that a policy cannot read, before a check could blame the policy for them.
 
     Raises:
-        UsageError: it cannot, so that the prompts are to blame and not the policy.
+        UsageError: from the policy.
     """
     try:
         seeds = derive_seeds(0, stream="sample", step=0, prompts=len(prompts), group_size=1)
         policy.rollout(prompts, 1, seeds=seeds)
     except UsageError:
         raise
-    except (Exception, SystemExit):  # for the checks to say
+    except (Exception, SystemExit):  # the checks report it
         return

@@ -1,7 +1,8 @@
 """What a check is, how it fails, and the checks that policies and rewards share.
 
-A check is a name and a function without arguments that raises `CheckError`, or `NotChecked` where it has nothing to
-say. Whatever else a component raises inside one becomes a `CheckError` too. Torch is imported only when a check runs.
+A check is a name and a function without arguments. The function raises `CheckError` where the contract is broken, and
+`NotChecked` where the check does not apply. Whatever else a component raises becomes a `CheckError` too. Torch is
+imported only when a check runs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from grpokit.errors import GrpokitError
+from grpokit.errors import GrpokitError, one_line, typed_line
 
 HEAVY = (
     *("torch", "tensorflow", "transformers", "diffusers", "onnxruntime"),
@@ -32,15 +33,15 @@ State = Literal["ok", "failed", "expected failure", "not checked"]
 
 
 class CheckError(AssertionError):
-    """A component breaks its contract: what was expected, what came, and the usual cause."""
+    """A component breaks its contract: the message says what was expected, what came, and the usual cause."""
 
 
 class NotChecked(unittest.SkipTest):
-    """A check says nothing here, and why: pytest counts it as skipped, `outcomes` as "not checked"."""
+    """A check does not apply here; the message says why. pytest counts it as skipped, `outcomes` as "not checked"."""
 
 
 class ExpectedFailure(NotChecked):
-    """A check fails, and the component's spec says that it must."""
+    """A check fails, and the component's spec expects that."""
 
 
 def expect(holds: object, expected: str, came: str, cause: str) -> None:
@@ -49,18 +50,21 @@ def expect(holds: object, expected: str, came: str, cause: str) -> None:
         raise CheckError(f"Expected {expected}; got {came}. Usual cause: {cause}.")
 
 
-def told(error: BaseException, *, place: bool = False) -> str:
-    """What an error says, on one line: the message alone where it is grpokit's own, and the place where it is wanted.
+def error_text(error: BaseException, *, place: bool = False) -> str:
+    """An error on one line: grpokit's own by its message, any other by its type and message.
 
-    >>> told(StopIteration()), told(ZeroDivisionError("oh"))
-    ('StopIteration', 'ZeroDivisionError: oh')
+    Args:
+        error: the error.
+        place: add the file, the line and the function that raised it, unless it is grpokit's own.
+
+    >>> error_text(StopIteration()), error_text(ZeroDivisionError("oh")), error_text(GrpokitError("No file."))
+    ('StopIteration', 'ZeroDivisionError: oh', 'No file')
     """
-    text = " ".join(str(error).split())
-    if isinstance(error, GrpokitError) and text:
-        return text
-    last = traceback.extract_tb(error.__traceback__)[-1:] if place else []
-    where = "".join(f" ({Path(at.filename).name}, line {at.lineno}, in {at.name})" for at in last)
-    return f"{type(error).__name__}{': ' if text else ''}{text}{where}"
+    if isinstance(error, GrpokitError):
+        return one_line(error)
+    frames = traceback.extract_tb(error.__traceback__)[-1:] if place else []
+    where = "".join(f" ({Path(at.filename).name}, line {at.lineno}, in {at.name})" for at in frames)
+    return f"{typed_line(error)}{where}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +75,8 @@ class Check:
         name: lower case with hyphens.
         summary: what must hold, in one line.
         test: raises `CheckError` where it does not; `check()` runs it.
-        slow: it takes longer than seconds.
-        expected_failure: why the component cannot pass it, where its spec says so.
+        slow: it takes more than a few seconds.
+        expected_failure: why the component cannot pass it, if its spec says so.
     """
 
     name: str
@@ -82,16 +86,16 @@ class Check:
     expected_failure: str = ""
 
     def __call__(self) -> None:
-        """Run the check; the global random states of the processor are afterwards what they were before.
+        """Run the check, and restore the global random states of the CPU after it.
 
-        A warning fails nothing by itself, also where the caller turns warnings into errors: it is shown or recorded.
+        A warning is shown or recorded. It fails no check, even where the caller turns warnings into errors.
 
         Raises:
-            CheckError: the component breaks the contract, or raised something by itself.
+            CheckError: the component breaks the contract, or raised an error of its own.
             NotChecked: the check does not apply to the component, or something that it needs is missing.
-            ExpectedFailure: the component breaks the contract, and its spec says so.
+            ExpectedFailure: the component breaks the contract, and its spec expects that.
         """
-        with kept_random_states(), warnings.catch_warnings():
+        with restored_random_states(), warnings.catch_warnings():
             warnings.simplefilter("default")
             try:
                 self.test()
@@ -103,22 +107,20 @@ class Check:
                 raise CheckError(f"{self.name}: {failed}") from failed
             except (Exception, SystemExit) as error:  # a component may raise anything
                 own = isinstance(error, GrpokitError)
-                came = f"{type(error).__name__}: {error}" if own else told(error, place=True)
+                came = typed_line(error) if own else error_text(error, place=True)
                 cause = "" if own else " Usual cause: a bug; run this check in a debugger."
-                raise CheckError(
-                    f"{self.name}: Expected that {self.summary}; got {came.rstrip('.')}.{cause}"
-                ) from error
+                raise CheckError(f"{self.name}: Expected that {self.summary}; got {came}.{cause}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What running a check came to.
+    """The result of one check.
 
     Attributes:
         name: the check's.
-        state: "expected failure" where it failed as the component's spec says; "not checked" where it does not apply,
-            or needs something that is missing here.
-        message: what is wrong, or why nothing was checked; empty where all is well.
+        state: "ok"; "failed"; "expected failure" where it failed and the component's spec expects that; "not checked"
+            where it does not apply, or needs something that is missing here.
+        message: what is wrong, or why nothing was checked; empty for "ok".
     """
 
     name: str
@@ -137,7 +139,7 @@ class Outcome:
 
 
 def outcomes(checks: Iterable[Check]) -> Iterator[Outcome]:
-    """Run checks one after the other, whatever fails."""
+    """Run checks one after the other; a failure does not stop the next."""
     for check in checks:
         try:
             check()
@@ -177,34 +179,34 @@ def seed_random_states(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def kept_random_states() -> Iterator[None]:
-    """Afterwards the global random states are what they were before."""
+def restored_random_states() -> Iterator[None]:
+    """Restore the global random states at the end."""
     import numpy as np
     import torch
 
-    kept = torch.random.get_rng_state(), np.random.get_state(), random.getstate()
+    torch_state, numpy_state, python_state = torch.random.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
     finally:
-        torch.random.set_rng_state(kept[0])
-        np.random.set_state(kept[1])
-        random.setstate(kept[2])
+        torch.random.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
 
 
 def expect_untouched(before: Mapping[str, Any], what: str) -> None:
     """Fail where a global random state is no longer `before`."""
     after = random_states()
-    moved = [name for name, state in before.items() if state != after[name]]
+    names = [name for name, state in before.items() if state != after[name]]
     expect(
-        not moved,
+        not names,
         f"that {what} leaves the global random states alone",
-        f"another state of {', '.join(moved)}",
-        "a draw from, or a seeding of, the global generator; draw from the seeds given, or a generator of your own",
+        f"another state of {', '.join(names)}",
+        "a draw from the global generator, or seeding it; draw from the seeds, or from a generator of your own",
     )
 
 
 def common_checks(params: Mapping[str, Any], module: str | None) -> Iterator[Check]:
-    """What policies and rewards share: parameters that a config can hold, a light plugin module."""
+    """The checks that policies and rewards share: parameters that a config can hold, a light plugin module."""
     if params:
         yield Check(
             name="parameters", summary="the parameters can be written as JSON", test=lambda: _parameters(params)
@@ -225,7 +227,7 @@ def _parameters(params: Mapping[str, Any]) -> None:
             back = error
         expect(
             back == value,
-            f"a parameter {name!r} that JSON gives back as it is, so that a run's config can be read again",
+            f"a parameter {name!r} that JSON can store and restore, so that a run's config can be read again",
             f"{value!r} ({type(value).__name__})",
             "an object, a set or a tuple as a parameter; take a name, a number or a list and build the object inside",
         )
@@ -236,17 +238,18 @@ def _light(module: str) -> None:
         f"import importlib, sys; importlib.import_module({module!r}); "
         f"print(*[m for m in {HEAVY!r} if m in sys.modules])"
     )
-    done = in_new_python(code)
-    expect(done.returncode == 0, f"that '{module}' can be imported", done.stderr.strip()[-400:], "a missing dependency")
+    result = in_new_python(code)
+    error = result.stderr.strip()[-400:]
+    expect(result.returncode == 0, f"that '{module}' can be imported", error, "a missing dependency")
     expect(
-        not done.stdout.strip(),
+        not result.stdout.strip(),
         f"that importing '{module}' imports none of {', '.join(HEAVY)}",
-        ", ".join(done.stdout.split()),
+        ", ".join(result.stdout.split()),
         "an import at the top of the module with the hooks; name the factory as a string and import in its module",
     )
 
 
 def in_new_python(code: str) -> subprocess.CompletedProcess[str]:
-    """Run code in another Python that finds the modules which this one finds; what it printed is kept."""
+    """Run code in another Python process with the same module path; its output is captured."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The pytest front of the conformance kit."""
+"""Runs the conformance kit in pytest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def parametrize_with_checks(checks: Iterable[Check]) -> MarkDecorator:
     """Run a test once per check; it takes the argument `check` and calls it.
 
-    Checks that are slow carry the marker `slow`.
+    Slow checks carry the marker `slow`.
 
         @parametrize_with_checks(policy_checks(MyPolicy, ["a red cube", "a blue ball"]))
         def test_my_policy(check):

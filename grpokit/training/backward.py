@@ -1,7 +1,10 @@
-"""The gradient of one optimizer step, summed over row micro-batches and step slices.
+"""The gradient of one optimizer step, summed over micro-batches of rows and slices of decisions.
 
-Weights are fixed before any cutting (see `objectives.reduction_weights`), so the pieces add up to the gradient of the
-whole batch. Frozen references are asked for inside their context, and the context is left before any backward pass.
+Weights are fixed before any cutting (see `grpokit.objectives.reduction_weights`), so the parts add up to the gradient
+of the whole batch. The reference is asked inside its context, and the context is left before any backward pass.
+
+A loss that ties a row's decisions together is differentiated by the decisions first, without the policy's graph; those
+derivatives are then the constants with which each slice's own decisions are weighed.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from torch import Tensor
 from grpokit.objectives import Objective
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.metrics import Stopwatch, Tally
-from grpokit.training.micro_batches import Piece, concatenate, micro_batches
+from grpokit.training.micro_batches import Batch, micro_batches
 from grpokit.types import Decisions
 
 
@@ -28,111 +31,106 @@ class Backward:
     """
 
     def __init__(self, policy: CheckedPolicy, objective: Objective, backward: Callable[[Tensor], None]) -> None:
-        self.policy = policy
-        self.objective = objective
-        self.backward = backward
+        self.policy, self.objective, self.backward = policy, objective, backward
 
-    def __call__(self, batch: Piece, *, size: int, tally: Tally, watch: Stopwatch, fresh: bool) -> float:
+    def __call__(self, batch: Batch, *, size: int, tally: Tally, watch: Stopwatch, on_policy: bool) -> float:
         """Add the gradient of a batch to the parameters'; returns the loss.
 
         Args:
             batch: the rows of one optimizer step.
-            size: the most rows of a piece.
+            size: the most rows of a micro-batch.
             tally: statistics of the decisions.
             watch: times of the phases "logprobs" and "backward".
-            fresh: whether no weight has changed since the rollout, so that its log-probs must come out again.
+            on_policy: whether no weight has changed since the rollout, so that its log-probs must come out again.
         """
         loss = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
         for rows in micro_batches(batch.rollout.groups, size):
-            piece = batch.select(rows)
-            slices = self.policy.slices(piece.rollout)
+            micro_batch = batch.select(rows)
+            mask = micro_batch.rollout.mask
+            slices = [s for s in self.policy.slices(micro_batch.rollout) if bool(mask[:, s].any())]
+            # What is left out has nothing decided, such as the last step of a sampler, which has no density.
             if self.objective.whole_sequence and len(slices) > 1:
-                loss += self._whole(piece, slices, tally, watch, fresh=fresh)
+                loss += self._whole_sequences(micro_batch, slices, tally, watch, on_policy=on_policy)
                 continue
-            for steps in slices:
-                if not bool(piece.rollout.mask[:, steps].any()):
-                    continue  # such as the last step of a sampler, which has no noise and no density
+            for decisions in slices:
                 with watch("logprobs"):
-                    reference = self._reference(piece, [steps], steps)
-                    new = self.policy.logprobs(piece.rollout, steps, grad=True)
-                    value = self._loss(piece, new, steps, reference, tally, fresh=fresh)
+                    reference = self._reference(micro_batch, [decisions], decisions)
+                    new = self.policy.logprobs(micro_batch.rollout, decisions, grad=True)
+                    value = self._loss(micro_batch, new, decisions, reference, tally, on_policy=on_policy)
                 with watch("backward"):
                     self.backward(value)
                 loss += value.detach()
         return float(loss)
 
-    def _whole(self, piece: Piece, slices: Sequence[slice], tally: Tally, watch: Stopwatch, *, fresh: bool) -> Tensor:
-        """A loss that ties a row's decisions together, on a policy that scores slice by slice.
-
-        A pass without gradient gathers all decisions; the loss's derivative by each is then the constant with which
-        the second pass weighs that decision's own gradient.
-        """
-        kept = [steps for steps in slices if bool(piece.rollout.mask[:, steps].any())]
-        if not kept:
-            return torch.zeros((), dtype=torch.float64, device=piece.weights.device)
-        columns = torch.cat([torch.arange(steps.start, steps.stop) for steps in kept]).to(piece.weights.device)
+    def _whole_sequences(
+        self, batch: Batch, slices: Sequence[slice], tally: Tally, watch: Stopwatch, *, on_policy: bool
+    ) -> Tensor:
+        """The loss of rows whose decisions are tied together, with a policy that scores slice by slice."""
+        columns = torch.cat([torch.arange(s.start, s.stop) for s in slices]).to(batch.weights.device)
         with watch("logprobs"):
-            whole = leaves(concatenate([self.policy.logprobs(piece.rollout, steps, grad=False) for steps in kept]))
-            reference = self._reference(piece, kept, columns)
-            value = self._loss(piece, whole, columns, reference, tally, fresh=fresh)
-        slopes = gradients(value, whole)
+            parts = [self.policy.logprobs(batch.rollout, s, grad=False) for s in slices]
+            detached = _requiring_grad(concatenate(parts))
+            reference = self._reference(batch, slices, columns)
+            value = self._loss(batch, detached, columns, reference, tally, on_policy=on_policy)
+        gradients = _gradients(value, detached)
         start = 0
-        for steps in kept:
-            part = slice(start, start + steps.stop - steps.start)
-            start = part.stop
+        for decisions in slices:
+            own = slice(start, start + decisions.stop - decisions.start)
+            start = own.stop
             with watch("logprobs"):
-                new = self.policy.logprobs(piece.rollout, steps, grad=True)
-                weighted = torch.stack(
-                    [(slope[:, part] * getattr(new, name)).sum() for name, slope in slopes.items()]
-                ).sum()
+                new = self.policy.logprobs(batch.rollout, decisions, grad=True)
+                terms = [(gradient[:, own] * getattr(new, name)).sum() for name, gradient in gradients.items()]
+                weighted = torch.stack(terms).sum()
             with watch("backward"):
                 self.backward(weighted)
         return value.detach()
 
-    def _reference(self, piece: Piece, slices: Sequence[slice], columns: slice | Tensor) -> Decisions | None:
-        """The reference's view of some slices, which together are `columns`."""
+    def _reference(self, batch: Batch, slices: Sequence[slice], columns: slice | Tensor) -> Decisions | None:
+        """What the reference says of some slices, which together are `columns`."""
         if self.objective.needs_moments:
             with self.policy.reference():
-                return concatenate([self.policy.logprobs(piece.rollout, steps, grad=False) for steps in slices])
-        return piece.reference and piece.reference.cut(steps=columns)
+                return concatenate([self.policy.logprobs(batch.rollout, s, grad=False) for s in slices])
+        return batch.reference and batch.reference.select(decisions=columns)
 
     def _loss(
         self,
-        piece: Piece,
+        batch: Batch,
         new: Decisions,
-        steps: slice | Tensor,
+        columns: slice | Tensor,
         reference: Decisions | None,
         tally: Tally,
         *,
-        fresh: bool,
+        on_policy: bool,
     ) -> Tensor:
-        """The weighted sum of the objective over some decisions of a piece: a scalar."""
-        mask = piece.rollout.mask[:, steps]
-        old = piece.old.cut(steps=steps) if piece.old else new.detach()
-        advantages = piece.advantages if piece.advantages.ndim == 1 else piece.advantages[:, steps]
-        result = self.objective(new, old, advantages, mask, reference)
-        for name, values in result.stats.items():
+        """The weighted sum of the objective over some decisions of a batch: a scalar."""
+        mask = batch.rollout.mask[:, columns]
+        old = batch.old.select(decisions=columns) if batch.old else new.detach()
+        advantages = batch.advantages if batch.advantages.ndim == 1 else batch.advantages[:, columns]
+        loss = self.objective(new, old, advantages, mask, reference)
+        for name, values in loss.stats.items():
             tally.add(name, values, mask)
-        if fresh:
-            tally.add("gap", (new.logprobs.detach() - piece.rollout.old.logprobs[:, steps]).abs(), mask)
-        return (result.value * piece.weights[:, steps].to(result.value)).sum()
+        if on_policy:
+            tally.add("logprob_diff", (new.logprobs.detach() - batch.rollout.old.logprobs[:, columns]).abs(), mask)
+        return (loss.value * batch.weights[:, columns].to(loss.value)).sum()
 
 
-_DIFFERENTIABLE = ("logprobs", "entropy", "mean", "std")
+def concatenate(parts: Sequence[Decisions]) -> Decisions:
+    """Consecutive slices of decisions -> all of them."""
+    columns = {name: [getattr(part, name) for part in parts] for name, x in vars(parts[0]).items() if x is not None}
+    return Decisions(**{name: torch.cat(tensors, dim=1) for name, tensors in columns.items()})
 
 
-def leaves(steps: Decisions) -> Decisions:
+def _requiring_grad(decisions: Decisions) -> Decisions:
     """The same numbers as leaves of a new graph."""
-    fresh = steps.detach()
-    for name in _DIFFERENTIABLE:
-        x = getattr(fresh, name)
+    leaves = decisions.detach()
+    for x in vars(leaves).values():
         if x is not None:
             x.requires_grad_()
-    return fresh
+    return leaves
 
 
-def gradients(value: Tensor, of: Decisions) -> dict[str, Tensor]:
-    """The derivative of `value` by every leaf that it depends on, by name."""
-    names = [name for name in _DIFFERENTIABLE if getattr(of, name) is not None]
-    slopes = torch.autograd.grad(value, [getattr(of, name) for name in names], allow_unused=True)
-    return {name: slope for name, slope in zip(names, slopes, strict=True) if slope is not None}
+def _gradients(value: Tensor, leaves: Decisions) -> dict[str, Tensor]:
+    """The derivative of `value` by each of the leaves that it depends on, by name."""
+    inputs = {name: x for name, x in vars(leaves).items() if x is not None}
+    gradients = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
+    return {name: gradient for name, gradient in zip(inputs, gradients, strict=True) if gradient is not None}

@@ -20,11 +20,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError
+from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, one_line, typed_line
+from grpokit.files import replacing, step_number
 from grpokit.policy import Policy
 
-FORMAT = 2
-STATE, OPTIMIZER, PROBE = "state.json", "optimizer.safetensors", "probe.safetensors"
+FORMAT = 3
+STATE, OPTIMIZER, PARTS = "state.json", "optimizer.safetensors", "parts.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +36,17 @@ class Loaded:
         step: completed steps.
         state: the plain data given to `save`.
         optimizer: what the optimizer's `load_state_dict` takes.
-        probe: the tensors given to `save`.
+        tensors: those given to `save`.
     """
 
     step: int
     state: Mapping[str, Any]
     optimizer: dict[str, Any]
-    probe: dict[str, Tensor]
+    tensors: dict[str, Tensor]
 
 
 def save(
-    folder: Path, *, policy: Policy, optimizer: Any, state: Mapping[str, Any], probe: Mapping[str, Tensor]
+    folder: Path, *, policy: Policy, optimizer: Any, state: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
     """Write a checkpoint, replacing one of the same name; `folder` appears only once all of it is on disk.
 
@@ -54,7 +55,7 @@ def save(
         policy: writes its own weights, into `folder/policy`.
         optimizer: a torch optimizer that knows its parameters' names.
         state: plain data; `step` is the number of completed steps.
-        probe: tensors for a later check; no file where there is none.
+        tensors: of the trainer's parts; no file where there is none.
 
     Raises:
         UsageError: the folder holds something else than a checkpoint.
@@ -64,26 +65,23 @@ def save(
         raise UsageError(f"{folder} holds files that are no checkpoint, and would be replaced. Choose another folder.")
     _put_back(folder)
     former = _former(folder)
-    temporary = folder.with_name(f".{folder.name}.partial")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        (temporary / "policy").mkdir(parents=True)
-        _save_policy(temporary / "policy", policy)
-        tensors, numbers = _split(optimizer.state_dict()["state"])
-        save_file(tensors, temporary / OPTIMIZER)
-        if probe:
-            save_file({name: x.detach().cpu().contiguous() for name, x in probe.items()}, temporary / PROBE)
-        kept = {"parameters": _parameters(optimizer), "tensors": sorted(tensors), "optimizer": numbers}
-        text = json.dumps({"format": FORMAT, **state, **kept})
-        (temporary / STATE).write_text(text, encoding="utf-8")
-        _flush(temporary)
-        _discard(former)
-        if folder.exists():
-            os.replace(folder, former)
-        os.replace(temporary, folder)
+        with replacing(folder) as temporary:
+            (temporary / "policy").mkdir(parents=True)
+            _save_policy(temporary / "policy", policy)
+            moments, numbers = _split(optimizer.state_dict()["state"])
+            save_file(moments, temporary / OPTIMIZER)
+            if tensors:
+                save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, temporary / PARTS)
+            names = {"parameters": _parameters(optimizer), "tensors": sorted(moments), "optimizer": numbers}
+            text = json.dumps({"format": FORMAT, **state, **names})
+            (temporary / STATE).write_text(text, encoding="utf-8")
+            _flush(temporary)
+            _discard(former)
+            if folder.exists():
+                os.replace(folder, former)
         _discard(former)
     except (OSError, SafetensorError) as error:  # a full disk is the second, where safetensors meets it
-        shutil.rmtree(temporary, ignore_errors=True)
         if former.exists() and not folder.exists():
             os.replace(former, folder)
         raise RunError(f"The checkpoint {folder} cannot be written: {error}.") from error
@@ -94,7 +92,7 @@ def _save_policy(folder: Path, policy: Policy) -> None:
     try:
         policy.save(folder)
     except (RuntimeError, ValueError, TypeError) as error:
-        raise OSError(f"the policy's save raised {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise OSError(f"the policy's save raised {typed_line(error)}") from error
 
 
 def read(folder: Path, *, optimizer: Any) -> Loaded:
@@ -104,7 +102,7 @@ def read(folder: Path, *, optimizer: Any) -> Loaded:
         CheckpointError: something is missing, torn, of another policy, or from a newer grpokit.
     """
     state = read_state(folder)
-    if state["format"] < FORMAT:  # it kept no names
+    if state["format"] < FORMAT:  # it kept other things
         raise CheckpointError(
             f"The checkpoint {folder} was written by an earlier state of grpokit, and training cannot go on from it. "
             "Start anew in another run.dir; `grpokit sample` and `grpokit evaluate` still take it."
@@ -118,27 +116,29 @@ def read(folder: Path, *, optimizer: Any) -> Loaded:
             "only here": [name for name in ours if name not in theirs],
             "of another shape": [n for n in theirs if n in ours and theirs[n] != ours[n]],
         }
-        said = "; ".join(f"{_few(names)} {how}" for how, names in changes.items() if names)
+        difference = "; ".join(f"{_few(names)} {how}" for how, names in changes.items() if names)
         raise CheckpointError(
             f"The checkpoint {folder} is of another policy: its trainable parameters are not those of this one "
-            f"({said}). Resume with the policy of the run's config."
+            f"({difference}). Resume with the policy of the run's config."
         )
     place = _place(folder)
     try:
-        tensors = load_file(place / OPTIMIZER)
-        probe = load_file(place / PROBE) if (place / PROBE).is_file() else {}
+        moments = load_file(place / OPTIMIZER)
+        tensors = load_file(place / PARTS) if (place / PARTS).is_file() else {}
     except (OSError, SafetensorError) as error:
         raise _damaged(folder, f"{error}") from error
     try:
-        found = _join(tensors, state["optimizer"])
-        lost = [name for name in state["tensors"] if name not in tensors]
+        entries = _join(moments, state["optimizer"])
+        lost = [name for name in state["tensors"] if name not in moments]
     except (KeyError, ValueError, TypeError) as error:
         raise _damaged(folder, f"the optimizer's numbers in {STATE} are not what was saved ({error})") from error
     if lost:
         raise _damaged(folder, f"{OPTIMIZER} lacks {_few(lost)}")
     index = {name: i for i, name in enumerate(ours)}
-    found = {index[name]: found[i] for i, name in enumerate(theirs) if i in found}  # by name: the order may be another
-    return Loaded(step=state["step"], state=state, optimizer={**optimizer.state_dict(), "state": found}, probe=probe)
+    entries = {index[name]: entries[i] for i, name in enumerate(theirs) if i in entries}  # by name, in our own order
+    return Loaded(
+        step=state["step"], state=state, optimizer={**optimizer.state_dict(), "state": entries}, tensors=tensors
+    )
 
 
 def load_policy(folder: Path, policy: Policy) -> None:
@@ -152,8 +152,7 @@ def load_policy(folder: Path, policy: Policy) -> None:
     except GrpokitError:
         raise
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        said = " ".join(str(error).split())
-        raise _damaged(folder, f"the policy cannot read its weights ({said[:300]})") from error
+        raise _damaged(folder, f"the policy cannot read its weights ({one_line(error)})") from error
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -204,8 +203,8 @@ def _whole(folder: Path) -> bool:
 def steps(folder: Path) -> list[Path]:
     """The checkpoints `step_...` in a run's `checkpoints` folder, the earliest first."""
     places = {_own(p) for p in folder.glob("*step_*")}  # those of `_former` with them
-    found = [p for p in places if p.name.removeprefix("step_").isdecimal() and (_place(p) / STATE).exists()]
-    return sorted(found, key=lambda p: int(p.name.removeprefix("step_")))
+    numbered = sorted((number, p) for p in places if (number := step_number(p.name)) is not None)
+    return [p for _, p in numbered if (_place(p) / STATE).exists()]
 
 
 def latest(folder: Path) -> Path | None:
@@ -229,7 +228,7 @@ def prune(folder: Path, keep_last: int | None) -> None:
             _discard(old)
         except OSError as error:
             raise RunError(f"The old checkpoint {old} cannot be deleted: {error}.") from error
-    for rest in folder.glob(".step_*.deleted"):  # of a deletion that was killed
+    for rest in [*folder.glob(".*.deleted"), *folder.glob(".*.partial")]:  # of a deletion or a save that was killed
         shutil.rmtree(rest, ignore_errors=True)
 
 
@@ -251,7 +250,7 @@ def _place(folder: Path) -> Path:
 def _put_back(folder: Path) -> None:
     """Undo a replacement that was killed between its two renames; a reader must not, it may be under way."""
     if _place(folder) != folder:
-        with suppress(OSError):  # a folder that cannot be written is told of by what comes next
+        with suppress(OSError):  # what comes next reports a folder that cannot be written
             os.replace(_former(folder), folder)
 
 

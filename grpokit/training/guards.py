@@ -7,22 +7,22 @@ Each says the measured figure, the usual causes and the remedy. The checks of sh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpokit.errors import CheckpointError, RunError, UsageError
+from grpokit.errors import RunError
 from grpokit.rewards.scoring import Scores
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
-from grpokit.types import Decisions, Prompt, Rollout, Sample, Trace
+from grpokit.training.parts import State
+from grpokit.types import Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
-class GapLimit:
+class LogprobDiffLimit:
     """How far, in nats, two scorings of the same decisions may lie apart.
 
     In fp32 a sampler with a key-value cache and a full forward pass of a 12-layer transformer with random weights
@@ -39,7 +39,7 @@ class GapLimit:
     largest: float
 
     @classmethod
-    def of(cls, given: float | None, *, low_precision: bool) -> GapLimit:
+    def of(cls, given: float | None, *, low_precision: bool) -> LogprobDiffLimit:
         """The limit of a precision, or the given mean with the ratio of the two kept."""
         if low_precision:
             return cls(mean=0.1 if given is None else given, largest=math.inf)
@@ -47,7 +47,7 @@ class GapLimit:
         return cls(mean=mean, largest=10 * mean)
 
     def exceeded(self, mean: float, largest: float) -> bool:
-        """Whether measured gaps are too large; NaN, of nothing measured, is not."""
+        """Whether measured differences are too large; NaN, where nothing was measured, is not."""
         return mean > self.mean or largest > self.largest
 
     def __str__(self) -> str:
@@ -56,11 +56,11 @@ class GapLimit:
         return f"{self.mean:g} in the mean and {self.largest:g} at most in fp32"
 
 
-def check_gap(mean: float, largest: float, limit: GapLimit, *, step: int) -> None:
+def check_logprob_diff(mean: float, largest: float, limit: LogprobDiffLimit, *, step: int) -> None:
     """Stop where the first log-probs of training are not those of the rollout: the ratio would not be 1.
 
     Raises:
-        RunError: with the measured gap.
+        RunError: with the measured difference.
     """
     if limit.exceeded(mean, largest):
         raise RunError(
@@ -103,10 +103,25 @@ def check_finite(
     )
 
 
-class Quiet:
-    """Watches for steps in which every advantage is 0: all samples of every group got the same rewards.
+def check_advantages(advantages: Tensor, rollout: Rollout) -> None:
+    """Stop where the advantage function gave other than finite numbers, one per row or one per decision.
 
-    After too many in a row there are two cases. Where the reward is at least as high as any step's with spread, the
+    Raises:
+        RunError: with what it gave.
+    """
+    shapes = ((rollout.rows,), tuple(rollout.mask.shape))
+    if tuple(advantages.shape) not in shapes or not bool(advantages.isfinite().all()):
+        raise RunError(
+            f"The advantage function gave {tuple(advantages.shape)} values, "
+            f"{int((~advantages.isfinite()).sum())} of them not finite; expected finite numbers, one per row "
+            f"{shapes[0]} or one per decision {shapes[1]}."
+        )
+
+
+class ZeroStd:
+    """Watches for steps with zero-std groups alone: every advantage is 0, since each group's totals are equal.
+
+    After too many in a row there are two cases. Where the reward is at least as high as in any step with spread, the
     policy has converged, and `converged` says so; else something is wrong, and `look` raises.
 
     Args:
@@ -115,75 +130,70 @@ class Quiet:
 
     def __init__(self, most: int | None) -> None:
         self.most = most
-        self.count = 0
-        self.best = -math.inf  # the highest mean reward of a step with spread
-        self.streak = -math.inf  # and of the quiet steps that are being counted
-        self.told = False
-        self.converged = ""
+        self.best = self.streak_best = -math.inf  # mean rewards, of steps with spread and of those being counted
+        self.count, self.warned, self.converged = 0, False, ""
 
-    def look(self, scores: Scores, advantages: Tensor, groups: Tensor, *, step: int) -> str:
-        """Take in a step; returns a warning, or an empty text.
+    def look(self, scores: Scores, advantages: Tensor, *, step: int) -> list[str]:
+        """Take in a step; returns warnings.
 
         Args:
-            scores: of the step's B rows.
+            scores: of the step's B rows, without monitors.
             advantages: [B] or [B, T].
-            groups: [B] group ids.
             step: its number, for messages.
 
         Raises:
             RunError: nothing to learn from for too long.
         """
-        reward = float(scores.total.nanmean())
+        reward = float(scores.totals.nanmean())
         if bool(advantages.any()):
-            self.count, self.streak = 0, -math.inf
+            self.count, self.streak_best = 0, -math.inf
             self.best = max(self.best, reward) if reward == reward else self.best
-            return ""
+            return []
         self.count += 1
-        self.streak = max(self.streak, reward) if reward == reward else self.streak
-        seen = "; ".join(
-            _constant(name, column, groups) for name, column in zip(scores.names, scores.matrix.T, strict=True)
-        )
+        self.streak_best = max(self.streak_best, reward) if reward == reward else self.streak_best
+        columns = zip(scores.names, scores.matrix.T, strict=True)
+        spread = "; ".join(_spread(name, column, scores.groups) for name, column in columns)
         if self.most is not None and self.count >= self.most:
-            happened = (
+            stretch = (
                 f"For {self.count} steps in a row all samples of every group got the same rewards, so there was "
-                f"nothing to learn from. In step {step}: {seen}."
+                f"nothing to learn from. In step {step}: {spread}."
             )
-            if math.isfinite(self.best) and self.streak >= self.best:
+            if math.isfinite(self.best) and self.streak_best >= self.best:
                 self.converged = (
-                    f"{happened} No step had a higher mean reward, so the policy has converged. Raise "
+                    f"{stretch} No step had a higher mean reward, so the policy has converged. Raise "
                     "trainer.max_zero_std_steps to go on all the same."
                 )
-                return self.converged
+                return [self.converged]
             raise RunError(
-                f"{happened} Usual causes: a task too hard for any sample; a reward that cannot tell these samples "
+                f"{stretch} Usual causes: a task too hard for any sample; a reward that cannot tell these samples "
                 "apart; a temperature too low for samples to differ. Change the prompts or the rewards, or raise "
                 "trainer.max_zero_std_steps (null never stops)."
             )
-        if self.told:
-            return ""
-        self.told = True
+        if self.warned:
+            return []
+        self.warned = True
         limit = "" if self.most is None else f" If this goes on for {self.most} steps, the run stops."
-        return (
+        return [
             f"In step {step} all samples of every group got the same rewards, so there was nothing to learn from: "
-            f"{seen}.{limit}"
-        )
+            f"{spread}.{limit}"
+        ]
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, so that a resumed run counts on."""
-        numbers = {"best": self.best, "streak": self.streak}
-        finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
-        return {"most": self.most, "count": self.count, "told": self.told, "converged": self.converged, **finite}
+    def state(self) -> State:
+        """What a resumed run counts on from."""
+        bests = {"best": self.best, "streak_best": self.streak_best}
+        finite = {name: value if math.isfinite(value) else None for name, value in bests.items()}
+        return {"most": self.most, "count": self.count, "warned": self.warned, "converged": self.converged, **finite}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Read what `state` gave; nothing given starts anew."""
-        self.count, self.told = int(state.get("count", 0)), bool(state.get("told", False))
-        self.best, self.streak = (
-            -math.inf if state.get(name) is None else float(state[name]) for name in ("best", "streak")
+    def restore(self, state: State) -> None:
+        """Read what `state` gave; a run with another limit has not converged by it."""
+        self.count, self.warned = int(state.get("count", 0)), bool(state.get("warned", False))
+        self.best, self.streak_best = (
+            -math.inf if state.get(name) is None else float(state[name]) for name in ("best", "streak_best")
         )
         self.converged = str(state.get("converged", "")) if state.get("most") == self.most else ""
 
 
-def _constant(name: str, column: Tensor, groups: Tensor) -> str:
+def _spread(name: str, column: Tensor, groups: Tensor) -> str:
     known = column[~column.isnan()]
     if not len(known):
         return f"'{name}' scored no row"
@@ -222,8 +232,8 @@ def check_norm(norm: float, *, step: int, update: int) -> None:
         )
 
 
-class Skipped:
-    """Counts the updates in a row that a loss scaler skipped, because the gradient was no number at any scale."""
+class SkippedUpdates:
+    """Counts the updates in a row that a loss scaler skipped, because the gradient was not finite at its scale."""
 
     MOST = 20
 
@@ -247,8 +257,16 @@ class Skipped:
                 "gradient is not finite at any scale. Use mixed_precision: bf16, or a lower learning rate."
             )
 
+    def state(self) -> State:
+        """How many in a row."""
+        return {"count": self.count}
 
-class Movement:
+    def restore(self, state: State) -> None:
+        """Read what `state` gave."""
+        self.count = int(state.get("count", 0))
+
+
+class NoUpdate:
     """Watches that the first update with a gradient moves some weight.
 
     Args:
@@ -292,103 +310,3 @@ class Movement:
                     for p in self.parameters
                 ]
             )
-
-
-class ReferenceProbe:
-    """One drawn sample with the reference's log-probs for it: whether the reference is still what it was.
-
-    It goes into checkpoints, so that a resumed run finds out whether its reference is that of the run's start.
-
-    Args:
-        rollout: the longest row of the first step.
-        prompt: index of its prompt in the training data.
-        logprobs: [1, T] as the reference gave them before the first update.
-    """
-
-    def __init__(self, rollout: Rollout, prompt: int, logprobs: Tensor) -> None:
-        self.rollout, self.prompt, self.logprobs = rollout, prompt, logprobs
-
-    @classmethod
-    def take(cls, policy: CheckedPolicy, rollout: Rollout, prompts: Sequence[int]) -> ReferenceProbe:
-        """Score the longest row of a rollout with the reference.
-
-        Args:
-            policy: gives the reference.
-            rollout: of the first step.
-            prompts: index of each group's prompt in the training data, in the order of the rows.
-        """
-        at = int(rollout.mask.sum(-1).argmax())
-        row = rollout.select(torch.tensor([at], device=rollout.groups.device))
-        prompt = prompts[at // (rollout.rows // len(prompts))]
-        return cls(row, prompt, policy.all_logprobs(row, 1, policy.reference).logprobs)
-
-    def check(self, policy: CheckedPolicy, limit: GapLimit, *, when: str) -> None:
-        """Score the row again.
-
-        Raises:
-            RunError: the reference gives other log-probs than at the start.
-        """
-        now = policy.all_logprobs(self.rollout, 1, policy.reference).logprobs
-        gap = torch.where(self.rollout.mask, (now - self.logprobs.to(now)).abs(), 0.0).double()
-        mean, largest = float(gap.sum() / self.rollout.mask.sum().clamp(min=1)), float(gap.max())
-        if limit.exceeded(mean, largest) or mean != mean:
-            raise RunError(
-                f"The reference has changed: {when}, its log-probs for a sample of the first step differ from those "
-                f"at the start by {mean:.3g} in the mean and {largest:.3g} at most; the limit is {limit}. Usual "
-                "causes: the reference shares its weights with the policy (copy them, see grpokit.policy."
-                "frozen_copy), an adapter that stays on, a start of the policy that is not the same in every build."
-            )
-
-    def state(self) -> tuple[dict[str, int], dict[str, Tensor]]:
-        """What a checkpoint keeps: plain numbers and tensors."""
-        numbers = {
-            "prompt": self.prompt,
-            "max_decisions": self.rollout.max_decisions,
-            "action_dims": self.rollout.action_dims,
-        }
-        tensors = {
-            "reference": self.logprobs,
-            "logprobs": self.rollout.old.logprobs,
-            "mask": self.rollout.mask,
-            "groups": self.rollout.groups,
-            **{f"per_row.{name}": x for name, x in self.rollout.trace.per_row.items()},
-            **{f"per_group.{name}": x for name, x in self.rollout.trace.per_group.items()},
-        }
-        return numbers, tensors
-
-    @classmethod
-    def restore(
-        cls, numbers: Mapping[str, int], tensors: Mapping[str, Tensor], prompts: Sequence[Prompt], device: torch.device
-    ) -> ReferenceProbe:
-        """Read what `state` gave.
-
-        Raises:
-            CheckpointError: parts are missing, or the prompts are fewer than they were.
-        """
-        if numbers.get("prompt", 0) >= len(prompts):
-            raise CheckpointError(
-                f"The checkpoint's run had at least {numbers['prompt'] + 1} training prompts, this one has "
-                f"{len(prompts)}. Resume with the prompts that the run was started with."
-            )
-        tensors = {name: x.to(device) for name, x in tensors.items()}
-
-        def part(kind: str) -> dict[str, Tensor]:
-            return {name.removeprefix(kind): x for name, x in tensors.items() if name.startswith(kind)}
-
-        try:
-            groups = tensors["groups"]
-            rollout = Rollout(
-                samples=[Sample(prompt=prompts[numbers["prompt"]], output=None, group=int(groups[0]))],
-                groups=groups,
-                old=Decisions(logprobs=tensors["logprobs"]),
-                mask=tensors["mask"],
-                max_decisions=numbers["max_decisions"],
-                action_dims=numbers["action_dims"],
-                trace=Trace(per_row=part("per_row."), per_group=part("per_group.")),
-            )
-            return cls(rollout, numbers["prompt"], tensors["reference"])
-        except (KeyError, UsageError) as error:
-            raise CheckpointError(
-                f"The checkpoint's sample for the reference cannot be read ({error}): it was changed, or its file is "
-                "missing. Resume from another checkpoint."
-            ) from error

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from grpokit.advantages import zero_std_groups
-from grpokit.rewards.scoring import Scores, weighted_sum
+from grpokit.rewards.scoring import Scores
 
 
 class Stopwatch:
@@ -29,6 +29,8 @@ class Stopwatch:
         self.device = device
         self.seconds: dict[str, float] = defaultdict(float)
         self.start = time.perf_counter()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -39,9 +41,13 @@ class Stopwatch:
         finally:
             self.seconds[phase] += self._now() - start
 
-    def total(self) -> float:
-        """Seconds since the stopwatch was made."""
-        return self._now() - self.start
+    def metrics(self) -> dict[str, float]:
+        """Seconds since the stopwatch was made and per phase, and the peak memory of this time."""
+        return {
+            "step_time": self._now() - self.start,
+            **{f"time/{phase}": seconds for phase, seconds in self.seconds.items()},
+            "memory/peak_mb": peak_memory_mb(self.device),
+        }
 
     def _now(self) -> float:
         if self.device.type == "cuda":
@@ -91,23 +97,22 @@ class Tally:
         return float(self._min[name]), float(self._max[name])
 
 
-def reward_metrics(scores: Scores, groups: Tensor, advantages: Tensor) -> dict[str, float]:
+def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
     """Statistics of the rewards and advantages of one rollout.
 
     Args:
         scores: of B samples.
-        groups: [B] group ids.
         advantages: [B] or [B, T].
     """
-    total, trained = scores.total, scores.trained
-    known = ~total.isnan()
-    quiet = zero_std_groups(trained.matrix, trained.weights, groups)
-    own = [weighted_sum(trained.matrix[groups == g], trained.weights) for g in groups.unique()]  # gaps as in `quiet`
-    stds = [float(part.std()) if len(part) > 1 else 0.0 for part in (x[~x.isnan()] for x in own)]
+    groups, totals, trained = scores.groups, scores.totals, scores.trained
+    known = ~totals.isnan()
+    no_spread = zero_std_groups(trained.matrix, trained.weights, groups)
+    known_totals = [part[~part.isnan()] for part in (totals[groups == group] for group in groups.unique())]
+    stds = [float(part.std()) if len(part) > 1 else 0.0 for part in known_totals]
     metrics = {
-        "reward": float(total[known].mean()) if bool(known.any()) else float("nan"),
+        "reward": float(totals[known].mean()) if bool(known.any()) else float("nan"),
         "reward_std": sum(stds) / len(stds),
-        "frac_reward_zero_std": float(quiet.double().mean()),
+        "frac_reward_zero_std": float(no_spread.double().mean()),
         "unscored_rows": float((~known).sum()),
         "advantage/mean": float(advantages.mean()),
         "advantage/std": float(advantages.std()),
@@ -163,12 +168,18 @@ def decision_metrics(tally: Tally) -> dict[str, float]:
         "entropy": "entropy",
         "clip_low": "clip_ratio/low_mean",
         "clip_high": "clip_ratio/high_mean",
-        "gap": "logprob_diff/mean",
+        "logprob_diff": "logprob_diff/mean",
     }
     metrics = {public: means[name] for name, public in names.items() if name in means}
     metrics["ratio/min"], metrics["ratio/max"] = tally.extremes("ratio")
-    metrics["logprob_diff/max"] = tally.extremes("gap")[1]
+    metrics["logprob_diff/max"] = tally.extremes("logprob_diff")[1]
     return metrics
+
+
+def length_metrics(mask: Tensor) -> dict[str, float]:
+    """How many decisions the rows of a rollout have; mask: [B, T]."""
+    lengths = mask.sum(-1).double()
+    return {"length/mean": float(lengths.mean()), "length/max": float(lengths.max())}
 
 
 def peak_memory_mb(device: torch.device) -> float:

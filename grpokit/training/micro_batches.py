@@ -35,57 +35,53 @@ def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Te
 
 
 def micro_batches(groups: Tensor, size: int) -> list[Tensor]:
-    """Cut rows into pieces of at most `size`, keeping the rows of a group together where they fit.
+    """Cut rows into micro-batches of at most `size`, keeping the rows of a group together where they fit.
 
     Args:
         groups: [B] group ids, in any order.
-        size: the most rows of a piece; a larger group is cut into pieces of its own.
+        size: the most rows of a micro-batch; a larger group is cut into micro-batches of its own.
 
     Returns:
-        Row indices per piece.
+        Row indices per micro-batch.
 
-    >>> [p.tolist() for p in micro_batches(torch.tensor([0, 0, 0, 1, 1, 1]), 4)]
+    >>> [rows.tolist() for rows in micro_batches(torch.tensor([0, 0, 0, 1, 1, 1]), 4)]
     [[0, 1, 2], [3, 4, 5]]
     """
-    pieces: list[list[int]] = [[]]
+    batches: list[list[int]] = [[]]
     for group in groups.unique():
         rows = (groups == group).nonzero()[:, 0].tolist()
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
-            if len(pieces[-1]) + len(part) > size:
-                pieces.append([])
-            pieces[-1].extend(part)
-    return [torch.tensor(piece, device=groups.device) for piece in pieces if piece]
+            if len(batches[-1]) + len(part) > size:
+                batches.append([])
+            batches[-1].extend(part)
+    return [torch.tensor(rows, device=groups.device) for rows in batches if rows]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
-    """Rows of a rollout with all that their loss needs."""
+class Batch:
+    """Rows of a rollout with all that their loss needs.
+
+    Attributes:
+        rollout: the rows, b of them.
+        old: the old log-probs [b, T]; None: those of the first pass, detached.
+        advantages: [b] or [b, T].
+        reference: the reference's log-probs [b, T], or None.
+        weights: [b, T], normalised over the optimizer step that the rows belong to.
+    """
 
     rollout: Rollout
-    old: Decisions | None  # None: the new log-probs themselves, detached
-    advantages: Tensor  # [b] or [b, T]
+    old: Decisions | None
+    advantages: Tensor
     reference: Decisions | None
-    weights: Tensor  # [b, T], normalised over the optimizer step that the rows belong to
+    weights: Tensor
 
-    def select(self, rows: Tensor) -> Piece:
+    def select(self, rows: Tensor) -> Batch:
         """Return the same for some of its rows (int64 indices)."""
-        return Piece(
+        return Batch(
             rollout=self.rollout.select(rows),
-            old=self.old and self.old.cut(rows),
+            old=self.old and self.old.select(rows),
             advantages=self.advantages[rows],
-            reference=self.reference and self.reference.cut(rows),
+            reference=self.reference and self.reference.select(rows),
             weights=self.weights[rows],
         )
-
-
-def concatenate(views: Sequence[Decisions]) -> Decisions:
-    """Consecutive slices of decisions -> one view of all of them."""
-
-    def join(name: str) -> Tensor | None:
-        parts = [getattr(view, name) for view in views]
-        return None if parts[0] is None else torch.cat(parts, dim=1)
-
-    logprobs = join("logprobs")
-    assert logprobs is not None
-    return Decisions(logprobs=logprobs, entropy=join("entropy"), mean=join("mean"), std=join("std"))

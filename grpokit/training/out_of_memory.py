@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
@@ -46,6 +46,31 @@ def fitting(attempt: Callable[[int], T], size: int, *, what: str) -> tuple[T, in
                 "LoRA, gradient checkpointing in the policy, smaller outputs, or a GPU with more memory."
             )
         size //= 2
+
+
+def shrinking(
+    attempt: Callable[[int], T], owner: Any, name: str, *, most: int | None, what: str, warnings: list[str]
+) -> T:
+    """As `fitting`, with a size that an object keeps: what memory forced stays, and is reported.
+
+    Args:
+        attempt: starts from nothing whenever it is called.
+        owner: has the size; None there stands for `most`.
+        name: of the size, a knob of the trainer.
+        most: the most rows that there are, where that is known.
+        what: names the work, such as "drawing samples".
+        warnings: takes a sentence where the size had to shrink.
+    """
+    size: int = getattr(owner, name) or most or 1
+    size = size if most is None else min(size, most)
+    result, fitted = fitting(attempt, size, what=what)
+    if fitted < size:
+        setattr(owner, name, fitted)
+        warnings.append(
+            f"memory did not hold {size} rows at a time while {what}: trainer.{name} is now {fitted}. What was under "
+            "way was done again, with the same result to rounding"
+        )
+    return result
 
 
 @contextmanager

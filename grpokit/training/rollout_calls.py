@@ -18,16 +18,24 @@ from grpokit.types import Decisions, Rollout, Seeds, Trace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draw:
-    """Prompts and samples that are drawn in one call of a policy."""
+class Call:
+    """What one call of a policy draws.
+
+    Attributes:
+        prompts: which of the rollout's prompts.
+        group_size: samples per prompt.
+        seeds: of these samples.
+        first_row: where they begin among the rollout's rows.
+    """
 
     prompts: slice
     group_size: int
     seeds: Seeds
+    first_row: int
 
 
-def draws(seeds: Seeds, group_size: int, size: int) -> list[Draw]:
-    """Cut a rollout into calls of at most `size` rows: whole groups where they fit, else parts of one group.
+def calls(seeds: Seeds, group_size: int, size: int) -> list[Call]:
+    """Cut a rollout into calls of at most `size` rows: whole groups where they fit, else shares of one group.
 
     Args:
         seeds: of P prompts and B = P * G rows.
@@ -35,28 +43,19 @@ def draws(seeds: Seeds, group_size: int, size: int) -> list[Draw]:
         size: the most rows of a call.
     """
     prompts, at_once, share = len(seeds.group), max(1, size // group_size), min(size, group_size)
-    found = []
+    parts = []
     for start in range(0, prompts, at_once):
-        part = slice(start, min(start + at_once, prompts))
-        rows = range(part.start * group_size, part.stop * group_size)
+        chosen = slice(start, min(start + at_once, prompts))
         for first in range(0, group_size, share):
             count = min(share, group_size - first)
-            piece = rows if count == group_size else rows[first : first + count]
-            found.append(
-                Draw(
-                    prompts=part,
-                    group_size=count,
-                    seeds=Seeds(
-                        row=seeds.row[piece.start : piece.stop],
-                        group=seeds.group[part],
-                        group_ids=seeds.group_ids[part],
-                    ),
-                )
-            )
-    return found
+            begin = chosen.start * group_size + first
+            end = chosen.stop * group_size if count == group_size else begin + count
+            own = Seeds(row=seeds.row[begin:end], group=seeds.group[chosen], group_ids=seeds.group_ids[chosen])
+            parts.append(Call(prompts=chosen, group_size=count, seeds=own, first_row=begin))
+    return parts
 
 
-def join(parts: Sequence[Rollout]) -> Rollout:
+def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
     """Rollouts of the same prompts' draws -> one rollout, in the order of the parts.
 
     Where parts differ in length, log-probs, mask and trace are filled up with zeros at the end of axis 1, under the
@@ -87,16 +86,16 @@ def join(parts: Sequence[Rollout]) -> Rollout:
         max_decisions=max(part.max_decisions for part in parts),
         action_dims=parts[0].action_dims,
         trace=Trace(
-            per_row=_joined([part.trace.per_row for part in parts], "per_row"),
+            per_row=_trace([part.trace.per_row for part in parts], "per_row"),
             per_group={
                 name: x[first.to(x.device)]
-                for name, x in _joined([part.trace.per_group for part in parts], "per_group").items()
+                for name, x in _trace([part.trace.per_group for part in parts], "per_group").items()
             },
         ),
     )
 
 
-def _joined(traces: Sequence[Mapping[str, Tensor]], kind: str) -> dict[str, Tensor]:
+def _trace(traces: Sequence[Mapping[str, Tensor]], kind: str) -> dict[str, Tensor]:
     return {name: _stack([trace[name] for trace in traces], f"trace.{kind}['{name}']") for name in traces[0]}
 
 
@@ -105,7 +104,7 @@ def _stack(parts: Sequence[Tensor], what: str) -> Tensor:
     if len({x.shape[1:] for x in parts}) > 1:
         if len({(x.ndim, *x.shape[2:]) for x in parts}) > 1 or parts[0].ndim < 2:
             raise RunError(
-                f"A rollout that was drawn in pieces cannot be joined: {what} has the shapes "
+                f"A rollout that was drawn in several calls cannot be put together: {what} has the shapes "
                 f"{', '.join(str(tuple(x.shape)) for x in parts)}; only axis 1, the decisions, may differ. Let the "
                 "policy fill it up to one size, or raise trainer.rollout_batch_size."
             )

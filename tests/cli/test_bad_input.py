@@ -140,7 +140,7 @@ CONFIG_FILE = {
         GOOD + "x: " + "[" * 100 + "]" * 100, "line 6: not YAML", "nested too deeply; expected at most 50 levels"
     ),
     "a config ten thousand levels deep": written(GOOD + "x: " + "[" * 10_000, "not YAML", "nested too deeply"),
-    "a list as a key": written(GOOD + "? [a]\n: 1\n", "line 6: not YAML: expected a text as key, got a group"),
+    "a list as a key": written(GOOD + "? [a]\n: 1\n", "line 6: not YAML: expected a text as key, got brackets"),
     "a number as a key": written(GOOD + "1: 2\n", "c.yaml, line 6: 1: expected a text as key, got 1"),
     "a name longer than any file's": Bad(["train", "x" * 300], ["There is no preset called 'xxx"]),
 }
@@ -150,7 +150,7 @@ KEYS = {
     "an unknown key of the trainer": part("steps: 1", "stepz: 1", "'trainer.stepz' (did you mean 'steps'?)"),
     "an unknown key of the data": part("prompts: ", "promts: ", "line 2: data: give exactly one of prompts, jsonl"),
     "a key that goes with another source": part(
-        "{prompts: prompts.txt", "{jsonl: p.jsonl, targets: t", "'targets' goes with 'prompts', which is not given"
+        "{prompts: prompts.txt", "{jsonl: p.jsonl, targets: t", "'targets' goes with 'prompts', which is not set"
     ),
     "an unknown key of the run": part("dir: out", "dirr: out", "unknown key 'run.dirr' (did you mean 'dir'?)"),
     "no policy": part(POLICY, "", "c.yaml, line 1: the key 'policy' is missing"),
@@ -161,9 +161,9 @@ KEYS = {
     "a policy that is null": part(POLICY, "policy:\n", "policy: expected a group of keys, got nothing (null)"),
     "a policy of no name": part("'tiny_policies:TinyTokens'", "''", "policy.use: expected a text that is not empty"),
     "data that is a text": part(DATA, "data: prompts.txt\n", "line 2: data: expected a group of keys", "{prompts: ..."),
-    "two sources of data": part(DATA, "data: {prompts: a, jsonl: b}\n", "exactly one of", "got prompts, jsonl"),
+    "two sources of data": part(DATA, "data: {prompts: a, jsonl: b}\n", "exactly one of", "got prompts and jsonl"),
     "rewards that are no list": part(
-        REWARDS, "rewards: {use: length}\n", "line 3: rewards: expected a list, got keys (use) (as in [{use: ssim}"
+        REWARDS, "rewards: {use: length}\n", "line 3: rewards: expected a list, got keys (use) (as in [{use: my-rew"
     ),
     "no reward": part(REWARDS, "rewards: []\n", "line 3: rewards: expected at least 1, got a list of 0"),
     "a reward that is a text": part(
@@ -262,9 +262,8 @@ DATA_FILES = {
     "a prompts file with NUL bytes": prompts(b"one\nt\0w\0o\0\n", "p.txt, line 2, holds a NUL byte", "UTF-16?"),
     "prompts that the policy cannot read": Bad(
         ["train", "c.yaml", "policy={use: toy-lm}"],
-        ["toy-lm reads sums of two two-digit numbers such as '47+32'; 'hello' has", "correct the input, then go on"],
-        {"prompts.txt": "hello\n"},
-        leaves=True,
+        ["prompts.txt, line 2: toy-lm reads sums of two two-digit numbers such as '47+32'; 'hello' has"],
+        {"prompts.txt": "47+32\nhello\n"},
     ),
     "a line that is no JSON": jsonl("{prompt: 1}", "data.jsonl: p.jsonl, line 2: not JSON (Expecting", "at column 2"),
     "a line that is a list": jsonl("[1]", "p.jsonl, line 2: expected an object like {\"prompt\": ...}, got '[1]'"),
@@ -306,10 +305,10 @@ DATA_FILES = {
     "a target cut off in its header": prompts("1\n", "t/1.png cannot be read as a", files={"t/1.png": PICTURE[:20]}),
     "a target without pixels": prompts("1\n", "t/1.png cannot be read as a picture", files={"t/1.png": png(0, 5)}),
     "a target of 400 million pixels": prompts(
-        "1\n", "t/1.png cannot be read as a picture: Image size (400000000", files={"t/1.png": png(20_000, 20_000)}
+        "1\n", "p.txt, line 1: t/1.png has more pixels than Pillow opens", files={"t/1.png": png(20_000, 20_000)}
     ),
     "a target of 100 million pixels": prompts(
-        "1\n", "t/1.png cannot be read as a picture: Image size (100000000", files={"t/1.png": png(10_000, 10_000)}
+        "1\n", "t/1.png has 10,000 x 10,000 = 100,000,000 pixels; the limit", files={"t/1.png": png(10_000, 10_000)}
     ),
     "a target cut off in its body": Bad(
         ["train", "c.yaml", "data={prompts: p.txt, targets: t}"],
@@ -422,7 +421,8 @@ FUNCTIONS = {
     "a module that is missing inside a module": code(
         "rewards=[{use: 'bad_t:f'}]",
         "import nobody_has_this",
-        "needs the Python module 'nobody_has_this', which is not",
+        "needs the Python module 'nobody_has_this' (imported in ",
+        "/bad_t.py, line 1), which is not installed. Check the spelling",
     ),
 }
 
@@ -486,7 +486,8 @@ COMPONENTS = {
         ["train", "c.yaml", "run.dir=a/b/out", "trainer.minibatches=3"], ["minibatches=3 does not divide"]
     ),
     "minibatches that do not divide": change(
-        "trainer.minibatches=3", "minibatches=3 does not divide prompts_per_step=2"
+        "trainer.minibatches=3",
+        "error: c.yaml, line 4, with override 'trainer.minibatches=3': trainer: minibatches=3 does not divide",
     ),
 }
 
@@ -559,7 +560,7 @@ OPTIONS = {
 FAILED_RUNS = {
     "a reward's own kind of error in the run": Bad(
         ["train", "c.yaml", "rewards=[{use: 'bad_x:f'}]"],
-        ["Reward 'f': scale.txt, line 7: no number\n", "; correct the input, then go on with --resume."],
+        ["Reward 'f': scale.txt, line 7: no number\n", "; correct the input, then go on with --resume (and --force, "],
         {"bad_x.py": f"{OWN}def f(samples):\n    raise Own('scale.txt', 7)"},
         leaves=True,
     ),

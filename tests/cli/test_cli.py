@@ -89,6 +89,7 @@ def test_run_folder(finished: Path) -> None:
     assert found == {
         "config.yaml",
         "versions.json",
+        "data.json",
         "metrics.jsonl",
         "eval.jsonl",
         "report.html",
@@ -97,7 +98,7 @@ def test_run_folder(finished: Path) -> None:
         *(f"groups/step_00000{n}/samples.jsonl" for n in (1, 2, 4, 5)),
         *(
             f"checkpoints/step_000005/{name}"
-            for name in ("state.json", "optimizer.safetensors", "probe.safetensors", "policy/net.safetensors")
+            for name in ("state.json", "optimizer.safetensors", "parts.safetensors", "policy/net.safetensors")
         ),
     }
     versions = json.loads((finished / "out/versions.json").read_text())
@@ -151,7 +152,8 @@ def test_what_train_prints(call: Call, tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[0].startswith("2 prompts x 4 samples = 8 rows a step; 1 update of 8 rows in 1 micro-batch")
-    assert lines[1].startswith("held-out prompts after step 0: digit_sum ")
+    assert lines[1] == "drawing and scoring 12 samples of held-out prompts ..."
+    assert lines[2].startswith("held-out prompts after step 0: digit_sum ")
     assert any(line.startswith("policy loss") and "watch the reward instead" in line for line in lines)
     assert [line.split()[1] for line in lines if line.startswith("step ")] == ["1/2", "2/2"]
     assert re.search(r"^held-out +before +after *$", done.out, re.MULTILINE)
@@ -303,6 +305,7 @@ def test_resume_of_a_finished_run_changes_nothing(call: Call, tmp_path: Path) ->
     before = {name: (tmp_path / "out" / name).read_bytes() for name in ("metrics.jsonl", "eval.jsonl")}
     done = call("train", "c.yaml", "--resume")
     assert done.code == 0
+    assert "\nresuming after step 2 of 2\n" in done.out
     assert "\nout is already complete (2 of 2 steps); raise trainer.steps to go on.\n" in done.out
     assert before == {name: (tmp_path / "out" / name).read_bytes() for name in before}
 
@@ -590,7 +593,7 @@ def test_a_picture_that_breaks_later_loses_no_step(call: Call, tmp_path: Path) -
     assert done.code == 2
     assert f"error: pictures.jsonl, line {third}: {third}.png cannot be read as a picture: image file is tr" in done.err
     assert (
-        "The state after step 2 is saved in out/checkpoints/step_000002; correct the input, then go on with --resume."
+        "The state after step 2 is saved in out/checkpoints/step_000002; correct the input, then go on with --resume "
         in done.err
     )
 
@@ -608,7 +611,11 @@ def test_evaluate_before_and_after(call: Call, finished: Path, monkeypatch: pyte
     monkeypatch.chdir(finished)
     first, *_, last = rows(finished / "out/eval.jsonl")
     done = call("evaluate", "out")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, [line.split(":")[0] for line in done.err.splitlines()]) == (
+        0,
+        ["before training", "after training"],
+    )
+    assert "drawing and scoring 12 samples of 4 held-out prompts" in done.err
     expected = {
         name: [f"{row[name]:.3f} ± {row[f'{name}/ci95']:.3f}" for row in (first, last)]
         for name in ("digit_sum", "length", "reward")
@@ -853,7 +860,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "no such data source": (["train", "c.yaml", "data={use: 'tiny_policies:no'}"], ["'no' in 'tiny_policies'"]),
     "eval_split alone": (
         ["train", "c.yaml", "data={prompts: two.txt, eval_split: x}"],
-        ["'eval_split' goes with 'dataset', which is not given"],
+        ["'eval_split' goes with 'dataset', which is not set"],
     ),
     "everything held out": (
         ["train", "c.yaml", "data={prompts: two.txt, eval_fraction: 0.9}"],
@@ -904,6 +911,44 @@ def test_bad_options(call: Call, words: list[str], expected: str) -> None:
     assert expected in done.err
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        (
+            "--lr",
+            "There is no option --lr (did you mean 'trainer.learning_rate'?). A setting of the run is a word KEY=",
+        ),
+        ("--trainer.steps=5", "There is no option --trainer.steps (did you mean 'trainer.steps'?)."),
+        ("--num-generations=5", "There is no option --num-generations (did you mean 'trainer.group_size'?)."),
+        ("--resume-from-checkpoint", "There is no option --resume-from-checkpoint (give the command --resume)."),
+    ],
+)
+def test_an_option_that_is_a_key(call: Call, option: str, hint: str) -> None:
+    done = call("train", "toy-lm", option, "3")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {hint}")
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_names_presets_and_keys(call: Call, option: str) -> None:
+    done = call("train", option)
+    assert done.code == 0
+    assert "  toy-lm     toy-lm learns to add" in done.out
+    assert re.search(r"^  trainer\.learning_rate +.*default 5e-06$", done.out, re.MULTILINE)
+    assert "`grpokit plugins`" in done.out
+    assert "`grpokit schema`" in done.out
+
+
+def test_options_of_one_name_mean_the_same(call: Call) -> None:
+    """In particular -n of `sample` and `evaluate`."""
+    lines = [
+        [line for line in call(command, "--help").out.splitlines() if line.startswith(("  -n", "  --limit"))]
+        for command in ("sample", "evaluate")
+    ]
+    assert len(lines[0]) == 2
+    assert [" ".join(line.split()) for line in lines[0]] == [" ".join(line.split()) for line in lines[1]]
+
+
 def test_help_version_and_schema(call: Call) -> None:
     done = call("--help")
     assert done.code == 0
@@ -920,7 +965,12 @@ def test_a_narrow_terminal_breaks_only_the_last_column() -> None:
     """On a terminal of 100 columns no name is cut off."""
     pexpect = pytest.importorskip("pexpect")
     child = pexpect.spawn(
-        sys.executable, ["-m", "grpokit", "plugins"], dimensions=(50, 100), encoding="utf-8", timeout=60
+        sys.executable,
+        ["-m", "grpokit", "plugins"],
+        dimensions=(50, 100),
+        encoding="utf-8",
+        timeout=60,
+        env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
     )
     child.expect(pexpect.EOF)
     child.close()

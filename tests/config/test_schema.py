@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from grpokit import ConfigError
-from grpokit.config import presets
+from grpokit.config import mistakes, presets, synonyms
 from grpokit.config.schema import RunConfig, load, parse, resolved, schema
 from grpokit.config.yaml_source import write
 
@@ -47,7 +48,11 @@ def test_a_components_other_keys_go_to_its_factory() -> None:
 
 
 MISTAKES = {
-    "a GPU by another name": (GOOD + "trainer: {device: gpu}\n", 4, ["trainer.device: a GPU is called 'cuda' here"]),
+    "a GPU by another name": (
+        GOOD + "trainer: {device: gpu}\n",
+        4,
+        ["trainer.device: a GPU is called 'cuda' here"],
+    ),
     "unknown key": (
         GOOD + "trainer:\n  steps: 1\n  stepz: 3\n",
         6,
@@ -142,18 +147,18 @@ MISTAKES = {
     "two sources of prompts": (
         POLICY + "data: {prompts: a.txt, jsonl: b}\n" + REWARDS,
         2,
-        ["exactly one of prompts, jsonl, dataset and use", "got prompts, jsonl"],
+        ["exactly one of prompts, jsonl, dataset and use", "got prompts and jsonl"],
     ),
     "no source of prompts": (POLICY + "data: {targets: b}\n" + REWARDS, 2, ["exactly one of prompts", "got none"]),
     "two kinds of held-out prompts": (
         POLICY + "data: {prompts: a.txt, eval_prompts: b, eval_fraction: 0.1}\n" + REWARDS,
         2,
-        ["one kind of held-out prompts", "got eval_prompts, eval_fraction"],
+        ["one kind of held-out prompts", "got eval_prompts and eval_fraction", "null takes"],
     ),
     "targets beside JSON lines": (
         POLICY + "data: {jsonl: a.jsonl, targets: t}\n" + REWARDS,
         2,
-        ["'targets' goes with 'prompts'", "not given"],
+        ["'targets' goes with 'prompts'", "not set"],
     ),
     "columns without a dataset": (
         POLICY + "data: {prompts: a.txt, columns: {prompt: t}}\n" + REWARDS,
@@ -326,6 +331,61 @@ def test_wrong_override(override: str, words: list[str]) -> None:
 
 def test_an_override_is_named_as_the_place_of_its_mistake() -> None:
     assert refused(GOOD + "trainer:\n  steps: 9", "trainer.steps=none").startswith("override 'trainer.steps=none': ")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("polic.use=x", "override 'polic.use=x': unknown key 'polic'"),
+        ("data.jsonl=x", "c.yaml, line 2, with override 'data.jsonl=x': data: give exactly one of prompts, jsonl,"),
+        ("rewards.0.every=2", "c.yaml, line 3, with override 'rewards.0.every=2': rewards.0: every: 2 goes with"),
+    ],
+)
+def test_a_clash_with_an_override_names_the_override(override: str, message: str) -> None:
+    assert refused(GOOD, override).startswith(message)
+
+
+def test_a_clash_of_two_overrides_names_both() -> None:
+    first, second = "trainer.prompts_per_step=1000", "trainer.group_size=1000000"
+    assert refused(GOOD, first, second).startswith(f"override {first!r}, with override {second!r}: trainer: ")
+
+
+def test_how_to_replace_a_source_of_prompts() -> None:
+    text = POLICY + "data: {use: 'm:f', count: 3}\n" + REWARDS
+    assert refused(text, "data.prompts=a.txt", "data.targets=my t").endswith(
+        "got prompts and use. An override changes single keys. To replace them all, write "
+        "'data={prompts: a.txt, targets: my t}'."
+    )
+    assert parse(text, "c.yaml", ["data={prompts: a.txt, targets: my t}"]).data.targets == "my t"
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("trainer.lr=1", "(did you mean 'trainer.learning_rate'?)"),
+        ("lr=1", "(did you mean 'trainer.learning_rate'?)"),
+        ("learning_rate=1", "(did you mean 'trainer.learning_rate'?)"),
+        ("lerning_rate=1", "(did you mean 'trainer.learning_rate'?)"),
+        ("trainer.save_every=1", "(did you mean 'run.save_every'?)"),
+        ("trainer.batch_size=1", "(did you mean 'trainer.micro_batch_size' or 'trainer.prompts_per_step'?)"),
+        ("trainer.per-device-train-batch-size=1", "(did you mean 'trainer.micro_batch_size'?)"),
+        ("gradient_accumulation_steps=4", "(gradients are accumulated over micro-batches anyway: set trainer.micro_ba"),
+        ("trainer.max_quiet_steps=1", "(did you mean 'trainer.max_zero_std_steps'?)"),
+        ("trainer.max_logprob_gap=1", "(did you mean 'trainer.max_logprob_diff'?)"),
+    ],
+)
+def test_a_key_of_another_group_trainer_or_version_names_ours(override: str, hint: str) -> None:
+    assert f"unknown key '{override.partition('=')[0]}' {hint}" in refused(GOOD, override)
+
+
+def test_the_other_trainers_keys_lead_to_keys_that_exist() -> None:
+    known = {f"{group}.{name}" for group, names in mistakes.groups(RunConfig).items() for name in names}
+    known |= {*RunConfig.model_fields, "rewards.0.weight"}
+    for name, keys in synonyms.KEYS.items():
+        assert known >= set(keys)
+        assert not known & {name, *(f"{key.partition('.')[0]}.{name}" for key in keys)}, "it is a key of ours"
+    named = set(re.findall(r"\b(?:trainer|run|data)\.\w+", " ".join(synonyms.ADVICE.values())))
+    assert known >= named
 
 
 def test_what_an_override_replaces_leaves_no_place_behind() -> None:

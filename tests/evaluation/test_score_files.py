@@ -248,7 +248,7 @@ def test_the_weighted_sum_is_that_of_an_evaluation(tmp_path: Path) -> None:
         assert (found[name].mean, found[name].half_width) == pytest.approx((expected[name], expected[f"{name}/ci95"]))
     total = found["reward"]
     assert total.mean == pytest.approx(0.1 * found["long"].mean - 2 * found["odd"].mean)
-    assert (total.scored, len(total.unscored)) == (8, 4)
+    assert (total.scored, len(total.unscored)) == (12, 0)  # a missing score is stood in for, as in training
     assert total.half_width > 0.1  # of 12 rows with gaps filled: half of that
 
 
@@ -633,7 +633,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no parameter": (["pictures", *WITH, "size"], "Expected a parameter as key=value, got 'size'."),
     "twice the same": (
         ["pictures", *WITH, *WITH],
-        "--reward mse is given twice. For two settings of one reward, write a config.",
+        "--reward mse appears twice. For two settings of one reward, write a config.",
     ),
     "a reward for texts": (
         ["pictures", *WITH, "--reward", "contains"],
@@ -765,6 +765,15 @@ def test_the_bar_goes_to_the_terminal_that_watches(three: Path) -> None:
     child.close()
     assert child.exitstatus == 0
     assert len(lines((three / "out.jsonl").read_text())) == 4
+
+
+def test_without_a_terminal_lines_count_what_is_scored(
+    call: Call, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["pictures", "--reward", "mse", "--target", "targets/1.png", "--batch-size", "1"]
+    assert "scored" not in call(*words).err  # it takes no time
+    monkeypatch.setattr("grpokit.cli.scoring._PATIENCE", 0.0)
+    assert "scored 3 of 4 samples\nscored 4 of 4 samples\n" in call(*words).err
 
 
 def test_a_damaged_target_is_a_problem_of_its_rows(three: Path) -> None:

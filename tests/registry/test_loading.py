@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import importlib
 import json
 import math
 import os
@@ -12,12 +14,12 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import pytest
+import shipped_components
 import torch
 import yaml
 
@@ -118,9 +120,9 @@ def test_plugins_command(installed: Path) -> None:
     rows = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines()]
     assert ["kind", "name", "package", "version", "state", "what it does"] in rows
     for expected in (
-        ["reward", "vowels", "grpokit-fixture-good", "1.2.3", "ok", "counts a, e, i, o, u"],
+        ["reward", "vowels", "grpokit-fixture-good", "1.2.3", "ambiguous", "counts a, e, i, o, u"],
         ["reward", "letters", "grpokit-fixture-good", "1.2.3", "ok", "wants [image] or [/text]"],  # no markup
-        ["reward", "vowels", "grpokit-fixture-rival", "1.2.3", "ok"],
+        ["reward", "vowels", "grpokit-fixture-rival", "1.2.3", "ambiguous"],
         ["policy", "half-a-policy", "grpokit-fixture-good", "1.2.3", "ok"],
         ["preset", "quick", "grpokit-fixture-good", "1.2.3", "ok", "a preset without its file"],
         ["advantage", "group", "grpokit", grpokit.__version__, "ok", "z-score inside the group (GRPO)"],
@@ -135,9 +137,18 @@ def test_plugins_command(installed: Path) -> None:
 
 
 def test_tables_are_as_wide_as_columns_says(tmp_path: Path) -> None:
-    for columns, width in (("80", 80), ("", 160), ("wide", 160)):
+    for columns, width in (("120", 120), ("", 160), ("wide", 160)):
         lines = command("plugins", path=tmp_path, COLUMNS=columns).stdout.splitlines()
         assert max(map(len, lines)) == width
+
+
+def test_a_narrow_terminal_has_what_it_does_below_the_name(tmp_path: Path) -> None:
+    lines = command("plugins", path=tmp_path, COLUMNS="80").stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("reward     exact-match "))
+    assert lines[at].split()[2:] == ["grpokit", grpokit.__version__, "ok"]
+    assert lines[at + 1].startswith("           ")
+    assert len(lines[at + 1].split()) >= 4
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("name", ["plugins", "check", "schema"])
@@ -187,27 +198,24 @@ def test_unknown_name_gives_the_nearest_and_the_broken_plugins() -> None:
         assert f"\n  {name} (grpokit-fixture-broken): " in message
 
 
-def announced_in(folder: Path) -> set[tuple[str, str]]:
-    """(kind, name) of all that a plugin in the repository announces."""
-    (module,) = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"]["grpokit"].values()
-    code = (
-        f"import sys; sys.path.insert(0, {str(folder / 'src')!r})\nimport importlib.metadata as m\n"
-        f"from grpokit.registry import loading\nfound = loading._load(m.EntryPoint('x', {module!r}, 'grpokit'))\n"
-        "assert not found.error, found.error\nprint(*[f'{s.kind} {s.name}' for s in found.specs], sep='\\n')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {(kind, name) for line in done.stdout.splitlines() for kind, name in [line.split()]}
+def test_the_table_of_what_grpokit_ships_is_up_to_date() -> None:
+    assert shipped_components.FILE.read_text() == shipped_components.text(), "run python tools/shipped_components.py"
 
 
-def test_what_grpokit_ships_names_its_extra() -> None:
-    """The registry's table holds what the plugins in the repository announce, and an extra that brings each."""
-    root = HERE.parent
-    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    shipped = {(kind, name): extra for kind, names in loading._SHIPPED.items() for name, extra in names.items()}
-    found = {what: folder.name for folder in sorted((root / "plugins").iterdir()) for what in announced_in(folder)}
-    assert set(shipped) == set(found)
-    for what, package in found.items():
-        assert package in extras[shipped[what]], what
+def test_the_core_names_no_plugin() -> None:
+    """Neither a distribution of ours nor a component of one is a value in the code: those names are data."""
+    entries = [entry for of_kind in shipped_components.components().values() for entry in of_kind.items()]
+    names = {name for name, entry in entries if entry["package"] != "grpokit"}
+    packages = {entry["package"] for _, entry in entries} - {"grpokit"}
+    for file in sorted((HERE.parent / "grpokit").rglob("*.py")):
+        tree = ast.parse(file.read_text())
+        alone = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        texts = [
+            n.value
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Constant) and isinstance(n.value, str) and n not in alone
+        ]
+        assert not [text for text in texts if text in names or any(package in text for package in packages)], file
 
 
 def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,15 +271,69 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_two_packages_with_a_plugin_of_the_same_name(site: Path) -> None:
-    """There is no way to write which one is meant, so the message does not offer one."""
+    """The plugin's name does not settle it, so the distribution's does."""
     for name in ("first_twin", "second_twin"):
         distribution(site, name, "twin", MODULE.replace("count_threes", name))
     with pytest.raises(PluginError) as caught:
         registry.create("reward", "threes")
     assert str(caught.value) == (
-        "The reward name 'threes' is ambiguous: first_twin and second_twin each bring a plugin called 'twin' with it. "
-        "Uninstall one of them."
+        "The reward name 'threes' is ambiguous: write 'first_twin:threes' or 'second_twin:threes'."
     )
+    assert registry.create("reward", "second_twin:threes")(samples("33")) == [2]
+
+
+RIVALS = """from grpokit import AdvantageSpec, PresetSpec, RewardSpec, hookimpl
+
+
+@hookimpl
+def grpokit_rewards():
+    for name in ("format", "length"):
+        yield RewardSpec(name=name, factory="builtins:len")
+
+
+@hookimpl
+def grpokit_advantages():
+    yield AdvantageSpec(name="group", factory="builtins:len")
+
+
+@hookimpl
+def grpokit_presets():
+    yield PresetSpec(name="of-theirs", factory="{package}:preset.yaml")
+"""
+
+
+@pytest.fixture
+def rival(site: Path) -> Path:
+    """A third party's plugin whose rewards and advantage are called like grpokit's own."""
+    (site / "rival_presets").mkdir()
+    (site / "rival_presets/__init__.py").touch()
+    (site / "rival_presets/preset.yaml").write_text(
+        "policy: {use: toy-lm}\ndata: {prompts: a.txt}\nrewards: [{use: length}]"
+    )
+    distribution(site, "rival_rewards", "rival", RIVALS.format(package="rival_presets"))
+    return site
+
+
+@pytest.mark.usefixtures("rival")
+def test_a_presets_names_mean_its_own_plugin_and_then_grpokits() -> None:
+    """A plugin that somebody installs later changes nothing of a preset."""
+    config, _ = presets.read_config("toy-lm")
+    assert [reward.use for reward in config.rewards] == ["numeric-answer", "builtin:format"]
+    assert config.trainer.advantage == "builtin:group"
+    config, _ = presets.read_config("of-theirs")
+    assert (config.rewards[0].use, config.trainer.advantage) == ("rival:length", "rival:group")
+    changed, _ = presets.read_config("toy-lm", ["rewards.0.use=length"])  # a user's word stays as it is
+    with pytest.raises(PluginError, match="'length' is ambiguous: write 'builtin:length' or 'rival:length'"):
+        build.rewards(changed)
+
+
+def test_plugins_marks_an_ambiguous_name(rival: Path) -> None:
+    done = command("plugins", path=rival)
+    rows = [re.split(r"\s{2,}", line.strip())[:5] for line in done.stdout.splitlines()]
+    assert ["reward", "length", "rival_rewards", "1.0", "ambiguous"] in rows
+    assert ["reward", "length", "grpokit", grpokit.__version__, "ambiguous"] in rows
+    assert ["reward", "contains", "grpokit", grpokit.__version__, "ok"] in rows
+    assert "The reward name 'length' is ambiguous: write 'builtin:length' (of grpokit) or 'rival:le" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -349,14 +411,66 @@ def test_missing_dependency_gives_the_exact_pip_line(name: str) -> None:
     with pytest.raises(PluginError) as caught:
         registry.create("reward", name)
     assert f"reward '{name}'" in str(caught.value)
-    assert "needs the Python module 'a_missing_engine', which is not installed." in str(caught.value)
+    assert "needs the Python module 'a_missing_engine' (imported in fixture_needy/" in str(caught.value)
     assert str(caught.value).endswith("Run: pip install 'grpokit-fixture-needy[engine]'")
+
+
+@pytest.mark.parametrize(
+    ("factory", "body", "words"),
+    [
+        (
+            "typo_package.reword:score",
+            "",
+            ["cannot be found: the package 'typo_package' is installed, but has no module 'reword' (did you"],
+        ),
+        (
+            "typo_package.reward:score",
+            "\nimport jsonn\n",
+            ["'jsonn' (imported in typo_package/reward.py, line 2), which is not installed (did you mean 'json'"],
+        ),
+        (
+            "typo_package.reward:score",
+            "from json.decodr import JSONDecoder\n",
+            [
+                "'json.decodr' (imported in typo_package/reward.py, line 1): the package 'json' is",
+                "but has no module 'decodr' (did you mean 'decoder'?).",
+            ],
+        ),
+        (
+            "typo_packagee.reward:score",
+            "",
+            ["'typo_packagee', which is not installed (did you mean 'typo_package'?). Check the spelling, or run: pip"],
+        ),
+    ],
+)
+def test_a_typo_is_not_taken_for_a_missing_package(
+    site: Path, factory: str, body: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("typo_")]:
+        monkeypatch.delitem(sys.modules, name)
+    (site / "typo_package").mkdir()
+    (site / "typo_package/__init__.py").touch()
+    (site / "typo_package/reward.py").write_text(body)
+    distribution(
+        site,
+        "typo_plugin",
+        "typo",
+        "from grpokit import RewardSpec, hookimpl\n\n\n@hookimpl\ndef grpokit_rewards():\n"
+        f"    yield RewardSpec(name='typo', factory={factory!r}, install='pip install typo[all]')\n",
+    )
+    importlib.invalidate_caches()
+    with pytest.raises(PluginError) as caught:
+        registry.create("reward", "typo")
+    for word in words:
+        assert word in str(caught.value)
+    assert "Run: pip install" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("fixtures")
 def test_missing_dependency_without_a_hint() -> None:
     with pytest.raises(
-        PluginError, match=r"'a_missing_engine', which is not installed\. Check the spelling, or install"
+        PluginError,
+        match=r"'a_missing_engine' \(imported in .*\), which is not installed\. Check the spelling, or install",
     ):
         registry.create("reward", "needs-without-hint")
 
@@ -379,7 +493,7 @@ def test_a_spec_whose_function_is_not_there() -> None:
 
 
 def test_a_torchvision_for_another_torch_is_explained() -> None:
-    line = loading.one_line(RuntimeError("operator torchvision::nms does not exist"))
+    line = loading.described(RuntimeError("operator torchvision::nms does not exist"))
     assert "install the build of torchvision that matches your torch" in line
 
 

@@ -22,12 +22,12 @@ from PIL import Image
 
 from grpokit import Prompt, RunError, Sample, UsageError, cli, report
 from grpokit.config import presets
-from grpokit.evaluation.intervals import half_width, student_t, sum_half_width, sum_of_means
+from grpokit.evaluation.intervals import half_width, mean_of_totals, student_t
 from grpokit.report.charts import Line, _chart, charts, figure, quiet
 from grpokit.report.reading import read
 from grpokit.report.scores import headline
 from grpokit.runs import train as run
-from grpokit.runs.folder import Journal, save_outputs
+from grpokit.runs.journal import Journal, save_outputs
 
 EVIL = "<script>alert(\"x\")</script> & \u2028 '$x$' {{ 7*7 }} </svg></style>"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -37,6 +37,10 @@ def picture(shade: int, size: int = 8) -> Image.Image:
     """Stripes with some grain, so that a large one is not a small file."""
     grain = np.random.default_rng(shade).integers(0, 24, (size, size, 3))
     return Image.fromarray((grain + shade + np.arange(size)[:, None, None] * 96 // size).clip(0, 255).astype(np.uint8))
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def make_run(
@@ -144,14 +148,15 @@ def test_samples_of_one_prompt_are_one_observation() -> None:
 def test_what_is_missing_widens_the_interval_of_a_sum() -> None:
     """By hand: means 3 and 10; influences (x - 3) / 3 and (y - 10) / 2 over prompts 0 to 2, of which y has two."""
     x, y, nan = [1.0, 2.0, 6.0], [9.0, math.nan, 11.0], math.nan
-    assert sum_of_means([x, y], [1.0, 0.5]) == pytest.approx(3 + 0.5 * 10)
+    assert mean_of_totals([x, y], [1.0, 0.5], [0, 1, 2]).value == pytest.approx(3 + 0.5 * 10)
     influence = [-2 / 3 - 0.25, -1 / 3, 1 + 0.25]
     expected = 12.7062 * math.sqrt(2 / 1 * math.fsum(v**2 for v in influence))  # two prompts, so t of 1
-    assert sum_half_width([x, y], [1.0, 0.5], [0, 1, 2]) == pytest.approx(expected)
-    assert sum_half_width([x, y], [1.0, 0.0], [0, 1, 2]) == half_width(x, [0, 1, 2])  # a monitor takes no part
-    assert sum_half_width([x, [nan] * 3], [1.0, 1.0], [0, 1, 2]) == half_width(x, [0, 1, 2])
-    assert math.isnan(sum_half_width([x, [nan, nan, 1.0]], [1.0, 1.0], [0, 1, 2]))
-    assert math.isnan(sum_of_means([[nan], [1.0]], [1.0, 0.0]))
+    assert mean_of_totals([x, y], [1.0, 0.5], [0, 1, 2]).half_width == pytest.approx(expected)
+    alone = half_width(x, [0, 1, 2])
+    assert mean_of_totals([x, y], [1.0, 0.0], [0, 1, 2]).half_width == alone  # a monitor takes no part
+    assert mean_of_totals([x, [nan] * 3], [1.0, 1.0], [0, 1, 2]).half_width == alone
+    assert math.isnan(mean_of_totals([x, [nan, nan, 1.0]], [1.0, 1.0], [0, 1, 2]).half_width)
+    assert math.isnan(mean_of_totals([[nan], [1.0]], [1.0, 0.0], [0]).value)
 
 
 def test_intervals_hold_the_truth_where_scores_are_missing_by_prompt() -> None:
@@ -165,10 +170,10 @@ def test_intervals_hold_the_truth_where_scores_are_missing_by_prompt() -> None:
         total = x + y
         y = np.where((rng.random(40) < 0.5)[prompt], np.nan, y)
         columns = x.tolist(), y.tolist()
-        mean, width = sum_of_means(columns, (1, 1)), sum_half_width(columns, (1, 1), prompt.tolist())
-        inside += abs(mean) <= width
-        filled_inside += abs(mean) <= half_width((x + np.where(np.isnan(y), np.nanmean(y), y)).tolist(), prompt)
-        whole = sum_half_width((x.tolist(), (total - x).tolist()), (1, 1), prompt.tolist())
+        mean = mean_of_totals(columns, (1, 1), prompt.tolist())
+        inside += abs(mean.value) <= mean.half_width
+        filled_inside += abs(mean.value) <= half_width((x + np.where(np.isnan(y), np.nanmean(y), y)).tolist(), prompt)
+        whole = mean_of_totals((x.tolist(), (total - x).tolist()), (1, 1), prompt.tolist()).half_width
         assert whole == pytest.approx(half_width(total.tolist(), prompt.tolist()), rel=1e-12)
     assert 0.935 < inside / 1000 < 0.975
     assert filled_inside / 1000 < 0.88  # what filling gaps with means would give
@@ -454,7 +459,7 @@ def many(tmp_path: Path) -> Path:
     """A run of 14 lines: the weighted sum and 13 rewards."""
     folder = make_run(tmp_path / "run")
     for name in ("metrics.jsonl", "eval.jsonl"):
-        rows = report.read_rows(folder / name)
+        rows = read_rows(folder / name)
         more = {key: i / 20 for i, one in enumerate(MANY[:11]) for key in (one, f"rewards/{one}/mean")}
         write_rows(folder / name, [{**row, **more} for row in rows])
     return folder
@@ -512,9 +517,9 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_best_and_worst_groups_are_kept(flow: Path) -> None:
     assert sorted(p.name for p in (flow / "groups").iterdir()) == [f"step_00000{n}" for n in (1, 2, 4, 5)]
-    metrics = report.read_rows(flow / "metrics.jsonl")
+    metrics = read_rows(flow / "metrics.jsonl")
     for place in (flow / "groups").iterdir():
-        rows = report.read_rows(place / "samples.jsonl")
+        rows = read_rows(place / "samples.jsonl")
         means = {side: sum(row["reward"] for row in rows if row["place"] == side) / 4 for side in ("best", "worst")}
         assert [row["place"] for row in rows] == ["best"] * 4 + ["worst"] * 4
         assert len({row["group"] for row in rows}) == len({row["prompt"] for row in rows}) == 2
@@ -529,17 +534,17 @@ def test_best_and_worst_groups_are_kept(flow: Path) -> None:
 
 def test_one_group_has_no_worst(tmp_path: Path) -> None:
     folder = train(tmp_path / "run", "trainer.steps=1", "trainer.prompts_per_step=1", "run.eval_every=0")
-    rows = report.read_rows(folder / "groups/step_000001/samples.jsonl")
+    rows = read_rows(folder / "groups/step_000001/samples.jsonl")
     assert [row["place"] for row in rows] == ["best"] * 4
 
 
 def test_every_prompt_is_shown_before_any_twice(flow: Path) -> None:
     """16 held-out prompts with two samples each; 16 are kept, and the scores of all 32."""
-    rows = report.read_rows(flow / "samples/step_000000/samples.jsonl")
+    rows = read_rows(flow / "samples/step_000000/samples.jsonl")
     assert len({row["prompt"] for row in rows}) == len(rows) == 16
     scored = json.loads((flow / "samples/step_000004/scores.json").read_text())
     assert scored["prompt"] == [i for i in range(16) for _ in range(2)]
-    evaluation = report.read_rows(flow / "eval.jsonl")[2]
+    evaluation = read_rows(flow / "eval.jsonl")[2]
     assert sum(scored["scores"]["ring"]) / 32 == pytest.approx(evaluation["ring"])
     assert half_width(scored["scores"]["ring"], scored["prompt"]) == pytest.approx(evaluation["ring/ci95"])
 
@@ -568,7 +573,7 @@ def test_what_can_draw_itself_is_shown_as_a_picture(tmp_path: Path) -> None:
 
     prompt, outputs = Prompt(text="p", image=picture(1), target=picture(2)), (Patch(), (1, 2), "half \ud83d")
     save_outputs(tmp_path / "out", [Sample(prompt=prompt, output=x, group=0) for x in outputs])
-    patch, pair, text = report.read_rows(tmp_path / "out/samples.jsonl")
+    patch, pair, text = read_rows(tmp_path / "out/samples.jsonl")
     assert (patch["output"], pair["output"], text["output"]) == ("a patch", "(1, 2)", "half \ud83d")
     assert (tmp_path / "out" / patch["file"]).read_bytes() == (tmp_path / "patch.png").read_bytes()
     assert "file" not in pair

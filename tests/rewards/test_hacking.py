@@ -17,7 +17,7 @@ import torch
 from command_line import Call, config, rows
 from grpokit import RewardTerm, Trainer, UsageError
 from grpokit.report.scores import Change, hacking
-from grpokit.rewards.hacking import LEAST, LIMIT, MOST, Hacking, too_seldom, trend
+from grpokit.rewards.hacking import LEAST, LIMIT, MOST, RewardHacking, too_seldom, trend
 from grpokit.rewards.scoring import Scores
 from grpokit.training.metrics import correlation, reward_metrics
 from tiny_policies import TinyTokens, digit_sum
@@ -29,6 +29,7 @@ def scores(trained: float, monitor: float, *, weight: float = 1.0, asked: bool =
     return Scores(
         matrix=torch.tensor([[trained, trained], column], dtype=torch.float64).T,
         weights=torch.tensor([weight, 0.0], dtype=torch.float64),
+        groups=torch.zeros(2, dtype=torch.int64),
         names=["trained", "monitor"],
         seconds=[0.0, 0.0],
         failed=[0, 0],
@@ -41,7 +42,7 @@ def made(terms: list[RewardTerm], **options: Any) -> Trainer:
 
 
 def weights(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in trainer.parameters])
+    return torch.cat([p.detach().flatten() for p in trainer.updates.parameters])
 
 
 @pytest.mark.parametrize("advantage", ["group", "gdpo", "rloo"])
@@ -77,14 +78,12 @@ def test_it_is_measured_in_the_first_of_so_many_steps() -> None:
 
 def test_a_row_that_only_a_monitor_scored_is_unscored() -> None:
     found = scores(math.nan, 2.0)
-    assert found.total.isnan().all()
+    assert found.totals.isnan().all()
     assert found.trained.names == ["trained"]
-    measured = reward_metrics(found, torch.tensor([0, 0]), torch.zeros(2))
+    measured = reward_metrics(found, torch.zeros(2))
     assert measured["unscored_rows"] == 2.0
     assert measured["rewards/monitor/mean"] == 2.0
-    assert "rewards/monitor/mean" not in reward_metrics(
-        scores(1.0, 2.0, asked=False), torch.tensor([0, 0]), torch.zeros(2)
-    )
+    assert "rewards/monitor/mean" not in reward_metrics(scores(1.0, 2.0, asked=False), torch.zeros(2))
 
 
 def test_monitors_alone_are_refused() -> None:
@@ -108,7 +107,7 @@ def test_trend_by_hand(values: list[float], expected: float) -> None:
 
 
 def test_the_alarm_comes_once_and_says_the_figures() -> None:
-    watch, said = Hacking(), []
+    watch, said = RewardHacking(), []
     for i in range(20):
         said += [(i + 1, line) for line in watch.look(scores(i / 10, 5 - i / 4), step=i + 1)]
     assert [step for step, _ in said] == [LEAST]
@@ -125,18 +124,18 @@ def test_the_alarm_comes_once_and_says_the_figures() -> None:
     ("rising", "falling", "weight"), [(0, 1, 1), (1, 0, 1), (1, -1, 1), (-1, 1, 1), (1, 1, -1)], ids=str
 )
 def test_no_alarm_without_both(rising: int, falling: int, weight: float) -> None:
-    watch = Hacking()
+    watch = RewardHacking()
     for i in range(40):
         assert watch.look(scores(rising * i / 10, -falling * i / 10, weight=weight), step=i + 1) == []
 
 
 def test_a_reward_with_a_negative_weight_rises_by_falling() -> None:
-    watch = Hacking()
+    watch = RewardHacking()
     assert any(watch.look(scores(-i / 10, -i / 10, weight=-2.0), step=i + 1) for i in range(20))
 
 
 def test_steps_without_the_monitor_do_not_count() -> None:
-    watch = Hacking()
+    watch = RewardHacking()
     found = [watch.look(scores(i / 10, -i / 10, asked=i % 4 == 0), step=i + 1) for i in range(4 * LEAST)]
     assert [i for i, lines in enumerate(found) if lines] == [4 * (LEAST - 1)]
 
@@ -144,23 +143,23 @@ def test_steps_without_the_monitor_do_not_count() -> None:
 def test_noise_alone_seldom_rings() -> None:
     alarms = 0
     for run in range(60):
-        draw, watch = random.Random(run), Hacking()
+        draw, watch = random.Random(run), RewardHacking()
         alarms += any(watch.look(scores(float(i), draw.gauss(0, 1)), step=i + 1) for i in range(120))
     assert alarms <= 2  # some 0.5 of 60 are to be expected
 
 
 def test_a_slow_fall_in_noise_is_found() -> None:
-    draw, watch = random.Random(0), Hacking()
+    draw, watch = random.Random(0), RewardHacking()
     assert any(watch.look(scores(float(i), draw.gauss(0, 1) - i / 10), step=i + 1) for i in range(60))
     assert LIMIT == 3.5
 
 
 def test_a_resumed_watch_goes_on() -> None:
-    whole, first = Hacking(), Hacking()
+    whole, first = RewardHacking(), RewardHacking()
     steps = [scores(i / 10 if i % 7 else math.nan, -i / 10) for i in range(12)]
     expected = [whole.look(s, step=i) for i, s in enumerate(steps)]
     found = [first.look(s, step=i) for i, s in enumerate(steps[:6])]
-    second = Hacking()
+    second = RewardHacking()
     second.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
     assert found + [second.look(s, step=i + 6) for i, s in enumerate(steps[6:])] == expected
     assert any(expected)
@@ -168,7 +167,7 @@ def test_a_resumed_watch_goes_on() -> None:
 
 def test_columns_of_other_rewards_are_not_continued() -> None:
     """A resume with --force may train on others."""
-    watch = Hacking()
+    watch = RewardHacking()
     for i in range(20):
         watch.look(scores(i / 10, float(i)), step=i + 1)
     watch.restore(json.loads(json.dumps(watch.state())))
@@ -254,11 +253,11 @@ def test_correlations_of_what_was_asked() -> None:
         failed=[0] * 3,
         asked=[True] * 3,
     )
-    measured = reward_metrics(found, torch.tensor([0, 0]), torch.zeros(2))
+    measured = reward_metrics(found, torch.zeros(2))
     assert {key: value for key, value in measured.items() if key.startswith("correlation/")} == {
         "correlation/a/m": pytest.approx(-1.0)
     }
-    seldom = reward_metrics(replace(found, asked=[True, False, True]), torch.tensor([0, 0]), torch.zeros(2))
+    seldom = reward_metrics(replace(found, asked=[True, False, True]), torch.zeros(2))
     assert not any(key.startswith("correlation/") for key in seldom)
 
 
@@ -308,7 +307,7 @@ def test_what_a_reward_accepts_is_held_against_the_policy(call: Call, tmp_path: 
         ({"reward_timeout": 3}, "reward_timeout needs a process that can be ended: set workers to 1 or more"),
         (
             {"wieght": 0.5},
-            "Keys of every reward: use, weight, every, name, on_error, skip_limit, workers, reward_timeout",
+            "Keys of every reward: weight, every, on_error, skip_limit, use, name, workers, reward_timeout",
         ),
         ({"wieght": 0.5}, "(did you mean 'weight'?)"),
         ({"weight": 0}, "rewards: all rewards have the weight 0, so they are monitors, and none is left to train on"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import math
 import re
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,11 +19,12 @@ import pytest
 import torch
 from PIL import Image
 
-from grpokit import DataError, Prompt, RewardError, RewardTerm, Sample, UsageError, registry
+from grpokit import DataError, Pending, Portion, Prompt, RewardError, RewardTerm, Sample, UsageError, registry
 from grpokit.advantages import group
 from grpokit.builtin.image_rewards import jpeg_size
 from grpokit.builtin.text_rewards import ExactMatch, Length, NumericAnswer, TextFormat, contains
 from grpokit.rewards.scoring import as_terms, score
+from grpokit.runs import build
 
 NAN = math.nan
 
@@ -69,7 +72,7 @@ def test_matrix() -> None:
     assert scores.matrix.tolist() == [[1, 7], [3, 7], [2, 9]]
     assert (scores.matrix.dtype, scores.matrix.is_contiguous()) == (torch.float64, True)
     assert (scores.weights.tolist(), scores.names, scores.failed) == ([0.5, -2.0], ["length", "group"], [False, False])
-    assert scores.total.tolist() == [0.5 - 14, 1.5 - 14, 1 - 18]
+    assert scores.totals.tolist() == [0.5 - 14, 1.5 - 14, 1 - 18]
     assert len(scores.seconds) == 2
     assert all(s >= 0 for s in scores.seconds)
 
@@ -118,8 +121,8 @@ def test_nan_is_unscored(nan: Any) -> None:
     terms = as_terms({"a": says([1.0, nan, nan]), "b": says([nan, 10.0, nan])})
     scores = score(terms, samples(*"abc"))
     assert scores.matrix.isnan().tolist() == [[False, True], [True, False], [True, True]]
-    assert scores.total[:2].tolist() == [11, 11]  # the missing score counts as the reward's mean, not as 0
-    assert scores.total[2].isnan()
+    assert scores.totals[:2].tolist() == [11, 11]  # the missing score counts as the reward's mean, not as 0
+    assert scores.totals[2].isnan()
 
 
 @pytest.mark.parametrize(
@@ -194,7 +197,7 @@ def test_a_skipped_exception_leaves_rows_unscored() -> None:
     assert re.search(r"'broken' raised ValueError .* it left 2 rows unscored\.$", scores.notes[0])
     assert scores.matrix[:, 0].isnan().all()
     assert scores.matrix[:, 1].tolist() == [1, 3]
-    assert scores.total.tolist() == [1, 3]
+    assert scores.totals.tolist() == [1, 3]
     with_it = group(scores.matrix, scores.weights, torch.zeros(2, dtype=torch.int64))
     without = group(scores.matrix[:, 1:], scores.weights[1:], torch.zeros(2, dtype=torch.int64))
     assert with_it.tolist() == without.tolist()
@@ -278,6 +281,120 @@ def test_ctrl_c_is_no_failure_of_the_reward() -> None:
         score([RewardTerm(name="r", reward=interrupted, on_error="skip")], samples("a"))
 
 
+class WordlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class WordlessUsageError(UsageError):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("error", [WordlessError, GeneratorExit, asyncio.CancelledError, SystemExit, BaseException])
+def test_whatever_a_reward_raises_is_its_error(error: type[BaseException]) -> None:
+    def raises(given: Sequence[Sample]) -> list[float]:
+        if any(s.output == "poison" for s in given):
+            raise error
+        return [1.0] * len(given)
+
+    given = in_groups("a", "b", "c", "poison")
+    with pytest.raises(RewardError, match=rf"^Reward 'r' raised {error.__name__} on 4 samples.* Mend it, or set"):
+        score([RewardTerm(name="r", reward=raises)], given)
+    scores = score([RewardTerm(name="r", reward=raises, on_error="skip")], given)
+    assert scores.matrix[:, 0].nan_to_num(nan=-1).tolist() == [1, 1, -1, -1]
+
+
+def test_a_refusal_without_words_is_told() -> None:
+    def refuses(given: Sequence[Sample]) -> list[float]:
+        raise WordlessUsageError
+
+    with pytest.raises(UsageError, match=r"^Reward 'refuses': WordlessUsageError, whose text cannot be made"):
+        score(as_terms([refuses]), samples("a"))
+
+
+def test_an_answer_whose_own_methods_raise() -> None:
+    class Scores(list[float]):
+        def __iter__(self) -> Any:
+            raise GeneratorExit
+
+    words = r"^Reward 'mine' returned a Scores that cannot be read \(GeneratorExit\); expected one number per sample\.$"
+    with pytest.raises(RewardError, match=words):
+        run(Scores([1.0, 2.0, 3.0]))
+
+
+# --- rewards that score elsewhere ----------------------------------------------------------------------------------
+
+
+class Elsewhere:
+    """A reward of a user's own class, which cannot be called; `answers` makes the portions of some samples."""
+
+    def __init__(self, answers: Callable[[Sequence[Sample]], list[Portion | BaseException]]) -> None:
+        self.answers, self.closed = answers, False
+
+    def submit(self, given: Sequence[Sample]) -> Pending:
+        futures: list[Future[Portion]] = []
+        for answer in self.answers(given):
+            futures.append(Future())
+            if isinstance(answer, Portion):
+                futures[-1].set_result(answer)
+            else:
+                futures[-1].set_exception(answer)
+        return Pending(futures)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def lengths(given: Sequence[Sample]) -> list[Portion | BaseException]:
+    """The last rows first."""
+    return [Portion(rows=rows, values=[len(given[i].output) for i in rows]) for rows in ([2, 3], [0, 1])]
+
+
+def test_anything_with_submit_and_close_scores() -> None:
+    reward = Elsewhere(lengths)
+    terms = as_terms([reward, says([0.0] * 4)])
+    assert score(terms, in_groups("a", "bb", "ccc", "dddd")).matrix.tolist() == [[1, 0], [2, 0], [3, 0], [4, 0]]
+    build.close(terms)
+    assert reward.closed
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no route"), asyncio.CancelledError(), SystemExit(7)])
+def test_a_future_that_raises_fails_the_rows_without_an_answer(error: BaseException) -> None:
+    reward = Elsewhere(lambda given: [lengths(given)[0], error])
+    given = in_groups("a", "bb", "ccc", "dddd")
+    with pytest.raises(RewardError, match=rf"^Reward 'r' raised {type(error).__name__}.* on rows 0-1 \(prompt 'p'\)\."):
+        score([RewardTerm(name="r", reward=reward)], given)
+    scores = score([RewardTerm(name="r", reward=reward, on_error="skip")], given)
+    assert scores.matrix[:, 0].nan_to_num(nan=-1).tolist() == [-1, -1, 3, 4]
+
+
+def test_a_submit_that_raises_fails_all_rows() -> None:
+    def refuses(given: Sequence[Sample]) -> list[Portion | BaseException]:
+        raise ConnectionError("no route")
+
+    term = RewardTerm(name="r", reward=Elsewhere(refuses))
+    with pytest.raises(RewardError, match=r"^Reward 'r' raised ConnectionError: no route \(.*\) on rows 0-1 \(prompt"):
+        score([term], in_groups("a", "b"))
+    assert score([replace(term, on_error="skip", skip_limit=1.0)], in_groups("a", "b")).failed == [2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([[0, 1]], "answered with nothing more where 2 rows of 4 had no answer yet; expected a grpokit.Portion"),
+        ([[0, 1], [1, 2]], r"answered with rows \[1, 2\] where 2 rows of 4"),
+        ([[0, 0]], r"answered with rows \[0, 0\] where 4 rows of 4"),
+        ([[-1]], r"answered with rows \[-1\]"),
+        ([[]], r"answered with rows \[\]"),
+    ],
+)
+def test_each_row_is_answered_once(rows: list[list[int]], words: str) -> None:
+    reward = Elsewhere(lambda _: [Portion(rows=part, values=[1.0] * len(part)) for part in rows])
+    with pytest.raises(RewardError, match=f"^Reward 'r' {words}"):
+        score([RewardTerm(name="r", reward=reward, on_error="skip")], in_groups(*"abcd"))
+
+
 # --- terms ---------------------------------------------------------------------------------------------------------
 
 
@@ -286,17 +403,17 @@ class Judge:
         return [0.0 for _ in given]
 
 
-def test_a_reward_that_sorts_in_place_mixes_up_no_rows() -> None:
+def test_a_reward_that_sorts_in_place_is_refused() -> None:
+    """Its scores are those of other rows."""
+
     def tidy(given: list[Sample]) -> list[float]:
         given.sort(key=lambda s: str(s.output))
-        return [0.0] * len(given)
-
-    def own(given: list[Sample]) -> list[float]:
         return [float(s.output) for s in given]
 
-    batch = [Sample(prompt=Prompt(text="p"), output=str(n), group=0) for n in (3, 1, 2)]
-    found = score(as_terms([tidy, own]), batch)
-    assert found.matrix[:, 1].tolist() == [3.0, 1.0, 2.0]
+    batch = samples("3", "1", "2")
+    words = "^Reward 'tidy' changed the order or the number of the samples in the list that it got"
+    with pytest.raises(RewardError, match=words):
+        score([RewardTerm(name="tidy", reward=tidy, on_error="skip")], batch)
     assert [s.output for s in batch] == ["3", "1", "2"]
 
 

@@ -26,6 +26,7 @@ from grpokit.rewards.worker_pool import PooledReward
 from pool_rewards import obey
 
 Make = Callable[..., PooledReward]
+PATHS = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}  # for scripts of their own
 
 
 @pytest.fixture
@@ -85,6 +86,13 @@ def test_answers_may_be_arrays_and_samples_may_hold_pictures(pooled: Make) -> No
         ("hang", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
         ("stop", "gave no answer within 1 s (reward_timeout) on row 2 (prompt 'prompt 1')"),
         ("raise", "raised ValueError: I do not like this one (pool_rewards.py, line "),
+        ("wordless", "raised WordlessError, whose text cannot be made (pool_rewards.py, line "),
+        ("cancelled", "raised CancelledError (pool_rewards.py, line "),
+        ("generator-exit", "raised GeneratorExit (pool_rewards.py, line "),
+        ("close", "closed the pipe of its worker process on row 2 (prompt 'prompt 1')"),
+        ("scribble", "wrote bytes that are no answer into the pipe of its worker process on row 2 (prompt 'prompt 1')"),
+        ("forge", "wrote bytes that are no answer into the pipe of its worker process on row 2 (prompt 'prompt 1')"),
+        ("orphan", "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')"),
     ],
 )
 def test_a_failure_is_an_error_of_its_row(pooled: Make, order: str, words: str) -> None:
@@ -170,7 +178,12 @@ def test_a_sample_that_cannot_be_sent(pooled: Make) -> None:
     [
         ("pool_rewards:Built", {"mode": "usage"}, UsageError, r"Weights 'w.pt' are missing\. Run: fetch w.pt"),
         ("pool_rewards:Built", {"mode": "crash"}, PluginError, r"KeyError: 'no such thing'"),
-        ("pool_rewards:Built", {"mode": "die"}, PluginError, r"ended with exit code 7 before the reward was built"),
+        (
+            "pool_rewards:Built",
+            {"mode": "die"},
+            PluginError,
+            r"lost its worker process, which ended with exit code 7, before it was built",
+        ),
         ("pool_rewards:Built", {"colour": 1}, PluginError, r"no parameter 'colour'.*It accepts: mode='good'"),
         ("pool_rewards:nothing", {}, PluginError, r"no such function or class"),
     ],
@@ -192,7 +205,8 @@ def test_numbers_out_of_range() -> None:
 def test_called_directly(pooled: Make) -> None:
     reward = pooled("obey", workers=2, per_sample=True)
     assert reward(samples("1", "2", "3")) == [1.0, 2.0, 3.0]
-    with pytest.raises(RewardError, match=r"The reward 'pool_rewards:obey' lost its worker .* on row 1 \(prompt"):
+    assert pooled("obey")(samples("1", "2", "3", "4")) == [1.0, 2.0, 3.0, 4.0]  # two rows to a call
+    with pytest.raises(RewardError, match=r"Reward 'pool_rewards:obey' lost its worker .* on row 1 \(prompt"):
         reward(samples("1", "kill"))
     with pytest.raises(RewardError, match=r"Reward 'pool_rewards:obey' gave inf for row 1 \(prompt 'prompt 0'\)"):
         reward(samples("1", "inf"))
@@ -225,8 +239,8 @@ def test_a_process_that_dies_while_it_is_built_anew_costs_its_rows(pooled: Make,
     assert found.matrix[:, 0].nan_to_num(nan=-1).tolist() == [1, 2, -1, -1]
     assert found.notes == [
         "Reward 'r' left 2 rows unscored: it lost its worker process, which was ended by SIGKILL, on row 2 (prompt "
-        "'prompt 1'); it lost 3 worker processes before they began; the last was ended by SIGKILL, on row 3 (prompt "
-        "'prompt 1')."
+        "'prompt 1'); it lost its worker process, which was ended by SIGKILL, 3 times in a row before it began, on row "
+        "3 (prompt 'prompt 1')."
     ]
     (tmp_path / "built").unlink()
     assert column(reward, samples("5", "6")) == [5.0, 6.0]
@@ -274,10 +288,12 @@ def _runs(pid: int) -> bool:
     return True
 
 
-def test_an_answer_that_cannot_be_read(pooled: Make) -> None:
-    words = r"^Reward 'r': what it returned cannot be read in the run's process \(ValueError: invalid literal for int"
+def test_nothing_that_a_reward_made_is_unpickled_in_the_run(pooled: Make) -> None:
+    """Reading it again would end the run's process, or print there."""
+    assert column(pooled("odd"), samples("1")) == [1.0]
+    words = r"^Reward 'r': it returned a list that holds an Evil; expected one number per sample\.$"
     with pytest.raises(RewardError, match=words):
-        column(pooled("odd"), samples("1"), on_error="skip")
+        column(pooled("evil"), samples("1"), on_error="skip")
 
 
 def test_tensors_are_sent_by_value(pooled: Make) -> None:
@@ -325,7 +341,7 @@ def test_a_script_that_closes_nothing_ends_though_its_reward_hangs(tmp_path: Pat
             print("done", flush=True)
         """)
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
+    environment = os.environ | PATHS
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=30)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
@@ -352,7 +368,7 @@ def test_torch_gets_one_thread_even_where_the_script_imports_it(tmp_path: Path) 
         """)
     )
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    environment |= PATHS
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=60)
     assert done.stdout == "[1.0]\n", done.stderr
 
@@ -372,9 +388,12 @@ def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
             time.sleep(60)
         """)
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
-    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment)
+    environment = os.environ | PATHS
+    parent = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     assert parent.stdout is not None
+    assert parent.stderr is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert pids
     parent.kill()
@@ -383,8 +402,10 @@ def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.1)
     parent.stdout.close()
-    if Path("/proc").exists():
-        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    with parent.stderr:
+        if Path("/proc").exists():
+            assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+            assert parent.stderr.read() == ""
 
 
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
@@ -392,7 +413,32 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     script.write_text(
         "from grpokit.rewards.worker_pool import PooledReward\nPooledReward('pool_rewards:obey', workers=1).start()\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = os.environ | PATHS
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 1
     assert 'A script needs its own code under `if __name__ == "__main__":`' in done.stderr
+
+
+def test_a_reward_that_forks_answers_once(pooled: Make) -> None:
+    before, answer, after = column(pooled("obey", per_sample=True), samples("pid", "fork", "pid"))
+    assert answer == 2.0
+    assert before == after  # the process goes on: two answers would have cost it
+
+
+def test_what_workers_print_is_shown_up_to_a_limit(pooled: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    reward = pooled("talkative")
+    for _ in range(2):
+        assert column(reward, samples("1", "2")) == [1.0, 2.0]
+    reward.close()
+    shown = capsys.readouterr()
+    assert shown.out == ""  # which may be the JSON lines of `grpokit score`
+    assert shown.err.startswith("first words\nxxx")
+    assert shown.err.endswith(
+        "x\nThe reward 'pool_rewards:talkative' has printed 1,000,000 bytes; the rest is not shown.\n"
+    )
+    assert len(shown.err) < 1_000_200
+
+
+def test_a_reward_that_reorders_its_samples_is_refused(pooled: Make) -> None:
+    with pytest.raises(RewardError, match=r"^Reward 'r': it changed the order or the number of the samples"):
+        column(pooled("sorting"), samples("2", "1"), on_error="skip")

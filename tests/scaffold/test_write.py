@@ -116,6 +116,11 @@ def test_plugins_lists_them_and_nothing_is_broken(clean: Clean) -> None:
     assert {line[4] for line in lines} == {"ok"}
 
 
+def test_a_wheel_knows_what_is_not_installed(clean: Clean) -> None:
+    code = "from grpokit import registry; print(registry.remedy('reward', 'ssim'))"
+    assert "pip install 'grpokit[ssim]'" in clean.run("python", "-c", code)
+
+
 @pytest.mark.parametrize("name", ["shine", "word-play", "next-letter"])
 def test_check_passes(clean: Clean, name: str) -> None:
     said = clean.run("grpokit", "check", name)
@@ -240,7 +245,7 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 NO_NAME = (
-    "cannot be a package's: expected at most 30 small letters, digits and single hyphens that begin with a letter, "
+    "cannot name a package: expected at most 30 small letters, digits and single hyphens that begin with a letter, "
     "such as 'sharp-edges'.\n"
 )
 BAD = {
@@ -269,7 +274,7 @@ BAD = {
     ),
     "no text in YAML": (
         ["policy", "null"],
-        "error: The name 'null' is no text in YAML, so no config could use it. Choose another name.\n",
+        "error: YAML reads 'null' as something else than a text, so no config could use it. Choose another.\n",
     ),
     "the sum's name": (
         ["reward", "reward"],
@@ -285,15 +290,15 @@ BAD = {
     ),
     "neither": (
         ["rewrd", "sharp"],
-        "error: Expected a reward or a policy to make, got 'rewrd' (did you mean 'reward'?).\n",
+        "error: Expected reward or policy, got 'rewrd' (did you mean 'reward'?).\n",
     ),
     "another kind": (
         ["reward", "sharp", "--kind", "images"],
-        "error: A new reward scores image or text, got the kind 'images' (did you mean 'image'?).\n",
+        "error: Expected the kind image or text, got 'images' (did you mean 'image'?).\n",
     ),
     "a policy's kind": (
         ["policy", "sharp", "--kind", "text"],
-        "error: --kind says what a new reward scores; a new policy writes texts, so leave it out.\n",
+        "error: --kind says what a new reward scores. Leave it out for a policy.\n",
     ),
 }
 
@@ -308,13 +313,13 @@ def test_a_folder_that_is_there_is_left_alone(say: Callable[..., str], tmp_path:
     (tmp_path / "grpokit-sharp").mkdir()
     (tmp_path / "grpokit-sharp/mine.txt").write_text("mine")
     assert say("reward", "sharp") == (
-        "error: grpokit-sharp is already there; nothing in it was touched. Choose another name, another --folder, or "
-        "move it away.\n"
+        "error: grpokit-sharp exists already, and nothing in it was changed. Choose another name or another --folder, "
+        "or move it away.\n"
     )
     assert [file.name for file in (tmp_path / "grpokit-sharp").iterdir()] == ["mine.txt"]
     (tmp_path / "file").write_text("a file")
     said = say("reward", "sharp", "--folder", "file")
-    assert said.startswith("error: The folder file/grpokit-sharp cannot be made: ")
+    assert said.startswith("error: The folder file/grpokit-sharp cannot be created: ")
     assert said.endswith("Choose another --folder.\n")
 
 
@@ -343,7 +348,7 @@ def test_a_warning_fails_its_tests(tmp_path: Path, what: str) -> None:
 @pytest.mark.parametrize("kind", ["image", "text"])
 def test_its_readme_names_every_place_that_speaks_of_the_template(tmp_path: Path, kind: str) -> None:
     made = new("reward", "sharp", folder=tmp_path, kind=kind)
-    idea = re.compile("contrast|spread|halves" if kind == "image" else "variety|no word comes twice|different ones")
+    idea = re.compile("contrast|spread|halves" if kind == "image" else "variety|no word comes twice|different words")
     speaks = {file for file in made.files if idea.search((made.folder / file).read_text().lower())}
     listed = set(re.findall(r"^\| `([^`]+)` \|", (made.folder / "README.md").read_text(), re.MULTILINE))
     assert speaks <= listed <= set(made.files)

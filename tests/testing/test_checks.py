@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
 import os
 import re
@@ -20,13 +21,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import broken_components as broken
 import broken_rewards
 from command_line import Call
-from grpokit import Policy, Prompt, RewardError, RewardSpec, Sample, UsageError, registry
+from grpokit import Policy, PolicySpec, Prompt, RewardError, RewardSpec, Sample, UsageError, registry
 from grpokit.builtin import text_rewards
+from grpokit.cli import components
+from grpokit.errors import PluginError
 from grpokit.policy import METHODS, missing_methods
+from grpokit.registry import loading
 from grpokit.testing import (
     Check,
     CheckError,
@@ -140,7 +145,8 @@ def test_every_check_has_a_component_that_it_alone_catches() -> None:
     alone |= {"examples", "missing-dependency"}  # their own tests below
     full = replace(SPEC, accepts={"text", "image"}, install="pip install x", examples=EXAMPLES)
     names |= {c.name for c in reward_checks(broken.good, samples(), spec=full)}
-    assert names - alone == {"protocol", "learns"}  # a method that is missing fails its own check too; the test above
+    # A missing method, and a draw that is always the same, fail another check too. The tests above have `learns`.
+    assert names - alone == {"protocol", "seeded", "learns"}
 
 
 @pytest.mark.parametrize("value", [{1, 2}, (1, 2), float("nan"), object()])
@@ -171,7 +177,7 @@ def refuses(batch: Any) -> list[float]:
             always_stops,
             r"got StopIteration \(tiny_rewards\.py, line \d+, in .*\) on every sample\. Usual cause: an output",
         ),
-        (refuses, r"got RewardError: It scores sounds\. Usual cause: samples of another kind"),
+        (refuses, r"got RewardError: It scores sounds\. Usual cause: samples of a kind that this reward does not"),
         (lambda s: [1.0], r"got a reward that returned 1 score for 5 samples\. Usual cause: one score for the whole"),
         (
             lambda s: ["good"] * len(s),
@@ -227,13 +233,55 @@ def test_what_is_changed_once_is_seen() -> None:
     def shrinks(batch: Any) -> list[float]:
         for s in batch:
             s.output.thumbnail((8, 8))
+            s.prompt.target.thumbnail((8, 8))
         return [0.5] * len(batch)
 
     checks = {c.name: c for c in reward_checks(shrinks, example_samples({"image"}), ladder=False)}
     checks["numbers"]()
     checks["order"]()
-    with pytest.raises(CheckError, match="got another output in row 0"):
+    with pytest.raises(CheckError, match=r"got another prompt\.image, prompt\.target, output in row 0"):
         checks["inputs-unchanged"]()
+
+
+@pytest.mark.parametrize(
+    ("reward", "came"),
+    [
+        (
+            broken.sorts_in_place,
+            r"of 5 samples as it is; got the rows in the order \[2, 4, 0, 1, 3\]\. Usual cause: samples\.s",
+        ),
+        (
+            broken.takes_out,
+            r"of 5 samples as it is; got a list of 0 with other samples in it\. Usual cause: pop, clear",
+        ),
+    ],
+)
+def test_a_list_of_samples_that_is_changed_in_place(reward: Any, came: str) -> None:
+    """Named, and seen by no later check: each call has a list of its own, and the caller's stays as it is."""
+    rows = samples()
+    found = failed(reward_checks(reward, rows, spec=SPEC))
+    assert re.search(came, found["list-unchanged"]), found
+    assert [s.output for s in rows] == WORDS
+
+
+@pytest.mark.parametrize(("makes", "failing"), [("text", False), ("image", True), ("", False), ("toy:points", False)])
+def test_outputs_of_another_kind_than_the_spec_says(makes: str, failing: bool) -> None:
+    found = failed(policy_checks(broken.Tokens, PROMPTS, makes=makes))
+    assert found.keys() == ({"outputs"} if failing else set())
+    if failing:
+        assert found["outputs"].startswith(
+            "Expected outputs of the type Image, since the spec says makes='image'; got a str in row 0. Usual cause: "
+        )
+
+
+def test_the_command_takes_the_kind_of_output_from_the_spec() -> None:
+    assert "outputs" in {check.name for check in by_name.of_policy("toy-lm", {}, None, slow=False)}
+
+
+def test_draws_that_cannot_be_compared_with_an_entropy() -> None:
+    checks = {c.name: c for c in policy_checks(lambda: broken.Tokens(entropy=False), PROMPTS)}
+    with pytest.raises(NotChecked, match="no entropy to compare the draws with"):
+        checks["frequencies"]()
 
 
 def test_an_error_of_grpokits_own_ends_in_one_full_stop() -> None:
@@ -411,7 +459,7 @@ def test_examples_from_a_function_and_those_that_cannot_be_read() -> None:
     single = replace(SPEC, examples=EXAMPLES[:1])
     assert [s.group for s in examples.samples_for({"text"}, single)] == [0, 0, 1, 1]
     for wrong, said in (
-        ("no.such:thing", "name 'no.such:thing', which cannot be imported"),
+        ("no.such:thing", "name 'no.such:thing', which cannot be imported: ModuleNotFoundError"),
         ([{"output": "x"}], r"must be pairs \(better, worse\), got \{'output'"),
         (
             [({"output": "x"}, {"text": "y"})],
@@ -551,8 +599,8 @@ def test_what_a_reward_imports_must_be_declared(tmp_path: Path, monkeypatch: pyt
                 dependencies.check_declared(spec[name])
             assert str(caught.value) == (
                 f"Expected that spread-reward declares each package that '{name}' imports; got 'scipy' in {place}, "
-                "which it does not declare. Usual cause: a package that happens to be here; add 'scipy' to "
-                "dependencies in pyproject.toml and install it again."
+                "which it does not declare. Usual cause: a package that another one installed; add 'scipy' to "
+                "dependencies in pyproject.toml and install the plugin again."
             )
         dependencies.check_declared(spec["fine"])
         assert "spread.plain" not in sys.modules  # read, and not imported
@@ -600,11 +648,11 @@ def test_the_command_on_a_policy(call: Call) -> None:
     words = ("check", "broken_components:Tokens", "seed=3", "--prompt", "1", "--prompt", "2")
     done = call(*words)
     assert done.code == 0, done.out + done.err
-    assert "all 18 checks" in done.out  # with the parameters
+    assert "all 19 checks" in done.out  # with the parameters
     done = call("check", "broken_components:SlicesOverlap", "--prompt", "1", "--prompt", "2")
     assert done.code == 1
     assert re.search(r"slices +failed +Expected a slice that begins at 4; got slice\(3, 7", done.out)
-    assert "1 of 17 checks failed" in done.out
+    assert "1 of 18 checks failed" in done.out
 
 
 @pytest.mark.parametrize("name", ["toy-lm", "ssim", "format", "length", "broken_components:good"])
@@ -667,13 +715,55 @@ def test_what_was_not_checked_for_one_reason_is_one_row(call: Call) -> None:
     assert re.search(r"not checked +numbers failed", done.out), done.out
     assert done.out.count("StopIteration") == 1
     assert done.out.count("numbers failed") == 2  # the row and the ladder
-    assert "ladder: not climbed, since numbers failed" in done.out
+    assert "ladder: not measured, since numbers failed" in done.out
     done = call("check", "length", "maximum=5")
     assert re.search(
         r"^ladder-letters, ladder-blank, +not checked +does not compare with the target *\nladder-extra-text *\n",
         done.out,
         re.MULTILINE,
     ), done.out
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"accepts": {"picture"}},
+            "reward 'x': accepts names the kind of output 'picture'; expected 'image' or 'text'",
+        ),
+        ({"accepts": {"txet"}}, "the kind of output 'txet' (did you mean 'text'?)"),
+        ({"accepts": "text"}, "accepts must be a set of kinds, such as {'image'}, got 'text'"),
+        ({"accepts": set()}, "accepts must be a set of kinds"),
+        ({"accepts": {"image", 3}}, "the kind of output 3; expected"),
+        ({"accepts": {"x:"}}, "the kind of output 'x:'; expected"),
+        ({"accepts": {"text", "toy:points"}}, ""),
+        ({"makes": "picture"}, "policy 'x': makes names the kind of output 'picture'; expected 'image' or 'text'"),
+        ({"makes": "my-env:actions"}, ""),
+    ],
+)
+def test_a_spec_names_a_kind_of_output_that_others_can_mean(fields: dict[str, Any], said: str) -> None:
+    spec = (PolicySpec if "makes" in fields else RewardSpec)(name="x", factory="x:x", **fields)
+    if not said:
+        loading._check_spec(spec)
+        return
+    with pytest.raises(PluginError, match=re.escape(said)):
+        loading._check_spec(spec)
+
+
+def test_a_terminal_shows_which_check_runs(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+
+    def console(*, stderr: bool = False) -> Console:
+        return Console(file=screen if stderr else None, force_terminal=stderr, width=160, highlight=False)
+
+    monkeypatch.setattr(components, "console", console)
+    done = call("check", "length", "maximum=5")
+    assert "building length" in screen.getvalue()
+    assert re.search(r"check 1 of 16: numbers.*check 16 of 16: light-plugin", screen.getvalue(), re.DOTALL), (
+        screen.getvalue()
+    )
+    assert "of 16: " not in done.out  # the table stays as it is
+    assert done.out.startswith("check ")
 
 
 WARNS = """
@@ -698,5 +788,7 @@ def test_no_warning_stands_above_the_table(tmp_path: Path) -> None:
     assert done.stdout.count("warning: UserWarning: a slow path") == 1
     assert done.stdout.count("warning: RuntimeWarning: invalid value") == 1
     assert "soon gone" not in done.stdout
-    assert re.search(r"degenerate-texts +failed +Expected a score that stands on no NaN", done.stdout), done.stdout
+    assert re.search(r"degenerate-texts +failed +Expected NaN, or a score that is computed without NaN", done.stdout), (
+        done.stdout
+    )
     assert done.returncode == 1

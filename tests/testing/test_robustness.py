@@ -1,7 +1,8 @@
-"""The ladder: every rung catches the reward that is wrong there and no other, and grades are the numbers they say."""
+"""The ladders: each check catches the reward that is wrong there and no other, and grades follow the numbers."""
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -15,14 +16,14 @@ from PIL import Image, ImageChops
 import broken_rewards as broken
 from command_line import Call
 from grpokit import Prompt, RewardError, RewardSpec, Sample, registry
-from grpokit.testing import Climb, LadderReport, ladder, ladder_checks, outcomes
+from grpokit.testing import Ladder, LadderReport, ladder, ladder_checks, outcomes
 from grpokit.testing.robustness import adversarial
-from grpokit.testing.robustness.grades import GRADED_ONLY, Attack, Fall, Section
+from grpokit.testing.robustness.report import GRADED_ONLY, Attack, Drop, Section
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PICTURES, TEXTS = frozenset({"image"}), frozenset({"text"})
 
-# What rewards that need no weights cannot pass; each is a known weakness on the page about conformance.
+# The expected failures of the rewards that need no weights; each is on the page about conformance.
 SHIPPED: dict[str, tuple[dict[str, Any], set[str]]] = {
     "ssim": ({}, set()),
     "mse": ({}, set()),
@@ -40,48 +41,48 @@ SHIPPED: dict[str, tuple[dict[str, Any], set[str]]] = {
 }
 
 
-def climb(reward: Any, accepts: frozenset[str], bounds: tuple[float | None, float | None] = (None, None)) -> Climb:
-    return Climb(reward, spec=RewardSpec(name="x", factory="x:x", accepts=accepts, range=bounds))
+def ladder_of(reward: Any, accepts: frozenset[str], bounds: tuple[float | None, float | None] = (None, None)) -> Ladder:
+    return Ladder(reward, spec=RewardSpec(name="x", factory="x:x", accepts=accepts, range=bounds))
 
 
-def states(found: Climb) -> dict[str, str]:
-    return {o.name: o.state for o in outcomes(ladder_checks(found))}
+def states(own: Ladder) -> dict[str, str]:
+    return {o.name: o.state for o in outcomes(ladder_checks(own))}
 
 
-def failed(found: Climb) -> dict[str, str]:
-    return {o.name: o.message for o in outcomes(ladder_checks(found)) if o.failed}
+def failed(own: Ladder) -> dict[str, str]:
+    return {o.name: o.message for o in outcomes(ladder_checks(own)) if o.failed}
 
 
 @pytest.mark.parametrize(("name", "reward"), broken.PICTURES, ids=[name for name, _ in broken.PICTURES])
-def test_only_the_right_rung_of_pictures_catches_a_broken_reward(name: str, reward: Any) -> None:
-    found = failed(climb(reward, PICTURES))
+def test_only_the_right_check_of_pictures_catches_a_broken_reward(name: str, reward: Any) -> None:
+    found = failed(ladder_of(reward, PICTURES))
     assert set(found) == {name}, found
     assert re.match(r"Expected .*; got .*\. Usual cause: .*\.$", found[name], re.DOTALL)
 
 
 @pytest.mark.parametrize(("name", "reward"), broken.TEXTS, ids=[name for name, _ in broken.TEXTS])
-def test_only_the_right_rung_of_texts_catches_a_broken_reward(name: str, reward: Any) -> None:
-    found = failed(climb(reward, TEXTS))
+def test_only_the_right_check_of_texts_catches_a_broken_reward(name: str, reward: Any) -> None:
+    found = failed(ladder_of(reward, TEXTS))
     assert set(found) == {name}, found
 
 
-def test_every_rung_has_a_reward_that_it_alone_catches() -> None:
+def test_every_check_has_a_reward_that_it_alone_catches() -> None:
     alone = {name for name, _ in (*broken.PICTURES, *broken.TEXTS)}
-    assert {check.name for check in ladder_checks(climb(broken.mse, PICTURES | TEXTS))} == alone
+    assert {check.name for check in ladder_checks(ladder_of(broken.mse, PICTURES | TEXTS))} == alone
 
 
 def test_a_good_reward_of_each_kind() -> None:
     compares = dict.fromkeys(["ladder-identical", "ladder-blur", "ladder-noise", "ladder-jpeg", "ladder-shift"], "ok")
     words = ["ladder-letters", "ladder-blank", "ladder-extra-text"]
     for reward in (broken.mse, broken.to_source):
-        assert states(climb(reward, PICTURES)) == compares | dict.fromkeys(words, "not checked")
-    assert states(climb(broken.likeness, TEXTS)) == dict.fromkeys(words, "ok")
-    assert states(climb(broken.brightness, PICTURES)) == dict.fromkeys([*compares, *words], "not checked")
+        assert states(ladder_of(reward, PICTURES)) == compares | dict.fromkeys(words, "not checked")
+    assert states(ladder_of(broken.likeness, TEXTS)) == dict.fromkeys(words, "ok")
+    assert states(ladder_of(broken.brightness, PICTURES)) == dict.fromkeys([*compares, *words], "not checked")
 
 
 def test_what_a_reward_reads_is_found_by_swapping_it() -> None:
     def reads(reward: Any) -> Any:
-        return climb(reward, PICTURES).report.sections[0].reads
+        return ladder_of(reward, PICTURES).report.sections[0].reads
 
     def caption_length(samples: Any) -> list[float]:
         return [len(s.prompt.text) * x for s, x in zip(samples, broken.brightness(samples), strict=True)]
@@ -96,28 +97,72 @@ def test_what_a_reward_reads_is_found_by_swapping_it() -> None:
     )
 
 
-def test_a_reward_without_a_reference_is_graded_and_not_failed() -> None:
-    """Brightness by hand: a white frame adds light, blur and shift hardly move it, a mean colour is as bright."""
-    (section, words) = climb(broken.brightness, PICTURES).report.sections
+def test_a_reward_that_compares_with_nothing_is_measured_and_not_graded() -> None:
+    """No picture is the right one for brightness, so there is no scale; what it scores is shown."""
+    report = ladder_of(broken.brightness, PICTURES).report
+    pictures, words = report.sections
     assert words.note == "does not read the quoted text from pictures"
-    attacks = {attack.name: attack for attack in section.attacks}
-    assert "another photograph" not in attacks  # no photograph was asked for
-    assert attacks["flat mean colour"].grade == "E"  # as bright as the photograph
-    assert attacks["in a white frame"].reaches > 1.5
-    assert attacks["in a white frame"].grade == "E"
-
-
-def test_a_reward_that_gives_everything_the_same_score_has_no_scale() -> None:
-    report = climb(lambda samples: [0.5] * len(samples), PICTURES).report
+    assert not pictures.graded
     assert report.grade == ""
-    assert "no honest scale" in report.overall
-    assert {fall.ordered for fall in report.sections[0].falls} == {0.5}
-    assert {fall.grade for fall in report.sections[0].falls} == {"D"}
+    assert "another photograph" not in pictures.scores  # no photograph was asked for
+    photos = adversarial.photographs()
+    bright = broken.brightness([Sample(prompt=Prompt(text=""), output=photo, group=0) for photo in photos])
+    assert pictures.scores["the photographs"] == pytest.approx(sum(bright) / 4)
+    assert pictures.scores["in a white frame"] > pictures.scores["the photographs"] + 0.1
+    assert pictures.scores["flat mean colour"] == pytest.approx(pictures.scores["the photographs"], abs=0.01)
+    assert "honest scale" not in str(report)
+
+
+@pytest.mark.parametrize("accepts", [PICTURES, TEXTS])
+def test_a_reward_that_gives_everything_the_same_score_is_not_graded(accepts: frozenset[str]) -> None:
+    examples = [({"output": "{}", "target": "{}"}, {"output": "x", "target": "{}"})]
+    spec = RewardSpec(name="x", factory="x:x", accepts=accepts, examples=examples if accepts == TEXTS else ())
+    report = ladder(lambda samples: [0.5] * len(samples), spec=spec)
+    assert report.grade == ""
+    assert "nothing is graded" in report.overall
+    assert not any(section.graded for section in report.sections)
+
+
+def test_examples_without_a_difference_have_no_scale() -> None:
+    def needs_its_target(samples: Any) -> list[float]:
+        return [0.5 if s.prompt.target == "{}" else math.nan for s in samples]
+
+    example = ({"output": "{}", "target": "{}"}, {"output": "x", "target": "{}"})
+    spec = RewardSpec(name="x", factory="x:x", accepts=TEXTS, examples=[example])
+    report = ladder(needs_its_target, spec=spec)
+    assert report.grade == ""
+    assert report.overall.endswith("scores more than the worse one, so there is no honest scale")
+
+
+def test_a_reward_that_distortions_do_not_lower_has_no_scale() -> None:
+    """It reads the caption, so attacks could be graded; but most distorted photographs are brighter."""
+
+    def caption_length(samples: Any) -> list[float]:
+        return [len(s.prompt.text) * x for s, x in zip(samples, broken.brightness(samples), strict=True)]
+
+    report = ladder_of(caption_length, PICTURES).report
+    assert report.sections[0].reads == ("prompt text",)
+    assert report.grade == ""
+    assert report.overall.startswith("not graded: distortions do not lower its scores, so there is no honest scale")
+
+
+def test_a_text_reward_that_needs_no_target_is_not_graded() -> None:
+    """`{}` is valid JSON, whatever was asked: that no attack scores says nothing of how hard it is to fool."""
+
+    def valid_json(samples: Any) -> list[float]:
+        return [float(s.output in ("{}", "[]")) for s in samples]
+
+    spec = RewardSpec(name="x", factory="x:x", accepts=TEXTS, examples=[({"output": "{}"}, {"output": "{"})])
+    report = ladder(valid_json, spec=spec)
+    assert report.grade == ""
+    assert "compares with nothing" in report.overall
+    assert report.sections[0].scores["the better sides"] == 1
+    assert report.sections[0].scores["in a long text"] == 0
 
 
 def test_shares_of_the_honest_scale_by_hand() -> None:
     """Places with the target's letter: 0 is none of six, as in the last misspelt word."""
-    report = climb(broken.likeness, TEXTS).report
+    report = ladder_of(broken.likeness, TEXTS).report
     reached = {attack.name: attack.reaches for attack in report.sections[0].attacks}
     assert reached == pytest.approx(
         {
@@ -128,14 +173,14 @@ def test_shares_of_the_honest_scale_by_hand() -> None:
             "the prompt repeated": 1 / 15,  # the e of Write is the fifth letter, as in all three words
         }
     )
-    assert report.sections[0].falls == [Fall(name="wrong letters", ordered=1.0)]
+    assert report.sections[0].drops == [Drop(name="wrong letters", ordered=1.0)]
     assert report.overall.startswith("very hard to fool (A): the best attack, 'the prompt repeated', reaches 0.07 of")
 
 
 def test_grades_at_their_limits() -> None:
     assert [Attack(name="x", reaches=x).grade for x in (-1, 0.2, 0.21, 0.4, 0.6, 0.8, 0.81)] == list("AABBCDE")
     assert [Attack(name="x", reaches=x, shows=True).grade for x in (0.9, 1.02, 1.1, 1.2, 1.5, 1.6)] == list("AABCDE")
-    assert [Fall(name="x", ordered=x).grade for x in (1.0, 0.95, 0.9, 0.8, 0.5, 0.49)] == list("ABBCDE")
+    assert [Drop(name="x", ordered=x).grade for x in (1.0, 0.95, 0.9, 0.8, 0.5, 0.49)] == list("ABBCDE")
     attacks = [Attack(name="sharpened", reaches=0.9, shows=True), Attack(name="flat", reaches=0.1)]
     report = LadderReport(sections=[Section(name="photographs", attacks=attacks)])
     assert report.overall == "very hard to fool (A): the best attack, 'flat', reaches 0.10 of the honest scale"
@@ -150,9 +195,11 @@ def test_the_report_line_by_line() -> None:
         Attack(name="in a frame", reaches=0.5, shows=True),
         Attack(name="noise", reaches=0.3),
     ]
-    pictures = Section(name="photographs", falls=[Fall(name="blur", ordered=0.95)], attacks=attacks)
+    pictures = Section(
+        name="photographs", reads=["prompt text"], drops=[Drop(name="blur", ordered=0.95)], attacks=attacks
+    )
     lines = [
-        "photographs: reads the output alone; graded only",
+        "photographs: reads the prompt text",
         "  B  blur         0.95 of the pairs in order",
         "  A  flat         0.10 of the honest scale",
         "  B  noise        0.30 of the honest scale",
@@ -161,8 +208,8 @@ def test_the_report_line_by_line() -> None:
         "  A  in a frame   0.50 of the honest scale",
         "drawn words: reads no words",
         "can be fooled (C): the best attack, 'sharpened', reaches 1.20 of the honest scale" + GRADED_ONLY,
-        "pairs in order: how often the less distorted of two rungs scores more (1 is always, 0.5 a coin)",
-        "honest scale: 1 is the score of the right output, 0 that of the worst rung, or of an example's worse side",
+        "pairs in order: how often the less distorted of two outputs scores more (1 is always, 0.5 a coin)",
+        "honest scale: 1 is the score of the right output, 0 that of the most distorted, or of an example's worse side",
     ]
     words = Section(name="drawn words", note="reads no words")
     assert str(LadderReport(sections=[pictures, words])).splitlines() == lines
@@ -171,15 +218,20 @@ def test_the_report_line_by_line() -> None:
     lines[8] = lines[8].removesuffix(GRADED_ONLY)
     assert str(LadderReport(sections=[judged, words])).splitlines() == lines
     assert str(LadderReport(sections=[words])) == "drawn words: reads no words"
-    assert str(LadderReport(sections=[])) == "not climbed: there is no ladder for its outputs"
+    assert str(LadderReport(sections=[])) == "not graded: there is no ladder for outputs of this kind"
+    brightness = Section(name="photographs", scores={"the photographs": 0.5}, note="reads the output alone")
+    assert str(LadderReport(sections=[brightness])).splitlines() == [
+        "photographs: reads the output alone; mean scores:",
+        "  the photographs        0.5",
+    ]
 
 
-def test_without_scikit_image_the_photographs_are_not_climbed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_image_the_photographs_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skimage", None)
     for reward in (broken.mse, broken.ocr()):
-        found = {o.name: o for o in outcomes(ladder_checks(climb(reward, PICTURES)))}
+        found = {o.name: o for o in outcomes(ladder_checks(ladder_of(reward, PICTURES)))}
         assert found["ladder-blur"].state == "not checked"
-        assert found["ladder-blur"].message == "not climbed: pip install 'grpokit[check]'"
+        assert found["ladder-blur"].message == "not measured: pip install 'grpokit[check]'"
     assert found["ladder-letters"].ok  # drawn words need nothing
     assert "pip install 'grpokit[check]'" in ladder(broken.mse).overall
 
@@ -187,9 +239,9 @@ def test_without_scikit_image_the_photographs_are_not_climbed(monkeypatch: pytes
 def test_a_check_that_does_not_apply_is_a_skipped_test_and_no_passed_one(tmp_path: Path) -> None:
     file = tmp_path / "test_zero.py"
     file.write_text(
-        "from grpokit.testing import Climb, ladder_checks, parametrize_with_checks\n"
+        "from grpokit.testing import Ladder, ladder_checks, parametrize_with_checks\n"
         "def zero(samples):\n    return [0.0] * len(samples)\n"
-        "@parametrize_with_checks(ladder_checks(Climb(zero, accepts={'text'})))\n"
+        "@parametrize_with_checks(ladder_checks(Ladder(zero, accepts={'text'})))\n"
         "def test_zero(check):\n    check()\n"
     )
     words = ["-m", "pytest", "-rs", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(file)]
@@ -210,53 +262,54 @@ def test_a_reward_that_refuses_or_breaks() -> None:
             raise ZeroDivisionError("oh")
         return broken.likeness(samples)
 
-    for reward, said in ((refuses, "Expected a sound."), (breaks, "ZeroDivisionError: oh")):
-        messages = {(o.state, o.message) for o in outcomes(ladder_checks(climb(reward, TEXTS)))}
+    for reward, said in ((refuses, "Expected a sound"), (breaks, "ZeroDivisionError: oh")):
+        messages = {(o.state, o.message) for o in outcomes(ladder_checks(ladder_of(reward, TEXTS)))}
         assert messages == {("not checked", f"does not score the built-in texts ({said})")}
-    found = failed(climb(breaks_on_attacks, TEXTS))
+    found = failed(ladder_of(breaks_on_attacks, TEXTS))
     assert set(found) == {"ladder-letters", "ladder-blank", "ladder-extra-text"}
     assert "got ZeroDivisionError: oh" in found["ladder-blank"]
 
 
 def test_examples_are_attacked_where_the_built_in_texts_say_nothing() -> None:
-    """Long answers pay: the better side has 10 letters, the worse 0; twenty copies have 219."""
-    better, worse = {"output": "abcdefghij", "prompt": "?"}, {"output": "", "prompt": "?"}
+    """Long answers to a wanted length pay: the better side has 10 letters, the worse 0; twenty copies have 219."""
+    better, worse = ({"output": x, "prompt": "?", "target": 10} for x in ("abcdefghij", ""))
     spec = RewardSpec(name="x", factory="x:x", accepts=TEXTS, examples=[(better, worse)])
-    report = ladder(lambda samples: [float(len(s.output)) for s in samples], spec=spec)
+    report = ladder(lambda samples: [len(s.output) / s.prompt.target for s in samples], spec=spec)
     reached = {attack.name: attack.reaches for attack in report.sections[0].attacks}
     assert reached["many times"] == 21.9
     assert reached["blank"] == 0.1
     assert report.grade == "E"
-    assert "its spec's examples were attacked" in str(report)
+    assert str(report).startswith("texts: reads the target; does not score the built-in texts")
+    assert "the examples of its spec were attacked" in str(report)
 
 
-def test_a_reward_of_groups_climbs_too() -> None:
+def test_a_reward_of_whole_groups() -> None:
     def ranked(samples: Any) -> list[float]:
         scores = broken.mse(samples)
         groups = [[x for x, o in zip(scores, samples, strict=True) if o.group == s.group] for s in samples]
         return [x - sum(g) / len(g) for x, g in zip(scores, groups, strict=True)]
 
-    assert not failed(climb(ranked, PICTURES))
-    assert states(climb(ranked, PICTURES))["ladder-blur"] == "ok"
+    assert not failed(ladder_of(ranked, PICTURES))
+    assert states(ladder_of(ranked, PICTURES))["ladder-blur"] == "ok"
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_rewards_pass_what_is_no_known_weakness(name: str) -> None:
+def test_shipped_rewards_fail_only_the_expected_checks(name: str) -> None:
     params, known = SHIPPED[name]
     spec = registry.find("reward", name)[1]
     assert isinstance(spec, RewardSpec)
-    found = Climb(registry.create("reward", name, params), spec=spec)
-    assert not failed(found)
+    own = Ladder(registry.create("reward", name, params), spec=spec)
+    assert not failed(own)
     assert (
-        {name for name, state in states(found).items() if state == "expected failure"}
+        {name for name, state in states(own).items() if state == "expected failure"}
         == known
         == set(spec.expected_failures)
     )
     page = (DOCS / "conformance.md").read_text(encoding="utf-8")
-    assert not known or f"`{name}`" in page.partition("## Known weaknesses")[2]
+    assert not known or f"`{name}`" in page.partition("## Expected failures")[2]
 
 
-def test_the_rungs_themselves() -> None:
+def test_the_distorted_pictures_and_misspelt_words() -> None:
     photos = adversarial.photographs()
     assert [photo.size for photo in photos] == [(192, 192), (192, 128), (192, 128), (192, 128)]
     for distortion in adversarial.DISTORTIONS:
@@ -285,22 +338,22 @@ def test_a_source_picture_alone_is_enough() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("box-iou",), 0, ["its spec's examples were attacked", "box-iou: all 13 checks passed, 4 not checked"]),
-        (("contains",), 0, ["'in a long text'", "fooled at once (E)", "all 14 checks passed, 1 expected failure"]),
-        (("exact-match",), 0, ["very hard to fool (A)", "exact-match: all 15 checks passed"]),
+        (("box-iou",), 0, ["the examples of its spec were attacked", "box-iou: all 14 checks passed, 4 not checked"]),
+        (("contains",), 0, ["'in a long text'", "fooled at once (E)", "all 15 checks passed, 1 expected failure"]),
+        (("exact-match",), 0, ["very hard to fool (A)", "exact-match: all 16 checks passed"]),
         (("broken_rewards:mse",), 0, ["photographs: reads the target picture", "the best attack, 'flat mean colour'"]),
         (("broken_rewards:first_letter",), 1, ["IndexError: string index out of range (broken_rewards.py"]),
         (
             ("broken_rewards:brightness",),
             0,
-            ["output alone; graded only", "of the honest scale (graded only: it fails no"],
+            ["reads the output alone, so no picture is the right one and nothing is graded; mean scores:"],
         ),
         (
             ("jpeg-size",),
             0,
-            ["E flat mean colour", "graded only: it fails no check", "jpeg-size: all 11 checks passed"],
+            ["flat mean colour -0.01061", "nothing is graded", "jpeg-size: all 12 checks passed"],
         ),
-        (("ring",), 0, ["not climbed: there is no ladder for its outputs"]),
+        (("ring",), 0, ["not graded: there is no ladder for outputs of this kind"]),
     ],
 )
 def test_the_command_prints_the_report(call: Call, words: tuple[str, ...], code: int, said: list[str]) -> None:

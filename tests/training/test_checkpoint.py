@@ -21,11 +21,12 @@ from command_line import write_no_report
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError
 from grpokit.config import schema
 from grpokit.runs import train as run
-from grpokit.runs.folder import Journal, claimed, locked
+from grpokit.runs.folder import claimed, locked
+from grpokit.runs.journal import Journal
 from grpokit.training import checkpoint
+from grpokit.training.updates import Updates
+from small_runs import STEPS, rows, train, write_prompts
 from switched import Switch, Switched, reward
-
-STEPS = 6
 
 
 @pytest.fixture(autouse=True)
@@ -34,26 +35,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fi
     if "drawn" not in request.fixturenames:
         write_no_report(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    lines = "".join(json.dumps({"prompt": str(i)}) + "\n" for i in range(1, 9))
-    (tmp_path / "prompts.jsonl").write_text(lines)
-
-
-def train(folder: str, *, resume: bool = False, force: bool = False, **changes: Any) -> run.Result:
-    settings: dict[str, Any] = {
-        "policy": {"use": "switched:Switched"},
-        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "prompts.jsonl"},
-        "rewards": [{"use": "switched:reward", "name": "digits"}],
-        "trainer": {"steps": STEPS, "prompts_per_step": 2, "group_size": 4, "learning_rate": 0.02, "device": "cpu"},
-        "run": {"dir": folder, "threads": 1},
-    }
-    for key, value in changes.items():
-        part, _, name = key.partition("__")
-        settings[part][name] = value
-    return run.train(schema.parse(json.dumps(settings), "test", []), resume=resume, force=force)
-
-
-def rows(path: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+    write_prompts([str(i) for i in range(1, 9)])
 
 
 def kept(folder: str) -> list[str]:
@@ -174,21 +156,21 @@ def test_a_guard_that_stops_keeps_the_last_good_state(drawn: None) -> None:
 
 
 def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    update = Trainer._update
+    update = Updates.make
 
-    def then_break(self: Trainer, index: int) -> float:
-        norm = update(self, index)
-        Switch.logprobs_are_nan = index == 4  # after the first of the two updates of the third step
+    def then_break(self: Updates, step: int) -> float:
+        norm = update(self, step)
+        Switch.logprobs_are_nan = (step, self.done) == (3, 0)  # after the first of the two updates of the third step
         return norm
 
-    monkeypatch.setattr(Trainer, "_update", then_break)
+    monkeypatch.setattr(Updates, "make", then_break)
     with pytest.raises(RunError, match=r"The loss is nan in step 3, update 2") as caught:
         train("out", trainer__updates_per_rollout=2)
     assert str(caught.value).endswith(
         "\nThe weights after 1 of 2 updates of step 3 are saved in out/checkpoints/step_000002; with the cause mended, "
         "go on with --resume, which draws that step anew."
     )
-    monkeypatch.setattr(Trainer, "_update", update)
+    monkeypatch.setattr(Updates, "make", update)
     Switch.off()
     assert train("out", trainer__updates_per_rollout=2, resume=True).steps == STEPS
     assert [row["step"] for row in steady("out")] == list(range(1, STEPS + 1))
@@ -312,13 +294,13 @@ class Tied(Switched):
 
 def test_a_shared_parameter_has_one_name_in_any_order() -> None:
     first, second = (Trainer(Tied(order), [reward], ["1", "2"], group_size=4, device="cpu") for order in ("ab", "ba"))
-    (group,) = second.optimizer.param_groups
+    (group,) = second.updates.optimizer.param_groups
     shared = ["a/x.weight", "a/x.bias"]
     assert group["param_names"] == ["b/0.weight", "b/0.bias", "b/2.weight", "b/2.bias", *shared]
     first.step()
     first.save("state")
     second.load("state")
-    assert second.optimizer.state[second.policy.net[4].bias]["step"] == 1
+    assert second.updates.optimizer.state[second.policy.net[4].bias]["step"] == 1
 
 
 def test_other_versions_are_told_on_resume() -> None:
@@ -416,20 +398,20 @@ def test_a_converged_run_stays_converged_when_it_is_resumed() -> None:
 
 
 def test_a_failure_between_two_updates_leaves_a_clean_checkpoint_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    update = Trainer._update
+    update = Updates.make
 
-    def then_break(self: Trainer, index: int) -> float:
-        norm = update(self, index)
-        Switch.logprobs_are_nan = index == 4
+    def then_break(self: Updates, step: int) -> float:
+        norm = update(self, step)
+        Switch.logprobs_are_nan = (step, self.done) == (3, 0)
         return norm
 
-    monkeypatch.setattr(Trainer, "_update", then_break)
+    monkeypatch.setattr(Updates, "make", then_break)
     options = {"trainer__updates_per_rollout": 2, "run__save_every": 1}
     with pytest.raises(
         RunError, match=r"step 3, update 2.*\nThe state after step 2 is saved in out/checkpoints/step_000002"
     ):
         train("out", **options)
-    monkeypatch.setattr(Trainer, "_update", update)
+    monkeypatch.setattr(Updates, "make", update)
     Switch.off()
     train("out", **options, resume=True)
     train("straight", **options)

@@ -30,8 +30,9 @@ from grpokit import (
     swapped,
 )
 from grpokit.rewards.scoring import Scores
-from grpokit.training import checkpoint
-from grpokit.training.guards import GapLimit, Quiet, ReferenceProbe, Skipped, check_gap
+from grpokit.training import checkpoint, parts
+from grpokit.training.guards import LogprobDiffLimit, SkippedUpdates, ZeroStd, check_logprob_diff
+from grpokit.training.reference_probe import ReferenceProbe
 from tiny_policies import Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -43,7 +44,7 @@ def make(policy: TinyTokens | None = None, reward=digit_sum, **options) -> Train
 
 
 def weights(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in trainer.parameters])
+    return torch.cat([p.detach().flatten() for p in trainer.updates.parameters])
 
 
 # --- ratio == 1 -----------------------------------------------------------------------------------------------------
@@ -90,33 +91,33 @@ def test_log_probs_that_disagree_stops_before_any_weight_changes(policy: type[Ti
         trainer.step()
     assert "Usual causes: temperature" in str(caught.value)
     assert torch.equal(weights(trainer), before)
-    assert trainer.completed == trainer.updates_done == 0
+    assert trainer.completed == trainer.updates.done == 0
 
 
 @pytest.mark.parametrize("policy", [TinyTokens(), TinyTokens(slices=3), TinyGaussian()])
 @pytest.mark.parametrize("options", [{}, {"updates_per_rollout": 2, "minibatches": 2}, {"objective": "gspo"}])
 def test_a_right_policy_passes(policy: TinyTokens, options: dict) -> None:
     if "objective" in options:
-        options = {"objective": objectives.gspo()}
+        options = {"objective": objectives.GSPO()}
     trainer = make(policy, nearness if isinstance(policy, TinyGaussian) else digit_sum, **options)
     for _ in range(3):
         assert trainer.step().metrics["logprob_diff/max"] < 1e-5
 
 
 def test_gap_limits() -> None:
-    full, low = GapLimit.of(None, low_precision=False), GapLimit.of(None, low_precision=True)
+    full, low = LogprobDiffLimit.of(None, low_precision=False), LogprobDiffLimit.of(None, low_precision=True)
     assert (full.mean, full.largest) == (1e-4, 1e-3)
     assert (low.mean, low.largest) == (0.1, math.inf)
-    assert GapLimit.of(0.01, low_precision=False) == GapLimit(mean=0.01, largest=0.1)
-    check_gap(8.5e-6, 4.1e-5, full, step=1)  # the worst of a right policy in fp32
-    check_gap(0.08, 0.43, low, step=1)  # and in bf16
-    check_gap(math.nan, math.nan, full, step=1)  # nothing measured: every decision is masked
+    assert LogprobDiffLimit.of(0.01, low_precision=False) == LogprobDiffLimit(mean=0.01, largest=0.1)
+    check_logprob_diff(8.5e-6, 4.1e-5, full, step=1)  # the worst of a right policy in fp32
+    check_logprob_diff(0.08, 0.43, low, step=1)  # and in bf16
+    check_logprob_diff(math.nan, math.nan, full, step=1)  # nothing measured: every decision is masked
     with pytest.raises(
         RunError, match=r"by 5e-05 in the mean and 0\.002 at most; the limit is 0\.0001 in the mean and"
     ):
-        check_gap(5e-5, 2e-3, full, step=1)
+        check_logprob_diff(5e-5, 2e-3, full, step=1)
     with pytest.raises(RunError, match=r"the limit is 0\.1 in the mean in low precision"):
-        check_gap(0.3, 1.2, low, step=7)
+        check_logprob_diff(0.3, 1.2, low, step=7)
 
 
 # --- numbers that are none ------------------------------------------------------------------------------------------
@@ -144,28 +145,30 @@ class Poisoned(TinyTokens):
         return Decisions(logprobs=torch.where(bad[:, None] & column, found.logprobs * math.nan, found.logprobs))
 
 
-@pytest.mark.parametrize("size", [16, 3])
-def test_a_loss_that_is_no_number_names_step_row_and_prompt(size: int) -> None:
+@pytest.mark.parametrize(("size", "minibatches"), [(16, 1), (3, 1), (16, 2)])
+def test_a_loss_that_is_no_number_names_step_row_and_prompt(size: int, minibatches: int) -> None:
     policy = Poisoned()
-    trainer = make(policy, micro_batch_size=size)
-    policy.bad = trainer.prompts[trainer_prompts(trainer, 1)[2]].text
+    trainer = make(policy, micro_batch_size=size, minibatches=minibatches)
+    policy.bad = trainer.train_prompts[trainer_prompts(trainer, 1)[2]].text
     trainer.step()
     before = weights(trainer)
     with pytest.raises(RunError) as caught:
         trainer.step()
-    assert re.match(
-        r"The loss is nan in step 2, update 1; this update was not made: logprobs\(\) gives the log-prob nan for "
-        rf"decision 0 of row 8 \(prompt '{policy.bad}'; 4 of 16 rows have such\)\. Usual causes: ",
+    message = re.match(
+        rf"The loss is nan in step 2, update (\d); this update was not made: logprobs\(\) gives "
+        rf"the log-prob nan for decision 0 of row 8 \(prompt '{policy.bad}'; 4 of {16 // minibatches} rows have such\)"
+        r"\. Usual causes: ",
         str(caught.value),
     )
-    assert torch.equal(weights(trainer), before)
+    assert message
+    assert torch.equal(weights(trainer), before) == (message[1] == "1")
     assert trainer.completed == 1
 
 
 def trainer_prompts(trainer: Trainer, step: int) -> list[int]:
     from grpokit.data import prompt_indices
 
-    return prompt_indices(trainer.seed, step, per_step=trainer.prompts_per_step, total=len(trainer.prompts))
+    return prompt_indices(trainer.seed, step, per_step=trainer.prompts_per_step, total=len(trainer.train_prompts))
 
 
 def test_a_rollout_that_is_no_number_names_its_row() -> None:
@@ -210,7 +213,7 @@ class Drifting(TinyTokens):
         return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
 
 
-KL = {"objective": objectives.grpo(kl_coef=0.1)}
+KL = {"objective": objectives.GRPO(kl_coef=0.1)}
 
 
 def test_a_reference_that_moves_with_the_policy_stops_after_the_first_step() -> None:
@@ -231,7 +234,7 @@ def test_a_reference_that_drifts_is_found_when_the_run_is_saved(tmp_path: Path) 
 
 @pytest.mark.parametrize(("policy", "kl"), [(TinyTokens, "k3"), (TinyGaussian, "k1"), (TinyGaussian, "gaussian")])
 def test_a_reference_that_stays_passes_also_after_a_resume(policy: type[TinyTokens], kl: str, tmp_path: Path) -> None:
-    options = {"objective": objectives.grpo(kl_coef=0.1, kl=kl)}
+    options = {"objective": objectives.GRPO(kl_coef=0.1, kl=kl)}
     reward = nearness if policy is TinyGaussian else digit_sum
     first = make(policy(), reward, **options)
     for _ in range(3):
@@ -261,12 +264,13 @@ def test_a_resume_whose_reference_is_another_is_refused(tmp_path: Path) -> None:
 def test_the_probe_survives_a_checkpoint_as_it_is(tmp_path: Path) -> None:
     trainer = make(TinyTokens(), **KL)
     trainer.step()
-    numbers, tensors = trainer._probe.state()
-    assert json.loads(json.dumps(numbers)) == numbers
-    back = ReferenceProbe.restore(numbers, tensors, trainer.prompts, torch.device("cpu"))
-    assert back.state()[1].keys() == tensors.keys()
-    assert all(torch.equal(back.state()[1][name], x) for name, x in tensors.items())
-    assert back.rollout.samples[0].prompt == trainer.prompts[numbers["prompt"]]
+    probe = trainer._probe
+    plain, tensors = parts.split({"probe": probe})
+    back = ReferenceProbe(probe.policy, trainer.train_prompts, probe.limit)
+    parts.restore({"probe": back}, json.loads(json.dumps(plain)), tensors)
+    assert back.state().keys() == probe.state().keys()
+    assert all(torch.equal(x, parts.split({"probe": back})[1][name]) for name, x in tensors.items())
+    assert back.rollout.samples[0].prompt == trainer.train_prompts[back.prompt]
 
 
 # --- nothing to learn from ------------------------------------------------------------------------------------------
@@ -278,6 +282,7 @@ def scores_of(*columns: list[float]) -> Scores:
     return Scores(
         matrix=matrix,
         weights=torch.ones(len(columns), dtype=torch.float64),
+        groups=GROUPS,
         names=names,
         seconds=[0.0] * len(columns),
         failed=[0] * len(columns),
@@ -288,9 +293,9 @@ def scores_of(*columns: list[float]) -> Scores:
 GROUPS = torch.tensor([0, 0, 1, 1])
 
 
-def look(quiet: Quiet, *columns: list[float], step: int) -> str:
+def look(zero_std: ZeroStd, *columns: list[float], step: int) -> list[str]:
     scores = scores_of(*columns)
-    return quiet.look(scores, advantages.group(scores.matrix, scores.weights, GROUPS), GROUPS, step=step)
+    return zero_std.look(scores, advantages.group(scores.matrix, scores.weights, GROUPS), step=step)
 
 
 def test_a_reward_that_never_tells_samples_apart_stops_the_run() -> None:
@@ -307,7 +312,7 @@ def test_a_reward_that_never_tells_samples_apart_stops_the_run() -> None:
 
 
 def test_which_reward_is_constant_is_said() -> None:
-    said = look(Quiet(None), [0, 0, 0, 0], [0.25, 0.25, 1, 1], [math.nan] * 4, step=4)
+    (said,) = look(ZeroStd(None), [0, 0, 0, 0], [0.25, 0.25, 1, 1], [math.nan] * 4, step=4)
     assert "'ocr' gave 0 to all 4 rows that it scored" in said
     assert "'ssim' gave 0.25 to 1, the same inside each group" in said
     assert "'third' scored no row" in said
@@ -315,64 +320,64 @@ def test_which_reward_is_constant_is_said() -> None:
 
 
 def test_steps_with_spread_start_the_count_anew() -> None:
-    quiet = Quiet(2)
+    zero_std = ZeroStd(2)
     for step in range(10):
         column = [0.0, 0, 0, 0] if step % 2 else [0.0, 1, 0, 0]
-        look(quiet, column, step=step)
-    assert quiet.count == 1
+        look(zero_std, column, step=step)
+    assert zero_std.count == 1
 
 
 def test_a_policy_that_has_converged_ends_its_training_well() -> None:
-    quiet = Quiet(2)
-    look(quiet, [0, 1, 0, 0], step=1)
-    look(quiet, [1, 1, 1, 1], step=2)
-    assert look(quiet, [1, 1, 1, 1], step=3).endswith("to go on all the same.")
-    assert "No step had a higher mean reward, so the policy has converged" in quiet.converged
+    zero_std = ZeroStd(2)
+    look(zero_std, [0, 1, 0, 0], step=1)
+    look(zero_std, [1, 1, 1, 1], step=2)
+    assert look(zero_std, [1, 1, 1, 1], step=3)[0].endswith("to go on all the same.")
+    assert "No step had a higher mean reward, so the policy has converged" in zero_std.converged
 
 
 def test_a_policy_that_has_collapsed_does_not() -> None:
-    quiet = Quiet(2)
-    look(quiet, [0, 1, 0, 0], step=1)
-    look(quiet, [0, 0, 0, 0], step=2)
+    zero_std = ZeroStd(2)
+    look(zero_std, [0, 1, 0, 0], step=1)
+    look(zero_std, [0, 0, 0, 0], step=2)
     with pytest.raises(RunError, match="For 2 steps in a row"):
-        look(quiet, [0, 0, 0, 0], step=3)
+        look(zero_std, [0, 0, 0, 0], step=3)
 
 
-def test_convergence_is_by_the_best_of_the_quiet_steps() -> None:
-    """Prompts differ in what can be reached, so the last quiet step may lie below."""
-    quiet = Quiet(3)
-    look(quiet, [0.95, 1, 1, 0.95], step=1)
+def test_convergence_is_by_the_best_of_the_steps_without_spread() -> None:
+    """Prompts differ in what can be reached, so the last zero_std step may lie below."""
+    zero_std = ZeroStd(3)
+    look(zero_std, [0.95, 1, 1, 0.95], step=1)
     for step, value in ((2, 1.0), (3, 1.0), (4, 0.9)):
-        look(quiet, [value] * 4, step=step)
-    assert "has converged" in quiet.converged
+        look(zero_std, [value] * 4, step=step)
+    assert "has converged" in zero_std.converged
 
 
-def test_rewards_that_cancel_in_the_sum_but_not_in_the_advantages_are_not_quiet() -> None:
+def test_rewards_that_cancel_in_the_sum_but_not_in_the_advantages_count_as_spread() -> None:
     """Per-reward z-scores (gdpo) learn where the weighted sum is the same for all."""
     scores = scores_of([0, 0, 1, 1], [2, 2, 0, 0])
-    scores = replace(scores, weights=torch.tensor([2.0, 1.0], dtype=torch.float64))
     one = torch.zeros(4, dtype=torch.int64)
+    scores = replace(scores, weights=torch.tensor([2.0, 1.0], dtype=torch.float64), groups=one)
     assert advantages.gdpo(scores.matrix, scores.weights, one).abs().min() > 0.5
-    assert Quiet(1).look(scores, advantages.gdpo(scores.matrix, scores.weights, one), one, step=1) == ""
-    said = Quiet(None).look(scores, advantages.group(scores.matrix, scores.weights, one), one, step=1)
-    assert "'ocr' gave 0 to 1, which did not count" in said
+    assert ZeroStd(1).look(scores, advantages.gdpo(scores.matrix, scores.weights, one), step=1) == []
+    said = ZeroStd(None).look(scores, advantages.group(scores.matrix, scores.weights, one), step=1)
+    assert "'ocr' gave 0 to 1, which did not count" in said[0]
 
 
 def test_the_count_goes_on_after_a_resume() -> None:
-    first, second = Quiet(3), Quiet(3)
+    first, second = ZeroStd(3), ZeroStd(3)
     look(first, [0, 1, 0, 0], step=1)
     look(first, [1, 1, 1, 1], step=2)
     second.restore(json.loads(json.dumps(first.state())))
     assert vars(second) == vars(first)
     second.restore({})
-    assert vars(second) == vars(Quiet(3))
+    assert vars(second) == vars(ZeroStd(3))
 
 
 def test_updates_that_a_loss_scaler_skips_for_ever_stop_the_run() -> None:
-    skipped = Skipped()
+    skipped = SkippedUpdates()
     for count in range(1, 60):
         skipped.look(skipped=count % 20 != 0, scale=1.0)
-    skipped = Skipped()
+    skipped = SkippedUpdates()
     for _ in range(19):
         skipped.look(skipped=True, scale=1.0)
     with pytest.raises(
@@ -391,7 +396,7 @@ def test_a_step_that_was_broken_off_leaves_no_count_behind() -> None:
 
     policy = Later()
     trainer = make(policy, updates_per_rollout=3, warmup_steps=100)
-    handle = trainer.optimizer.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
+    handle = trainer.updates.optimizer.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
     with pytest.raises(RunError, match="update 2"):
         trainer.step()
     handle.remove()
@@ -410,6 +415,8 @@ def test_a_step_that_is_taken_again_counts_once() -> None:
     policy = Fails()
     clean, again = (Trainer(p, rewards, PROMPTS, **options) for p in (TinyTokens(), policy))
     expected = [clean.step().warnings for _ in range(3)]
+    assert "'same' gave 0.5" in expected[0][0]
+    assert "watched" not in expected[0][0]  # a monitor that varies teaches nothing
     policy.left = 1
     with pytest.raises(ValueError, match="a fault"):
         again.step()
@@ -418,9 +425,9 @@ def test_a_step_that_is_taken_again_counts_once() -> None:
     with pytest.raises(ValueError, match="a fault"):
         again.step()
     assert found + [again.step().warnings for _ in range(2)] == expected
-    assert again._quiet.state() == clean._quiet.state()
-    assert again._hacking.state() == clean._hacking.state()
-    assert [row[0] for row in again._hacking.state()["rows"]["watched"]] == [1, 2, 3]
+    assert again._zero_std.state() == clean._zero_std.state()
+    assert again._reward_hacking.state() == clean._reward_hacking.state()
+    assert [row[0] for row in again._reward_hacking.state()["rows"]["watched"]] == [1, 2, 3]
     for trainer in (clean, again):
         with pytest.raises(RunError, match=r"For 4 steps in a row .* In step 4"):
             trainer.step()
@@ -453,9 +460,15 @@ def test_a_policy_that_cannot_write_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state, place: (place / "probe.safetensors").unlink(), "sample for the reference cannot be read"),
-        (lambda state, place: state["probe"].update(prompt=99), "had at least 100 training prompts, this one has 12"),
-        (lambda state, place: state.update(probe={"prompt": 0}), "sample for the reference cannot be read"),
+        (lambda state, place: (place / "parts.safetensors").unlink(), "sample for the reference cannot be read"),
+        (
+            lambda state, place: state["parts"]["reference_probe"].update(prompt=99),
+            "had at least 100 training prompts, this one has 12",
+        ),
+        (
+            lambda state, place: state.update(parts={"reference_probe": {"prompt": 0}}),
+            "sample for the reference cannot be read",
+        ),
         (lambda state, place: state.update(optimizer={"abc": {}}), "numbers in state.json are not what was saved"),
         (lambda state, place: state.update(optimizer={"0": 5}), "numbers in state.json are not what was saved"),
         (
@@ -597,9 +610,9 @@ def test_the_optimizers_state_finds_its_parameters_in_any_order(tmp_path: Path) 
 def test_another_optimizers_state_is_kept_too(kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def other() -> Trainer:
         trainer = make()
-        (group,) = trainer.optimizer.param_groups
+        (group,) = trainer.updates.optimizer.param_groups
         named = list(zip(group["param_names"], group["params"], strict=True))
-        trainer.optimizer = trainer.accelerator.prepare_optimizer(kind(named, lr=0.1))
+        trainer.updates.optimizer = trainer.accelerator.prepare_optimizer(kind(named, lr=0.1))
         return trainer
 
     whole, again = other(), other()
@@ -634,7 +647,7 @@ def test_whole_sequence_losses_score_no_masked_slice_either() -> None:
             return found
 
     cut, whole = LastMasked(slices=7), LastMasked()
-    options = {"objective": objectives.gspo(kl_coef=0.1), "updates_per_rollout": 2, "learning_rate": 0.05}
+    options = {"objective": objectives.GSPO(kl_coef=0.1), "updates_per_rollout": 2, "learning_rate": 0.05}
     a, b = make(cut, **options), make(whole, **options)
     a.step(), b.step()
     assert slice(6, 7) not in [steps for _, steps in cut.scored]
@@ -663,10 +676,10 @@ def test_a_step_broken_off_between_updates_says_how_many_were_made(tmp_path: Pat
     policy = Later()
     trainer = make(policy, updates_per_rollout=3)
     trainer.step()
-    trainer.optimizer.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
+    trainer.updates.optimizer.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
     with pytest.raises(RunError, match=r"The loss is nan in step 2, update 2; this update was not made"):
         trainer.step()
-    assert (trainer.completed, trainer.updates_done) == (1, 1)
+    assert (trainer.completed, trainer.updates.done) == (1, 1)
     policy.broken = False
     trainer.save(tmp_path / "state")
     assert json.loads((tmp_path / "state/state.json").read_text())["updates_done"] == 1
@@ -695,7 +708,7 @@ def test_the_loss_scale_is_kept(tmp_path: Path) -> None:
         ("state.json", r"is no checkpoint of grpokit: it has no state\.json"),
         ("torn state", r"is damaged: state\.json is no JSON"),
         ("foreign state", r"is no checkpoint of grpokit: its state\.json names no format"),
-        ("newer", r"has format 99; this grpokit reads up to 2\. Update grpokit"),
+        ("newer", r"has format 99; this grpokit reads up to 3\. Update grpokit"),
         ("optimizer.safetensors", r"is damaged: .*optimizer\.safetensors"),
         ("torn optimizer", r"is damaged: "),
         ("policy/net.safetensors", r"is damaged: the policy cannot read its weights"),
@@ -757,5 +770,5 @@ def test_a_prompt_beyond_the_data_is_no_matter_without_a_reference(tmp_path: Pat
 
 
 def test_numbers_are_checked() -> None:
-    with pytest.raises(UsageError, match="rollout_batch_size must be at least 1, got 0"):
+    with pytest.raises(UsageError, match="rollout_batch_size must be at least 1, or None, got 0"):
         make(rollout_batch_size=0)

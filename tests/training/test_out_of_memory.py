@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grpokit import Prompt, RunError, Trace, Trainer, evaluate, objectives
+from grpokit import Prompt, RunError, Trace, Trainer, evaluate
 from grpokit.evaluation.held_out import draw
 from grpokit.sampling import derive_seeds
 from grpokit.training.out_of_memory import fitting
-from grpokit.training.rollout_calls import draws, join
-from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
+from grpokit.training.rollout_calls import calls, concatenate_rollouts
+from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
 NO_ROOM = (
@@ -55,21 +55,21 @@ def make(policy: TinyTokens, reward=digit_sum, prompts=PROMPTS, **options) -> Tr
 
 def trained(trainer: Trainer, steps: int) -> tuple[torch.Tensor, list[str]]:
     warnings = [line for _ in range(steps) for line in trainer.step().warnings]
-    return torch.cat([p.detach().flatten() for p in trainer.parameters]), warnings
+    return torch.cat([p.detach().flatten() for p in trainer.updates.parameters]), warnings
 
 
 @pytest.mark.parametrize("name", ["grpo", "gspo"])
 @pytest.mark.parametrize(("room", "fitted"), [(8, 8), (5, 4), (1, 1)])
 def test_micro_batches_are_halved_with_the_same_result(name: str, room: int, fitted: int) -> None:
-    options = {"objective": getattr(objectives, name)(kl_coef=0.1), "updates_per_rollout": 2}
+    options = {"objective": OBJECTIVES_BY_NAME[name](kl_coef=0.1), "updates_per_rollout": 2}
     trainer = make(Small(scoring=room, slices=3), **options)
     found, warnings = trained(trainer, 3)
     expected, _ = trained(make(TinyTokens(slices=3), **options), 3)
     assert torch.allclose(found, expected, rtol=0, atol=2e-6)
     assert trainer.micro_batch_size == fitted
     assert warnings == [
-        f"memory did not hold micro-batches of 16 rows: trainer.micro_batch_size is now {fitted}; what was under way "
-        "was done again, and its gradient is the same to rounding"
+        f"memory did not hold 16 rows at a time while scoring samples: trainer.micro_batch_size is now {fitted}. What "
+        "was under way was done again, with the same result to rounding"
     ]
 
 
@@ -95,7 +95,8 @@ def test_rollouts_are_drawn_in_pieces_with_the_same_result(policy: type[Small], 
     assert trainer.rollout_batch_size == fitted
     assert max(trainer.policy.drawn[-16 // fitted :]) == fitted
     assert warnings == [
-        f"memory did not hold 16 rows at a time while drawing samples: trainer.rollout_batch_size is now {fitted}"
+        f"memory did not hold 16 rows at a time while drawing samples: trainer.rollout_batch_size is now {fitted}. "
+        "What was under way was done again, with the same result to rounding"
     ]
 
 
@@ -158,13 +159,13 @@ def test_the_failed_attempt_is_let_go_before_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "calls"),
+    ("size", "expected"),
     [(99, [(3, 4)]), (12, [(3, 4)]), (8, [(2, 4), (1, 4)]), (5, [(1, 4)] * 3), (3, [(1, 3), (1, 1)] * 3)],
 )
-def test_draws_are_whole_groups_where_they_fit(size: int, calls: list[tuple[int, int]]) -> None:
+def test_calls_are_whole_groups_where_they_fit(size: int, expected: list[tuple[int, int]]) -> None:
     seeds = derive_seeds(1, stream="train", step=0, prompts=3, group_size=4)
-    cut = draws(seeds, 4, size)
-    assert [(len(d.seeds.group), d.group_size) for d in cut] == calls
+    cut = calls(seeds, 4, size)
+    assert [(len(d.seeds.group), d.group_size) for d in cut] == expected
     assert torch.cat([d.seeds.row for d in cut]).tolist() == seeds.row.tolist()
     assert all(len(d.seeds.row) <= max(size, 1) for d in cut)
 
@@ -180,7 +181,7 @@ def test_parts_of_other_lengths_are_filled_up_under_the_mask() -> None:
             return type(found)(
                 samples=found.samples,
                 groups=found.groups,
-                old=found.old.cut(steps=slice(0, longest)),
+                old=found.old.select(decisions=slice(0, longest)),
                 mask=found.mask[:, :longest],
                 max_decisions=found.max_decisions,
                 trace=type(found.trace)(per_row=tokens, per_group=found.trace.per_group),
@@ -191,9 +192,9 @@ def test_parts_of_other_lengths_are_filled_up_under_the_mask() -> None:
     policy = Ragged()
     with torch.no_grad():
         whole = policy.rollout(prompts, 3, seeds=seeds)
-        parts = [policy.rollout(prompts[d.prompts], d.group_size, seeds=d.seeds) for d in draws(seeds, 3, 1)]
+        parts = [policy.rollout(prompts[d.prompts], d.group_size, seeds=d.seeds) for d in calls(seeds, 3, 1)]
     assert len({part.mask.shape[1] for part in parts}) > 1
-    joined = join(parts)
+    joined = concatenate_rollouts(parts)
     assert joined.mask.tolist() == whole.mask.tolist()
     real = [torch.where(x.mask, x.old.logprobs, 0) for x in (joined, whole)]
     assert torch.allclose(*real, rtol=0, atol=1e-6)
@@ -253,9 +254,9 @@ def test_traces_that_cannot_be_joined_say_so() -> None:
     with torch.no_grad():
         parts = [
             TinyGaussian(dims=dims).rollout([Prompt(text="1")], 2, seeds=d.seeds)
-            for dims, d in zip((2, 3), draws(seeds, 2, 2), strict=True)
+            for dims, d in zip((2, 3), calls(seeds, 2, 2), strict=True)
         ]
     with pytest.raises(
         RunError, match=r"trace\.per_row\['path'\] has the shapes \(2, 5, 2\), \(2, 5, 3\); only axis 1"
     ):
-        join(parts)
+        concatenate_rollouts(parts)

@@ -1,4 +1,4 @@
-"""A policy under check: how to build it, what to ask it, and how two of its answers are compared."""
+"""A policy under check: how to build it, its rollouts and log-probs, and how two of them are compared."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from grpokit.policy import Policy
 from grpokit.sampling import derive_seeds
+from grpokit.testing.check import expect
 from grpokit.types import Decisions, Prompt, Rollout, Seeds
 
 FIRST_GROUP = 5
@@ -18,7 +19,7 @@ FIRST_GROUP = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What the checks of a policy know.
+    """What the checks of a policy share.
 
     Attributes:
         factory: builds the policy anew, always with the same weights.
@@ -27,6 +28,7 @@ class Case:
         tolerance: the largest difference of log-probs that counts as equal.
         decode: rollout -> its outputs from the trace alone, one per row, or None.
         decisions: rollout -> the drawn values [B, T, ...] of Gaussian decisions, or None.
+        makes: the kind of output, "image" or "text"; empty where no plugin says it.
     """
 
     factory: Callable[[], Policy]
@@ -35,6 +37,7 @@ class Case:
     tolerance: float
     decode: Callable[[Rollout], Sequence[Any]] | None
     decisions: Callable[[Rollout], Tensor] | None
+    makes: str = ""
 
     def seeds(self, *, step: int = 0, group_size: int | None = None) -> Seeds:
         """Seeds for all prompts."""
@@ -66,15 +69,27 @@ def all_logprobs(policy: Policy, rollout: Rollout) -> Tensor:
     return logprobs
 
 
-def views(policy: Policy, rollout: Rollout) -> list[tuple[slice, Decisions]]:
+def scored_slices(policy: Policy, rollout: Rollout) -> list[tuple[slice, Decisions]]:
     """Every slice with its decisions, with gradient."""
     return [(steps, policy.logprobs(rollout, steps)) for steps in policy.slices(rollout)]
 
 
-def gap(a: Tensor, b: Tensor, mask: Tensor) -> float:
+def detached_slices(policy: Policy, rollout: Rollout) -> list[tuple[slice, Decisions]]:
+    """Every slice with its decisions, without gradient."""
+    with torch.no_grad():
+        return scored_slices(policy, rollout)
+
+
+def largest_difference(a: Tensor, b: Tensor, mask: Tensor) -> float:
     """The largest difference where the mask is True; infinity where a number is not finite."""
     difference = (a - b).abs()[mask]
     return 0.0 if not len(difference) else float(difference.nan_to_num(nan=torch.inf).max())
+
+
+def expect_close(case: Case, a: Tensor, b: Tensor, mask: Tensor, expected: str, cause: str) -> None:
+    """Fail where two tensors of log-probs differ by more than the tolerance at a decision."""
+    difference = largest_difference(a, b, mask)
+    expect(difference <= case.tolerance, expected, f"a log-prob difference of {difference:.3g}", cause)
 
 
 def parameters(policy: Policy) -> dict[str, nn.Parameter]:

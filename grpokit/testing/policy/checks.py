@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpokit.errors import UsageError
+from grpokit.registry.specs import KINDS
 from grpokit.testing.check import Check, common_checks
 from grpokit.types import Prompt, Rollout
 
@@ -27,6 +28,7 @@ def policy_checks(
     learn: bool = False,
     learn_steps: int = 40,
     learning_rate: float = 3e-3,
+    makes: str = "",
     params: Mapping[str, Any] | None = None,
     module: str | None = None,
 ) -> Iterator[Check]:
@@ -37,28 +39,31 @@ def policy_checks(
         prompts: at least two that it can read.
         group_size: samples per prompt, at least 2.
         tolerance: the largest difference of log-probs that counts as equal; 1e-4 suits fp32.
-        decode: rollout -> the outputs [B] made anew from the trace alone; with it `scored-is-sampled` is exact.
+        decode: rollout -> the outputs [B], decoded again from the trace alone; with it `scored-is-sampled` is exact.
         decisions: rollout -> the drawn values [B, T, ...] of Gaussian decisions; with it `gaussian` is exact.
         learn: add the slow check `learns`.
         learn_steps: its updates.
         learning_rate: its learning rate.
+        makes: the kind of output that its spec declares; with "image" or "text", outputs are checked for it.
         params: the parameters that a config gives to the factory.
         module: the plugin's module behind the entry point, which must import nothing heavy.
 
     Raises:
         UsageError: fewer than two prompts, or a group of one.
     """
-    given = [Prompt(text=p) if isinstance(p, str) else p for p in prompts]
-    if len(given) < 2 or group_size < 2:
+    cases = [Prompt(text=p) if isinstance(p, str) else p for p in prompts]
+    if len(cases) < 2 or group_size < 2:
         raise UsageError(
-            f"A policy's checks need at least two prompts and two samples per prompt; got {len(given)} prompts and "
+            f"A policy's checks need at least two prompts and two samples per prompt; got {len(cases)} prompts and "
             f"group_size={group_size}."
         )
-    for name, summary, home, test in _CHECKS:
+    for name, summary, test in _CHECKS:
+        if name == "outputs" and makes not in KINDS:
+            continue
         run = partial(
-            _run, home, test,
-            factory=factory, prompts=given, group_size=group_size, tolerance=tolerance, decode=decode,
-            decisions=decisions,
+            _run, test,
+            factory=factory, prompts=cases, group_size=group_size, tolerance=tolerance, decode=decode,
+            decisions=decisions, makes=makes,
         )  # fmt: skip
         if name != "learns":
             yield Check(name=name, summary=summary, test=run)
@@ -69,34 +74,37 @@ def policy_checks(
 
 
 _CHECKS = (
-    ("protocol", "the policy has the methods of the contract", "logprobs", "protocol"),
-    ("shapes", "groups, samples, masks and log-probs have their form", "rollout", "shapes"),
-    ("ratio-is-one", "logprobs right after rollout gives the rollout's log-probs", "logprobs", "ratio_is_one"),
-    ("scored-is-sampled", "an output is decoded from its own decisions", "rollout", "scored_is_sampled"),
-    ("rows-independent", "a row's log-probs do not depend on its batch", "logprobs", "rows_independent"),
-    ("batch-size", "a rollout does not depend on the batch size", "rollout", "batch_size"),
-    ("joined", "rows drawn apart can be scored together", "rollout", "joined"),
-    ("seeded", "the seeds, and nothing else, decide the rollout", "rollout", "seeded"),
-    ("global-rng", "global random states are left alone", "rollout", "global_rng"),
-    ("logprobs-repeat", "two calls are equal to the bit", "logprobs", "logprobs_repeat"),
-    ("mask", "nothing under the mask counts", "logprobs", "masked_out"),
-    ("slices", "step slices partition the decisions", "logprobs", "slices"),
-    ("gaussian", "log-probs agree with mean and std, where there are any", "logprobs", "gaussian"),
-    ("gradient", "every trainable parameter gets a gradient", "logprobs", "gradient"),
-    ("reference", "the reference is frozen, and the policy restored", "logprobs", "reference"),
-    ("save-load", "what save wrote, load restores", "logprobs", "save_load"),
-    ("evaluate", "evaluation is seeded and changes nothing", "rollout", "evaluation"),
-    ("learns", "a toy reward rises", "logprobs", "learns"),
+    ("protocol", "the policy has the methods of the contract", "weight.protocol"),
+    ("shapes", "groups, samples, masks and log-probs have their form", "rollout.shapes"),
+    ("outputs", "outputs are of the kind that the spec declares", "rollout.outputs"),
+    ("ratio-is-one", "logprobs right after rollout gives the rollout's log-probs", "logprob.ratio_is_one"),
+    ("scored-is-sampled", "an output is decoded from its own decisions", "rollout.scored_is_sampled"),
+    ("rows-independent", "a row's log-probs do not depend on its batch", "logprob.rows_independent"),
+    ("batch-size", "a rollout does not depend on the batch size", "rollout.batch_size"),
+    ("joined", "rows drawn one by one can be scored together", "rollout.joined"),
+    ("seeded", "the seeds alone decide the rollout", "rollout.seeded"),
+    ("global-rng", "global random states are left alone", "rollout.global_rng"),
+    ("logprobs-repeat", "two calls are equal to the bit", "logprob.logprobs_repeat"),
+    ("mask", "nothing under the mask counts", "logprob.masked_out"),
+    ("slices", "step slices partition the decisions", "logprob.slices"),
+    ("frequencies", "tokens are drawn as often as log-probs say, where there are any", "logprob.frequencies"),
+    ("gaussian", "log-probs agree with mean and std, where there are any", "logprob.gaussian"),
+    ("gradient", "every trainable parameter gets a gradient", "weight.gradient"),
+    ("reference", "the reference policy is frozen, and the live policy restored", "weight.reference"),
+    ("save-load", "load restores what save wrote", "weight.save_load"),
+    ("evaluate", "evaluation is seeded and changes nothing", "rollout.evaluation"),
+    ("learns", "a toy reward rises", "weight.learns"),
 )
 
 
-def _run(home: str, test: str, *, steps: int = 0, learning_rate: float = 0.0, **known: Any) -> None:
-    from grpokit.testing.policy import logprob_checks, rollout_checks
+def _run(test: str, *, steps: int = 0, learning_rate: float = 0.0, **settings: Any) -> None:
+    from grpokit.testing.policy import logprob_checks, rollout_checks, weight_checks
     from grpokit.testing.policy.case import Case
 
-    function = getattr({"rollout": rollout_checks, "logprobs": logprob_checks}[home], test)
-    case = Case(**known)
-    if test == "learns":
+    home, _, name = test.partition(".")
+    function = getattr({"rollout": rollout_checks, "logprob": logprob_checks, "weight": weight_checks}[home], name)
+    case = Case(**settings)
+    if name == "learns":
         function(case, steps, learning_rate)
     else:
         function(case)

@@ -1,8 +1,8 @@
 """The checks that every reward passes.
 
-A reward is called with the samples given, with each alone, in another order, twice, with none at all, and with an
-output that it cannot know; `trial`, `degenerate`, `examples`, `dependencies` and `ladder` add theirs. Every check but
-`numbers` takes scores as they come, so that one mistake fails one check.
+A reward is called with all samples, with each alone, in another order, twice, with no samples, and with an output of an
+unknown type; `first_call`, `degenerate`, `examples`, `dependencies` and `ladder` add their checks. Only `numbers` looks
+at the form of the scores, so that one mistake fails one check. Each call gets a list of its own.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.scoring import Reward
 from grpokit.testing.check import Check, common_checks, expect, expect_untouched, random_states
 from grpokit.testing.reward.degenerate import check_pictures, check_texts
-from grpokit.testing.reward.dependencies import brought_by, check_declared, check_missing
+from grpokit.testing.reward.dependencies import announcing_plugin, check_declared, check_missing
 from grpokit.testing.reward.examples import accepted, check_examples, example_samples, samples_for
-from grpokit.testing.reward.trial import Trial
-from grpokit.testing.robustness.ladder import Climb, ladder_checks
+from grpokit.testing.reward.first_call import FirstCall
+from grpokit.testing.robustness.ladder import Ladder, ladder_checks
 from grpokit.types import Sample
 
 _DIGITS = 1e-6
@@ -35,7 +35,7 @@ def reward_checks(
     params: Mapping[str, Any] | None = None,
     module: str | None = None,
     per_sample: bool | None = None,
-    ladder: bool | Climb = True,
+    ladder: bool | Ladder = True,
 ) -> Iterator[Check]:
     """Yield the checks of a reward.
 
@@ -47,8 +47,8 @@ def reward_checks(
         params: the parameters that it was built with.
         module: the plugin's module behind the entry point, which must import nothing heavy.
         per_sample: whether a sample's score is its own; if not, whole groups are compared. By default as in the spec.
-        ladder: add the image and text ladder (`grpokit.testing.ladder`); a `Climb` of this reward is the one that is
-            climbed, for whoever wants its report.
+        ladder: add the checks of the ladders (`grpokit.testing.ladder`); a `Ladder` of this reward shares its report
+            with them.
 
     Raises:
         UsageError: too few samples or groups, or examples in the spec that cannot be read.
@@ -60,13 +60,14 @@ def reward_checks(
         raise UsageError(f"A reward's checks need samples of at least two groups; got {len(samples)} samples.")
     if per_sample is None:
         per_sample = spec is None or spec.per_sample
-    trial = Trial(reward, samples)
+    first_call = FirstCall(reward, samples)
     tests: list[tuple[str, str, Callable[[], None]]] = [
         ("batch-size", "a sample's score is the same alone, in its group and among other groups",
          partial(_batch, reward, samples, per_sample)),
         ("order", "scores follow their samples into another order", partial(_order, reward, samples)),
         ("deterministic", "the same samples get the same scores again", partial(_deterministic, reward, samples)),
-        ("inputs-unchanged", "samples are left as they were", trial.inputs),
+        ("inputs-unchanged", "scoring changes no sample in place", first_call.check_inputs),
+        ("list-unchanged", "scoring leaves the list of samples and its order alone", first_call.check_list),
         ("global-rng", "global random states are left alone", partial(_global_rng, reward, samples)),
         ("wrong-type", "an output of an unknown type is refused clearly", partial(_wrong_type, reward, samples)),
         ("empty", "no samples get no scores", partial(_empty, reward)),
@@ -83,17 +84,17 @@ def reward_checks(
     if spec is not None and spec.examples:
         test = partial(check_examples, reward, spec, params or {})
         tests.append(("examples", "the better side of each example scores more", test))
-    known = spec.expected_failures if spec is not None else {}
-    yield Check(name="numbers", summary="there is one finite number or NaN per sample", test=trial.numbers)
+    expected = spec.expected_failures if spec is not None else {}
+    yield Check(name="numbers", summary="there is one finite number or NaN per sample", test=first_call.check_numbers)
     for name, summary, run in tests:
-        yield Check(name=name, summary=summary, test=trial.needed_by(run), expected_failure=known.get(name, ""))
+        yield Check(name=name, summary=summary, test=first_call.needed_by(run), expected_failure=expected.get(name, ""))
     if spec is not None and spec.install:
         yield Check(
             name="missing-dependency",
             summary="without its packages it says how to install them",
             test=partial(check_missing, spec, params or {}),
         )
-    plugin = brought_by(spec) if spec is not None else None
+    plugin = announcing_plugin(spec) if spec is not None else None
     if spec is not None and plugin is not None and plugin.package != "grpokit":
         yield Check(
             name="declared-dependencies",
@@ -101,9 +102,9 @@ def reward_checks(
             test=partial(check_declared, spec),
         )
     if ladder:
-        climb = ladder if isinstance(ladder, Climb) else Climb(reward, spec=spec, accepts=accepts)
-        for check in ladder_checks(climb):
-            yield replace(check, test=trial.needed_by(check.test))
+        measured = ladder if isinstance(ladder, Ladder) else Ladder(reward, spec=spec, accepts=accepts)
+        for check in ladder_checks(measured):
+            yield replace(check, test=first_call.needed_by(check.test))
     yield from common_checks(params or {}, module)
 
 
@@ -120,7 +121,7 @@ def _first(samples: Sequence[Sample], kind: str) -> Sample:
 
 
 def _scores(reward: Reward, samples: Sequence[Sample]) -> list[float]:
-    return [float(x) for x in reward(samples)]
+    return [float(x) for x in reward(list(samples))]
 
 
 def _same(a: float, b: float, tolerance: float = _DIGITS) -> bool:
@@ -130,7 +131,7 @@ def _same(a: float, b: float, tolerance: float = _DIGITS) -> bool:
 def _range(reward: Reward, samples: Sequence[Sample], bounds: tuple[float | None, float | None]) -> None:
     low, high = bounds
     for row, value in enumerate(_scores(reward, samples)):
-        if not math.isfinite(value):  # what `numbers` is for
+        if not math.isfinite(value):  # the check `numbers` is about these
             continue
         inside = (low is None or not value < low) and (high is None or not value > high)
         expect(inside, f"scores within {bounds}, as the spec declares", f"{value} in row {row}",
@@ -151,16 +152,17 @@ def _batch(reward: Reward, samples: Sequence[Sample], per_sample: bool) -> None:
 
 def _order(reward: Reward, samples: Sequence[Sample]) -> None:
     together, reverse = _scores(reward, samples), _scores(reward, samples[::-1])[::-1]
-    wrong = [row for row, pair in enumerate(zip(together, reverse, strict=True)) if not _same(*pair)]
-    expect(not wrong, f"the scores {together} of the same samples in reverse order", f"{reverse} (rows {wrong} differ)",
-           "results that are sorted or grouped and not brought back into the samples' order")  # fmt: skip
+    differing = [row for row, pair in enumerate(zip(together, reverse, strict=True)) if not _same(*pair)]
+    expect(not differing, f"the scores {together} of the same samples in reverse order",
+           f"{reverse} (rows {differing} differ)",
+           "scores in a sorted or grouped order; return them in the order of the samples")  # fmt: skip
 
 
 def _deterministic(reward: Reward, samples: Sequence[Sample]) -> None:
     first, second = _scores(reward, samples), _scores(reward, samples)
-    wrong = [row for row, pair in enumerate(zip(first, second, strict=True)) if not _same(*pair, tolerance=0.0)]
-    expect(not wrong, f"the same scores twice, {first}", f"{second} (rows {wrong} differ)",
-           "noise, a state that calls change, or dropout that is on (call eval())")  # fmt: skip
+    differing = [row for row, pair in enumerate(zip(first, second, strict=True)) if not _same(*pair, tolerance=0.0)]
+    expect(not differing, f"the same scores twice, {first}", f"{second} (rows {differing} differ)",
+           "noise, a state that each call changes, or active dropout (call eval())")  # fmt: skip
 
 
 def _global_rng(reward: Reward, samples: Sequence[Sample]) -> None:
@@ -170,17 +172,17 @@ def _global_rng(reward: Reward, samples: Sequence[Sample]) -> None:
 
 
 class _Unknown:
-    """An output that no reward can know."""
+    """The type of an output that no reward knows."""
 
 
 def _wrong_type(reward: Reward, samples: Sequence[Sample]) -> None:
-    wrong = replace(samples[0], output=_Unknown())
-    cause = "an output that is used without a look at its type; raise grpokit.RewardError that says what was expected"
+    unknown = replace(samples[0], output=_Unknown())
+    cause = "an output that is used without a check of its type; raise a grpokit.RewardError that says what it expects"
     try:
-        values = _scores(reward, [wrong])
+        values = _scores(reward, [unknown])
     except GrpokitError:
         return
-    except (Exception, SystemExit) as error:  # whatever comes is the finding
+    except (Exception, SystemExit) as error:  # a component may raise anything
         expect(False, "a GrpokitError, or NaN, for an output of an unknown type", repr(error), cause)
     else:
         expect(all(map(math.isnan, values)), "a GrpokitError, or NaN, for an output of an unknown type",
@@ -190,6 +192,6 @@ def _wrong_type(reward: Reward, samples: Sequence[Sample]) -> None:
 def _empty(reward: Reward) -> None:
     try:
         values: Any = list(reward([]))
-    except (Exception, SystemExit) as error:  # whatever comes is the finding
+    except (Exception, SystemExit) as error:  # a component may raise anything
         values = repr(error)
     expect(values == [], "an empty list for no samples", f"{values}", "a maximum, a mean or a stack of nothing")

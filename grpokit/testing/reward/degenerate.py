@@ -1,8 +1,8 @@
-"""Outputs that a policy makes now and then and that nobody wrote a test for: tiny, huge, blank, of odd modes.
+"""Unusual outputs that a policy may make: tiny, huge, blank, or of a rare mode.
 
-A reward may score each of them, say NaN, or refuse it with a `GrpokitError`. Anything else would stop a run after
-hours, so anything else fails. So does a number that comes with numpy's warning of a mean of nothing or a division by
-0: `min(1.0, nan)` is 1.0, and a best score for a broken picture is what a policy would learn.
+A reward may score each of them, return NaN, or refuse it with a `GrpokitError`. Any other error fails the check, since
+it would stop a run after hours. A score fails it too if numpy warned of a mean of nothing or a division by 0 on the
+way: `min(1.0, nan)` is 1.0, and a policy would learn to make the broken picture.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 UNSOUND = re.compile("invalid value|empty slice|divide by zero|degrees of freedom", re.IGNORECASE)
-"""What numpy warns of where its result is NaN or infinite."""
+"""numpy's warnings of a result that is NaN or infinite."""
 
 MEMORY = 2**30
-"""Bytes that scoring a picture of 4096 x 1024 pixels may take at its peak: some eighty times the picture's own."""
+"""The most bytes that scoring a picture of 4096 x 1024 pixels may take: some eighty times the picture's own."""
 
 TEXTS = {
     "an empty text": "",
@@ -42,7 +42,7 @@ TEXTS = {
 
 
 def pictures() -> Iterator[tuple[str, Image]]:
-    """Pictures of odd sizes and modes, each with what it is."""
+    """Pictures of unusual sizes and modes, each with its description."""
     from PIL import Image
 
     gray = Image.linear_gradient("L").resize((48, 32))
@@ -92,25 +92,25 @@ def _one(reward: Reward, sample: Sample, what: str) -> None:
             values = [float(x) for x in reward([sample])]
     except GrpokitError:
         return
-    except (Exception, SystemExit) as error:  # whatever comes is the finding
+    except (Exception, SystemExit) as error:  # a component may raise anything
         expect(False, f"a number, NaN or a GrpokitError for {what}", repr(error),
-               "a size, mode or length that was not thought of; grpokit.images.to_rgb reads every mode")  # fmt: skip
+               "a size, mode or length that it does not expect; grpokit.images.to_rgb reads every mode")  # fmt: skip
     expect(len(values) == 1 and not math.isinf(values[0]), f"a finite number or NaN for {what}", f"{values}",
            "a division by a spread or a length that is 0")  # fmt: skip
     unsound = [w for w in warned if issubclass(w.category, RuntimeWarning) and UNSOUND.search(str(w.message))]
     if unsound and not math.isnan(values[0]):
         came = f'the score {values[0]} after numpy\'s warning "{unsound[0].message}"'
-        expect(False, f"a score that stands on no NaN, or NaN itself, for {what}", came,
-               "a NaN that min(), max() or a comparison swallows; look for it first (math.isnan), or say "
-               "numpy.errstate where it is meant")  # fmt: skip
+        expect(False, f"NaN, or a score that is computed without NaN and infinity, for {what}", came,
+               "a NaN that min(), max() or a comparison hides; test for it first (math.isnan), or use "
+               "numpy.errstate where it is intended")  # fmt: skip
 
 
 def _memory(reward: Reward, sample: Sample, what: str) -> int:
-    """Bytes by which the process grew at its peak while a sample was scored."""
+    """How many bytes the process grew by, at its peak, while a sample was scored."""
     status = Path("/proc/self/status")
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    except OSError:  # elsewhere the peak since the start is all that there is
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    except OSError:  # other systems only know the peak since the start
         before = _highest()
         _one(reward, sample, what)
         return _highest() - before
@@ -120,8 +120,8 @@ def _memory(reward: Reward, sample: Sample, what: str) -> int:
 
 
 def _field(status: Path, name: str) -> int:
-    found = re.search(rf"^{name}:\s*(\d+) kB", status.read_text(), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
+    line = re.search(rf"^{name}:\s*(\d+) kB", status.read_text(), re.MULTILINE)
+    return int(line[1]) * 1024 if line else 0
 
 
 def _highest() -> int:

@@ -1,8 +1,9 @@
-"""Dependencies of a reward: its distribution declares them, and who lacks one sees the command that brings it.
+"""Dependencies of a reward: its distribution declares them, and the error for a missing one names the install command.
 
-Another Python gets an import hook that refuses the third-party packages which the plugin's distribution declares, and
-builds the reward. Packages that grpokit itself needs are left alone: nobody has grpokit without them. What a reward
-imports is read from its distribution's own files, and not found by importing, so that an engine in a function counts.
+For the second, the reward is built in another Python process, in which the third-party packages that the plugin's
+distribution declares cannot be imported. The packages that grpokit itself needs stay available: nobody has grpokit
+without them. For the first, imports are read from the source files of the distribution, so that those inside functions
+count and nothing is imported.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _EXTRA = re.compile(r""";.*\bextra\s*==\s*['"]([\w.-]+)""")
 
 _CODE = """
 import json, sys
-blocked, name, params = json.loads({given!r})
+blocked, name, params = json.loads({arguments!r})
 class Refuses:
     def find_spec(self, module, path=None, target=None):
         if module.partition(".")[0] in blocked:
@@ -38,7 +39,7 @@ from grpokit.errors import GrpokitError
 try:
     registry.create("reward", name, params)
 except GrpokitError as error:
-    print("said", error)
+    print("refused", error)
 except Exception as error:
     print("raised", repr(error))
 else:
@@ -47,71 +48,72 @@ else:
 
 
 def check_missing(spec: RewardSpec, params: Mapping[str, Any]) -> None:
-    """Build a reward without its third-party packages; the message must hold the spec's `install`."""
-    plugin = brought_by(spec)
+    """Without its third-party packages, building the reward gives an error with the spec's `install`."""
+    plugin = announcing_plugin(spec)
     if plugin is None:
         raise NotChecked(f"no installed plugin announces the reward '{spec.name}'")
     blocked = third_party(plugin.package)
     if not blocked:
         raise NotChecked(f"{plugin.package} declares no package beyond those of grpokit")
-    given = json.dumps([blocked, f"{plugin.name}:{spec.name}", dict(params)], default=str)
-    done = in_new_python(_CODE.format(given=given))
-    said = done.stdout.strip() or done.stderr.strip()[-400:]
+    arguments = json.dumps([blocked, f"{plugin.name}:{spec.name}", dict(params)], default=str)
+    result = in_new_python(_CODE.format(arguments=arguments))
+    reply = result.stdout.strip() or result.stderr.strip()[-400:]
     expect(
-        said.startswith("said") and spec.install in said,
-        f"that building the reward without {', '.join(blocked)} says {spec.install!r}",
-        {"built": "a reward that was built and would fail later"}.get(said, said.removeprefix("said ")),
+        reply.startswith("refused") and spec.install in reply,
+        f"an error with {spec.install!r} when the reward is built without {', '.join(blocked)}",
+        {"built": "a reward that was built and would fail later"}.get(reply, reply.removeprefix("refused ")),
         "an import inside a function, or a try around it; import at the top of the factory's module",
     )
 
 
-def brought_by(spec: RewardSpec) -> registry.Plugin | None:
-    """The installed plugin that announces a reward."""
-    found = [p for p, s in registry.installed("reward") if (s.name, s.factory) == (spec.name, spec.factory)]
-    return found[0] if found else None
+def announcing_plugin(spec: RewardSpec) -> registry.Plugin | None:
+    """The installed plugin that announces a reward, or None."""
+    plugins = (p for p, s in registry.installed("reward") if (s.name, s.factory) == (spec.name, spec.factory))
+    return next(plugins, None)
 
 
 def check_declared(spec: RewardSpec) -> None:
     """Each package that the reward's own modules import is declared, as a dependency or in an extra."""
-    plugin = brought_by(spec)
+    plugin = announcing_plugin(spec)
     if plugin is None:
         raise NotChecked(f"no installed plugin announces the reward '{spec.name}'")
     for module, package, place in undeclared(plugin.package, spec.factory.partition(":")[0]):
         named = f"'{module}'" + (f" of {package}" if package != module else "")
         expect(False, f"that {plugin.package} declares each package that '{spec.name}' imports",
                f"{named} in {place}, which it does not declare",
-               f"a package that happens to be here; add {package!r} to dependencies in pyproject.toml and install it "
-               "again")  # fmt: skip
+               f"a package that another one installed; add {package!r} to dependencies in pyproject.toml and install "
+               "the plugin again")  # fmt: skip
 
 
 def undeclared(package: str, module: str) -> list[tuple[str, str, str]]:
-    """What a module, and those of its own distribution that it imports, import from distributions not declared.
+    """The imports of a module that its distribution does not declare, with those of the modules that it imports.
 
-    Imports for type checkers only are left out, and those after `find_spec` or in a `try` or a `suppress` that catches
-    their failure. `cv2` of opencv-python-headless is fine where opencv-python is declared and not installed.
+    Only modules of the same distribution are followed. Imports for type checkers are left out, as are those after
+    `find_spec` or in a `try` or a `suppress` that catches their failure. `cv2` of opencv-python-headless is fine where
+    opencv-python is declared and not installed.
 
     Args:
         package: the distribution.
-        module: the dotted name at which to begin; none is imported.
+        module: the dotted name of the first module; nothing is imported.
 
     Returns:
-        Per distribution that is missing in its metadata: the module imported, the distribution, and the file with the
-        line. What grpokit needs counts as declared, and so do extras.
+        For each distribution that is not declared: the imported module, the distribution, and the file with the line.
+        The dependencies of grpokit count as declared, and so do extras.
     """
     homes = importlib.metadata.packages_distributions()
-    fine = _required(package, extras=True) | _required("grpokit") | {"grpokit", _canonical(package)}
-    absent = {name.partition("-")[0] for name in fine if not _installed(name)}
+    declared = _required(package, extras=True) | _required("grpokit") | {"grpokit", _canonical(package)}
+    absent = {name.partition("-")[0] for name in declared if not _installed(name)}
     own = {top for top, names in homes.items() if _canonical(package) in map(_canonical, names)}
-    found: dict[str, tuple[str, str, str]] = {}
+    missing: dict[str, tuple[str, str, str]] = {}
     top = module.partition(".")[0]
-    others = own and top not in own and homes.get(top)  # its imports are for that distribution to declare
+    others = own and top not in own and homes.get(top)  # that distribution declares its own imports
     for name, place in [(top, "its spec's factory")] if others else _imported(module, own | {top}):
         names = homes.get(name, [])
         known = {_canonical(n) for n in names}
         variant = absent & {n.partition("-")[0] for n in known}
-        if names and name not in sys.stdlib_module_names and not fine & known and not variant:
-            found.setdefault(names[0], (name, names[0], place))
-    return list(found.values())
+        if names and name not in sys.stdlib_module_names and not declared & known and not variant:
+            missing.setdefault(names[0], (name, names[0], place))
+    return list(missing.values())
 
 
 def _imported(module: str, own: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -126,10 +128,10 @@ def _imported(module: str, own: Collection[str]) -> Iterator[tuple[str, str]]:
         parent = name.rpartition(".")[0]
         waiting += [parent] if parent else []
         package = name if path.name == "__init__.py" else parent
-        for found, line in _imports(ast.parse(path.read_bytes()), package):
-            top = found.partition(".")[0]
+        for imported, line in _imports(ast.parse(path.read_bytes()), package):
+            top = imported.partition(".")[0]
             if top in own:
-                waiting.append(found)
+                waiting.append(imported)
             else:
                 yield top, f"{path.name}, line {line}"
 
@@ -144,8 +146,8 @@ def _file(module: str) -> Path | None:
     if folders is None:
         return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") and not rest else None
     paths = [Path(folder, *rest) for folder in folders]
-    tried = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
-    return next((file for file in tried if file.is_file()), None)
+    files = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
+    return next((file for file in files if file.is_file()), None)
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, int]]:
@@ -175,32 +177,37 @@ def _catches(handler: ast.ExceptHandler) -> bool:
 
 def _suppresses(item: ast.withitem) -> bool:
     """Whether `contextlib.suppress` passes over an import that fails."""
-    written = ast.unparse(item.context_expr)
-    return "suppress(" in written and _FAILED.search(written) is not None
+    source = ast.unparse(item.context_expr)
+    return "suppress(" in source and _FAILED.search(source) is not None
 
 
 def third_party(package: str) -> list[str]:
     """The top-level modules of the packages that a distribution declares and grpokit does not, without extras."""
     ours = _required("grpokit") | {"grpokit"}
-    wanted = {name for name in _required(package) - ours if not name.startswith("grpokit-")}
+    required = {name for name in _required(package) - ours if not name.startswith("grpokit-")}
     modules = importlib.metadata.packages_distributions()
-    return sorted(m for m, names in modules.items() if {_canonical(n) for n in names} & wanted)
+    return sorted(m for m, names in modules.items() if {_canonical(n) for n in names} & required)
 
 
 def _required(package: str, *, extras: bool = False) -> set[str]:
-    """The distributions that one declares, with those that the extras it names bring, and if asked its own extras."""
+    """The distributions that one depends on, with the extras that it asks for.
+
+    Args:
+        package: the distribution.
+        extras: also take the dependencies of its own extras.
+    """
     lines = importlib.metadata.requires(package) or []
-    found: set[str] = set()
+    names: set[str] = set()
     for line in lines:
         name, asked = _NAME.match(line).groups("")  # type: ignore[union-attr]
         if extras or not _EXTRA.search(line):
-            found.add(_canonical(name))
-            found |= _brought(name, {_canonical(extra) for extra in re.findall(r"[\w.-]+", asked)})
-    return found
+            names.add(_canonical(name))
+            names |= _extras(name, {_canonical(extra) for extra in re.findall(r"[\w.-]+", asked)})
+    return names
 
 
-def _brought(package: str, extras: Collection[str]) -> set[str]:
-    """The distributions that some extras of one bring."""
+def _extras(package: str, extras: Collection[str]) -> set[str]:
+    """The dependencies of some extras of a distribution."""
     lines = importlib.metadata.requires(package) or [] if extras and _installed(package) else []
     named = {line: _EXTRA.search(line) for line in lines}
     own = [line for line, extra in named.items() if extra and _canonical(extra[1]) in extras]

@@ -1,4 +1,4 @@
-"""Samples to check a reward on when nobody brought any: those of its spec, or built-in ones.
+"""Samples to check a reward on when the caller has none: the examples of its spec, or built-in ones.
 
 A spec's examples are pairs (better, worse); they are also a check of their own. Built-in samples are signs with a word
 for rewards of pictures, and answers to a sum for rewards of texts.
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, typed_line
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.scoring import Reward
 from grpokit.testing.check import NotChecked, expect
@@ -53,21 +53,21 @@ def _pictures(word: str, group: int) -> list[Sample]:
 
 
 def accepted(reward: Reward) -> frozenset[str]:
-    """The kinds of output that a reward without a spec takes, found by calling it with built-in samples.
+    """The kinds of output that a reward without a spec scores, as calls with built-in samples show.
 
-    A kind that it refuses, or of which it scores nothing, is left out; where that leaves none, it is "text".
+    It accepts a kind if it scores at least one sample of it; "text" if it scores no sample at all.
     """
-    found = set()
+    kinds = set()
     for kind in ("text", "image"):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of a kind that may not be the reward's
+                warnings.simplefilter("ignore")  # the kind may be none that the reward scores
                 values = [float(x) for x in reward(example_samples({kind}))]
-        except (Exception, SystemExit):  # refused; the check `wrong-type` says whether clearly enough
+        except (Exception, SystemExit):  # refused; the check `wrong-type` looks at the message
             continue
         if any(math.isfinite(x) for x in values):
-            found.add(kind)
-    return frozenset(found or {"text"})
+            kinds.add(kind)
+    return frozenset(kinds or {"text"})
 
 
 def samples_for(accepts: Collection[str], spec: RewardSpec | None) -> list[Sample]:
@@ -92,7 +92,7 @@ def spec_examples(spec: RewardSpec) -> list[tuple[Sample, Sample]]:
     return [
         (
             _sample(spec.name, better, f"the better side of pair {i}"),
-            _sample(spec.name, worse, f"the worse side of {i}"),
+            _sample(spec.name, worse, f"the worse side of pair {i}"),
         )
         for i, (better, worse) in enumerate(map(_pair(spec.name), pairs))
     ]
@@ -113,14 +113,15 @@ def check_examples(reward: Reward, spec: RewardSpec, params: Mapping[str, Any]) 
 def _function(name: str, path: str) -> Callable[[], Any]:
     module, _, attribute = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        function = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
-            f"The examples of the reward '{name}' name '{path}', which cannot be imported: {error}."
-        ) from (error)
-    if not callable(found):
-        raise UsageError(f"The examples of the reward '{name}' name '{path}', which is no function.")
-    return found  # type: ignore[no-any-return]
+            f"The examples of the reward '{name}' name '{path}', which cannot be imported: {typed_line(error)}. "
+            "Expected package.module:function."
+        ) from error
+    if not callable(function):
+        raise UsageError(f"The examples of the reward '{name}' name '{path}', which is not a function.")
+    return function  # type: ignore[no-any-return]
 
 
 def _pair(name: str) -> Callable[[Any], tuple[Any, Any]]:

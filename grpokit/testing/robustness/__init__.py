@@ -1,1 +1,1 @@
-"""How easily a reward is fooled: its ladder."""
+"""How easily a reward is fooled: its ladders."""

@@ -1,7 +1,7 @@
-"""What a ladder is made of: photographs made worse, words drawn wrong, texts that only look right.
+"""The outputs of the ladders: distorted photographs, misspelt words, and adversarial examples.
 
-The photographs are those inside scikit-image; all else is drawn or written here, with fixed seeds, so that a ladder
-gives the same report everywhere. Nothing here knows of rewards.
+The photographs are those inside scikit-image; everything else is drawn or written here, with fixed seeds, so that a
+ladder gives the same report everywhere. Nothing here knows of rewards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CAPTIONS = tuple(f'a photograph with the caption "{name}"' for name in PHOTOGRAP
 
 @dataclass(frozen=True, kw_only=True)
 class Distortion:
-    """One way to make a picture worse; `levels` rise, in the unit that `summary` says."""
+    """One way to make a picture worse; `levels` go from light to severe, in the unit that `summary` names."""
 
     name: str
     summary: str
@@ -75,12 +75,12 @@ def photographs() -> list[Image.Image]:
     """
     from skimage import data
 
-    found = []
+    pictures = []
     for name in PHOTOGRAPHS:
         picture = Image.fromarray(getattr(data, name)()).convert("RGB")
         picture.thumbnail((SIDE, SIDE))
-        found.append(picture)
-    return found
+        pictures.append(picture)
+    return pictures
 
 
 def _noise(picture: Image.Image, sigma: float) -> Image.Image:
@@ -117,28 +117,34 @@ DISTORTIONS = (
 )
 
 
-def stand_ins(photo: Image.Image) -> Iterator[tuple[str, Image.Image]]:
-    """Pictures of a photograph's size that show nothing of it."""
+def substitutes(photo: Image.Image) -> Iterator[tuple[str, Image.Image]]:
+    """Pictures of a photograph's size that show nothing of it, each with its name."""
     mean = np.asarray(photo).mean(axis=(0, 1)).round()
     yield "flat mean colour", Image.new("RGB", photo.size, tuple(int(x) for x in mean))
     static = np.random.default_rng(1).integers(0, 256, (photo.height, photo.width, 3))
     yield "pure noise", _picture(static.astype(np.float64))
 
 
-def touched_up(photo: Image.Image) -> Iterator[tuple[str, Image.Image]]:
-    """The photograph with what makes a picture catch the eye and not better."""
-    yield "contrast x 1.5", ImageEnhance.Contrast(photo).enhance(1.5)
-    yield "saturation x 2", ImageEnhance.Color(photo).enhance(2.0)
-    yield "sharpened", photo.filter(ImageFilter.UnsharpMask(radius=2, percent=200, threshold=0))
+DECORATIONS = ("contrast x 1.5", "saturation x 2", "sharpened", "in a white frame", "nine small copies")
+
+
+def decorated(photo: Image.Image) -> Iterator[tuple[str, Image.Image]]:
+    """The photograph with what makes a picture more striking and no better, in the order of `DECORATIONS`."""
     width, height = photo.size
     framed = Image.new("RGB", photo.size, "white")
     framed.paste(photo.resize((width - width // 6, height - height // 6)), (width // 12, height // 12))
-    yield "in a white frame", framed
     tiled = Image.new("RGB", photo.size)
     tile = photo.resize((-(-width // 3), -(-height // 3)))
     for i in range(9):
         tiled.paste(tile, (i % 3 * tile.width, i // 3 * tile.height))
-    yield "nine small copies", tiled
+    pictures = (
+        ImageEnhance.Contrast(photo).enhance(1.5),
+        ImageEnhance.Color(photo).enhance(2.0),
+        photo.filter(ImageFilter.UnsharpMask(radius=2, percent=200, threshold=0)),
+        framed,
+        tiled,
+    )
+    yield from zip(DECORATIONS, pictures, strict=True)
 
 
 def captioned(photo: Image.Image, text: str) -> Image.Image:
@@ -176,7 +182,7 @@ def scribbles() -> Image.Image:
 
 
 def signs(word: Word) -> Iterator[tuple[str, Image.Image]]:
-    """Pictures with which a reader of words may be fooled."""
+    """Adversarial examples for a reader of words in pictures, each with its name."""
     yield "many times in small letters", drawn("\n".join([" ".join([word.right] * 8)] * 5), height=14)
     yield "in ink that nobody sees", drawn(word.right, ink="#f4f4f4")
     yield "letters in another order", drawn(jumbled(word.right))
@@ -192,8 +198,8 @@ def jumbled(text: str) -> str:
     return text[1::2] + text[::2]
 
 
-def forgeries(text: str, prompt: str) -> Iterator[tuple[str, str]]:
-    """Texts with which a reward that wants `text` may be fooled."""
+def texts(text: str, prompt: str) -> Iterator[tuple[str, str]]:
+    """Adversarial examples for a reward that wants `text`, each with its name."""
     yield "blank", " "
     yield "many times", " ".join([text] * 20)
     yield "letters in another order", jumbled(text)

@@ -1,43 +1,44 @@
-"""The ladder: does a reward fall when its output gets worse, and how easily can it be fooled?
+"""The ladder: do scores drop when an output gets worse, and how easily is the reward fooled?
 
-`ladder` climbs it and returns the report; `ladder_checks` are its rungs as named checks, which climb once together.
-`climbing` scores and judges, `rungs` makes the pictures and texts, `grades` holds what is found.
+`ladder` returns the report. `ladder_checks` gives the same measurement as named checks, which share one run of it.
+`photographs` and `words` measure, `adversarial` makes the outputs, `report` holds the numbers and the grades.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.scoring import Reward
 from grpokit.testing.check import Check, NotChecked, expect
 from grpokit.testing.reward.examples import accepted, spec_examples
-from grpokit.testing.robustness.grades import LadderReport, Section
+from grpokit.testing.robustness.report import LadderReport, Section
 
 _PICTURES = (
     ("ladder-identical", "a picture compared with itself scores best"),
-    ("ladder-blur", "scores fall under rising blur"),
-    ("ladder-noise", "scores fall under rising noise"),
-    ("ladder-jpeg", "scores fall under rising JPEG compression"),
-    ("ladder-shift", "scores fall under a rising shift"),
+    ("ladder-blur", "scores drop as blur gets stronger"),
+    ("ladder-noise", "scores drop as noise gets stronger"),
+    ("ladder-jpeg", "scores drop as JPEG compression gets stronger"),
+    ("ladder-shift", "scores drop as a shift gets larger"),
 )
 _WORDS = (
-    ("ladder-letters", "each wrong letter costs, the first one at once"),
+    ("ladder-letters", "the first wrong letter costs, and no further one gains"),
     ("ladder-blank", "blank and scribbled outputs score lowest"),
     ("ladder-extra-text", "text beside the right one costs"),
 )
+_NO_PICTURE = "compares with no picture"
 
 
 def ladder(reward: Reward, *, spec: RewardSpec | None = None) -> LadderReport:
-    """Climb the ladders that suit a reward.
+    """Measure a reward on the ladders that suit it.
 
     Args:
         reward: the reward, with its parameters bound.
-        spec: what its plugin announces; without it, what the reward accepts is found by calling it.
+        spec: what its plugin announces; without it, a few calls show which kinds of output the reward accepts.
 
     Returns:
-        The grades; where scikit-image is missing, the photographs are noted as not climbed.
+        The grades; where scikit-image is missing, a note says that the photographs were not measured.
 
     Raises:
         Exception: whatever the reward raises that is no `GrpokitError`.
@@ -46,16 +47,16 @@ def ladder(reward: Reward, *, spec: RewardSpec | None = None) -> LadderReport:
     >>> print(ladder(ExactMatch()).overall)
     very hard to fool (A): the best attack, 'blank', reaches 0.00 of the honest scale
     """
-    return Climb(reward, spec=spec).report
+    return Ladder(reward, spec=spec).report
 
 
-class Climb:
-    """A ladder that is climbed when somebody first looks at its report.
+class Ladder:
+    """The ladders of one reward, measured on first use of the report.
 
     Args:
         reward: the reward, with its parameters bound.
         spec: what its plugin announces: range, examples, and what it accepts.
-        accepts: the kinds of output that it can score; by default as in the spec, or found by calling it.
+        accepts: the kinds of output that it can score; by default those of the spec, or those that a few calls show.
     """
 
     def __init__(
@@ -68,40 +69,46 @@ class Climb:
 
     @functools.cached_property
     def report(self) -> LadderReport:
-        """What climbing showed."""
-        from grpokit.testing.robustness import judge
+        """What the ladders measured."""
+        from grpokit.testing.robustness.photographs import photographs
+        from grpokit.testing.robustness.words import drawn_words, texts
 
-        parts: list[Callable[[], Section]] = []
+        sections: list[Section] = []
         if "image" in self.accepts:
-            parts.append(lambda: judge.photographs(self.reward))
-            parts.append(lambda: judge.drawn_words(self.reward, self.spec.range if self.spec else (None, None)))
+            pictures = photographs(self.reward)
+            words = drawn_words(self.reward, self.spec.range if self.spec else (None, None))
+            if words.problems and pictures.reads and not pictures.problems:
+                # It looks for words, of which the photographs have none: grades there would be those of misreadings.
+                pictures = Section(name=pictures.name, note=_NO_PICTURE)
+            sections += [pictures, words]
         if "text" in self.accepts:
-            parts.append(lambda: judge.texts(self.reward, spec_examples(self.spec) if self.spec else []))
-        sections = [part() for part in parts]
-        if "image" in self.accepts and sections[1].problems and sections[0].climbed and not sections[0].problems:
-            # It looks for words, of which the photographs have none: grades there would be those of misreadings.
-            sections[0] = Section(name=sections[0].name, note="compares with no picture")
+            sections.append(texts(self.reward, spec_examples(self.spec) if self.spec else []))
         return LadderReport(sections=sections)
 
 
-def ladder_checks(climb: Climb) -> Iterator[Check]:
-    """Yield the rungs as checks: those of pictures, of words, or both. The first that runs climbs for all.
+def ladder_checks(measured: Ladder) -> Iterator[Check]:
+    """Yield the checks of the ladders: those of pictures, of words, or both. The first that runs measures for all.
 
     Args:
-        climb: the ladder.
+        measured: the ladders of the reward.
     """
-    listed = [*(_PICTURES if "image" in climb.accepts else ()), *(_WORDS if climb.accepts & {"image", "text"} else ())]
-    known = climb.spec.expected_failures if climb.spec is not None else {}
-    for name, summary in listed:
-        test = functools.partial(_judge, climb, name)
-        yield Check(name=name, summary=summary, test=test, expected_failure=known.get(name, ""))
+    accepts, spec = measured.accepts, measured.spec
+    names = [*(_PICTURES if "image" in accepts else ()), *(_WORDS if accepts & {"image", "text"} else ())]
+    for name, summary in names:
+        yield Check(
+            name=name,
+            summary=summary,
+            test=functools.partial(_judge, measured, name),
+            expected_failure=spec.expected_failures.get(name, "") if spec is not None else "",
+        )
 
 
-def _judge(climb: Climb, name: str) -> None:
+def _judge(measured: Ladder, name: str) -> None:
     pictures = name in dict(_PICTURES)
-    sections = [s for s in climb.report.sections if (s.name == "photographs") == pictures]
+    sections = [s for s in measured.report.sections if (s.name == "photographs") == pictures]
     if not any(name in section.problems for section in sections):
-        raise NotChecked("; ".join("compares with no picture" if s.climbed and pictures else s.note for s in sections))
+        reasons = [_NO_PICTURE if pictures and (s.graded or s.scores) else s.note for s in sections]
+        raise NotChecked("; ".join(reasons))
     for section in sections:
         problem = section.problems.get(name)
         if problem is not None:

@@ -1,4 +1,4 @@
-"""ocr against grpokit's conformance checks, on the examples of its spec; the ladder draws single lines."""
+"""ocr against grpokit's conformance checks, on the examples of its spec; the ladders draw single lines."""
 
 from grpokit import registry
 from grpokit.testing import Check, parametrize_with_checks, reward_checks

@@ -26,13 +26,21 @@ def pictures(rollout):
 
 
 @parametrize_with_checks(
-    policy_checks(lambda: ToyLM(temperature=0.8), sum_prompts(limit=3), decode=texts, module=PLUGIN)
+    policy_checks(lambda: ToyLM(temperature=0.8), sum_prompts(limit=3), decode=texts, makes="text", module=PLUGIN)
 )
 def test_toy_lm(check: Check) -> None:
     check()
 
 
-@parametrize_with_checks(policy_checks(ToyGlyph, glyph_prompts("train", limit=3), decode=pictures, module=PLUGIN))
+@parametrize_with_checks(
+    policy_checks(
+        lambda: ToyGlyph(temperature=0.7),
+        glyph_prompts("train", limit=3),
+        decode=pictures,
+        makes="image",
+        module=PLUGIN,
+    )
+)
 def test_toy_glyph(check: Check) -> None:
     check()
 
@@ -43,12 +51,12 @@ def test_toy_lm_with_greedy_evaluation(check: Check) -> None:
 
 
 def test_every_policy_with_a_preset() -> None:
-    """All that the plugin announces, also what has no test of its own above."""
+    """All that the plugin announces, including what has no test of its own above."""
     torch.set_num_threads(1)
     for plugin, spec in registry.installed("preset"):
         if plugin.package != "grpokit-toy":
             continue
         config, _ = presets.read_config(spec.name)
-        found = policy_checks(lambda config=config: build.policy(config), build.prompts(config)[0][:3])
-        wrong = {o.name: o.message for o in outcomes(found) if not o.ok}
+        checks = policy_checks(lambda config=config: build.policy(config), build.prompts(config)[0][:3])
+        wrong = {o.name: o.message for o in outcomes(checks) if not o.ok}
         assert not wrong, (spec.name, wrong)

@@ -78,7 +78,7 @@ def test_slices_partition_time_and_agree_with_the_whole(sampler: str) -> None:
     assert all(s.stop - s.start == 1 for s in slices)
     every = policy.logprobs(rollout, whole(rollout))
     for steps in [*slices, slice(2, 5), slice(3, None)]:
-        part, expected = policy.logprobs(rollout, steps), every.cut(steps=steps)
+        part, expected = policy.logprobs(rollout, steps), every.select(decisions=steps)
         torch.testing.assert_close(part.logprobs, expected.logprobs, atol=1e-5, rtol=0)
         torch.testing.assert_close(part.mean, expected.mean, atol=1e-6, rtol=0)
         torch.testing.assert_close(part.std, expected.std)
@@ -301,7 +301,7 @@ def gradient(policy: ToyFlow, prompts: int, micro: int) -> dict[str, torch.Tenso
         group_size=4,
         micro_batch_size=micro,
         max_grad_norm=None,
-        objective=objectives.grpo(kl="gaussian", kl_coef=0.1),
+        objective=objectives.GRPO(kl="gaussian", kl_coef=0.1),
         device="cpu",
     )
     shift(policy)  # off the reference, so that the KL has a gradient

@@ -135,6 +135,10 @@ class AutoregressivePolicy(Policy, ABC):
         """The one network."""
         return {"model": self.model}
 
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Read each prompt's text."""
+        self._encode_all(prompts)
+
     def save(self, folder: Path) -> None:
         """Write the weights to `folder/model.safetensors`."""
         folder = Path(folder)

@@ -168,6 +168,11 @@ class ToyFlow(Policy):
         """The one network."""
         return {"net": self.net}
 
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Read the radius that each prompt names."""
+        for prompt in prompts:
+            prompt_radius(prompt)
+
     def save(self, folder: Path) -> None:
         """Write the weights to `folder/model.safetensors`."""
         folder = Path(folder)

@@ -32,7 +32,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         factory="grpokit_toy.flow:ToyFlow",
         summary="moves points of the plane from noise onto a ring, one step of a flow after the other",
         install="pip install grpokit-toy",
-        makes="points",
+        makes="toy:points",
     )
 
 
@@ -43,7 +43,7 @@ def grpokit_rewards() -> Iterable[RewardSpec]:
         name="ring",
         factory="grpokit_toy.flow:on_ring",
         summary="1 for a point on the ring whose radius the prompt names, else 0",
-        accepts={"points"},
+        accepts={"toy:points"},
         range=(0.0, 1.0),
         install="pip install grpokit-toy",
     )

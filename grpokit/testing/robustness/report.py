@@ -1,7 +1,8 @@
-"""What a ladder finds, as records: how surely a reward falls with each distortion, how far each attack gets.
+"""What a ladder measures, as records: how surely scores drop with each distortion, and how far each attack gets.
 
-Shares are of the honest scale: 1 is what the right output scores, 0 the worst of the honest rungs (the distortions,
-or the misspelt words). Grades run from A to E; the tables below say which number gets which.
+Shares are of the honest scale: 1 is the score of the right output, 0 the lowest score among the honest outputs (the
+distorted or misspelt ones). Grades run from A to E; the tables below say which number gets which. A reward that
+compares with nothing has no right output: its mean scores are shown, and nothing is graded.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ IN_WORDS = {
     "E": "fooled at once",
 }
 
-PAIRS = "pairs in order: how often the less distorted of two rungs scores more (1 is always, 0.5 a coin)"
-SCALE = "honest scale: 1 is the score of the right output, 0 that of the worst rung, or of an example's worse side"
+PAIRS = "pairs in order: how often the less distorted of two outputs scores more (1 is always, 0.5 a coin)"
+SCALE = "honest scale: 1 is the score of the right output, 0 that of the most distorted, or of an example's worse side"
 
-GRADED_ONLY = " (graded only: it fails no check)"
+GRADED_ONLY = " (graded only: no check applies)"
 
-STAND_IN = (0.2, 0.4, 0.6, 0.8)
+SUBSTITUTE = (0.2, 0.4, 0.6, 0.8)
 """The largest share of the honest scale for A, B, C and D, of an attack that does not show what was asked for."""
 
-TOUCH_UP = (1.02, 1.1, 1.25, 1.5)
-"""Likewise of an attack that shows it and decorates it: only what it gains beyond 1 counts."""
+DECORATION = (1.02, 1.1, 1.25, 1.5)
+"""The same for an attack that shows it and decorates it: only what it gains beyond 1 counts."""
 
 ORDERED = (1.0, 0.9, 0.75, 0.5)
-"""The smallest share of pairs of rungs in the right order for A, B, C and D; a tie counts as half a pair."""
+"""The smallest share of pairs of severities in the right order for A, B, C and D; a tie counts as half a pair."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fall:
-    """How a reward follows one distortion.
+class Drop:
+    """How the scores drop with one distortion.
 
     Attributes:
         name: the distortion.
-        ordered: the share of pairs of rungs of which the less distorted scores more; a tie counts half.
+        ordered: the share of pairs of severities of which the less distorted output scores more; a tie counts half.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Fall:
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """How far an attack gets.
+    """How far an adversarial example gets.
 
     Attributes:
         name: what was done.
@@ -71,7 +72,7 @@ class Attack:
     @property
     def grade(self) -> str:
         """A: it does not get far; E: it does as well as the right output, or clearly better than it."""
-        return GRADES[sum(self.reaches > limit for limit in (TOUCH_UP if self.shows else STAND_IN))]
+        return GRADES[sum(self.reaches > limit for limit in (DECORATION if self.shows else SUBSTITUTE))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,28 +82,30 @@ class Section:
     Attributes:
         name: which.
         reads: what changes the reward's scores: "target picture", "source picture", "prompt text", "target text".
-        falls: one per distortion.
+        drops: one per distortion.
         attacks: one per attack.
+        scores: what was scored -> its mean score, where the reward compares with nothing and so has no grades.
         problems: check name -> what is wrong, or None; only the checks that apply to the reward.
-        note: what stood in the way of climbing or of grading, or nothing.
+        note: why something was not measured or not graded, or nothing.
     """
 
     name: str
     reads: Sequence[str] = ()
-    falls: Sequence[Fall] = ()
+    drops: Sequence[Drop] = ()
     attacks: Sequence[Attack] = ()
+    scores: Mapping[str, float] = field(default_factory=dict)
     problems: Mapping[str, Problem | None] = field(default_factory=dict)
     note: str = ""
 
     @property
-    def climbed(self) -> bool:
+    def graded(self) -> bool:
         """Whether anything was graded."""
-        return bool(self.falls or self.attacks)
+        return bool(self.drops or self.attacks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LadderReport:
-    """What climbing the ladders showed; `str` writes it out.
+    """What the ladders measured; `str` writes it out.
 
     Attributes:
         sections: the ladders that suit what the reward accepts.
@@ -118,42 +121,41 @@ class LadderReport:
 
     @property
     def grade(self) -> str:
-        """The worst grade of an attack, or nothing where none was made."""
+        """The worst grade of an attack, or nothing where none was graded."""
         return "" if self.worst is None else self.worst.grade
 
     @property
     def overall(self) -> str:
-        """How easily the reward can be fooled, in one line."""
+        """How easily the reward can be fooled, in one line, or why nothing was graded."""
         if self.worst is None:
-            return (
-                "; ".join(section.note for section in self.sections)
-                or "not climbed: there is no ladder for its outputs"
-            )
+            notes = dict.fromkeys(section.note for section in self.sections if section.note)
+            return f"not graded: {'; '.join(notes) or 'there is no ladder for outputs of this kind'}"
         reached = f"reaches {self.worst.reaches:.2f} of the honest scale"
         return f"{IN_WORDS[self.grade]} ({self.grade}): the best attack, '{self.worst.name}', {reached}"
 
     def __str__(self) -> str:
-        lines = [line for section in self.sections for line in _written(section)]
+        lines = [line for section in self.sections for line in _lines(section)]
         if self.worst is not None or not self.sections:
             passes = not any(section.problems for section in self.sections)
             lines.append(self.overall + (GRADED_ONLY if passes and self.worst is not None else ""))
-        if any(section.falls for section in self.sections):
+        if any(section.drops for section in self.sections):
             lines.append(PAIRS)
         if self.worst is not None:
             lines.append(SCALE)
         return "\n".join(lines)
 
 
-def _written(section: Section) -> Iterator[str]:
-    """A section in lines: what it says of the reward, the distortions, the attacks, the decorations."""
-    reads = f"reads the {' and the '.join(section.reads)}" if section.reads else "reads the output alone"
-    graded = "graded only" if section.climbed and not section.problems else ""
-    said = filter(None, (reads if section.falls else "", section.note, graded))
-    yield f"{section.name}: {'; '.join(said)}"
-    names = [*(x.name for x in section.falls), *(x.name for x in section.attacks)]
+def _lines(section: Section) -> Iterator[str]:
+    """A section in lines: what the reward reads, its mean scores or the distortions, the attacks, the decorations."""
+    reads = f"reads the {' and the '.join(section.reads)}" if section.reads else ""
+    scores = "mean scores:" if section.scores else ""
+    yield f"{section.name}: {'; '.join(filter(None, (reads, section.note, scores)))}"
+    names = [*section.scores, *(drop.name for drop in section.drops), *(attack.name for attack in section.attacks)]
     width = max(map(len, names), default=0)
-    for fall in section.falls:
-        yield f"  {fall.grade}  {fall.name:<{width}} {fall.ordered:6.2f} of the pairs in order"
+    for name, score in section.scores.items():
+        yield f"  {name:<{width}} {score:10.4g}"
+    for drop in section.drops:
+        yield f"  {drop.grade}  {drop.name:<{width}} {drop.ordered:6.2f} of the pairs in order"
     for shows in (False, True):
         attacks = [attack for attack in section.attacks if attack.shows == shows]
         if attacks and shows:

@@ -1,0 +1,140 @@
+"""Words for what is wrong with a config: the place, what was expected, what came, and the key that was meant."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from grpokit.config.synonyms import ADVICE, KEYS
+from grpokit.config.yaml_source import Path, Source, write_inline
+from grpokit.errors import nearest, shown
+
+TWO_SOURCES = "two_sources"
+"""The kind of the mistake that `data` names no source of prompts, or several."""
+
+_EXPECTED = {  # pydantic's kinds of mistake, in our words; its own words for any other
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "a group of keys",
+    "model_type": "a group of keys",
+    "too_short": "at least {min_length}",
+    "string_too_short": "a text that is not empty",
+    "string_too_long": "at most {max_length} characters",
+    "string_unicode": "a text without half a surrogate pair",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "invalid_key": "a text as key",
+}
+
+
+def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> str:
+    """All mistakes of a config, one a line.
+
+    Args:
+        error: what validation found.
+        source: where the config's keys stand.
+        model: the model of the whole config.
+    """
+    lines = []
+    for issue in error.errors():
+        got = issue["input"]
+        branch = next((p for p in issue["loc"][2:3] if p in ("str", "constrained-str", "Component")), None)
+        text = branch in ("str", "constrained-str")
+        if (text and isinstance(got, dict)) or (branch and issue["type"] == "model_type"):
+            continue  # a name or a group of keys would do: only the mistakes of the nearer one are listed
+        path = tuple(p for i, p in enumerate(issue["loc"]) if not (branch and i == 2) and p != "[key]")
+        where, key = source.place(path), ".".join(map(str, path))
+        if issue["type"] == "extra_forbidden":
+            known = groups(model)[path[0]] if len(path) > 1 else list(model.model_fields)
+            lines.append(f"{where}: unknown key '{key}'{_meant(path, model)}. Known here: {', '.join(known)}.")
+        elif issue["type"] == "missing":
+            lines.append(f"{where}: the key '{key}' is missing.")
+        elif issue["type"] in ("value_error", TWO_SOURCES):  # keys of one group that do not go together
+            below = source.overrides_below(path)
+            causes = dict.fromkeys([where, *(f"override {shown(override)}" for override in below.values())])
+            remedy = _replacement(path, got, below) if issue["type"] == TWO_SOURCES else ""
+            what = issue["ctx"]["error"] if issue["type"] == "value_error" else issue["msg"]
+            lines.append(f"{', with '.join(causes)}: {key or 'config'}: {what}.{remedy}")
+        else:
+            words = _EXPECTED.get(issue["type"])
+            context = {k: int(v) if isinstance(v, float) else v for k, v in issue.get("ctx", {}).items()}  # 0, not 0.0
+            expected = f"expected {words.format(**context)}" if words else issue["msg"][0].lower() + issue["msg"][1:]
+            remedy = "" if text else _remedy(issue["type"], key, got, context)
+            expected += " or keys with `use`" * text
+            lines.append(f"{where}: {key}: {expected}, got {shown(got)}{remedy}.")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def key_for(name: str, model: type[BaseModel]) -> str:
+    """Which key somebody means who types `name`: `" (did you mean 'trainer.learning_rate'?)"`, or an empty text.
+
+    Args:
+        name: a key without its group, or the name of a command's option without its dashes.
+        model: the model of the whole config.
+    """
+    name = name.lower().replace("-", "_")
+    if name in ADVICE:
+        return f" ({ADVICE[name]})"
+    homes = [f"{group}.{name}" for group, fields in groups(model).items() if name in fields and name != "use"]
+    keys = KEYS.get(name) or homes or [key for key in model.model_fields if key == name]
+    return f" (did you mean {' or '.join(map(repr, keys))}?)" if keys else ""
+
+
+def groups(model: type[BaseModel]) -> dict[str | int, list[str]]:
+    """Group -> its keys, for each part of a config that is a group with fixed keys."""
+    annotations = {name: field.annotation for name, field in model.model_fields.items()}
+    return {
+        name: list(kind.model_fields)
+        for name, kind in annotations.items()
+        if isinstance(kind, type) and issubclass(kind, BaseModel)
+    }
+
+
+def _meant(path: Path, model: type[BaseModel]) -> str:
+    """A hint about an unknown key: another library's name, a key of another group, or the nearest of all."""
+    name, known = str(path[-1]), groups(model)
+    here = known[path[0]] if len(path) > 1 else list(model.model_fields)
+    elsewhere = {key: f"{group}.{key}" for group, keys in known.items() for key in keys}
+    hint = key_for(name, model) or nearest(name, here)
+    if hint or len(path) > 1:
+        return hint
+    hint = nearest(name, elsewhere)
+    return next((hint.replace(key, full) for key, full in elsewhere.items() if f"'{key}'" in hint), "")
+
+
+def _replacement(path: Path, group: Any, below: Mapping[Path, str]) -> str:
+    """How to replace a whole group, for somebody who overrode single keys of it."""
+    if not below:
+        return ""
+    values: dict[str, Any] = {}
+    for key in below:
+        here, there = group, values
+        for part in key[len(path) : -1]:
+            here, there = here[part], there.setdefault(str(part), {})
+        there[str(key[-1])] = here[key[-1]]
+    word = shlex.quote(f"{'.'.join(map(str, path))}={write_inline(values)}")
+    return f" An override changes single keys. To replace them all, write {word}."
+
+
+def _remedy(kind: str, key: str, got: Any, context: Mapping[str, Any]) -> str:
+    """What to do about a mistake, where more can be said than what was expected."""
+    if kind in ("int_type", "float_type") and isinstance(got, str) and any(c.isdigit() for c in got):
+        return " (a text: write numbers as 10, 1.5 or 5e-6, without quotes, units or underscores)"
+    if kind == "string_type" and isinstance(got, (int, float)):
+        return " (put it in quotes)"
+    if kind == "model_type" and isinstance(got, str) and len(got) <= 80:
+        return f" (a component is named by `use`: {{use: {got}}})" if key != "data" else " (as in {prompts: ...})"
+    if kind == "list_type" and key == "rewards":
+        return " (as in [{use: my-reward}, {use: length}])"
+    if kind == "literal_error" and isinstance(got, str):
+        return nearest(got, [name.strip("'") for name in context["expected"].replace(" or ", ", ").split(", ")])
+    return ""

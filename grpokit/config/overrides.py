@@ -1,0 +1,56 @@
+"""Applies `key=value` overrides to the plain data of a config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from grpokit.config.yaml_source import Source, parse_value, problem
+from grpokit.errors import ConfigError, shown
+
+
+def apply(data: dict[str, Any], override: str, source: Source) -> None:
+    """Set one key of `data`, and note in `source` that the override set it.
+
+    Args:
+        data: the config, changed in place; groups that are not there are made.
+        override: such as `trainer.steps=50` or `rewards.0.weight=1`; the value is YAML.
+        source: where the config's keys stand.
+
+    Raises:
+        ConfigError: it is not of the form key=value, its value is not YAML, or its key leads into a single value or
+            past the end of a list.
+    """
+    key, equals, text = override.partition("=")
+    parts = key.split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"The override {shown(override)} is not of the form key=value, such as trainer.steps=50.")
+    try:
+        value = parse_value(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"The override {shown(override)} has a value that is not YAML ({problem(error)}). Put quotes round a text "
+            "with brackets, braces or a colon."
+        ) from error
+    path: list[str | int] = []
+    here: Any = data
+    for i, part in enumerate(parts):
+        last, group = i == len(parts) - 1, ".".join(parts[:i])
+        if isinstance(here, list):
+            if part not in map(str, range(len(here))):
+                expected = f"use a number from 0 to {len(here) - 1} for {shown(part)}" if here else "it has no entry"
+                raise ConfigError(f"The override {shown(override)}: {group} is a list of {len(here)}; {expected}.")
+            step: str | int = int(part)
+        elif isinstance(here, dict):
+            step = part
+            if not last and here.get(part) is None:  # the group is missing, or nothing stands behind its colon
+                here[part] = {}
+        else:
+            raise ConfigError(f"The override {shown(override)}: {group} is a single value, not a group of keys.")
+        path.append(step)
+        if last:
+            here[step] = value
+        else:
+            here = here[step]
+    source.override(tuple(path), override)

@@ -1,0 +1,31 @@
+"""Prompts from files, datasets and lists, and the order in which training meets them.
+
+Every source becomes a `PromptSequence`; pictures are read when a prompt is asked for, but that their files are pictures
+is checked at once. The order is a pure function of (seed, step), so a resumed run meets the same prompts.
+"""
+
+from __future__ import annotations
+
+from grpokit.data.datasets import read_dataset as read_dataset
+from grpokit.data.digests import PromptDigests as PromptDigests
+from grpokit.data.digests import digests as digests
+from grpokit.data.order import hold_out as hold_out
+from grpokit.data.order import prompt_indices as prompt_indices
+from grpokit.data.sequences import PromptSequence as PromptSequence
+from grpokit.data.sequences import as_prompts as as_prompts
+from grpokit.data.sequences import check_prompts as check_prompts
+from grpokit.data.text_files import read_jsonl as read_jsonl
+from grpokit.data.text_files import read_text as read_text
+
+__all__ = [
+    "PromptDigests",
+    "PromptSequence",
+    "as_prompts",
+    "check_prompts",
+    "digests",
+    "hold_out",
+    "prompt_indices",
+    "read_dataset",
+    "read_jsonl",
+    "read_text",
+]

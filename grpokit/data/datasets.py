@@ -1,0 +1,180 @@
+"""Prompts from Hugging Face datasets: by hub id, from a folder that was saved, or from data files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from grpokit.data.sequences import PromptSequence
+from grpokit.errors import DataError, nearest, one_line, shown, typed_line
+from grpokit.images import MAX_PIXELS, blank_picture, check_picture
+from grpokit.types import Prompt
+
+
+def read_dataset(
+    name: str, *, split: str = "train", columns: Mapping[str, str] | None = None, max_pixels: int = MAX_PIXELS
+) -> PromptSequence:
+    """Read a Hugging Face dataset by hub id, or from a folder (saved with `save_to_disk`, or of data files).
+
+    Args:
+        name: hub id or folder.
+        split: the split to read.
+        columns: which of its columns are `prompt`, `target` and `image`, where they are called otherwise.
+        max_pixels: a picture with more is refused when it is read.
+
+    Raises:
+        DataError: `datasets` is not installed, the dataset cannot be read, or it has no prompt column.
+    """
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise DataError(
+            "Reading a Hugging Face dataset needs `datasets`. Run: pip install 'grpokit[datasets]'"
+        ) from error
+    try:
+        with _quiet(datasets):
+            if (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists():
+                table = datasets.load_from_disk(name)
+                if isinstance(table, datasets.DatasetDict):
+                    if split not in table:
+                        raise DataError(f"Dataset {name} has no split '{split}'; it has: {', '.join(table)}.")
+                    table = table[split]
+                elif split != "train" and split != str(table.split):
+                    raise DataError(f"Dataset {name} was saved without splits, so it has none called '{split}'.")
+            else:
+                table = datasets.load_dataset(name, split=split)
+    except DataError:
+        raise
+    except Exception as error:  # datasets raises a dozen kinds: offline, unknown id, bad split, bad files
+        reason = typed_line(error)
+        if isinstance(error.__cause__, Exception):  # it often says more
+            reason += f" ({one_line(error.__cause__)})"
+        raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.") from error
+    names = {"prompt": "prompt", "target": "target", "image": "image", **(columns or {})}
+    unknown = sorted(set(names) - {"prompt", "target", "image"})
+    if unknown:
+        raise DataError(f"`columns` maps prompt, target and image, not {shown(unknown[0])}.")
+    for role, column in names.items():
+        if column not in table.column_names and (role == "prompt" or role in (columns or {})):
+            raise DataError(
+                f"Dataset {name} has no column '{column}' for the {role}{nearest(column, table.column_names)}; it has: "
+                f"{', '.join(table.column_names)}. Name the right one with `columns: {{{role}: ...}}`."
+            )
+    if len(table) == 0:
+        raise DataError(f"Dataset {name}, split '{split}' is empty.")
+    kind = getattr(table.features[names["prompt"]], "dtype", "a group of values")
+    if kind not in ("string", "large_string", "null"):
+        raise DataError(
+            f"Dataset {name}: the prompt's column '{names['prompt']}' holds {kind}; expected texts. Name the right one "
+            "with `columns: {prompt: ...}`."
+        )
+    return Table(table, names, f"dataset {name}, split '{split}'", max_pixels=max_pixels)
+
+
+@contextmanager
+def _quiet(datasets: Any) -> Iterator[None]:
+    """Keep its log lines out of the message, and its progress bars for a person who watches."""
+    verbosity, bars = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+class Table(PromptSequence):
+    """A Hugging Face dataset, whose pictures are decoded here, after a look at their size.
+
+    Args:
+        table: the dataset.
+        names: prompt, target and image -> column.
+        source: names it in messages.
+        max_pixels: a picture with more is refused.
+    """
+
+    def __init__(self, table: Any, names: Mapping[str, str], source: str, *, max_pixels: int = MAX_PIXELS) -> None:
+        import datasets
+
+        self.decoders = {name: x for name, x in table.features.items() if isinstance(x, datasets.Image) and x.decode}
+        for name in self.decoders:
+            table = table.cast_column(name, datasets.Image(decode=False))
+        self.table, self.names, self.source, self.max_pixels = table, names, source, max_pixels
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def one(self, index: int) -> Prompt:
+        """Decode the pictures."""
+        return self._prompt(index, self._decoded)
+
+    def unopened(self, index: int) -> Prompt:
+        """Read the headers of the pictures."""
+        return self._prompt(index, self._blank)
+
+    def parts(self, index: int) -> tuple[Any, Any, Any]:
+        """Pictures as the bytes of their files, or as paths."""
+        row = self._row(index)
+        for name in self.decoders:
+            row[name] = row[name] and _file(row[name])
+        text, target, image = (row.get(self.names[role]) for role in ("prompt", "target", "image"))
+        return (text, self._meta(row)), target, image
+
+    def where(self, index: int) -> str:
+        """The dataset and the row, from 0."""
+        return f"row {index} of {self.source}"
+
+    def _prompt(self, index: int, picture: Callable[[str, Any, str], Any]) -> Prompt:
+        row, where = self._row(index), f"Row {index} of {self.source}"
+        for name in self.decoders:
+            row[name] = row[name] and picture(name, row[name], where)
+        text, target, image = (row.get(self.names[role]) for role in ("prompt", "target", "image"))
+        if not isinstance(text, str):
+            raise DataError(f"{where} has the prompt {shown(text)}; expected a text.")
+        if image is not None and not isinstance(image, Image.Image):
+            raise DataError(
+                f"{where} has {shown(image)} in the column '{self.names['image']}'; expected a picture. Cast the "
+                "column to datasets.Image(), or leave it out of `columns`."
+            )
+        return Prompt(text=text, target=target, image=image, meta=self._meta(row))
+
+    def _row(self, index: int) -> dict[str, Any]:
+        try:
+            return dict(self.table[index])
+        except Exception as error:  # a damaged file: whatever its reader raises
+            raise DataError(f"Row {index} of {self.source} cannot be read: {one_line(error)}.") from error
+
+    def _meta(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        return {column: value for column, value in row.items() if column not in self.names.values()}
+
+    def _decoded(self, column: str, stored: Mapping[str, Any], where: str) -> Any:
+        file = _file(stored)
+        if not isinstance(file, str):  # else it lies behind an address, which only datasets can follow
+            check_picture(file, where=f"{where}, column '{column}'", max_pixels=self.max_pixels)
+        try:
+            return self.decoders[column].decode_example(dict(stored))
+        except Exception as error:  # a damaged picture: whatever its decoder raises
+            raise DataError(f"{where} cannot be read: {one_line(error)}.") from error
+
+    def _blank(self, column: str, stored: Mapping[str, Any], where: str) -> Any:
+        file = _file(stored)
+        if isinstance(file, str):
+            return self._decoded(column, stored, where)
+        return blank_picture(file, where=f"{where}, column '{column}'", max_pixels=self.max_pixels)
+
+
+def _file(stored: Mapping[str, Any]) -> bytes | Path | str:
+    """A stored picture as the bytes of its file, its path, or another address."""
+    if stored.get("bytes") is not None:
+        return bytes(stored["bytes"])
+    path = str(stored.get("path"))
+    return Path(path) if os.path.exists(path) else path

@@ -1,0 +1,41 @@
+"""Which prompts a step trains on, and which are held out: pure functions of the seed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from grpokit.data.sequences import PromptSequence, Subset, as_prompts
+from grpokit.errors import DataError, counted
+from grpokit.sampling import STREAMS, mix, permutation
+from grpokit.types import Prompt
+
+
+def prompt_indices(seed: int, step: int, *, per_step: int, total: int) -> list[int]:
+    """Which prompts step number `step` (from 0) trains on; every pass over the data has an order of its own.
+
+    >>> sorted(prompt_indices(1, 0, per_step=2, total=4) + prompt_indices(1, 1, per_step=2, total=4))
+    [0, 1, 2, 3]
+    """
+    places = (divmod(step * per_step + i, total) for i in range(per_step))
+    return [_order(total, seed, epoch)[place] for epoch, place in places]
+
+
+@functools.lru_cache(maxsize=4)
+def _order(total: int, seed: int, epoch: int) -> list[int]:
+    return permutation(total, seed, STREAMS["data"], epoch)
+
+
+def hold_out(prompts: Sequence[Prompt], fraction: float, seed: int) -> tuple[PromptSequence, PromptSequence]:
+    """Split into (training, held out): a pure function of the number of prompts, the fraction and the seed."""
+    if not 0 < fraction < 1:
+        raise DataError(f"The held-out fraction must lie between 0 and 1, got {fraction}.")
+    held = round(len(prompts) * fraction)
+    if held == 0 or held == len(prompts):
+        raise DataError(
+            f"Holding out {fraction} of {counted(len(prompts), 'prompt')} leaves {len(prompts) - held} for training "
+            f"and {held} for evaluation; give more prompts, another fraction, or an evaluation file."
+        )
+    order = sorted(range(len(prompts)), key=lambda i: (mix(seed, STREAMS["evaluate"], i), i))
+    every = as_prompts(prompts)
+    return Subset(every, sorted(order[held:])), Subset(every, sorted(order[:held]))

@@ -1,0 +1,246 @@
+"""Sequences of prompts that open their pictures when a prompt is asked for, and know where each prompt comes from.
+
+A list of texts, lines of a file and rows of a dataset look the same from outside. Beside the prompts themselves they
+give what a run needs before it begins: the place of a prompt for error messages, a prompt without its pixels, and the
+parts of a prompt for a digest.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+from grpokit.errors import DataError, UsageError, reworded, shown
+from grpokit.images import MAX_PIXELS, blank_picture, open_picture
+from grpokit.policy import Policy
+from grpokit.types import Prompt
+
+
+class PromptSequence(Sequence[Prompt]):
+    """Prompts by index; slices become lists."""
+
+    @abstractmethod
+    def one(self, index: int) -> Prompt:
+        """The prompt at an index that is not negative."""
+
+    @abstractmethod
+    def unopened(self, index: int) -> Prompt:
+        """The same prompt with blank pictures, of the right mode and size, in place of those that lie in files."""
+
+    @abstractmethod
+    def parts(self, index: int) -> tuple[Any, Any, Any]:
+        """(text and meta, target, image) of a prompt, a `Path` or bytes for a picture that was not opened."""
+
+    @abstractmethod
+    def where(self, index: int) -> str:
+        """Where a prompt comes from, to begin a message with: "prompts.txt, line 3"."""
+
+    @overload
+    def __getitem__(self, index: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Prompt]: ...
+    def __getitem__(self, index: int | slice) -> Prompt | Sequence[Prompt]:
+        if isinstance(index, slice):
+            return [self.one(i) for i in range(*index.indices(len(self)))]
+        return self.one(range(len(self))[index])
+
+
+class PromptList(PromptSequence):
+    """Prompts in memory.
+
+    Args:
+        prompts: the prompts.
+        source: what gave them, for messages; may be empty.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], source: str = "") -> None:
+        self.prompts, self.source = prompts, source
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def one(self, index: int) -> Prompt:
+        """The prompt."""
+        return self.prompts[index]
+
+    def unopened(self, index: int) -> Prompt:
+        """The prompt: its pictures are in memory anyway."""
+        return self.prompts[index]
+
+    def parts(self, index: int) -> tuple[Any, Any, Any]:
+        """As they are."""
+        prompt = self.prompts[index]
+        return (prompt.text, prompt.meta), prompt.target, prompt.image
+
+    def where(self, index: int) -> str:
+        """Its index, from 0."""
+        return f"prompt {index} of {self.source}" if self.source else f"prompt {index}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A prompt in a file, with the paths of its pictures.
+
+    Attributes:
+        text: of the prompt.
+        target: a `Path` is a picture to open, anything else the target itself.
+        image: the source picture.
+        meta: everything else.
+        where: the file and the line.
+    """
+
+    text: str
+    target: Any = None
+    image: Path | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    where: str
+
+
+class Rows(PromptSequence):
+    """Prompts in a file.
+
+    Args:
+        rows: one per prompt.
+        max_pixels: a picture with more is refused.
+    """
+
+    def __init__(self, rows: Sequence[Row], *, max_pixels: int = MAX_PIXELS) -> None:
+        self.rows, self.max_pixels = rows, max_pixels
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def one(self, index: int) -> Prompt:
+        """Open the pictures."""
+        row = self.rows[index]
+        image, target = (
+            open_picture(part, where=row.where, max_pixels=self.max_pixels) if isinstance(part, Path) else part
+            for part in (row.image, row.target)
+        )
+        return Prompt(text=row.text, image=image, target=target, meta=row.meta)
+
+    def unopened(self, index: int) -> Prompt:
+        """Read the headers of the pictures."""
+        row = self.rows[index]
+        image, target = (
+            blank_picture(part, where=row.where, max_pixels=self.max_pixels) if isinstance(part, Path) else part
+            for part in (row.image, row.target)
+        )
+        return Prompt(text=row.text, image=image, target=target, meta=row.meta)
+
+    def parts(self, index: int) -> tuple[Any, Any, Any]:
+        """Pictures as paths."""
+        row = self.rows[index]
+        return (row.text, row.meta), row.target, row.image
+
+    def where(self, index: int) -> str:
+        """The file and the line."""
+        return self.rows[index].where
+
+
+class Subset(PromptSequence):
+    """Some prompts of another sequence.
+
+    Args:
+        prompts: the other sequence.
+        indices: of the prompts, in their order here.
+    """
+
+    def __init__(self, prompts: PromptSequence, indices: Sequence[int]) -> None:
+        self.prompts, self.indices = prompts, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def one(self, index: int) -> Prompt:
+        """As the other sequence gives it."""
+        return self.prompts.one(self.indices[index])
+
+    def unopened(self, index: int) -> Prompt:
+        """As the other sequence gives it."""
+        return self.prompts.unopened(self.indices[index])
+
+    def parts(self, index: int) -> tuple[Any, Any, Any]:
+        """As the other sequence gives them."""
+        return self.prompts.parts(self.indices[index])
+
+    def where(self, index: int) -> str:
+        """As the other sequence says it."""
+        return self.prompts.where(self.indices[index])
+
+
+def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSequence:
+    """Texts or prompts in a list -> prompts.
+
+    What `read_text` and the other readers give is passed through, and opens pictures when they are asked for; anything
+    else is read whole.
+
+    Args:
+        prompts: texts, prompts, or both.
+        source: what gave them, for messages.
+
+    Raises:
+        DataError: it is no list of prompts, or one of them is no prompt.
+    """
+    if isinstance(prompts, str):
+        raise DataError(f"Expected a list of prompts, got the single text {prompts!r}.")
+    if isinstance(prompts, PromptSequence):
+        return prompts
+    if not isinstance(prompts, Iterable) or isinstance(prompts, (Mapping, set, frozenset)):  # a set has no order
+        raise DataError(f"Expected a list of prompts, got one of type {type(prompts).__name__}.")
+    checked = []
+    for i, item in enumerate(prompts):
+        prompt = Prompt(text=item) if isinstance(item, str) else item
+        if not isinstance(prompt, Prompt):
+            raise DataError(f"Prompt {i} is of type {type(item).__name__}; expected a text or a grpokit.Prompt.")
+        if not isinstance(prompt.text, str):
+            raise DataError(f"Prompt {i} has {shown(prompt.text)} as its text; expected a text.")
+        checked.append(prompt)
+    return PromptList(checked, source)
+
+
+class _Unopened(Sequence[Prompt]):
+    """A sequence's prompts with blank pictures in place of those in files."""
+
+    def __init__(self, prompts: PromptSequence) -> None:
+        self.prompts = prompts
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @overload
+    def __getitem__(self, index: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Prompt]: ...
+    def __getitem__(self, index: int | slice) -> Prompt | Sequence[Prompt]:
+        chosen = range(len(self))[index]
+        return self.prompts.unopened(chosen) if isinstance(chosen, int) else [self.prompts.unopened(i) for i in chosen]
+
+
+def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:
+    """Let a policy refuse prompts that it cannot read, before anything is drawn.
+
+    Args:
+        policy: its `check`, where it has one, sees the prompts. Pictures in files come blank, of their mode and size.
+        prompts: of a run.
+
+    Raises:
+        UsageError: as the policy says it, with the file and the line of the first such prompt.
+    """
+    check = getattr(policy, "check", None)  # optional in the contract
+    if check is None:
+        return
+    sequence = as_prompts(prompts)
+    unopened = _Unopened(sequence)
+    try:
+        check(unopened)
+    except UsageError:
+        for index, prompt in enumerate(unopened):
+            try:
+                check([prompt])
+            except UsageError as error:
+                raise reworded(error, f"{sequence.where(index)}: {error}") from error
+        raise

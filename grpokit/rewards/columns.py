@@ -1,0 +1,237 @@
+"""One reward's column of the matrix: asked for in the run's own process, or collected from elsewhere.
+
+Here lies what a failure costs. An exception, whatever its class, is an error of the reward: it stops the run, or costs
+the groups that raise it alone, as `on_error` says. KeyboardInterrupt is the user's and goes through.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpokit.errors import GrpokitError, RewardError, UsageError, a_type, counted, one_line, reworded, typed_line
+from grpokit.rewards.isolation import own_copies, torch_state_kept
+from grpokit.rewards.submission import REORDERED, Pending, Portion, Submits, by_group, in_words, reordered
+from grpokit.rewards.validation import checked
+from grpokit.types import Sample
+
+if TYPE_CHECKING:
+    from grpokit.rewards.scoring import RewardTerm
+
+_REMEDY = "Mend it, or set `on_error: skip` to count its rows as unscored."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """What one reward said.
+
+    Attributes:
+        values: [B], NaN where it could not score.
+        seconds: of wall-clock time.
+        lost: rows that its exceptions cost.
+        notes: sentences for the user.
+    """
+
+    values: list[float]
+    seconds: float = 0.0
+    lost: int = 0
+    notes: Sequence[str] = ()
+
+
+def measured(term: RewardTerm, samples: Sequence[Sample]) -> Column:
+    """Call a reward in the run's own process.
+
+    Raises:
+        RewardError: it raised and may not be skipped, or answered with something unusable.
+        UsageError: a parameter or a target is wrong.
+    """
+    start = time.perf_counter()
+    lost, notes = 0, []
+    changes: list[str] = []
+    try:
+        values = _call(term, samples, None, changes)
+    except _RaisedError as raised:
+        failure = _failure(term, raised.error, samples)
+        if term.on_error == "stop":
+            raise RewardError(f"{failure} {_REMEDY}") from raised.error
+        traceback.clear_frames(raised.error.__traceback__)  # they hold what the failed call had made
+        values, lost = _group_by_group(term, samples, changes)
+        again = f"{failure} Called again group by group, it"
+        if lost > term.skip_limit * len(samples):
+            raise RewardError(f"{again} lost {lost} of {len(samples)} rows; {_too_many(term)}") from raised.error
+        notes.append(f"{again} left {counted(lost, 'row')} unscored.")
+    notes += _new_notices(term, changes)
+    return Column(values=values, seconds=time.perf_counter() - start, lost=lost, notes=notes)
+
+
+class _RaisedError(Exception):
+    """A reward raised `error`, which `on_error` may skip."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _call(term: RewardTerm, samples: Sequence[Sample], rows: Sequence[int] | None, changes: list[str]) -> list[float]:
+    """The scores of some rows; `changes` takes in what the reward changed of torch's global state."""
+    assert callable(term.reward)
+    own = own_copies(samples)
+    order = tuple(own)
+    try:
+        with torch_state_kept(changes):
+            answer = term.reward(own)
+    except UsageError as error:  # a parameter or a target is wrong: skipping rows would hide it
+        raise _named(error, term) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _RaisedError(error) from error
+    if reordered(own, order):
+        raise RewardError(f"Reward '{term.name}' {REORDERED}.")
+    return checked(term.name, answer, samples, rows)
+
+
+def _group_by_group(term: RewardTerm, samples: Sequence[Sample], changes: list[str]) -> tuple[list[float], int]:
+    """What a reward that raised says of each group alone, NaN where it raises again, and how many rows that lost."""
+    values = [math.nan] * len(samples)
+    lost = 0
+    for rows in by_group(samples):
+        try:
+            scores = _call(term, [samples[row] for row in rows], rows, changes)
+        except _RaisedError:
+            lost += len(rows)
+        else:
+            for row, value in zip(rows, scores, strict=True):
+                values[row] = value
+    return values, lost
+
+
+_NOTICED: weakref.WeakValueDictionary[tuple[int, str], RewardTerm] = weakref.WeakValueDictionary()
+
+
+def _new_notices(term: RewardTerm, changes: Sequence[str]) -> list[str]:
+    """A sentence on what a reward changed of torch's global state, unless it was said before."""
+    new = [change for change in dict.fromkeys(changes) if (id(term), change) not in _NOTICED]
+    _NOTICED.update({(id(term), change): term for change in new})
+    if not new:
+        return []
+    return [
+        f"Reward '{term.name}' changed torch's {' and '.join(new)}, which holds for the whole process; it is set back "
+        "after each call. Change such state in a `with` block that ends in the reward."
+    ]
+
+
+def submitted(term: RewardTerm, reward: Submits, samples: Sequence[Sample]) -> Pending:
+    """Hand samples out to a reward that scores elsewhere.
+
+    Raises:
+        RewardError: its `submit` gave no `Pending`.
+        UsageError: a parameter or a sample is wrong.
+    """
+    try:
+        pending = reward.submit(own_copies(samples))
+    except UsageError as error:
+        raise _named(error, term) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whether that stops the run is decided where the answers are collected
+        failed: Future[Portion] = Future()
+        failed.set_result(Portion(rows=range(len(samples)), failure=f"raised {typed_line(error)} {_place(error)}"))
+        return Pending([failed])
+    if not isinstance(pending, Pending):
+        raise RewardError(f"Reward '{term.name}': its submit returned {a_type(pending)}; expected a grpokit.Pending.")
+    return pending
+
+
+def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> Column:
+    """Wait for the answers of a reward that scores elsewhere; each portion that failed is an error of its rows.
+
+    Raises:
+        RewardError: a portion failed and may not be skipped, or the answers are unusable.
+        UsageError: a parameter, a target or a sample is wrong.
+    """
+    values = [math.nan] * len(samples)
+    failures: list[str] = []
+    lost = 0
+    for portion in _portions(term, pending, len(samples)):
+        if portion.error is not None:
+            raise _named(portion.error, term) from portion.error
+        if not portion.failure:
+            part = [samples[row] for row in portion.rows]
+            scores = checked(term.name, portion.values, part, portion.rows)
+            for row, value in zip(portion.rows, scores, strict=True):
+                values[row] = value
+            continue
+        failures.append(f"{portion.failure} on {in_words(portion.rows, samples)}")
+        if term.on_error == "stop":
+            raise RewardError(f"Reward '{term.name}' {failures[0]}. {_REMEDY}")
+        lost += len(portion.rows)
+        if lost > term.skip_limit * len(samples):
+            raise RewardError(
+                f"Reward '{term.name}' {failures[0]}; in all it lost {lost} of {len(samples)} rows or more, and "
+                f"{_too_many(term)}"
+            )
+    notes = []
+    if lost:
+        more = f", and {counted(len(failures) - 3, 'call')} failed beside these" if len(failures) > 3 else ""
+        notes = [f"Reward '{term.name}' left {counted(lost, 'row')} unscored: it {'; it '.join(failures[:3])}{more}."]
+    return Column(values=values, seconds=pending.seconds, lost=lost, notes=notes)
+
+
+def _portions(term: RewardTerm, pending: Pending, count: int) -> Iterator[Portion]:
+    """The portions, which hold each row once; where waiting for one raises, all rows without an answer fail."""
+    unanswered = set(range(count))
+    portions = iter(pending)
+    while unanswered:
+        try:
+            portion = next(portions, None)
+        except UsageError as error:
+            raise _named(error, term) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            portion = Portion(rows=sorted(unanswered), failure=f"raised {typed_line(error)} {_place(error)}")
+        came = "nothing more" if portion is None else a_type(portion)
+        if isinstance(portion, Portion):
+            rows = set(portion.rows)
+            if rows and len(rows) == len(portion.rows) and rows <= unanswered:
+                unanswered -= rows
+                yield portion
+                continue
+            came = f"rows {list(portion.rows)[:20]}"
+        missing = f"{counted(len(unanswered), 'row')} of {count}"
+        raise RewardError(
+            f"Reward '{term.name}' answered with {came} where {missing} had no answer yet; expected a "
+            "grpokit.Portion with some of these, and each row once."
+        )
+
+
+def _named(error: GrpokitError, term: RewardTerm) -> GrpokitError:
+    """An error with its reward's name in front."""
+    try:
+        text = str(error)
+    except Exception:  # of a class that somebody wrote
+        text = one_line(error)
+    return reworded(error, f"Reward '{term.name}': {text}")
+
+
+def _failure(term: RewardTerm, error: BaseException, samples: Sequence[Sample]) -> str:
+    """What a reward raised, on one line."""
+    kind, text = type(error).__name__, one_line(error)
+    text = "" if text == kind else f": {text}"
+    return f"Reward '{term.name}' raised {kind} on {counted(len(samples), 'sample')}{text} {_place(error)}."
+
+
+def _place(error: BaseException) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"({Path(place.filename).name}, line {place.lineno}, in {place.name})"
+
+
+def _too_many(term: RewardTerm) -> str:
+    return f"skip_limit allows a share of {term.skip_limit:g}. Mend the reward, or raise its skip_limit."

@@ -1,0 +1,138 @@
+"""Keeps rewards apart: what one of them changes in place, nobody else sees.
+
+A reward may shrink a picture in place, pop from a prompt's `meta`, or set torch's default dtype. Each call therefore
+gets copies of what the policy drew, and finds torch's global state as the run has it; what it changes there is set
+back after the call.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+
+from grpokit.errors import RewardError
+from grpokit.types import Sample
+
+_Copies: TypeAlias = dict[int, Any]  # by the original's id, so that what samples share their copies share, too
+_UNCHANGING = (str, bytes, int, float, complex, type(None))
+
+
+def own_copies(samples: Sequence[Sample]) -> list[Sample]:
+    """Samples that a reward may change: nobody else holds their pictures, arrays, tensors, lists, dicts and sets.
+
+    Dataclasses are copied field by field. Objects of other classes are shared, since copying them may cost anything.
+    """
+    copies: _Copies = {}
+    return [_copied(sample, copies) for sample in samples]
+
+
+def _copied(value: Any, copies: _Copies) -> Any:
+    if isinstance(value, _UNCHANGING):
+        return value
+    if id(value) not in copies:
+        try:
+            copies[id(value)] = _new(value, copies)
+        except Exception:  # of a file that cannot be read, or of somebody's class: the reward gets the value itself
+            copies[id(value)] = value
+    return copies[id(value)]
+
+
+def _new(value: Any, copies: _Copies) -> Any:
+    if isinstance(value, Image.Image):
+        return value.copy()
+    if isinstance(value, np.ndarray):
+        return value.copy(order="K")
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, tuple):
+        parts = [_copied(part, copies) for part in value]
+        return tuple.__new__(type(value), parts)  # a named tuple's own constructor takes other arguments
+    if isinstance(value, (list, dict, set, bytearray)):
+        new = copies[id(value)] = copy.copy(value)  # known before its parts are, one of which may be the value itself
+        if isinstance(new, list):
+            new[:] = [_copied(part, copies) for part in new]
+        elif isinstance(new, dict):
+            new.update({key: _copied(part, copies) for key, part in new.items()})
+        return new
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        record = copies[id(value)] = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(record, field.name, _copied(getattr(value, field.name), copies))  # it may be frozen
+        return record
+    return value
+
+
+@contextmanager
+def torch_state_kept(changes: list[str]) -> Iterator[None]:
+    """Sets torch's global state back at the end; gradients are off inside.
+
+    Args:
+        changes: takes in the names of what was changed.
+
+    Raises:
+        RewardError: something cannot be set back.
+    """
+    before = {name: read() for name, (read, _) in _STATE.items()}
+    inference = torch.is_inference_mode_enabled()
+    try:
+        with torch.inference_mode(inference), torch.no_grad():  # whose own ends set both back
+            try:
+                yield
+            finally:
+                changes += ["grad mode"] if torch.is_grad_enabled() else []
+                changes += ["inference mode"] if torch.is_inference_mode_enabled() != inference else []
+    finally:
+        for name, (read, write) in _STATE.items():
+            if read() != before[name]:
+                changes.append(name)
+                write(before[name])
+                if read() != before[name]:
+                    raise RewardError(f"torch's {name} was changed from {before[name]} to {read()} and cannot be reset")
+
+
+def _set_default_device(device: torch.device) -> None:
+    torch.set_default_device(None if device.type == "cpu" else device)  # None: as if nobody had set one
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_deterministic(state: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(state[0], warn_only=state[1])
+
+
+_DEVICES = ("cpu", "cuda")
+
+
+def _autocast() -> tuple[int, list[tuple[bool, torch.dtype]]]:
+    """How many contexts are open, and what each kind of device has."""
+    nesting = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return nesting, [(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _DEVICES]
+
+
+def _set_autocast(state: tuple[int, list[tuple[bool, torch.dtype]]]) -> None:
+    nesting, devices = state
+    for device, (enabled, dtype) in zip(_DEVICES, devices, strict=True):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    for _ in range(_autocast()[0] - nesting):  # with one left open, casts of weights would outlive their update
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()
+
+
+_STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "default device": (torch.get_default_device, _set_default_device),
+    "number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "deterministic mode": (_deterministic, _set_deterministic),
+    "autocast": (_autocast, _set_autocast),
+}

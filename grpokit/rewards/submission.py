@@ -1,0 +1,109 @@
+"""Rewards that score elsewhere: in worker processes, on other machines, behind a service.
+
+Such a reward has `submit`, which hands samples out and returns at once, and `close`. All of them work at the same time
+as the rewards of the run's own process. Their answers come in portions: some rows, and what came of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from grpokit.errors import GrpokitError
+from grpokit.types import Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Portion:
+    """The rows of one call, and what came of it.
+
+    Attributes:
+        rows: their places among the samples.
+        values: one number per row, NaN where the reward cannot score it; None where the call failed.
+        failure: how the call failed, as a message goes on after the reward's name ("lost its connection"); empty where
+            it did not. The reward's `on_error` decides what that means.
+        error: what stops the run whatever `on_error` says: a wrong parameter, target or sample, or an answer that no
+            reward may give.
+    """
+
+    rows: Sequence[int]
+    values: Any = None
+    failure: str = ""
+    error: GrpokitError | None = None
+
+
+class Pending:
+    """The answers that are being worked out for some samples; iterating waits for them, in the order of `futures`.
+
+    Args:
+        futures: one for each portion; together the portions hold each row once. A future that raises fails the rows
+            of its portion and of those after it.
+    """
+
+    def __init__(self, futures: Sequence[Future[Portion]]) -> None:
+        self._futures = futures
+        self._start = self._last = time.perf_counter()
+        for future in futures:
+            future.add_done_callback(self._note)
+
+    def __iter__(self) -> Iterator[Portion]:
+        """Yield the portions."""
+        for future in self._futures:
+            yield future.result()
+
+    @property
+    def seconds(self) -> float:
+        """From handing out the samples to the last answer so far."""
+        return self._last - self._start
+
+    def cancel(self) -> None:
+        """Call off what nobody has begun."""
+        for future in self._futures:
+            future.cancel()
+
+    def _note(self, future: Future[Portion]) -> None:
+        self._last = time.perf_counter()
+
+
+@runtime_checkable
+class Submits(Protocol):
+    """A reward that scores elsewhere. It may stand wherever a callable reward may, and need not be callable."""
+
+    def submit(self, samples: Sequence[Sample]) -> Pending:
+        """Hand out samples and return at once."""
+
+    def close(self) -> None:
+        """Let go of processes and connections; called when the run ends."""
+
+
+REORDERED = (
+    "changed the order or the number of the samples in the list that it got, so its scores may belong to other rows; "
+    "expected one score per sample, in the order in which they came. Sort a copy: `sorted(samples, key=...)`"
+)
+
+
+def reordered(samples: Sequence[Sample], order: Sequence[Sample]) -> bool:
+    """Whether a list of samples is no longer in the order in which a reward got it."""
+    return len(samples) != len(order) or any(a is not b for a, b in zip(samples, order, strict=True))
+
+
+def by_group(samples: Sequence[Sample]) -> list[list[int]]:
+    """The rows of each group, the groups in the order of their first row."""
+    groups: dict[int, list[int]] = {}
+    for row, sample in enumerate(samples):
+        groups.setdefault(sample.group, []).append(row)
+    return list(groups.values())
+
+
+def in_words(rows: Sequence[int], samples: Sequence[Sample]) -> str:
+    """Rows for a message.
+
+    >>> from grpokit import Prompt
+    >>> in_words([3, 4], [Sample(prompt=Prompt(text="a cat"), output="", group=0)] * 5)
+    "rows 3-4 (prompt 'a cat')"
+    """
+    span = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]}-{rows[-1]}"
+    return f"{span} (prompt {samples[rows[0]].prompt.text!r})"

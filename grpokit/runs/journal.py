@@ -1,0 +1,227 @@
+"""The files of a run that grow: who writes what is known after a step or an evaluation.
+
+`metrics.jsonl` (one object per step), `eval.jsonl` (one per evaluation), `warnings.jsonl` (what guards noticed),
+`samples/` (the same held-out prompts at every evaluation), `groups/` (the best and the worst group of some steps). What
+`grpokit.report` reads is written here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from grpokit.evaluation.held_out import Evaluation
+from grpokit.files import step_folders, step_name
+from grpokit.images import Drawable
+from grpokit.report import listed, read_journal
+from grpokit.runs.folder import write_text, writing
+from grpokit.types import Sample, StepReport
+
+SHOWN_SAMPLES = 16
+
+
+class Journal:
+    """The growing files of a run. After a resume, what lies beyond the checkpoint is cut off first."""
+
+    def __init__(self, folder: Path, completed: int) -> None:
+        self.folder = folder
+        self.last_evaluation = -1
+        self.last_step = 0
+        self._evaluations: list[Mapping[str, Any]] = []
+        damaged = []
+        for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl"):
+            path = folder / name
+            if name == "warnings.jsonl" and not path.is_file():
+                continue  # it is there only once something was noticed
+            whole, bad = read_journal(path)
+            if bad:
+                damaged.append(f"{name} held lines that are no rows, which were left out on resume: {listed(bad)}.")
+            rows = [row for row in whole if row["step"] <= completed]
+            write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+            if name == "eval.jsonl" and rows:
+                self.last_evaluation = rows[-1]["step"]
+                self._evaluations = list(rows)
+            elif name == "metrics.jsonl" and rows:
+                self.last_step = rows[-1]["step"]
+        for line in damaged:
+            self.warning(completed, line)
+        for number, place in [*step_folders(folder / "samples"), *step_folders(folder / "groups")]:
+            if number > completed:
+                shutil.rmtree(place)
+
+    def step(self, done: StepReport) -> None:
+        """Append a step's metrics, and what guards noticed in it."""
+        for line in done.warnings:
+            self.warning(done.step, line)
+        self._append("metrics.jsonl", _finite(done.metrics))
+        self.last_step = done.step
+
+    def warning(self, step: int, message: str) -> None:
+        """Append a warning: step 0 stands for what was noticed before the first step."""
+        self._append("warnings.jsonl", {"step": step, "message": message})
+
+    def evaluation(self, step: int, evaluation: Evaluation) -> None:
+        """Append an evaluation's means, and keep all its scores and some of its samples."""
+        place = self.folder / "samples" / step_name(step)
+        with writing(place):
+            place.mkdir(parents=True, exist_ok=True)
+        write_text(place / "scores.json", json.dumps(_all_scores(evaluation)))
+        save_samples(place, evaluation)
+        row = {"step": step, **_finite(evaluation.summary())}
+        self._append("eval.jsonl", row)
+        self._evaluations.append(row)
+        self.last_evaluation = step
+
+    def set_evaluations_aside(self) -> str:
+        """Move all evaluations out of the report's sight, as those of other prompts; returns a warning about it.
+
+        Raises:
+            RunError: they cannot be moved.
+        """
+        numbers = (f"-{n}" if n > 1 else "" for n in itertools.count(1))
+        tail = next(n for n in numbers if not (self.folder / f"eval.earlier{n}.jsonl").exists())
+        moves = {"samples": f"samples.earlier{tail}", "eval.jsonl": f"eval.earlier{tail}.jsonl"}
+        with writing(self.folder):
+            for old, new in moves.items():
+                if (self.folder / old).exists():
+                    os.replace(self.folder / old, self.folder / new)
+        self._evaluations, self.last_evaluation = [], -1
+        return (
+            f"the held-out prompts are others than before: earlier evaluations are kept in {moves['eval.jsonl']} and "
+            f"{moves['samples']}, and the score before training is that of the new prompts"
+        )
+
+    def is_best(self, name: str, *, weight: float = 1.0) -> bool:
+        """Whether the last evaluation has the best mean of a score, of all after the start.
+
+        Args:
+            name: the score's.
+            weight: the reward's: below 0 the lowest mean is the best, as in training, else the highest.
+        """
+        *earlier, last = self._evaluations
+        sign = -1 if weight < 0 else 1
+        others = [sign * row[name] for row in earlier if row["step"] > 0 and row.get(name) is not None]
+        mean = last.get(name)
+        return last["step"] > 0 and mean is not None and sign * mean > max(others, default=-math.inf)
+
+    def groups(self, done: StepReport) -> None:
+        """Keep the samples of a step's best and worst group, by the mean of their totals."""
+        totals = done.totals
+        ids = done.rollout.groups.cpu()
+        means = {group: float(totals[ids == group].nanmean()) for group in ids.unique().tolist()}
+        ranked = sorted((g for g, mean in means.items() if not math.isnan(mean)), key=means.__getitem__)
+        advantages = done.row_advantages()
+        folder = self.folder / "groups" / step_name(done.step)
+        rows = [
+            {
+                "place": place,
+                "group": group,
+                **_write_output(folder, i, done.rollout.samples[i]),
+                "scores": _finite(dict(zip(done.reward_names, done.rewards[i].tolist(), strict=True))),
+                "reward": _number(float(totals[i])),
+                "advantage": float(advantages[i]),
+            }
+            for place, chosen in (("best", ranked[-1:]), ("worst", ranked[:-1][:1]))
+            for group in chosen
+            for i in (ids == group).nonzero()[:, 0].tolist()
+        ]
+        if rows:
+            _write_rows(folder, rows)
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        path = self.folder / name
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def save_samples(folder: Path, evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:
+    """Write samples (pictures as PNG) and `samples.jsonl` with their prompts and scores.
+
+    Where there are more than `most`, every prompt's first sample comes before any prompt's second.
+    """
+    seen: Counter[int] = Counter()
+    turn = []  # of each sample, among its prompt's
+    for sample in evaluation.samples:
+        turn.append(seen[sample.group])
+        seen[sample.group] += 1
+    chosen = sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
+    totals = evaluation.scores.totals.tolist()
+    rows = []
+    for i in chosen:
+        scores = _finite(dict(zip(evaluation.scores.names, evaluation.scores.matrix[i].tolist(), strict=True)))
+        rows.append({**_write_output(folder, i, evaluation.samples[i]), "scores": scores, "reward": _number(totals[i])})
+    _write_rows(folder, rows)
+
+
+def _all_scores(evaluation: Evaluation) -> dict[str, Any]:
+    """Every sample's scores, and which samples share a prompt: what a paired comparison needs."""
+    order: dict[int, int] = {}
+    texts = []
+    for sample in evaluation.samples:
+        if sample.group not in order:
+            order[sample.group] = len(order)
+            texts.append(sample.prompt.text)
+    return {
+        "prompts": hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
+        "prompt": [order[sample.group] for sample in evaluation.samples],
+        "scores": {name: [_number(x) for x in column.tolist()] for name, column in evaluation.columns().items()},
+    }
+
+
+def save_outputs(folder: Path, samples: Sequence[Sample]) -> None:
+    """Write samples without scores."""
+    _write_rows(folder, [_write_output(folder, i, sample) for i, sample in enumerate(samples)])
+
+
+def _write_output(folder: Path, index: int, sample: Sample) -> dict[str, Any]:
+    row: dict[str, Any] = {"prompt": sample.prompt.text}
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_pictures(folder, index, sample, row)
+    if not isinstance(sample.output, Image.Image):
+        row["output"] = sample.output if isinstance(sample.output, str) else repr(sample.output)
+    if sample.prompt.target is not None and "target" not in row:
+        row["target_text"] = str(sample.prompt.target)
+    return row
+
+
+def _write_pictures(folder: Path, index: int, sample: Sample, row: dict[str, Any]) -> None:
+    """Write what can be shown as a picture, and note the files in `row`."""
+    if isinstance(sample.output, Image.Image):
+        row["file"] = f"{index:04d}.png"
+        _as_png(sample.output).save(folder / row["file"])
+    elif isinstance(sample.output, Drawable):
+        row["file"] = f"{index:04d}.png"
+        (folder / row["file"]).write_bytes(sample.output._repr_png_())
+    for name, picture in (("source", sample.prompt.image), ("target", sample.prompt.target)):
+        if isinstance(picture, Image.Image):
+            row[name] = f"{index:04d}.{name}.png"
+            _as_png(picture).save(folder / row[name])
+
+
+def _as_png(picture: Image.Image) -> Image.Image:
+    """The picture in a mode that PNG has: these files are for looking at."""
+    return picture if picture.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16") else picture.convert("RGB")
+
+
+def _write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    write_text(folder / "samples.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def _finite(row: Mapping[str, float]) -> dict[str, float | None]:
+    """NaN is no JSON: it becomes null."""
+    return {name: _number(value) for name, value in row.items()}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,132 @@
+"""Whether a resumed run is the run that was started: its config, its prompts and its versions.
+
+The config and the prompts have to be the same, since every draw follows from them; `--force` goes on all the same.
+Versions may differ, which is reported. What was started stands in the run folder's header.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from grpokit import data
+from grpokit.config import presets
+from grpokit.config.schema import RunConfig, differences, resolved
+from grpokit.data import PromptSequence
+from grpokit.errors import UsageError, counted, shown
+from grpokit.runs.folder import CONFIG, DATA, VERSIONS, versions
+
+_PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
+_KINDS = {"train": "training prompts", "held_out": "held-out prompts"}
+
+Digests = Mapping[str, Mapping[str, Sequence[str]] | None]
+
+
+def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests:
+    """What `data.json` keeps: for the training and the held-out prompts, digests of each part of each prompt."""
+    return {
+        kind: None if sequence is None else asdict(data.digests(sequence))
+        for kind, sequence in (("train", prompts), ("held_out", held_out))
+    }
+
+
+def refuse_other_config(folder: Path, config: RunConfig) -> None:
+    """A resumed run is the same run only with the same config.
+
+    The part `run` (folders, how often) may change, and the number of steps where the schedule does not depend on it.
+
+    Raises:
+        UsageError: lists what differs.
+    """
+    free = ["run.", "data.max_pixels", *(["trainer.steps"] if config.trainer.schedule == "constant" else [])]
+    before = presets.read_config(folder / CONFIG)[0]
+    changes = [
+        f"  {key}: {old!r} -> {new!r}"
+        for key, old, new in differences(resolved(before), resolved(config))
+        if not key.startswith(tuple(free))
+    ]
+    if changes:
+        raise UsageError(
+            f"The config differs from the one that {folder} was started with:\n" + "\n".join(changes) + "\n"
+            "Resume with the old values, add --force to go on with the new ones, or start anew in another run.dir."
+        )
+
+
+def changed_prompts(
+    folder: Path, now: Digests, sequences: Mapping[str, PromptSequence | None]
+) -> tuple[dict[str, str], list[str]]:
+    """How the prompts differ from those that a run was started with.
+
+    Args:
+        folder: the run's.
+        now: the digests of the prompts.
+        sequences: the prompts themselves, by the same names.
+
+    Returns:
+        For each kind ("train", "held_out") that differs a line about it, and warnings where that cannot be known.
+    """
+    try:
+        before = json.loads((folder / DATA).read_text(encoding="utf-8"))
+        lines = {kind: _change(before[kind], now[kind], sequences[kind]) for kind in _KINDS}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}, [f"{folder / DATA} cannot be read, so it is not known whether the prompts are the same"]
+    return {kind: f"{_KINDS[kind]}: {line}" for kind, line in lines.items() if line}, []
+
+
+def refuse_other_prompts(folder: Path, changes: Mapping[str, str]) -> None:
+    """A resumed run is the same run only with the same prompts.
+
+    Raises:
+        UsageError: lists what differs.
+    """
+    if changes:
+        anew = " (the untrained policy is then scored on them again)" if "held_out" in changes else ""
+        raise UsageError(
+            f"The prompts differ from those that {folder} was started with:\n"
+            + "".join(f"  {line}\n" for line in changes.values())
+            + f"Resume with the old ones, add --force to go on with the new ones{anew}, or start anew in another "
+            "run.dir."
+        )
+
+
+def changed_versions(folder: Path) -> list[str]:
+    """A warning where versions of the packages that take part in a run are not those that it was started with."""
+    try:
+        before = json.loads((folder / VERSIONS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = None
+    if not isinstance(before, dict):
+        return [f"{folder / VERSIONS} cannot be read, so it is not known whether the versions are the same"]
+    changes = [f"{key} {old} -> {new}" for key, old, new in differences(before, versions())]
+    return [f"resumed with other versions ({', '.join(changes)}): the numbers may differ"] if changes else []
+
+
+def _change(
+    before: Mapping[str, Sequence[str]] | None,
+    now: Mapping[str, Sequence[str]] | None,
+    prompts: PromptSequence | None,
+) -> str:
+    """What differs between two digests of prompts, for a person; empty where they are the same."""
+    if before is None or now is None or prompts is None:
+        if before is None and now is None:
+            return ""
+        return f"there were none, now there are {len(now['texts'])}" if now else "there are none any more"
+    old, new = (list(zip(*(kind[part] for part in _PARTS), strict=True)) for kind in (before, now))
+    differing = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
+    counts = f"{counted(len(old), 'prompt')} became {len(new):,}; " if len(old) != len(new) else ""
+    if not differing:
+        return counts and f"{counts}the others are the same"
+    first = differing[0]
+    parts = " and ".join(_changed_parts(old[first], new[first]))
+    return (
+        f"{counts}{len(differing):,} of {counted(min(len(old), len(new)), 'prompt')} changed, first the {parts} of "
+        f"{prompts.where(first)} ({shown(prompts.parts(first)[0][0])})"
+    )
+
+
+def _changed_parts(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+    for name, a, b in zip(_PARTS.values(), old, new, strict=True):
+        if a != b:
+            yield name

@@ -1,0 +1,255 @@
+"""The knobs of training, each declared once: its type, bounds, default and meaning.
+
+`Trainer`, the objectives and `RewardTerm` inherit these dataclasses, so a knob is a keyword argument there; a config
+derives its keys from the same fields; `check` words an error for both. The meaning is the field's line in the
+docstring. Nothing here needs torch, so that a mistake in a config is reported at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import operator
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from grpokit.errors import UsageError, counted, nearest, shown
+
+Count: TypeAlias = Annotated[int, Ge(1), Le(1_000_000)]
+Total: TypeAlias = Annotated[int, Ge(1), Le(1_000_000_000)]
+Whole: TypeAlias = Annotated[int, Ge(0), Le(1_000_000_000)]
+GroupSize: TypeAlias = Annotated[int, Ge(2), Le(1_000_000)]
+Seed: TypeAlias = Annotated[int, Ge(-(2**63)), Lt(2**63)]
+Positive: TypeAlias = Annotated[float, Gt(0)]
+NotNegative: TypeAlias = Annotated[float, Ge(0)]
+Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
+AboveOne: TypeAlias = Annotated[float, Gt(1)]
+
+Schedule: TypeAlias = Literal["constant", "cosine"]
+Precision: TypeAlias = Literal["no", "bf16", "fp16"]
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+RatioKind: TypeAlias = Literal["token", "sequence"]
+KLKind: TypeAlias = Literal["k1", "k2", "k3", "gaussian"]
+Reduction: TypeAlias = Literal["sequence_mean", "token_mean", "fixed_length"]
+
+
+@dataclass(kw_only=True)
+class SeedSettings:
+    """Where randomness comes from.
+
+    Attributes:
+        seed: all randomness follows from it.
+    """
+
+    seed: Seed = 42
+
+
+@dataclass(kw_only=True)
+class TrainerSettings:
+    """How a trainer trains.
+
+    Attributes:
+        steps: how many steps `for report in trainer` takes; also the horizon of the cosine schedule.
+        prompts_per_step: P, groups per step.
+        group_size: G, samples per prompt; GRPO compares the samples of a group with each other.
+        micro_batch_size: the most rows in one forward and backward pass; it changes memory and speed, not the result.
+        rollout_batch_size: the most rows drawn at a time; None draws all at once.
+        updates_per_rollout: passes over a rollout.
+        minibatches: optimizer steps per pass, on equal shares of the groups.
+        learning_rate: of AdamW, after the warm-up.
+        warmup_steps: optimizer steps over which the rate rises linearly from 0.
+        schedule: "constant", or "cosine" down to 0 over all steps.
+        weight_decay: of AdamW.
+        max_grad_norm: gradients are scaled down to this norm; None leaves them as they are.
+        mixed_precision: "no", "bf16" or "fp16": one autocast around rollout, logprobs and reference.
+        device: "auto", "cpu" or "cuda".
+        max_logprob_diff: the largest mean difference, in nats, between the rollout's log-probs and those of the first
+            training pass; None allows what the precision explains.
+        max_zero_std_steps: training ends after so many steps in a row in which no group had any spread: as converged,
+            or with an error where the reward has been higher; None never ends it.
+    """
+
+    steps: Total = 200
+    prompts_per_step: Count = 4
+    group_size: GroupSize = 8
+    micro_batch_size: Count = 8
+    rollout_batch_size: Count | None = None
+    updates_per_rollout: Count = 1
+    minibatches: Count = 1
+    learning_rate: Positive = 5e-6
+    warmup_steps: Whole = 0
+    schedule: Schedule = "constant"
+    weight_decay: NotNegative = 0.0
+    max_grad_norm: Positive | None = 1.0
+    mixed_precision: Precision = "no"
+    device: Device = "auto"
+    max_logprob_diff: Positive | None = None
+    max_zero_std_steps: Total | None = 20
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer steps per rollout."""
+        return self.updates_per_rollout * self.minibatches
+
+    def describe(self) -> str:
+        """One line that resolves the arithmetic of batches."""
+        rows, share = self.prompts_per_step * self.group_size, self.prompts_per_step // self.minibatches  # in groups
+        size, updates = self.micro_batch_size, self.updates_per_step
+        fits = size // self.group_size  # groups in a micro-batch; a larger group is cut
+        cuts = math.ceil(share / fits) if fits else share * math.ceil(self.group_size / size)
+        return (
+            f"{counted(self.prompts_per_step, 'prompt')} x {self.group_size} samples = {rows:,} rows a step; "
+            f"{counted(updates, 'update')} of {share * self.group_size:,} rows in {counted(cuts, 'micro-batch')} of at "
+            f"most {size:,}; {counted(self.steps, 'step')} = {counted(self.steps * updates, 'update')} on "
+            f"{self.steps * rows:,} samples"
+        )
+
+    def check_shares(self) -> None:
+        """Refuse numbers that do not fit together.
+
+        Raises:
+            UsageError: too many rows a step, or minibatches that do not divide the prompts.
+        """
+        rows = self.prompts_per_step * self.group_size
+        if rows > 10_000_000:
+            raise UsageError(f"prompts_per_step x group_size must be at most 10,000,000 rows, got {rows:,}.")
+        if self.prompts_per_step % self.minibatches:
+            raise UsageError(
+                f"minibatches={self.minibatches} does not divide prompts_per_step={self.prompts_per_step}: every "
+                "optimizer step takes the same number of whole groups."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveSettings:
+    """What all objectives share.
+
+    Attributes:
+        ratio: "token": one importance ratio per decision; "sequence": the geometric mean over a row's decisions.
+        reduction: how a batch is summed up: "sequence_mean", "token_mean" or "fixed_length".
+        kl: the estimator of the KL from the reference; "gaussian" where decisions have several dimensions.
+        kl_coef: weight of that KL; 0 needs no reference.
+        entropy_coef: weight of the entropy bonus.
+    """
+
+    ratio: RatioKind = "token"
+    reduction: Reduction = "sequence_mean"
+    kl: KLKind = "k3"
+    kl_coef: NotNegative = 0.0
+    entropy_coef: float = 0.0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipSettings:
+    """How far an importance ratio may count.
+
+    Attributes:
+        clip_range: how far below 1.
+        clip_range_high: how far above 1; None means as far as below.
+        dual_clip: c > 1 (3 is usual): a decision with A < 0 loses at most -c A; None sets no such bound.
+    """
+
+    clip_range: Positive = 0.2
+    clip_range_high: Positive | None = None
+    dual_clip: AboveOne | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardSettings:
+    """A reward's part in the mix.
+
+    Attributes:
+        weight: factor in the weighted sum; with 0 the reward is a monitor: measured, never trained on.
+        every: a monitor is measured in the first of so many training steps.
+        on_error: "stop", or "skip": an exception leaves its rows unscored.
+        skip_limit: with "skip", the largest share of rows that exceptions may cost before they stop the run after all.
+    """
+
+    weight: float = 1.0
+    every: Total = 1
+    on_error: Literal["stop", "skip"] = "stop"
+    skip_limit: Share = 0.5
+
+
+def meanings(settings: type) -> dict[str, str]:
+    """Field -> its meaning, from the docstrings' `Attributes:` of a dataclass and what it inherits.
+
+    >>> meanings(ClipSettings)["clip_range"]
+    'how far below 1.'
+    """
+    texts: dict[str, str] = {}
+    for kind in reversed(settings.__mro__):
+        attributes = (inspect.cleandoc(kind.__doc__ or "")).partition("Attributes:\n")[2]
+        for name, text in re.findall(r"^    (\w+): ((?:.|\n {8})*)", attributes, re.MULTILINE):
+            texts[name] = " ".join(text.split())
+    return {name: texts.get(name, "") for name in (field.name for field in dataclasses.fields(settings))}
+
+
+def check(settings: Any) -> None:
+    """Hold the fields of a dataclass against their types and bounds.
+
+    Raises:
+        UsageError: a value is of another type or out of bounds; with the field's meaning.
+    """
+    hints = get_type_hints(type(settings), include_extras=True)
+    for field in dataclasses.fields(settings):
+        problem = _problem(getattr(settings, field.name), hints[field.name])
+        if problem:
+            meaning = meanings(type(settings))[field.name]
+            raise UsageError(f"{field.name} {problem}.{f' {field.name}: {meaning}' if meaning else ''}")
+
+
+_BOUNDS = (
+    ("ge", "at least", operator.ge),
+    ("gt", "above", operator.gt),
+    ("le", "at most", operator.le),
+    ("lt", "below", operator.lt),
+)
+
+
+def _problem(value: Any, hint: Any) -> str:
+    """What is wrong with a value, as "must be at least 1, got 0"; empty where nothing is, or where no rule is known."""
+    parts = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
+    if value is None and NoneType in parts:
+        return ""
+    rule = next(part for part in parts if part is not NoneType)
+    bounds: list[Any] = []
+    if get_origin(rule) is Annotated:
+        rule, *bounds = get_args(rule)
+    wanted = _wanted(value, rule, bounds)
+    if wanted is None:
+        return ""
+    others = [str(choice) for choice in get_args(rule)] if get_origin(rule) is Literal else []
+    hint_text = nearest(value, others) if isinstance(value, str) else ""
+    return f"must be {wanted}{', or None' if NoneType in parts else ''}, got {shown(value)}{hint_text}"
+
+
+def _wanted(value: Any, rule: Any, bounds: list[Any]) -> str | None:
+    """What a value should have been, or None where it is that."""
+    if get_origin(rule) is Literal:
+        choices = get_args(rule)
+        return None if value in choices else " or ".join(map(repr, choices))
+    if rule not in (int, float):
+        return None
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not (whole or (rule is float and isinstance(value, float) and math.isfinite(value))):
+        return "a whole number" if rule is int else "a finite number"
+    return next(_broken(value, bounds), None)
+
+
+def _broken(value: float, bounds: list[Any]) -> Iterator[str]:
+    """The bounds that a number breaks, in words."""
+    for bound in bounds:
+        for name, words, holds in _BOUNDS:
+            limit = getattr(bound, name, None)
+            if limit is not None and not holds(value, limit):
+                yield f"{words} {limit:,}"

@@ -1,0 +1,136 @@
+"""Checks of the weights: methods and modules, gradients, the reference policy, files, and learning."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from grpokit.policy import METHODS, Policy, missing_methods
+from grpokit.testing.check import expect
+from grpokit.testing.policy.case import Case, all_logprobs, expect_close, parameters, perturb, scored_slices
+from grpokit.types import Rollout
+
+
+def protocol(case: Case) -> None:
+    """All methods are there, and `modules()` gives modules."""
+    policy = case.factory()
+    missing = missing_methods(policy)
+    expect(not missing, f"the methods {', '.join(METHODS)}", f"none called {', '.join(missing)}",
+           "a misspelt method; subclass grpokit.Policy")  # fmt: skip
+    modules: Any = policy.modules()
+    named = isinstance(modules, dict) and modules and all(isinstance(m, nn.Module) for m in modules.values())
+    expect(named, "a mapping from names to torch modules from modules()", f"{type(modules).__name__}",
+           "a bare module or a list of parameters")  # fmt: skip
+
+
+def gradient(case: Case) -> None:
+    """Every trainable parameter gets a gradient from the log-probs."""
+    policy = case.factory()
+    rollout = case.rollout(policy)
+    trainable = parameters(policy)
+    expect(trainable, "a trainable parameter", "none in modules()", "everything frozen, or modules() names another net")
+    for p in trainable.values():
+        p.grad = None
+    for steps, new in scored_slices(policy, rollout):
+        expect(new.logprobs.requires_grad, "log-probs with a graph", "none",
+               "torch.no_grad(), detach() or inference mode in logprobs()")  # fmt: skip
+        mask = rollout.mask[:, steps]
+        factors = torch.linspace(0.5, 1.5, rollout.rows).to(new.logprobs)[:, None]
+        torch.where(mask, new.logprobs * factors, 0.0).sum().backward()
+    missing = [name for name, p in trainable.items() if p.grad is None]
+    expect(not missing, "a gradient for every trainable parameter", f"none for {', '.join(missing[:5])}",
+           "a parameter that logprobs() does not use (freeze it), or a detach() before the log-probs")  # fmt: skip
+    gradients = {name: p.grad for name, p in trainable.items() if p.grad is not None}
+    infinite = [name for name, grad in gradients.items() if not bool(grad.isfinite().all())]
+    expect(not infinite, "finite gradients", f"NaN or infinity in {', '.join(infinite[:5])}",
+           "a NaN under the mask; replace masked inputs with torch.where before the arithmetic")  # fmt: skip
+    expect(any(bool(grad.any()) for grad in gradients.values()), "a gradient other than 0", "only zeros",
+           "log-probs that do not depend on the weights")  # fmt: skip
+
+
+def reference(case: Case) -> None:
+    """The reference policy is frozen; outside its context, also after an error, the policy is live again."""
+    policy = case.factory()
+    rollout = case.rollout(policy)
+    live = all_logprobs(policy, rollout)
+    with policy.reference():
+        frozen = all_logprobs(policy, rollout)
+    _expect_live(case, policy, rollout, live, "after the context")
+    perturb(policy)
+    moved = all_logprobs(policy, rollout)
+    with policy.reference():
+        again = all_logprobs(policy, rollout)
+    expect_close(case, again, frozen, rollout.mask, "the same reference policy after an update of the live weights",
+                 "a reference policy that shares its weights with the policy, or is copied in every call")  # fmt: skip
+    _expect_live(case, policy, rollout, moved, "after an update and the context")
+    with contextlib.suppress(InterruptedError), policy.reference():
+        raise InterruptedError
+    _expect_live(case, policy, rollout, moved, "after an error inside the context")
+
+
+def _expect_live(case: Case, policy: Policy, rollout: Rollout, live: Tensor, when: str) -> None:
+    expect_close(case, all_logprobs(policy, rollout), live, rollout.mask, f"the live policy {when}",
+                 "a swap without try/finally; use grpokit.swapped")  # fmt: skip
+
+
+def save_load(case: Case) -> None:
+    """`load` restores what `save` wrote, and the files are safetensors and JSON."""
+    policy = case.factory()
+    rollout = case.rollout(policy)
+    perturb(policy)
+    saved = all_logprobs(policy, rollout)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        policy.save(folder)
+        files = sorted(f.name for f in folder.rglob("*") if f.is_file())
+        others = [f for f in files if not f.endswith((".safetensors", ".json"))]
+        expect(files and not others, "only .safetensors and .json files", ", ".join(others) or "no file",
+               "torch.save or pickle; use safetensors.torch.save_file")  # fmt: skip
+        other = case.factory()
+        other.load(folder)
+        perturb(policy, seed=2)
+        policy.load(folder)
+    for which, loaded in (("a new policy", other), ("the same policy", policy)):
+        expect_close(case, all_logprobs(loaded, rollout), saved, rollout.mask,
+                     f"the saved log-probs after {which} has loaded the files",
+                     "a module or a buffer that save leaves out, or load with strict=False")  # fmt: skip
+
+
+def learns(case: Case, steps: int, learning_rate: float) -> None:
+    """Plain policy gradient raises a toy reward: the mean of the decisions in the trace."""
+    policy = case.factory()
+    optimizer = torch.optim.Adam(parameters(policy).values(), lr=learning_rate)
+    before, spread = _toy_scores(case, policy)
+    for step in range(steps):
+        rollout = case.rollout(policy, seeds=case.seeds(step=step + 1, group_size=16))
+        scores = _toy_reward(rollout).reshape(len(case.prompts), -1)
+        advantages = ((scores - scores.mean(1, keepdim=True)) / (scores.std() + 1e-6)).flatten()
+        optimizer.zero_grad()
+        for part, new in scored_slices(policy, rollout):
+            mask = rollout.mask[:, part]
+            loss = torch.where(mask, -new.logprobs * advantages.to(new.logprobs)[:, None], 0.0).sum()
+            (loss / rollout.mask.sum()).backward()
+        optimizer.step()
+    after, _ = _toy_scores(case, policy)
+    expect(after > before + 0.3 * spread, f"a toy reward above {before:.3g} by 0.3 of its spread {spread:.3g}",
+           f"{after:.3g} after {steps} updates", "a gradient of the wrong sign, or of other rows")  # fmt: skip
+
+
+def _toy_scores(case: Case, policy: Policy) -> tuple[float, float]:
+    scores = _toy_reward(case.rollout(policy, seeds=case.seeds(group_size=64)))
+    return float(scores.mean()), float(scores.std())
+
+
+def _toy_reward(rollout: Rollout) -> Tensor:
+    for x in rollout.trace.per_row.values():
+        if x.ndim > 1:
+            values = x.double().flatten(2).mean(-1) if x.ndim > 2 else x.double()
+            if values.shape != rollout.mask.shape:
+                return values[:, -1]
+            return torch.where(rollout.mask, values, 0.0).sum(-1) / rollout.mask.sum(-1)
+    raise ValueError("the trace holds no tensor [B, T, ...] for a toy reward to score")

@@ -1,0 +1,175 @@
+"""The first call of a reward under check: its scores, and whether it left its samples alone.
+
+The call is made once, whichever check runs first. A reward that raises, or returns too few scores, fails the check
+`numbers` and no other: without one number per sample the other checks have nothing to compare, so they are
+"not checked".
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpokit.errors import GrpokitError, RewardError, one_line, typed_line
+from grpokit.rewards.scoring import Reward, RewardTerm, score
+from grpokit.testing.check import NotChecked, error_text, expect
+from grpokit.testing.reward.examples import brief
+from grpokit.types import Sample
+
+UNSCORED = "numbers failed"
+"""Why a check that needs scores was not made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a reward returned or raised, and its samples before and after the call.
+
+    Attributes:
+        values: the returned value; None where it raised.
+        error: what it raised, or None.
+        before: the content of each sample before the call.
+        after: the same after it.
+        batch: the list that the reward was called with, after the call.
+    """
+
+    values: Any
+    error: BaseException | None
+    before: Sequence[Mapping[str, Any]]
+    after: Sequence[Mapping[str, Any]]
+    batch: Sequence[Sample]
+
+
+class FirstCall:
+    """A reward's first answer to the samples that it is checked on, made on first use.
+
+    Args:
+        reward: the reward, with its parameters bound.
+        samples: what it is asked to score.
+    """
+
+    def __init__(self, reward: Reward, samples: Sequence[Sample]) -> None:
+        self.reward, self.samples = reward, samples
+
+    @functools.cached_property
+    def answer(self) -> Answer:
+        """The result of the call."""
+        before = [content(sample) for sample in self.samples]
+        batch = list(self.samples)  # the reward's own list, so that a change in place stays in this call
+        values, error = None, None
+        try:
+            values = self.reward(batch)
+        except (Exception, SystemExit) as raised:  # a component may raise anything; the check `numbers` reports it
+            error = raised
+        return Answer(
+            values=values,
+            error=error,
+            before=before,
+            after=[content(sample) for sample in self.samples],
+            batch=batch,
+        )
+
+    @functools.cached_property
+    def scored(self) -> bool:
+        """Whether there was one number per sample, infinity and NaN among them."""
+        try:
+            return self.answer.error is None and len([float(x) for x in self.answer.values]) == len(self.samples)
+        except (TypeError, ValueError, OverflowError, RuntimeError):  # no sequence, or not of numbers
+            return False
+
+    def check_numbers(self) -> None:
+        """There is one finite number or NaN per sample, and not all are NaN."""
+        values, error = self.answer.values, self.answer.error
+        wanted = "one finite number or NaN per sample"
+        if isinstance(error, GrpokitError):
+            expect(False, wanted, typed_line(error),
+                   "samples of a kind that this reward does not score, or without something that it reads")  # fmt: skip
+        if error is not None:
+            expect(False, wanted, f"{error_text(error, place=True)} {self._culprit()}",
+                   "an output that the reward does not expect, or a bug; a run would stop in the same way")  # fmt: skip
+        try:
+            column = score([RewardTerm(name="checked", reward=lambda _: values)], self.samples).matrix[:, 0].tolist()
+        except RewardError as refused:
+            came = one_line(refused).removeprefix("Reward 'checked' ").partition("; expected")[0]
+            expect(False, wanted, f"a reward that {came}",
+                   "one score for the whole batch, a value that is no number, or a division by 0")  # fmt: skip
+        expect(
+            not all(map(math.isnan, column)),
+            "at least one sample that the reward can score",
+            f"NaN for all {len(self.samples)}",
+            "samples without the target, or of the wrong kind; give the checks samples that this reward is made for",
+        )
+
+    def _culprit(self) -> str:
+        """Which of the samples make a reward raise, when it scores each alone."""
+        rows = []
+        for row, sample in enumerate(self.samples):
+            try:
+                self.reward([sample])
+            except (Exception, SystemExit):  # the error of the first call is the one that is shown
+                rows.append(row)
+        if len(rows) == len(self.samples):
+            return "on every sample"
+        return f"on row {rows[0]}, {brief(self.samples[rows[0]].output)}" if rows else "on the samples together"
+
+    def check_inputs(self) -> None:
+        """Samples are the same after the call as before it."""
+        for row, (before, after) in enumerate(zip(self.answer.before, self.answer.after, strict=True)):
+            changed = [name for name, x in before.items() if after[name] != x]
+            expect(not changed, "that scoring leaves the samples as they are",
+                   f"another {', '.join(changed)} in row {row}",
+                   "a change in place (thumbnail, putpixel, paste, pop); work on a copy")  # fmt: skip
+
+    def check_list(self) -> None:
+        """The list of samples has the same samples in the same order after the call."""
+        before, after = list(map(id, self.samples)), list(map(id, self.answer.batch))
+        reordered = sorted(before) == sorted(after)
+        expect(
+            before == after,
+            f"that scoring leaves the list of {len(before)} samples as it is",
+            f"the rows in the order {[before.index(place) for place in after]}"
+            if reordered
+            else f"a list of {len(after)} with other samples in it",
+            "samples.sort() or samples.reverse(); use sorted(samples) or samples[::-1]"
+            if reordered
+            else "pop, clear, append or an assignment to samples[i]; work on a list of your own",
+        )
+
+    def needed_by(self, test: Callable[[], None]) -> Callable[[], None]:
+        """A test that is not made where there are no scores."""
+
+        def run() -> None:
+            if not self.scored:
+                raise NotChecked(UNSCORED)
+            test()
+
+        return run
+
+
+def content(sample: Sample) -> dict[str, Any]:
+    """What a sample holds, as values that a change in place leaves alone."""
+    prompt = sample.prompt
+    parts = {"prompt.text": prompt.text, "prompt.image": prompt.image, "prompt.target": prompt.target}
+    parts |= {"prompt.meta": prompt.meta, "output": sample.output, "group": sample.group, "info": sample.info}
+    return {name: _plain(part) for name, part in parts.items()}
+
+
+def _plain(value: Any) -> Any:
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    # the repr of a tensor or an array leaves out digits and the middle
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        return str(value.dtype), list(value.shape), value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, Image.Image):
+        return value.mode, value.size, value.tobytes(), value.getpalette()
+    if isinstance(value, Mapping):
+        return {key: _plain(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(x) for x in value]
+    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)

@@ -1,0 +1,125 @@
+"""Whether the reference policy is still what it was at the start of the run.
+
+One drawn sample is kept with the reference's log-probs for it, also in checkpoints, so that a resumed run finds out
+whether its reference is that of the run's start. Log-probs serve for copies and adapters alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from grpokit.errors import CheckpointError, RunError, UsageError
+from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.guards import LogprobDiffLimit
+from grpokit.training.parts import State
+from grpokit.types import Decisions, Prompt, Rollout, Sample, Trace
+
+
+class ReferenceProbe:
+    """The longest row of the first step, and what the reference said of it.
+
+    Args:
+        policy: gives the reference.
+        prompts: the training prompts.
+        limit: how far log-probs may lie apart.
+
+    Attributes:
+        rollout: the row; None before the first step, or where no reference is needed.
+        prompt: index of its prompt in the training prompts.
+        logprobs: [1, T] as the reference gave them before the first update.
+    """
+
+    def __init__(self, policy: CheckedPolicy, prompts: Sequence[Prompt], limit: LogprobDiffLimit) -> None:
+        self.policy, self.prompts, self.limit = policy, prompts, limit
+        self.rollout: Rollout | None = None
+        self.prompt = 0
+        self.logprobs = torch.empty(0)
+
+    def take(self, rollout: Rollout, prompts: Sequence[int]) -> None:
+        """Score the longest row of a rollout with the reference, unless there is one already.
+
+        Args:
+            rollout: of the first step.
+            prompts: index of each group's prompt in the training prompts, in the order of the rows.
+        """
+        if self.rollout is None:
+            row = int(rollout.mask.sum(-1).argmax())
+            longest = rollout.select(torch.tensor([row], device=rollout.groups.device))
+            self.logprobs = self.policy.all_logprobs(longest, 1, self.policy.reference).logprobs
+            self.rollout, self.prompt = longest, prompts[row // (rollout.rows // len(prompts))]
+
+    def check(self, *, when: str) -> None:
+        """Score the row again, where there is one.
+
+        Raises:
+            RunError: the reference gives other log-probs than at the start.
+        """
+        if self.rollout is None:
+            return
+        now = self.policy.all_logprobs(self.rollout, 1, self.policy.reference).logprobs
+        difference = torch.where(self.rollout.mask, (now - self.logprobs.to(now)).abs(), 0.0).double()
+        mean, largest = float(difference.sum() / self.rollout.mask.sum().clamp(min=1)), float(difference.max())
+        if self.limit.exceeded(mean, largest) or mean != mean:
+            raise RunError(
+                f"The reference has changed: {when}, its log-probs for a sample of the first step differ from those "
+                f"at the start by {mean:.3g} in the mean and {largest:.3g} at most; the limit is {self.limit}. Usual "
+                "causes: the reference shares its weights with the policy (copy them, see grpokit.policy."
+                "frozen_copy), an adapter that stays on, a start of the policy that is not the same in every build."
+            )
+
+    def state(self) -> State:
+        """The row and its log-probs; empty where there is none."""
+        if self.rollout is None:
+            return {}
+        return {
+            "prompt": self.prompt,
+            "max_decisions": self.rollout.max_decisions,
+            "action_dims": self.rollout.action_dims,
+            "reference": self.logprobs,
+            "logprobs": self.rollout.old.logprobs,
+            "mask": self.rollout.mask,
+            "groups": self.rollout.groups,
+            **{f"per_row.{name}": x for name, x in self.rollout.trace.per_row.items()},
+            **{f"per_group.{name}": x for name, x in self.rollout.trace.per_group.items()},
+        }
+
+    def restore(self, state: State) -> None:
+        """Read what `state` gave.
+
+        Raises:
+            CheckpointError: entries are missing, or the prompts are fewer than they were.
+        """
+        self.rollout, self.prompt = None, int(state.get("prompt", 0))
+        if not state:
+            return
+        if self.prompt >= len(self.prompts):
+            raise CheckpointError(
+                f"The checkpoint's run had at least {self.prompt + 1} training prompts, this one has "
+                f"{len(self.prompts)}. Resume with the prompts that the run was started with."
+            )
+        device = self.policy.device
+        tensors = {name: x.to(device) for name, x in state.items() if isinstance(x, Tensor)}
+
+        def trace(kind: str) -> dict[str, Tensor]:
+            return {name.removeprefix(kind): x for name, x in tensors.items() if name.startswith(kind)}
+
+        try:
+            groups = tensors["groups"]
+            self.rollout = Rollout(
+                samples=[Sample(prompt=self.prompts[self.prompt], output=None, group=int(groups[0]))],
+                groups=groups,
+                old=Decisions(logprobs=tensors["logprobs"]),
+                mask=tensors["mask"],
+                max_decisions=state["max_decisions"],
+                action_dims=state["action_dims"],
+                trace=Trace(per_row=trace("per_row."), per_group=trace("per_group.")),
+            )
+            self.logprobs = tensors["reference"]
+        except (KeyError, UsageError) as error:
+            raise CheckpointError(
+                f"The checkpoint's sample for the reference cannot be read ({error}): it was changed, or its file is "
+                "missing. Resume from another checkpoint."
+            ) from error

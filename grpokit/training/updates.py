@@ -1,0 +1,132 @@
+"""Optimizer steps: the gradient's norm, the learning rate, the step itself, and the guards around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from grpokit.errors import UsageError
+from grpokit.policy import Policy
+from grpokit.settings import TrainerSettings
+from grpokit.training import guards
+from grpokit.training.checked_policy import LOW_PRECISION
+from grpokit.training.devices import place
+from grpokit.training.lr_schedule import learning_rate
+from grpokit.training.out_of_memory import explained
+from grpokit.training.parts import Part, State
+
+
+def trainable(policy: Policy, device: torch.device) -> dict[str, torch.nn.Parameter]:
+    """Move a policy to the device; returns its trainable parameters, each once, by their names in `modules()`.
+
+    Raises:
+        UsageError: there is none, or one in a precision that rounds updates away.
+    """
+    modules = policy.modules()
+    place(modules, device)
+    every = [(f"{key}/{name}", p) for key, module in modules.items() for name, p in module.named_parameters()]
+    first = {p: name for name, p in sorted(every, key=lambda e: e[0], reverse=True)}  # of those of a shared one
+    parameters = {first[p]: p for _, p in every if p.requires_grad}
+    if not parameters:
+        raise UsageError(
+            f"The policy has no trainable parameter: modules() gives {', '.join(modules) or 'nothing'}, and none "
+            "of their parameters requires a gradient. Is an adapter missing, or everything frozen?"
+        )
+    small = next((p.dtype for p in parameters.values() if p.dtype in LOW_PRECISION), None)
+    if small is not None:
+        raise UsageError(
+            f"Trainable parameters are {small}, in which most updates of a usual learning rate are rounded away. "
+            "Keep them in float32 (frozen ones may stay small) and set mixed_precision: bf16."
+        )
+    return parameters
+
+
+class Updates:
+    """Makes the optimizer steps of a run.
+
+    Attributes:
+        done: of the step that is under way, or was broken off.
+        incomplete: whether an update was broken off while it was made.
+        parts: what is remembered from one update to the next.
+
+    Args:
+        parameters: the trainable ones by name.
+        settings: learning rate and schedule, weight decay, clipping.
+        accelerator: for the loss scaler and the clipping.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        settings: TrainerSettings,
+        accelerator: Accelerator,
+    ) -> None:
+        self.parameters = list(parameters.values())
+        self.settings, self.accelerator = settings, accelerator
+        self.optimizer: Any = accelerator.prepare_optimizer(
+            torch.optim.AdamW(parameters.items(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        )
+        self.done, self.incomplete = 0, False
+        self._no_update, self._skipped = guards.NoUpdate(self.parameters), guards.SkippedUpdates()
+        self.parts: dict[str, Part] = {"skipped_updates": self._skipped, "loss_scale": _LossScale(accelerator)}
+
+    def rate(self, index: int) -> float:
+        """The learning rate of the update with this index in the run, from 0."""
+        return learning_rate(
+            index,
+            peak=self.settings.learning_rate,
+            schedule=self.settings.schedule,
+            warmup=self.settings.warmup_steps,
+            total=self.settings.steps * self.settings.updates_per_step,
+        )
+
+    def make(self, step: int) -> float:
+        """Make the next update of a step (from 1) with the gradient that is there; returns the norm before clipping.
+
+        Raises:
+            RunError: a guard stopped it, or memory ended.
+        """
+        guards.check_gradient(self.parameters)
+        limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
+        norm = float(self.accelerator.clip_grad_norm_(self.parameters, limit))
+        rate = self.rate((step - 1) * self.settings.updates_per_step + self.done)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        scaler = self.accelerator.scaler
+        if scaler is None:  # a loss scaler skips updates whose gradient is not finite
+            guards.check_norm(norm, step=step, update=self.done + 1)
+        self.incomplete = True  # until the device, too, is known to have made the update
+        with explained("making an update"):
+            if scaler is None:
+                with self._no_update.watch(norm=norm, rate=rate):
+                    self.optimizer.step()
+            else:
+                self.optimizer.step()
+                self._skipped.look(skipped=self.optimizer.step_was_skipped, scale=scaler.get_scale())
+        self.optimizer.zero_grad()
+        return norm
+
+    def made(self) -> None:
+        """The device has made the update."""
+        self.done, self.incomplete = self.done + 1, False
+
+
+class _LossScale:
+    """The state of the loss scaler; there is one with fp16 alone."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+
+    def state(self) -> State:
+        """The scale and how long it has held."""
+        scaler = self.accelerator.scaler
+        return {} if scaler is None else dict(scaler.state_dict())
+
+    def restore(self, state: State) -> None:
+        """Read what `state` gave."""
+        if self.accelerator.scaler is not None and state:
+            self.accelerator.scaler.load_state_dict(dict(state))

@@ -1,0 +1,45 @@
+"""What a run shows while it works, where no bar can be drawn."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from grpokit.cli import progress
+
+METRICS = {"reward": 0.5, "grad_norm": 1.0, "loss": 1.0, "frac_reward_zero_std": 0.0, "step_time": 20.0}
+
+
+def lines_of_a_run(*, steps: int, seconds: float, completed: int = 0, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is printed without a terminal in a run whose steps take so many seconds by the clock."""
+    clock = itertools.count(1000.0, seconds)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    file = io.StringIO()
+    with progress.watch(Console(file=file)) as watcher:
+        trainer: Any = SimpleNamespace(steps=steps, completed=completed, describe=lambda: "the batch arithmetic")
+        watcher.start(trainer)
+        for number in range(completed + 1, steps + 1):
+            now = next(clock)
+            watcher.step(cast("Any", SimpleNamespace(step=number, metrics=METRICS, warnings=())))
+        watcher.evaluating(64)
+    return file.getvalue().splitlines()
+
+
+def test_quick_steps_give_the_first_line_and_ten_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = lines_of_a_run(steps=100, seconds=0.1, monkeypatch=monkeypatch)
+    assert [line.split()[1] for line in lines if line.startswith("step ")] == [
+        f"{step}/100" for step in (1, *range(10, 101, 10))
+    ]
+    assert lines[0] == "the batch arithmetic"
+    assert lines[-1] == "drawing and scoring 64 samples of held-out prompts ..."
+
+
+def test_slow_steps_give_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = lines_of_a_run(steps=1000, seconds=25.0, completed=990, monkeypatch=monkeypatch)
+    assert lines[1] == "resuming after step 990 of 1000"
+    assert [line.split()[1] for line in lines[2:-1]] == [f"{step}/1000" for step in (991, 994, 997, 1000)]

@@ -1,0 +1,119 @@
+"""Files of a run that somebody changed or cut: the report and a resume name the file and the line, and go on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpokit import report
+from grpokit.report import page, reading, samples, scores
+from grpokit.runs.journal import Journal
+from small_runs import rows, train, write_prompts
+from switched import Switch
+
+OTHERS: tuple[Any, ...] = ("x", True, [1], {"a": 1}, -1, 10**400, 1e999, "step_1", None)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run of two steps with three evaluations and a warning."""
+    folder = tmp_path_factory.mktemp("whole")
+    Switch.off()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_prompts(["1", "2"])
+        changes = {"trainer__steps": 2, "trainer__prompts_per_step": 3, "run__eval_every": 1, "run__save_every": 1}
+        train("out", **changes)
+        yield folder / "out"
+
+
+def changed(path: Path) -> Iterator[str]:
+    """A file's text, cut or with a value of another type."""
+    text = path.read_text()
+    for at in range(0, len(text), max(1, len(text) // 8)):
+        yield text[:at]
+        yield text[at:]
+        yield f"{text[:at]}\0{text[at + 1 :]}"
+    lines = text.splitlines() if path.suffix == ".jsonl" else [text]
+    for number, line in enumerate(lines):
+        row = json.loads(line)
+        for at, (key, value) in enumerate(row.items()):
+            for other in OTHERS if key == "step" else OTHERS[(at + number) % 5 :: 5]:
+                nested = {**value, next(iter(value), "k"): other} if isinstance(value, dict) and at % 2 else other
+                lines[number] = json.dumps({**row, key: nested})
+                yield "\n".join(lines)
+        lines[number] = line
+    for other in OTHERS:
+        yield json.dumps(other)
+
+
+def look(folder: Path) -> None:
+    """Everything that a page takes from a run, but for its curves."""
+    run, album = reading.read(folder), samples.Album()
+    changes = scores.headline(run)
+    page._render(
+        "report.html",
+        run=run,
+        headline=changes,
+        alarm=scores.hacking(changes),
+        prompts=scores.prompts_of(run),
+        charts=[],
+        grid=samples.grid(run, album),
+        pairs=samples.first_and_last(run, album),
+        groups=samples.groups(run, album),
+        last=run.metrics[-1] if run.metrics else {},
+    )
+
+
+def resume(folder: Path) -> None:
+    journal = Journal(folder, 2)
+    if journal.last_evaluation >= 0:
+        journal.is_best("digits")
+
+
+GROWING = ("eval.jsonl", "metrics.jsonl", "warnings.jsonl")
+WHOLE = ("versions.json", "samples/step_000000/scores.json", "samples/step_000002/samples.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [
+        *((resume, name) for name in GROWING),
+        *((look, name) for name in (*GROWING, *WHOLE, "config.yaml", "groups/step_000001/samples.jsonl")),
+    ],
+)
+def test_no_change_of_a_file_is_a_traceback(
+    whole: Path, tmp_path: Path, name: str, use: Callable[[Path], None]
+) -> None:
+    texts = list(changed(whole / name)) if name != "config.yaml" else ["", "a: [", "rewards: [{weight: x}]", "- 1"]
+    shutil.copytree(whole, tmp_path / "out")
+    for text in texts:
+        (tmp_path / "out" / name).write_text(text, errors="surrogateescape")
+        use(tmp_path / "out")
+
+
+def test_the_page_and_a_resume_name_the_file_and_the_line(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole, tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    write_prompts(["1", "2"])
+    evaluations = rows("out/eval.jsonl")
+    evaluations[1]["digits"] = "high"
+    Path("out/eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evaluations))
+    content = Path("out/samples/step_000000/scores.json").read_text()
+    Path("out/samples/step_000000/scores.json").write_text(content[:-10])
+    Path("out/samples/step_000002/scores.json").write_text(content.replace("[0, 1]", '[0, "1"]'))
+    damage = report.write(Path("out")).read_text()
+    assert "eval.jsonl holds lines that are no rows, which are left out here: 2." in damage
+    assert "samples/step_000000/scores.json, line 1 is not what the run wrote (Expecting" in damage
+    assert "samples/step_000002/scores.json is not what the run wrote (expected whole numbers in prompt)" in damage
+    changes = {"trainer__steps": 2, "trainer__prompts_per_step": 3, "run__eval_every": 1, "run__save_every": 1}
+    assert train("out", resume=True, **changes).steps == 2
+    messages = [row["message"] for row in rows("out/warnings.jsonl")]
+    assert "eval.jsonl held lines that are no rows, which were left out on resume: 2." in messages

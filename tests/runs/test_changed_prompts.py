@@ -1,0 +1,178 @@
+"""Prompts before a run and on resume: what a policy cannot read, and what the run was not started with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from grpokit import DataError, Trainer, UsageError
+from grpokit.data import digests, read_jsonl, read_text
+from grpokit.data.digests import digest
+from grpokit.runs import resuming, step_size
+from grpokit.runs import train as run
+from small_runs import STEPS, rows, train, write_prompts
+from switched import Picky, Switch, reward
+
+EVEN = [str(i) for i in range(1, 9)]
+
+
+@pytest.fixture(autouse=True)
+def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Switch.off()
+    monkeypatch.chdir(tmp_path)
+    write_prompts(EVEN)
+    write_prompts(["3", "4"], "held.jsonl")
+
+
+def halfway(**changes: Any) -> dict[str, Any]:
+    """A run of 3 of 6 steps; returns its settings."""
+    settings = {"data__eval_jsonl": "held.jsonl", "run__save_every": 3, "run__eval_every": 3, **changes}
+    train("out", trainer__steps=3, **settings)
+    return settings
+
+
+# --- on resume -------------------------------------------------------------------------------------------------------
+
+
+def test_changed_training_prompts_are_refused_and_can_be_forced() -> None:
+    settings = halfway()
+    before = {p: p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
+    write_prompts(["1", "2", "33", "4", "5", "6", "77", "8"])
+    with pytest.raises(
+        UsageError,
+        match=r"The prompts differ from those that out was started with:\n  training prompts: 2 of 8 prompts changed, "
+        r"first the text or meta of prompts\.jsonl, line 3 \('33'\)\nResume with the old ones, add --force to go",
+    ):
+        train("out", resume=True, **settings)
+    assert before == {p: p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
+    assert train("out", resume=True, force=True, **settings).steps == STEPS
+    messages = [row["message"] for row in rows("out/warnings.jsonl")]
+    assert any(message.startswith("resumed with other training prompts: 2 of 8") for message in messages)
+    assert [row["step"] for row in rows("out/eval.jsonl")] == [0, 3, 6]  # the same held-out prompts throughout
+    assert train("out", resume=True, **settings).steps == STEPS  # what was forced is what the run has now
+
+
+def test_changed_held_out_prompts_are_scored_anew_before_training_too() -> None:
+    settings = halfway()
+    earlier = rows("out/eval.jsonl")
+    write_prompts(["5", "6", "7"], "held.jsonl")
+    with pytest.raises(
+        UsageError, match=r"held-out prompts: 2 prompts became 3; 2 of 2 prompts changed, first the text"
+    ):
+        train("out", resume=True, **settings)
+    result = train("out", resume=True, force=True, **settings)
+    assert rows("out/eval.earlier.jsonl") == earlier
+    assert Path("out/samples.earlier/step_000003/scores.json").is_file()
+    train("new", **settings)  # started with the new prompts
+    assert rows("out/eval.jsonl")[0] == rows("new/eval.jsonl")[0] == result.before
+    assert [row["step"] for row in rows("out/eval.jsonl")] == [0, 3, 6]
+
+
+@pytest.mark.parametrize(
+    "content", [None, "{}", "[1]", "[" * 9, '{"train": {"texts": [1], "targets": [], "images": []}, "held_out": null}']
+)
+def test_digests_that_cannot_be_read_are_a_warning(content: str | None) -> None:
+    if content is not None:
+        Path("data.json").write_text(content)
+    prompts = read_jsonl(Path("prompts.jsonl"))
+    now, sequences = resuming.digests(prompts, None), {"train": prompts, "held_out": None}
+    changes, (warning,) = resuming.changed_prompts(Path(), now, sequences)
+    assert (changes, warning) == ({}, "data.json cannot be read, so it is not known whether the prompts are the same")
+
+
+def test_a_resume_says_from_where() -> None:
+    settings = halfway()
+    lines: list[str] = []
+    train("out", resume=True, watcher=run.Watcher(say=lines.append), **settings)
+    assert lines[0] == "resuming after step 3 from out/checkpoints/step_000003"
+
+
+@pytest.mark.parametrize("part", ["text", "target", "target's pixels", "image's pixels", "meta"])
+def test_every_part_of_a_prompt_counts(part: str, tmp_path: Path) -> None:
+    def write(grey: dict[str, int], text: str = "a", target: Any = 3, level: int = 1) -> list[tuple[str, ...]]:
+        for name in ("target", "image"):
+            Image.new("L", (4, 4), grey.get(name, 0)).save(tmp_path / f"{name}.png")
+        row = {"prompt": text, "target": target, "image": "image.png", "level": level}
+        (tmp_path / "x.jsonl").write_text(json.dumps(row))
+        found = digests(read_jsonl(tmp_path / "x.jsonl"))
+        return list(zip(found.texts, found.targets, found.images, strict=True))
+
+    picture = "target.png" if part == "target's pixels" else 3
+    change: dict[str, Any] = {
+        "text": {"text": "b"},
+        "target": {"target": 4},
+        "target's pixels": {"grey": {"target": 9}, "target": picture},
+        "image's pixels": {"grey": {"image": 9}},
+        "meta": {"level": 2},
+    }[part]
+    before = write({}, target=picture)
+    assert write({}, target=picture) == before
+    ((*same, last),) = ([*zip(before[0], write(**{"grey": {}, "target": picture} | change)[0], strict=True)],)
+    changed = [a != b for a, b in (*same, last)]
+    assert changed == [part in ("text", "meta"), part.startswith("target"), part.startswith("image")]
+
+
+class Opaque:
+    """Its text holds an address."""
+
+
+def test_digests_are_the_same_in_every_process_and_tell_values_apart() -> None:
+    assert digest(Opaque()) == digest(Opaque())
+    assert digest({"a": [1, "x", None, True, 2.5], "b": b"y"}) == "fd073bb2bcc800e2"
+    values = ["1", 1, 1.0, True, None, ["1"], ["1", ""], {"1": None}, b"1", Image.new("L", (1, 1), 1)]
+    assert len({digest(value) for value in values}) == len(values)
+
+
+# --- before a run ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("file", "line"), [("prompts", 7), ("held", 2)])
+def test_a_prompt_that_the_policy_cannot_read_is_found_before_anything_is_written(file: str, line: int) -> None:
+    texts = EVEN if file == "prompts" else ["3", "4"]
+    write_prompts([*texts[: line - 1], "99"], f"{file}.jsonl")
+    with pytest.raises(DataError, match=rf"^{file}\.jsonl, line {line}: '99' is no number below 90\.$"):
+        train("out", policy__use="switched:Picky", data__eval_jsonl="held.jsonl")
+    assert sorted(path.name for path in Path().iterdir()) == ["held.jsonl", "prompts.jsonl"]
+
+
+def test_a_trainer_without_a_run_checks_its_prompts_too() -> None:
+    with pytest.raises(UsageError, match=r"^prompt 1: 'two' is no number"):
+        Trainer(Picky(), [reward], ["1", "two"], group_size=4, device="cpu")
+
+
+def test_a_check_reads_no_more_than_the_headers_of_pictures(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("1\n2\n")
+    for number, size in ((1, (40, 90)), (2, (90, 40))):
+        exif = Image.Exif()
+        exif[0x0112] = 6  # stands on its side in the file
+        Image.effect_noise(size[::-1], 90).save(tmp_path / f"{number}.jpg", exif=exif)
+    whole = (tmp_path / "1.jpg").read_bytes()
+    (tmp_path / "1.jpg").write_bytes(whole[:-50])  # its pixels are damaged
+    prompts = read_text(tmp_path / "p.txt", images=tmp_path)
+    with pytest.raises(UsageError, match=r"p\.txt, line 2: The picture lies on its side\.$"):
+        Trainer(Picky(), [reward], prompts, group_size=4, device="cpu")
+
+
+def test_a_step_that_draws_prompts_more_than_once_says_so() -> None:
+    train("out", trainer__prompts_per_step=20, trainer__steps=1)
+    said = "a step draws 20 prompts, but there are only 8: each comes up to 3 times in a step, in a group of its own"
+    assert rows("out/warnings.jsonl")[0]["message"].startswith(said)
+
+
+def test_a_step_that_no_memory_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_size, "_memory", lambda device: 2**30)
+    with pytest.raises(
+        UsageError,
+        match=r"^A step of 1,000,000 prompts x 4 samples = 4,000,000 rows keeps at least \d GiB, and there are 1 GiB "
+        r"of memory \(cpu\)\. Lower",
+    ):
+        train("more", trainer__prompts_per_step=1_000_000)
+    assert not Path("more").exists()
+
+
+def test_the_memory_of_a_machine_is_known() -> None:
+    assert 2**28 < step_size._memory("cpu") < 2**50

@@ -1,0 +1,91 @@
+"""Seeds that are never used twice, and draws whose frequencies are those of the distribution."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from command_line import Call, config
+from grpokit import Trainer, evaluate
+from grpokit.sampling import derive_seeds, sample_categorical, uniforms
+from grpokit.types import Seeds
+from tiny_policies import BatchesSeen, TinyTokens, digit_sum
+
+PROMPTS = [str(i) for i in range(12)]
+
+
+def numbers(seeds: Seeds) -> list[int]:
+    return [*seeds.row.tolist(), *seeds.group.tolist()]
+
+
+def test_no_seed_is_used_twice() -> None:
+    """Whatever differs (seed, stream, step, prompt, sample, a row or its group), so does the seed."""
+    sizes = {"prompts": 3, "group_size": 4}
+    used = [
+        number
+        for seed in (0, 1)
+        for stream in ("train", "evaluate", "sample")
+        for step in (0, 1)
+        for number in numbers(derive_seeds(seed, stream=stream, step=step, **sizes))
+    ]
+    assert len(set(used)) == len(used) == 2 * 3 * 2 * (12 + 3)
+    two, three = (derive_seeds(0, stream="train", step=1, prompts=p, group_size=g) for p, g in ((2, 4), (3, 5)))
+    assert two.row.reshape(2, 4).tolist() == three.row.reshape(3, 5)[:2, :4].tolist()  # more only adds
+
+
+def test_a_run_its_evaluation_and_samples_share_no_seed(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    policy, drawn = BatchesSeen(), []
+    trainer = Trainer(policy, [digit_sum], PROMPTS, prompts_per_step=4, group_size=4, seed=7, device="cpu")
+    trainer.step()
+    trainer.step()
+    evaluate(policy, [digit_sum], PROMPTS[:4], samples_per_prompt=4, seed=7)
+    rollout = TinyTokens.rollout
+
+    def watched(self, prompts, group_size, *, seeds, evaluate=False):
+        drawn.append(seeds)
+        return rollout(self, prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+    monkeypatch.setattr(TinyTokens, "rollout", watched)
+    assert call("sample", config(tmp_path), "-n", 4).code == 0  # of the seed 7, too
+    used = [number for seeds in (*policy.seeds, *drawn) for number in numbers(seeds)]
+    assert len(set(used)) == len(used) == 4 * (16 + 4)
+    assert policy.evaluated == [False, False, True]  # each with its own settings of the policy
+    steps = [seeds.group_ids.tolist() for seeds in policy.seeds[:2]]
+    assert steps == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_frequencies_are_the_probabilities() -> None:
+    probabilities = torch.tensor([0.5, 0.0, 0.3, 0.15, 0.05])
+    draws = uniforms(torch.arange(20_000), 1)[:, 0]
+    tokens, logprobs = sample_categorical(probabilities.log().expand(20_000, 5), draws)
+    frequencies = tokens.bincount(minlength=5) / 20_000
+    assert frequencies.tolist() == pytest.approx(probabilities.tolist(), abs=0.014)  # four standard deviations
+    assert frequencies[1] == 0
+    torch.testing.assert_close(logprobs, probabilities.log()[tokens])
+
+
+def test_draws_at_the_edges_stay_among_the_tokens_that_can_be_drawn() -> None:
+    logits = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]]).expand(3, 4)
+    tokens, _ = sample_categorical(logits, torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64))
+    assert tokens.tolist() == [1, 2, 2]
+
+
+def test_a_rare_token_keeps_its_probability() -> None:
+    """Of 1e-9, which a running sum in fp32 would lose."""
+    tokens, _ = sample_categorical(
+        torch.tensor([[0.0, math.log(1e-9)]]), torch.tensor([1 - 5e-10], dtype=torch.float64)
+    )
+    assert tokens.tolist() == [1]
+
+
+def test_uniforms_of_seeds_and_columns_are_not_alike() -> None:
+    draws = uniforms(torch.arange(400), 400)
+    assert len(draws.unique()) == 400 * 400
+    centred = draws - draws.mean(dim=0)
+    spread = torch.corrcoef(centred.T) - torch.eye(400, dtype=torch.float64)
+    assert spread.abs().max() < 0.3  # of 80,000 pairs of columns; 0.05 is one standard deviation

@@ -1,0 +1,502 @@
+"""Plants known faults in a copy of the package, one at a time, and says whether the tests notice.
+
+A suite is only as good as the faults that it catches. Each entry of `FAULTS` is a single small change that would make
+training wrong, and the tests that must fail on it. `python tools/planted_faults.py` plants them all, in some minutes
+on one core; words behind it pick the faults whose names hold one of them. It exits with 1 where a fault survives, or
+where its text is no longer in the code: then bring the entry up to date.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+REPO = Path(__file__).parent.parent
+
+BY_HAND = "tests/test_run_by_hand.py::test_a_run_equals_one_written_by_hand"
+SEEDS = "tests/test_sampling.py::test_no_seed_is_used_twice"
+STREAMS = "tests/test_sampling.py::test_a_run_its_evaluation_and_samples_share_no_seed"
+EDGES = "tests/test_sampling.py::test_draws_at_the_edges_stay_among_the_tokens_that_can_be_drawn"
+RARE = "tests/test_sampling.py::test_a_rare_token_keeps_its_probability"
+FREQUENCIES = "tests/test_sampling.py::test_frequencies_are_the_probabilities"
+BF16 = "tests/test_trainer.py::test_bf16_uses_the_training_forwards_own_log_probs"
+FROZEN = "tests/test_trainer.py::test_a_frozen_base_in_bf16_counts_as_low_precision"
+DIFFERENCE = "tests/test_trainer.py::test_a_sampler_that_disagrees_shows_in_the_gap"
+PASSES = "tests/test_trainer.py::test_every_pass_and_step_has_minibatches_of_its_own"
+ADVANTAGE = "tests/test_trainer.py::test_the_advantage_function_gets_rewards_with_their_weights_and_no_monitor"
+FIXED = "tests/test_trainer.py::test_a_fixed_length_is_the_policys_and_not_the_rollouts"
+ADDITIVITY = "tests/test_trainer.py::test_micro_batches_and_slices_add_up[gspo-dtype0-1e-12]"
+PROMPTS = "tests/test_trainer.py::test_rewards_meet_their_own_samples_and_groups"
+TRACKERS = "tests/test_trainer.py::test_tensorboard_gets_the_metrics"
+AGAIN = "tests/training/test_guards.py::test_a_step_that_is_taken_again_counts_once"
+ROW_NUMBER = "tests/training/test_guards.py::test_a_loss_that_is_no_number_names_step_row_and_prompt"
+SAPO = "tests/test_objectives.py::test_sapo_by_hand_in_fp64"
+DEFAULTS = "tests/test_objectives.py::test_published_defaults"
+KEYWORDS = "tests/test_objectives.py::test_every_keyword_of_an_objective_changes_its_loss"
+WEIGHTS = "tests/test_advantages.py::test_weights_multiply_rewards"
+GDPO = "tests/test_advantages.py::test_gdpo_weighs_z_scores_and_divides_by_the_spread_of_the_batch"
+CLIP = "tests/test_advantages.py::test_clip"
+BIASED = "tests/test_advantages.py::test_biased_std"
+EQUAL = "tests/test_advantages.py::test_equal_sums_are_equal_however_they_are_rounded"
+FP64 = "tests/test_advantages.py::test_the_arithmetic_is_fp64_whatever_the_rewards_are"
+UNSCORED = "tests/test_advantages.py::test_a_reward_that_scored_no_row_changes_nothing"
+SINGLE = "tests/test_advantages.py::test_a_single_score_teaches_nothing"
+ZERO_STD = "tests/test_advantages.py::test_zero_std_groups_are_those_whose_weighted_sums_are_equal"
+SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One wrong change.
+
+    Attributes:
+        name: what is wrong, in words.
+        file: inside the package.
+        old: the right code; it stands in the file exactly once.
+        new: the wrong code.
+        tests: ids for pytest, of which each must fail.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+FAULTS = (
+    # --- rows
+    Fault(
+        "advantages of other rows in a minibatch",
+        "trainer.py",
+        "advantages=advantages[rows]",
+        "advantages=advantages[: len(rows)]",
+        (BY_HAND,),
+    ),
+    Fault(
+        "old log-probs of other rows in a minibatch",
+        "trainer.py",
+        "old.cut(rows)",
+        "old.cut(slice(0, len(rows)))",
+        (BY_HAND,),
+    ),
+    Fault(
+        "reference of other rows in a minibatch",
+        "trainer.py",
+        "reference.cut(rows)",
+        "reference.cut(slice(0, len(rows)))",
+        (BY_HAND,),
+    ),
+    Fault(
+        "a bad row is numbered inside its minibatch", "trainer.py", "rows=rows, step", "rows=None, step", (ROW_NUMBER,)
+    ),
+    Fault(
+        "prompts reported in another order", "trainer.py", "prompts=prompts,\n", "prompts=prompts[::-1],\n", (PROMPTS,)
+    ),
+    # --- old log-probs
+    Fault(
+        "a ratio of 1 in every update",
+        "trainer.py",
+        "None if self._low_precision else rollout.old",
+        "None",
+        (BY_HAND,),
+    ),
+    Fault(
+        "a ratio of 1 in every update in low precision",
+        "trainer.py",
+        "if self._low_precision and self.updates_per_step > 1:",
+        "if False:",
+        (BF16,),
+    ),
+    Fault(
+        "a frozen base in bf16 taken for fp32",
+        "training/checked_policy.py",
+        "any(p.dtype in LOW_PRECISION",
+        "all(p.dtype in LOW_PRECISION",
+        (FROZEN,),
+    ),
+    Fault(
+        "the sampler held against weights that were updated",
+        "trainer.py",
+        "fresh = self.updates_done == 0",
+        "fresh = True",
+        (BY_HAND,),
+    ),
+    # --- seeds
+    Fault(
+        "row seeds without the step",
+        "sampling.py",
+        "mix(seed, s, step, p, i)",
+        "mix(seed, s, 0, p, i)",
+        (SEEDS, STREAMS),
+    ),
+    Fault(
+        "group seeds without the step",
+        "sampling.py",
+        "mix(seed, s, step, p, -1)",
+        "mix(seed, s, 0, p, -1)",
+        (SEEDS, STREAMS),
+    ),
+    Fault("a group's seed is its first row's", "sampling.py", "step, p, -1)", "step, p, 0)", (SEEDS,)),
+    Fault(
+        "prompts share their rows' seeds", "sampling.py", "mix(seed, s, step, p, i)", "mix(seed, s, step, i)", (SEEDS,)
+    ),
+    Fault("seeds without the run's seed", "sampling.py", "mix(seed, s, step, p, i)", "mix(s, step, p, i)", (SEEDS,)),
+    Fault(
+        "the trainer draws step 0 for ever",
+        "trainer.py",
+        "step=self.completed,\n            prompts",
+        "step=0,\n            prompts",
+        (STREAMS,),
+    ),
+    Fault(
+        "one stream for all uses",
+        "sampling.py",
+        '"evaluate": 1, "sample": 2',
+        '"evaluate": 0, "sample": 0',
+        (SEEDS, STREAMS),
+    ),
+    Fault("training draws as an evaluation does", "trainer.py", 'stream="train"', 'stream="evaluate"', (STREAMS,)),
+    Fault(
+        "an evaluation draws as training does",
+        "evaluation/held_out.py",
+        'stream: str = "evaluate"',
+        'stream: str = "train"',
+        (STREAMS,),
+    ),
+    Fault("samples are drawn as in an evaluation", "cli/runs.py", 'stream="sample"', 'stream="evaluate"', (STREAMS,)),
+    Fault(
+        "training draws with the settings of an evaluation",
+        "training/checked_policy.py",
+        "draw.group_size, seeds=draw.seeds)",
+        "draw.group_size, seeds=draw.seeds, evaluate=True)",
+        (STREAMS,),
+    ),
+    Fault(
+        "an evaluation draws with the settings of training",
+        "evaluation/held_out.py",
+        ", evaluate=evaluate)",
+        ", evaluate=False)",
+        (STREAMS,),
+    ),
+    Fault(
+        "log-probs that differ either way cancel",
+        "training/backward.py",
+        "rollout.old.logprobs[:, steps]).abs(), mask)",
+        "rollout.old.logprobs[:, steps]), mask)",
+        (DIFFERENCE,),
+    ),
+    Fault(
+        "the reference is the policy itself",
+        "trainer.py",
+        "self.checked.all_logprobs(rollout, n, self.policy.reference)",
+        "self.checked.all_logprobs(rollout, n)",
+        (BY_HAND,),
+    ),
+    Fault(
+        "group ids come again in the next step", "sampling.py", "start = step * prompts if", "start = 0 if", (STREAMS,)
+    ),
+    Fault(
+        "the same minibatches in every pass", "trainer.py", "self.completed, update)", "self.completed, 0)", (PASSES,)
+    ),
+    Fault(
+        "the same minibatches in every step",
+        "trainer.py",
+        "(self.seed, self.completed, update)",
+        "(self.seed, 0, update)",
+        (PASSES,),
+    ),
+    Fault(
+        "the same prompts in every step",
+        "trainer.py",
+        "prompt_indices(self.seed, self.completed,",
+        "prompt_indices(self.seed, 0,",
+        (PASSES,),
+    ),
+    # --- the update
+    Fault(
+        "the schedule is an update ahead",
+        "trainer.py",
+        "self.updates_per_step + self.updates_done))",
+        "self.updates_per_step + self.updates_done + 1))",
+        (BY_HAND,),
+    ),
+    Fault(
+        "one rate for all updates of a step",
+        "trainer.py",
+        "self.updates_per_step + self.updates_done))",
+        "self.updates_per_step))",
+        (BY_HAND,),
+    ),
+    Fault("a rate that is not set", "trainer.py", 'group["lr"] = rate', "pass", (BY_HAND,)),
+    Fault(
+        "a cosine over steps", "trainer.py", "total=self.steps * self.updates_per_step", "total=self.steps", (BY_HAND,)
+    ),
+    Fault(
+        "the rate of the next step is reported",
+        "trainer.py",
+        "self.updates_per_step - 1)",
+        "self.updates_per_step)",
+        (BY_HAND,),
+    ),
+    Fault("no weight decay", "trainer.py", "weight_decay=weight_decay", "weight_decay=0.0", (BY_HAND,)),
+    Fault("weight decay as part of the gradient", "trainer.py", "torch.optim.AdamW(", "torch.optim.Adam(", (BY_HAND,)),
+    Fault(
+        "gradients are measured and not clipped",
+        "trainer.py",
+        "self.accelerator.clip_grad_norm_(self.parameters, limit)",
+        "torch.nn.utils.get_total_norm([p.grad for p in self.parameters])",
+        (BY_HAND,),
+    ),
+    Fault(
+        "an entropy bonus without gradient",
+        "trainer.py",
+        "entropy_grad=self.objective.entropy_coef != 0",
+        "entropy_grad=False",
+        (BY_HAND,),
+    ),
+    Fault(
+        "an entropy bonus without gradient in a sequence's loss",
+        "training/backward.py",
+        '("logprobs", "entropy", "mean", "std")',
+        '("logprobs", "mean", "std")',
+        (ADDITIVITY,),
+    ),
+    Fault(
+        "a fixed length that is the rollout's width",
+        "trainer.py",
+        "max_decisions=rollout.max_decisions",
+        "max_decisions=rollout.mask.shape[1]",
+        (FIXED,),
+    ),
+    # --- what is reported
+    Fault("the last update's loss", "trainer.py", "sum(losses) / len(losses)", "losses[-1]", (BY_HAND,)),
+    Fault("the last update's gradient norm", "trainer.py", "sum(norms) / len(norms)", "norms[-1]", (BY_HAND,)),
+    Fault(
+        "padding counts in means over decisions",
+        "training/metrics.py",
+        "get(name, zero) + mask.sum()",
+        "get(name, zero) + mask.numel()",
+        (BY_HAND,),
+    ),
+    Fault(
+        "trackers get every step as one",
+        "trainer.py",
+        "self.accelerator.log(dict(report.metrics), step=self.completed)",
+        "self.accelerator.log(dict(report.metrics), step=1)",
+        (TRACKERS,),
+    ),
+    Fault(
+        "monitors are measured in every step",
+        "trainer.py",
+        "rollout.samples, step=number)",
+        "rollout.samples)",
+        (ADVANTAGE,),
+    ),
+    Fault(
+        "a monitor's spread counts as something to learn from",
+        "trainer.py",
+        "quiet.look(scores.trained,",
+        "quiet.look(scores,",
+        (AGAIN,),
+    ),
+    # --- advantages
+    Fault(
+        "rloo without weights",
+        "advantages.py",
+        "total = (b.filled * b.weights).sum(-1)\n    n =",
+        "total = b.filled.sum(-1)\n    n =",
+        (WEIGHTS,),
+    ),
+    Fault(
+        "the trainer passes no weights",
+        "trainer.py",
+        "self.advantage(scores.matrix, scores.weights,",
+        "self.advantage(scores.matrix, scores.weights.sign(),",
+        (ADVANTAGE,),
+    ),
+    Fault(
+        "monitors are trained on",
+        "trainer.py",
+        "self._advantages(scores.trained,",
+        "self._advantages(scores,",
+        (ADVANTAGE,),
+    ),
+    Fault(
+        "gdpo's second z-score inside each group",
+        "advantages.py",
+        "b.batch_std(total, std) + eps), total",
+        "b.group_std(total, std) + eps), total",
+        (GDPO,),
+    ),
+    Fault("rloo without clip", "advantages.py", "clamp(min=1), total, clip)", "clamp(min=1), total, None)", (CLIP,)),
+    Fault(
+        "the batch's std is always unbiased",
+        "advantages.py",
+        "x.std(correction=_degrees(std))",
+        "x.std()",
+        (BIASED, GDPO),
+    ),
+    Fault(
+        "small differences count as none",
+        "advantages.py",
+        "8 * torch.finfo(x.dtype).eps",
+        "torch.finfo(x.dtype).eps ** 0.5",
+        (SMALL,),
+    ),
+    Fault(
+        "rounding tells equal sums apart",
+        "advantages.py",
+        "8 * torch.finfo(x.dtype).eps",
+        "0 * torch.finfo(x.dtype).eps",
+        (EQUAL,),
+    ),
+    Fault("advantages in fp32", "advantages.py", "rewards.double()", "rewards.float()", (FP64,)),
+    Fault(
+        "integer rewards give integer advantages",
+        "advantages.py",
+        "rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()",
+        "rewards.dtype",
+        (FP64,),
+    ),
+    Fault(
+        "a reward that scored no row poisons the others",
+        "advantages.py",
+        "column[known].mean() if bool(known.any()) else 0.0",
+        "column[known].mean()",
+        (UNSCORED,),
+    ),
+    Fault("the std of a single score", "advantages.py", " if len(x) > 1 else x.new_zeros(())", "", (SINGLE,)),
+    Fault(
+        "a gap keeps a group from being constant",
+        "advantages.py",
+        "torch.where(rows, x, -torch.inf)",
+        "torch.where(rows, x, torch.inf)",
+        (ZERO_STD,),
+    ),
+    Fault(
+        "zero-std groups without weights",
+        "advantages.py",
+        "b.is_constant((b.filled * b.weights)",
+        "b.is_constant((b.filled)",
+        (ZERO_STD,),
+    ),
+    # --- objectives
+    Fault(
+        "sapo's tau in fp32",
+        "objectives.py",
+        "torch.full_like(ratio, tau_neg).masked_fill(advantages > 0, tau_pos)",
+        "torch.where(advantages > 0, tau_pos, tau_neg)",
+        (SAPO,),
+    ),
+    Fault("dapo without its higher clip", "objectives.py", "float | None = 0.28", "float | None = None", (DEFAULTS,)),
+    Fault(
+        "gspo with the range of tokens",
+        "objectives.py",
+        "clip_range: float = 3e-4",
+        "clip_range: float = 0.2",
+        (DEFAULTS,),
+    ),
+    Fault(
+        "clip fractions by the lower range",
+        "objectives.py",
+        "(ratio > 1 + high)",
+        "(ratio > 1 + clip_range)",
+        (DEFAULTS,),
+    ),
+    Fault("cispo's cap is lost", "objectives.py", "logprobs, ratio_cap=ratio_cap)", "logprobs)", (KEYWORDS,)),
+    Fault(
+        "sapo's tau is lost",
+        "objectives.py",
+        "tau_pos=tau_pos, tau_neg=tau_neg)\n\n",
+        "tau_pos=tau_pos)\n\n",
+        (KEYWORDS,),
+    ),
+    # --- draws
+    Fault("a running sum in fp32", "sampling.py", "logprobs.double().exp()", "logprobs.exp()", (RARE,)),
+    Fault(
+        "a draw at the very end", "sampling.py", "torch.nextafter(total, torch.zeros_like(total))", "total", (EDGES,)
+    ),
+    Fault("a draw on an edge", "sampling.py", "right=True", "right=False", (EDGES,)),
+    Fault("uniforms that stop short of 1", "sampling.py", "+ 0.5) * 2.0**-52", "+ 0.5) * 2.0**-53", (FREQUENCIES,)),
+)
+
+
+def run(package: Path, tests: tuple[str, ...]) -> dict[str, bool]:
+    """Run tests on a copy of the package; returns which of them passed.
+
+    Raises:
+        RuntimeError: some of them did not run at all.
+    """
+    plugins = sorted((REPO / "plugins").glob("*/src"))
+    paths = [str(package.parent), *map(str, plugins)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=no", "-p", "no:cacheprovider", "-o", "addopts="]
+    options = ["--import-mode=importlib", *tests]
+    done = subprocess.run(
+        [*command, *options], cwd=REPO, env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith(("PASSED ", "FAILED "))]
+    outcomes = {
+        test: [words[0] for words in lines if words[1] == test or words[1].startswith((f"{test}[", f"{test}::"))]
+        for test in tests
+    }
+    if done.returncode not in (0, 1) or not all(outcomes.values()):
+        raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return {test: "FAILED" not in results for test, results in outcomes.items()}
+
+
+def plant(fault: Fault, package: Path) -> str:
+    """Plant one fault, run its tests, and take it out again; returns what is wrong, or nothing."""
+    path = package / fault.file
+    text = path.read_text(encoding="utf-8")
+    if (count := text.count(fault.old)) != 1:
+        return f"its text stands {count} times in {fault.file}, expected once: {fault.old!r}"
+    path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+    try:
+        survived = [test for test, passed in run(package, fault.tests).items() if passed]
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        path.write_text(text, encoding="utf-8")
+    return f"survives {', '.join(survived)}" if survived else ""
+
+
+def main(words: list[str]) -> int:
+    """Plant the faults whose names hold one of `words` (all, where there is none); returns the exit code."""
+    faults = [fault for fault in FAULTS if not words or any(word in fault.name for word in words)]
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder) / "grpokit"
+        shutil.copytree(REPO / "grpokit", package, ignore=shutil.ignore_patterns("__pycache__"))
+        try:
+            sound = run(package, tuple({test: None for fault in faults for test in fault.tests}))
+        except RuntimeError as error:
+            print(error)
+            return 1
+        broken = [test for test, passed in sound.items() if not passed]
+        if broken:
+            print("These tests fail without any fault, so they prove nothing:", *broken, sep="\n  ")
+            return 1
+        wrong = 0
+        for fault in faults:
+            start = time.perf_counter()
+            problem = plant(fault, package)
+            wrong += bool(problem)
+            print(
+                f"{time.perf_counter() - start:5.1f} s  {'SURVIVES' if problem else 'noticed'}  {fault.name}",
+                flush=True,
+            )
+            if problem:
+                print(f"         {problem}")
+    print(f"{len(faults) - wrong} of {len(faults)} planted faults are noticed")
+    return 1 if wrong or not faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

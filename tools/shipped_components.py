@@ -1,0 +1,103 @@
+"""Writes grpokit/registry/shipped.json: the distribution that brings each of our components, and the extra for it.
+
+The core must not name its plugins, yet it should say `pip install 'grpokit[ocr]'` to somebody who lacks one. So this
+script reads what the plugins of the repository announce. `python tools/shipped_components.py` writes the file; with
+`--check` it exits with 1 where the file is out of date. A test does the same.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import re
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+FILE = ROOT / "grpokit/registry/shipped.json"
+sys.path[:0] = [str(ROOT), *(str(folder) for folder in sorted(ROOT.glob("plugins/*/src")))]
+
+from grpokit.config.yaml_source import read  # noqa: E402  # only now that the path leads to this repository
+from grpokit.registry.loading import Plugin, load  # noqa: E402
+
+
+def project(folder: Path) -> dict[str, Any]:
+    """The table `project` of a distribution's pyproject.toml."""
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def announced() -> dict[str, list[Plugin]]:
+    """Distribution -> its plugins, for grpokit itself and all distributions below plugins/."""
+    distributions = [project(folder) for folder in (ROOT, *sorted(ROOT.glob("plugins/*/")))]
+    plugins = {
+        distribution["name"]: [
+            load(EntryPoint(name, value, "grpokit")) for name, value in distribution["entry-points"]["grpokit"].items()
+        ]
+        for distribution in distributions
+    }
+    for plugin in (plugin for found in plugins.values() for plugin in found):
+        assert not plugin.error, plugin.error
+    return plugins
+
+
+def components() -> dict[str, dict[str, dict[str, str]]]:
+    """Kind -> name -> its distribution ("package"), the smallest extra that brings all that it needs, and more.
+
+    A preset has the kind of output that its policy makes as well ("makes").
+    """
+    specs = [(package, spec) for package, plugins in announced().items() for plugin in plugins for spec in plugin.specs]
+    owners = {(spec.kind, spec.name): package for package, spec in specs}
+    assert len(owners) == len(specs), "two of our plugins bring a component of the same kind and name"
+    table: dict[str, dict[str, dict[str, str]]] = {}
+    for (kind, name), package in sorted(owners.items()):
+        needed, makes = {package}, {}
+        if kind == "preset":
+            used = used_by(next(spec.factory for _, spec in specs if (spec.kind, spec.name) == (kind, name)))
+            needed |= {owners[component] for component in used}
+            outputs = {spec.name: spec.makes for _, spec in specs if spec.kind == "policy"}
+            makes = {"makes": next(outputs[component] for used_kind, component in used if used_kind == "policy")}
+        table.setdefault(kind, {})[name] = {"package": package, "extra": extra_with(needed - {"grpokit"}), **makes}
+    return table
+
+
+def used_by(preset: str) -> set[tuple[str, str]]:
+    """(kind, name) of each component that a preset's file names."""
+    package, _, inside = preset.partition(":")
+    config, _ = read(importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8"), preset)
+    chosen = [(kind, config["trainer"].get(kind)) for kind in ("advantage", "objective")]
+    names = [(kind, value["use"] if isinstance(value, dict) else value) for kind, value in chosen if value]
+    return {("policy", config["policy"]["use"]), *(("reward", reward["use"]) for reward in config["rewards"]), *names}
+
+
+def extra_with(packages: set[str]) -> str:
+    """The extra of grpokit with the fewest distributions that holds all of `packages`; empty for none."""
+    extras = {
+        extra: {re.match(r"[\w.-]+", requirement)[0] for requirement in requirements}  # type: ignore[index]
+        for extra, requirements in project(ROOT)["optional-dependencies"].items()
+    }
+    enough = [extra for extra, brought in extras.items() if packages <= brought]
+    assert enough, f"no extra of grpokit brings {packages}"
+    return min(enough, key=lambda extra: len(extras[extra])) if packages else ""
+
+
+def text() -> str:
+    """What the file should hold."""
+    return json.dumps(components(), indent=2) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the file, or with --check compare it; returns the exit code."""
+    if "--check" not in arguments:
+        FILE.write_text(text(), encoding="utf-8")
+        return 0
+    if FILE.is_file() and FILE.read_text(encoding="utf-8") == text():
+        return 0
+    print(f"{FILE.relative_to(ROOT)} is out of date: run python {Path(__file__).relative_to(ROOT)}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
