@@ -12,7 +12,7 @@ import torch
 
 torch.set_num_threads(1)
 
-pytest_plugins = ["command_line"]  # the fixture `call`
+pytest_plugins = ["command_line", "skips"]  # the fixture `call`; the summary of skipped tests
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,19 @@ Call = Callable[..., Done]
 
 @pytest.fixture
 def drawn() -> None:
-    """Asks `call` for real reports, which take a second each."""
+    """Asks for real reports, which take a second each."""
+
+
+def write_no_report(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("grpokit.runs.train.report", SimpleNamespace(write=lambda folder: folder / "report.html"))
+
+
+@pytest.fixture(scope="module")
+def without_report() -> Iterator[None]:
+    """Runs of the module write no report."""
+    with pytest.MonkeyPatch.context() as patch:
+        write_no_report(patch)
+        yield
 
 
 @pytest.fixture
@@ -45,7 +57,7 @@ def call(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("grpokit.runs.train.report", SimpleNamespace(write=lambda folder: folder / "report.html"))
+        write_no_report(monkeypatch)
 
     def run(*words: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["grpokit", *map(str, words)])

@@ -10,8 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as parquet
 import torch
 from safetensors.torch import load_file
+
+from grpokit.runs import rollout_record as record
 
 STEPS = 12
 CONFIG = f"""
@@ -25,7 +28,7 @@ trainer:
   updates_per_rollout: 2
   kl_coef: 0.05
   learning_rate: 1e-3
-run: {{save_every: 1, eval_every: 3, keep_last: 2, best: format, threads: 1}}
+run: {{record: true, save_every: 1, eval_every: 3, keep_last: 2, best: format, threads: 1}}
 """
 
 
@@ -62,6 +65,20 @@ def assert_same(a: Path, b: Path) -> None:
         assert path.read_bytes() == (b / "samples" / path.relative_to(a / "samples")).read_bytes(), path.name
 
 
+def assert_same_record(a: Path, b: Path) -> None:
+    assert [p.name for p in sorted((a / "rollouts").iterdir())] == [p.name for p in sorted((b / "rollouts").iterdir())]
+    for step in record.steps(a):
+        one, other = record.folder_of(a, step), record.folder_of(b, step)
+        assert parquet.read_table(one / record.SAMPLES).equals(parquet.read_table(other / record.SAMPLES))
+        assert load_file(one / record.TRACE).keys() == load_file(other / record.TRACE).keys()
+        pairs = zip(
+            load_file(one / record.TRACE).values(),
+            load_file(other / record.TRACE).values(),
+            strict=True,
+        )
+        assert all(torch.equal(x, y) for x, y in pairs)
+
+
 def newest(saved: Path) -> int:
     """The step of the last whole checkpoint, 0 for none."""
     return max((int(p.name.removeprefix("step_")) for p in saved.glob("step_*")), default=0)
@@ -82,6 +99,8 @@ def kill_and_resume(whole: Path, seed: int, *, times: int) -> None:
         process.communicate()
     finish(start(folder, "--resume"))
     assert_same(whole, folder)
+    assert record.steps(folder) == list(range(1, STEPS + 1))
+    assert_same_record(whole, folder)
     assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == KEPT
     a, b = (load_file(f / "checkpoints/best/policy/model.safetensors") for f in (whole, folder))
     assert all(torch.equal(a[name], b[name]) for name in a)

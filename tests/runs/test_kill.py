@@ -1,4 +1,4 @@
-"""kill -9 at any moment: what was saved is whole, and the resumed run ends as the uninterrupted one."""
+"""kill -9 at any moment: what was saved is whole, and the resumed run ends as the uninterrupted one, record and all."""
 
 from __future__ import annotations
 

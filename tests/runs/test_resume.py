@@ -28,6 +28,7 @@ SMALL = [
     "run.eval_every=4",
 ]
 PRESETS = ["toy-lm", "toy-glyph", "toy-flow"]
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def train(
@@ -42,7 +43,9 @@ def train(
 
 
 @pytest.fixture(scope="module", params=PRESETS)
-def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def whole(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, without_report: None
+) -> tuple[str, Path]:
     """A preset and the folder of its uninterrupted run, with a checkpoint after every step."""
     folder = tmp_path_factory.mktemp(request.param) / "whole"
     train(request.param, folder)

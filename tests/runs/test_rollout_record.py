@@ -7,9 +7,8 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-import whole_runs
 from grpokit import (
     DataError,
     Decisions,
@@ -40,6 +38,7 @@ from grpokit.runs import train as run
 from grpokit.runs.redraw import redraw
 from grpokit.runs.rescore import kendall_tau, rescore
 from grpokit.runs.rollout_record import Described
+from whole_runs import assert_same_record
 
 STEPS = 6
 ROWS = 8
@@ -67,13 +66,6 @@ def train(preset: str, folder: Path, *overrides: str, **options: bool) -> None:
         run.train(config, **options)
     finally:
         torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def without_report() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grpokit.runs.train.report", SimpleNamespace(write=lambda folder: folder / "report.html"))
-        yield
 
 
 @pytest.fixture(scope="module", params=list(REWARDS))
@@ -297,20 +289,6 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert not any((tmp_path / "rollouts").iterdir())
 
 
-def assert_same_record(a: Path, b: Path) -> None:
-    assert [p.name for p in sorted((a / "rollouts").iterdir())] == [p.name for p in sorted((b / "rollouts").iterdir())]
-    for step in record.steps(a):
-        one, other = record.folder_of(a, step), record.folder_of(b, step)
-        assert parquet.read_table(one / record.SAMPLES).equals(parquet.read_table(other / record.SAMPLES))
-        assert load_file(one / record.TRACE).keys() == load_file(other / record.TRACE).keys()
-        pairs = zip(
-            load_file(one / record.TRACE).values(),
-            load_file(other / record.TRACE).values(),
-            strict=True,
-        )
-        assert all(torch.equal(x, y) for x, y in pairs)
-
-
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_resumed_run_has_each_step_once(lm: Path, copy: Path, step: int, without_report: None) -> None:
     for place in (copy / "checkpoints").iterdir():
@@ -320,15 +298,6 @@ def test_a_resumed_run_has_each_step_once(lm: Path, copy: Path, step: int, witho
     shutil.copytree(record.folder_of(lm, 2), copy / "rollouts" / ".step_000005.partial")
     train("toy-lm", copy, LETTERS, resume=True)
     assert_same_record(lm, copy)
-
-
-def test_a_killed_run_has_each_step_once(tmp_path: Path) -> None:
-    config = whole_runs.CONFIG.replace("run: {", "run: {record: true, ")
-    (tmp_path / "config.yaml").write_text(config)
-    whole_runs.finish(whole_runs.start(tmp_path / "whole"))
-    whole_runs.kill_and_resume(tmp_path / "whole", 100, times=1)
-    assert record.steps(tmp_path / "whole") == list(range(1, whole_runs.STEPS + 1))
-    assert_same_record(tmp_path / "whole", tmp_path / "killed-100")
 
 
 @pytest.mark.parametrize(("step", "start"), [(1, None), (3, None), (5, 4), (6, 4)])

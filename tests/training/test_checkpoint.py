@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from command_line import write_no_report
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError
 from grpokit.config import schema
 from grpokit.runs import train as run
@@ -29,8 +30,10 @@ from switched import Switch, Switched, reward
 
 
 @pytest.fixture(autouse=True)
-def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     Switch.off()
+    if "drawn" not in request.fixturenames:
+        write_no_report(monkeypatch)
     monkeypatch.chdir(tmp_path)
     write_prompts([str(i) for i in range(1, 9)])
 
@@ -131,7 +134,7 @@ def test_a_checkpoint_holds_config_and_versions() -> None:
 # --- failures lose nothing ------------------------------------------------------------------------------------------
 
 
-def test_a_guard_that_stops_keeps_the_last_good_state() -> None:
+def test_a_guard_that_stops_keeps_the_last_good_state(drawn: None) -> None:
     def act(samples: Sequence[Sample]) -> None:
         Switch.logprobs_are_nan = samples[0].group >= 6  # steps have two groups: in the fourth
 
@@ -433,7 +436,7 @@ def test_a_best_that_could_not_be_written_is_written_on_resume(monkeypatch: pyte
     assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == max((3, 4), key=lambda s: (scores[s], -s))
 
 
-def test_a_failed_last_evaluation_says_where_the_state_is() -> None:
+def test_a_failed_last_evaluation_says_where_the_state_is(drawn: None) -> None:
     def act(samples: Sequence[Sample]) -> None:
         if Path("out/checkpoints/step_000006").exists():
             raise OSError("gone")

@@ -4,10 +4,9 @@ import errno
 import hashlib
 import json
 import os
+import runpy
 import shutil
 import socket
-import subprocess
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -109,14 +108,16 @@ def test_a_hub_that_never_answers_is_left_after_a_while(monkeypatch, ask_at):
         assert time.perf_counter() - start < 5
 
 
-def test_the_command_of_the_message_fetches_the_file(served, tmp_path):
-    """As it is printed, for the default model, from a hub on this machine."""
+def test_the_command_of_the_message_fetches_the_file(served, tmp_path, ask_at):
+    """As it is printed, for the default model, from a hub on this machine; in this process, which has open_clip."""
     command = refusal(ClipScoreReward, device="cpu").partition('python -c "')[2].partition('"')[0]
     repository = "timm/vit_large_patch14_clip_224.openai"
     (served.folder / repository / "resolve" / "main").mkdir(parents=True)
     (served.folder / repository / "resolve" / "main" / "open_clip_model.safetensors").write_bytes(b"weights")
-    places = {"HF_ENDPOINT": served.url, "HF_HUB_CACHE": str(tmp_path / "hub-cache"), "HF_HUB_OFFLINE": "0"}
-    subprocess.run([sys.executable, "-c", command], env={**os.environ, **places}, check=True, capture_output=True)
+    ask_at(served.url)
+    (tmp_path / "command.py").write_text(command)
+    runpy.run_path(str(tmp_path / "command.py"), run_name="__main__")
+    ask_at(NOBODY)
     found = weights.clip_file("ViT-L-14", "openai", weights.recipe("ViT-L-14", "openai"), reward="clip-score")
     assert found.read_bytes() == b"weights"
 

@@ -9,28 +9,41 @@ import torch
 from grpokit_lpips import trunk
 
 
+class OnDemand(dict):
+    """net -> what `make` gives for it, made when it is first asked for: the largest takes seconds."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __missing__(self, net):
+        self[net] = self.make(net)
+        return self[net]
+
+
 @pytest.fixture(scope="session")
 def library():
     """net -> the lpips library's own network with a random trunk (`pnet_rand`)."""
-    networks = {}
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.filterwarnings("ignore", message=".*(pretrained|weight enum)", category=UserWarning)
-        for net in ("alex", "vgg", "squeeze"):
+
+    def make(net):
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            warnings.filterwarnings("ignore", message=".*(pretrained|weight enum)", category=UserWarning)
             torch.manual_seed(0)
-            networks[net] = lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
-    return networks
+            return lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
+
+    return OnDemand(make)
 
 
 @pytest.fixture(scope="session")
 def checkpoints(library, tmp_path_factory):
     """net -> the same trunk as a file with torchvision's names."""
     folder = tmp_path_factory.mktemp("trunks")
-    paths = {}
-    for net, network in library.items():
-        state = {f"features.{name.partition('.')[2]}": x.clone() for name, x in network.net.state_dict().items()}
-        paths[net] = str(folder / f"{net}.pth")
-        torch.save(state, paths[net])
-    return paths
+
+    def make(net):
+        state = {f"features.{name.partition('.')[2]}": x.clone() for name, x in library[net].net.state_dict().items()}
+        torch.save(state, folder / f"{net}.pth")
+        return str(folder / f"{net}.pth")
+
+    return OnDemand(make)
 
 
 @pytest.fixture(autouse=True)

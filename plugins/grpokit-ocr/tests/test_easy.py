@@ -1,10 +1,11 @@
 """The engine easyocr: its results through the adapter everywhere, and the package itself where it is installed.
 
-The package's weights cannot be had without network, so the tests of the real package give it fresh ones: they prove
+The package downloads its weights, which tests do not, so the tests of the real package give it fresh ones: they prove
 loading, the calls and the messages, not what it reads.
 """
 
 import hashlib
+import shutil
 import warnings
 
 import numpy as np
@@ -73,29 +74,40 @@ def test_blank_pictures_are_not_read():
     assert len(results.given) == 1
 
 
-@pytest.fixture
-def easyocr(tmp_path, monkeypatch):
-    monkeypatch.setenv("EASYOCR_MODULE_PATH", str(tmp_path / "home"))
-    with warnings.catch_warnings():
+@pytest.fixture(scope="module")
+def easyocr(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setenv("EASYOCR_MODULE_PATH", str(tmp_path_factory.mktemp("easyocr")))
         warnings.simplefilter("ignore")
-        return pytest.importorskip("easyocr")
+        yield pytest.importorskip("easyocr")
 
 
-@pytest.fixture
-def weights(easyocr, tmp_path, monkeypatch):
-    """A folder with fresh networks, and easyocr's list of checksums changed to theirs."""
+@pytest.fixture(scope="module")
+def files(easyocr, tmp_path_factory):
+    """A folder with fresh networks, which take seconds to make."""
     import torch
     from easyocr import config
     from easyocr.craft import CRAFT
     from easyocr.model.vgg_model import Model
 
+    folder = tmp_path_factory.mktemp("weights")
     english, craft = config.recognition_models["gen2"]["english_g2"], config.detection_models["craft"]
-    torch.manual_seed(0)
-    networks = {craft["filename"]: CRAFT(), english["filename"]: Model(1, 256, 256, len(english["characters"]) + 1)}
-    for (name, network), entry in zip(networks.items(), (craft, english), strict=True):
-        torch.save({f"module.{key}": value for key, value in network.state_dict().items()}, tmp_path / name)
-        monkeypatch.setitem(entry, "md5sum", hashlib.md5((tmp_path / name).read_bytes()).hexdigest())
-    return tmp_path
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        networks = {craft["filename"]: CRAFT(), english["filename"]: Model(1, 256, 256, len(english["characters"]) + 1)}
+    for name, network in networks.items():
+        torch.save({f"module.{key}": value for key, value in network.state_dict().items()}, folder / name)
+    return folder
+
+
+@pytest.fixture
+def weights(files, monkeypatch):
+    """The folder, and easyocr's list of checksums changed to its files'."""
+    from easyocr import config
+
+    for entry in (config.recognition_models["gen2"]["english_g2"], config.detection_models["craft"]):
+        monkeypatch.setitem(entry, "md5sum", hashlib.md5((files / entry["filename"]).read_bytes()).hexdigest())
+    return files
 
 
 @pytest.mark.parametrize("layout", ["line", "page"])
@@ -119,11 +131,12 @@ def test_missing_weights_end_in_one_message(easyocr, tmp_path):
     assert "\n" not in message
 
 
-def test_torn_weights_end_in_one_message(weights):
-    (weights / "english_g2.pth").write_bytes(b"torn")
+def test_torn_weights_end_in_one_message(weights, tmp_path):
+    torn = shutil.copytree(weights, tmp_path / "torn")
+    (torn / "english_g2.pth").write_bytes(b"torn")
     with pytest.raises(UsageError, match=r"MD5 mismatch for .*english_g2\.pth and downloads disabled\. Fetch them"):
-        build("easyocr", weights_path=weights)
-    assert (weights / "english_g2.pth").read_bytes() == b"torn"  # not easyocr's to delete
+        build("easyocr", weights_path=torn)
+    assert (torn / "english_g2.pth").read_bytes() == b"torn"  # not easyocr's to delete
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,11 @@
 """How an engine is chosen: what is refused, and what each missing package ends in."""
 
-import importlib.util
 import sys
 
 import pytest
 
 import grpokit
 from grpokit import PluginError, UsageError
-from grpokit_ocr.engine import build
 from grpokit_ocr.reward import OCRReward
 
 
@@ -46,9 +44,3 @@ def test_a_missing_engine_names_its_own_extra(monkeypatch, name, module):
         f"The OCR engine '{name}' needs the Python module '{module}', which is not installed. Run: pip install "
         f"'grpokit-ocr[{name}]'"
     )
-
-
-@pytest.mark.skipif(importlib.util.find_spec("easyocr") is not None, reason="easyocr is installed")
-def test_without_easyocr_the_engine_says_so_unprompted():
-    with pytest.raises(PluginError, match=r"Run: pip install 'grpokit-ocr\[easyocr\]'$"):
-        build("easyocr")
