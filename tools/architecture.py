@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "images": "errors",
     "sampling": "types",
     "policy": "types",
+    "policies": "",
     "group_statistics": "errors",
     "advantages": "errors group_statistics",
     "objectives": "errors settings types",

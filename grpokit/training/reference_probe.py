@@ -66,8 +66,8 @@ class ReferenceProbe:
             raise RunError(
                 f"The reference has changed: {when}, its log-probs for a sample of the first step differ from those "
                 f"at the start by {mean:.3g} in the mean and {largest:.3g} at most; the limit is {self.limit}. Usual "
-                "causes: the reference shares its weights with the policy (copy them, see grpokit.policy."
-                "frozen_copy), an adapter that stays on, a start of the policy that is not the same in every build."
+                "causes: the reference shares its weights with the policy (copy them, see grpokit."
+                "frozen_copy), an adapter that stays on, or a policy that starts from other weights in every build."
             )
 
     def state(self) -> State:
