@@ -1,9 +1,9 @@
 """Advantages: pure functions from a reward matrix to one number per sample.
 
-All have the signature `(rewards [B, R], weights [R], groups [B]) -> [B]`; rows may stand in any order, for `groups`
-says which belong together. The arithmetic is fp64. NaN means that a reward could not score a row: see `totals` for what
-counts in its place. A row that no reward scored gets exactly 0 and stays out of all statistics; every row of a group
-whose totals are all equal gets 0 too.
+All have the signature `(rewards [B, R], weights [R], groups [B]) -> [B]`. `groups` says which rows belong together,
+so rows may have any order. The arithmetic is fp64. NaN means that a reward could not score a row; `totals` says what
+replaces it. A row that no reward scored gets exactly 0 and is left out of all statistics. Every row of a group with
+equal totals gets 0 too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def group(
         scale: divide by the group's std, by the std over the whole batch, or by nothing.
         std: "unbiased" (n - 1) or "biased" (n).
         eps: added to the std.
-        clip: the largest |A| let through.
+        clip: the bound of |A|; None for no bound.
 
     Returns:
         [B] in the dtype of `rewards` (fp32 for integers).
@@ -67,7 +67,7 @@ def group(
 
 
 def centred(rewards: Tensor, weights: Tensor, groups: Tensor, *, clip: float | None = None) -> Tensor:
-    """Reward minus the group's mean, not divided by anything: Dr. GRPO (Liu et al., 2025, arXiv:2503.20783).
+    """Reward minus the group's mean, without a division: Dr. GRPO (Liu et al., 2025, arXiv:2503.20783).
 
     Arguments, return value and errors as for `group`.
     """
@@ -97,15 +97,15 @@ def gdpo(
 ) -> Tensor:
     """Z-score per reward inside the group, weighted sum, then z-score over the batch.
 
-    From GDPO (Liu et al., 2026, arXiv:2601.05242). In a sum of raw rewards the one with the largest spread rules;
-    here each reward speaks as loudly as its weight. A reward's z-scores are over the rows that it scored. Arguments,
-    return value and errors as for `group`.
+    From GDPO (Liu et al., 2026, arXiv:2601.05242). In a sum of raw rewards the one with the largest spread dominates;
+    here a reward's influence is its weight. A reward's z-scores are over the rows that it scored. Arguments, return
+    value and errors as for `group`.
     """
     b = GroupStatistics(rewards, weights, groups)
     total = torch.zeros_like(b.filled[:, 0])
-    for column, known, weight in zip(b.filled.T, b.known.T, b.weights, strict=True):
-        z = b.centre(column, known) / (b.group_std(column, std, known) + eps)
-        total = total + weight * torch.where(b.is_constant(column, known), 0.0, z)
+    for column, rows, weight in zip(b.filled.T, b.has_score.T, b.weights, strict=True):
+        z = b.centre(column, rows) / (b.group_std(column, std, rows) + eps)
+        total = total + weight * torch.where(b.is_constant(column, rows), 0.0, z)
     centred = total - total[b.scored].mean() if bool(b.scored.any()) else total
     return b.finish(centred / (b.batch_std(total, std) + eps), total, clip)
 
@@ -113,9 +113,9 @@ def gdpo(
 def totals(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
     """A row's total, the weighted sum of its rewards: [B] fp64; NaN for a row that no reward with a weight scored.
 
-    The one definition: advantages are made of it, and it is what metrics, reports and files show. A missing score
-    counts as the mean of the group's scored rows for that reward, so it does not move the row inside its group; where
-    the group has none, as the batch's mean, so it does not move the group; where the batch has none, as 0.
+    This is the only definition: advantages, metrics, reports and files all use it. A missing score is replaced by that
+    reward's mean over the scored rows of the group, so it does not move the row inside its group. If the group has no
+    score, the batch's mean replaces it, so it does not move the group; if the batch has none, 0 does.
 
     Arguments as for `group`, but a group may have a single row.
 
@@ -128,7 +128,7 @@ def totals(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
 
 
 def zero_std_groups(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
-    """[P] bool, True for a group (ascending id) whose weighted sums are all equal: it teaches nothing."""
+    """[P] bool, True for a group (ascending id) whose totals are all equal: it gives no gradient."""
     b = GroupStatistics(rewards, weights, groups, allow_single=True)
     constant = b.is_constant(b.totals)
     return torch.ones(b.groups, dtype=torch.bool, device=rewards.device).scatter_reduce(

@@ -1,7 +1,7 @@
-"""What advantages are computed from: the reward matrix without gaps, and statistics inside groups.
+"""The basis of advantages: the reward matrix without gaps, and statistics inside groups.
 
-Rows may stand in any order. A "scored" row is one that at least one reward scored; statistics are over scored rows
-unless other rows are named.
+Rows may have any order. A row is "scored" if at least one reward scored it. Statistics are over the scored rows, unless
+an argument names other rows.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class GroupStatistics:
         allow_single: whether a group may have a single row.
 
     Attributes:
-        filled: [B, R] fp64, with what counts in place of a missing score (see `grpokit.advantages.totals`).
+        filled: [B, R] fp64, with missing scores replaced (see `grpokit.advantages.totals`).
         totals: [B] fp64 weighted sums of `filled`; NaN for a row that is not scored.
         scored: [B] bool.
-        known: [B, R] bool, where a reward scored a row.
+        has_score: [B, R] bool, where a reward scored a row.
 
     Raises:
         UsageError: a shape is wrong, a reward is infinite, or a group has a single row.
@@ -48,19 +48,19 @@ class GroupStatistics:
         if bool((rows < 2).any()) and not allow_single:
             raise UsageError(
                 f"Group {int(ids[rows < 2][0])} has a single sample. GRPO compares the samples of a group with each "
-                "other, so a group of one can teach nothing: use a group_size of 2 or more."
+                "other, so a group needs at least two: use a group_size of 2 or more."
             )
         self.groups = len(ids)
         self.dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
         r = rewards.double()
-        self.known = ~r.isnan()  # [B, R]
+        self.has_score = ~r.isnan()  # [B, R]
         self.weights = weights.to(r)
-        self.scored = self.known.any(-1)  # [B]
+        self.scored = self.has_score.any(-1)  # [B]
         self.filled = torch.zeros_like(r)  # [B, R]
-        for k, (column, known) in enumerate(zip(r.T, self.known.T, strict=True)):
-            overall = column[known].mean() if bool(known.any()) else 0.0
-            group = torch.where(self.count(known) > 0, self.mean(column, known), overall)
-            self.filled[:, k] = torch.where(known, column, group)
+        for k, (column, has_score) in enumerate(zip(r.T, self.has_score.T, strict=True)):
+            overall = column[has_score].mean() if bool(has_score.any()) else 0.0
+            substitute = torch.where(self.count(has_score) > 0, self.mean(column, has_score), overall)
+            self.filled[:, k] = torch.where(has_score, column, substitute)
         self.totals = torch.where(self.scored, (self.filled * self.weights).sum(-1), torch.nan)  # [B, R] -> [B]
 
     def _group_sum(self, x: Tensor) -> Tensor:
@@ -68,11 +68,11 @@ class GroupStatistics:
         return torch.zeros(self.groups, dtype=x.dtype, device=x.device).index_add(0, self.index, x)
 
     def count(self, rows: Tensor) -> Tensor:
-        """How many of `rows` [B] each row's group has: [B]."""
+        """The number of `rows` [B] in each row's group: [B]."""
         return self._group_sum(rows.double())[self.index]
 
     def mean(self, x: Tensor, rows: Tensor) -> Tensor:
-        """The mean of x [B] over the `rows` of each row's group, 0 where there are none: [B]."""
+        """The mean of x [B] over the `rows` of each row's group, 0 if there are none: [B]."""
         return self._group_sum(torch.where(rows, x, 0.0))[self.index] / self.count(rows).clamp(min=1)
 
     def centre(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -86,12 +86,12 @@ class GroupStatistics:
         return (square / (self.count(rows) - _degrees(std)).clamp(min=1)).sqrt()
 
     def batch_std(self, x: Tensor, std: Std) -> Tensor:
-        """The std of x [B] over all scored rows: a scalar, 0 where fewer than two are scored."""
+        """The std of x [B] over all scored rows: a scalar, 0 if fewer than two are scored."""
         x = x[self.scored]
         return x.std(correction=_degrees(std)) if len(x) > 1 else x.new_zeros(())
 
     def is_constant(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """[B] True where the `rows` of the row's group have the same x, to the last bits of fp64."""
+        """[B] True where the `rows` of the row's group have the same x, to the rounding of fp64."""
         rows = self.scored if rows is None else rows
         empty = x.new_empty(self.groups)
         low = torch.where(rows, x, torch.inf)
@@ -104,8 +104,7 @@ class GroupStatistics:
 
     def finish(self, advantages: Tensor, total: Tensor, clip: float | None) -> Tensor:
         """Exact zeros for unscored rows and constant groups, the optional clip, and the caller's dtype."""
-        silent = ~self.scored | self.is_constant(total)
-        advantages = torch.where(silent, 0.0, advantages)
+        advantages = torch.where(~self.scored | self.is_constant(total), 0.0, advantages)
         if clip is not None:
             if not clip > 0:
                 raise UsageError(f"Advantage clip must be above 0, or None for no clip, got {clip}.")
