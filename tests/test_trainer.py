@@ -496,7 +496,7 @@ class Wrong(TinyGaussian):
         ("groups", r"rollout has the groups \[3, 3.*expected \[0, 0"),
         (
             "samples",
-            r"sample of group 3, prompt '1', in row 0; expected group 0, prompt '6'\. Row p \* 8 \+ i is sample",
+            r"sample of group 3, prompt '1', in row 0; expected group 0, prompt '6'\. Row p \* 8 \+ i must",
         ),
         (
             "one group of samples",

@@ -306,7 +306,7 @@ def test_a_reward_that_never_tells_samples_apart_stops_the_run() -> None:
         "gave 0.5 to all 16 rows that it scored. If this goes on for 3 steps, the run stops."
     ]
     assert trainer.step().warnings == []
-    with pytest.raises(RunError, match=r"For 3 steps in a row .* In step 3: '<lambda>' gave 0\.5 to all 16 rows"):
+    with pytest.raises(RunError, match=r"For 3 steps in a row, .* In step 3: '<lambda>' gave 0\.5 to all 16 rows"):
         trainer.step()
     assert trainer.completed == 2
 
@@ -429,7 +429,7 @@ def test_a_step_that_is_taken_again_counts_once() -> None:
     assert again._reward_hacking.state() == clean._reward_hacking.state()
     assert [row[0] for row in again._reward_hacking.state()["rows"]["watched"]] == [1, 2, 3]
     for trainer in (clean, again):
-        with pytest.raises(RunError, match=r"For 4 steps in a row .* In step 4"):
+        with pytest.raises(RunError, match=r"For 4 steps in a row, .* In step 4"):
             trainer.step()
 
 
@@ -478,7 +478,10 @@ def test_a_policy_that_cannot_write_leaves_nothing(tmp_path: Path) -> None:
             "optimizer.safetensors lacks '0.exp_avg', '0.exp_avg_sq', '0.step' and 15 more",
         ),
         (lambda state, place: state.update(parameters=[]), "the parameters in state.json were changed"),
-        (lambda state, place: state.pop("tensors"), r"the optimizer's numbers in state.json are .* \('tensors'\)"),
+        (
+            lambda state, place: state.pop("tensors"),
+            r"the optimizer's numbers in state.json were changed \('tensors'\)",
+        ),
         (lambda state, place: forget(place, "3.exp_avg_sq"), "optimizer.safetensors lacks '3.exp_avg_sq'"),
     ],
 )
