@@ -148,7 +148,7 @@ def test_samples_of_one_prompt_are_one_observation() -> None:
 def test_what_is_missing_widens_the_interval_of_a_sum() -> None:
     """By hand: means 3 and 10; influences (x - 3) / 3 and (y - 10) / 2 over prompts 0 to 2, of which y has two."""
     x, y, nan = [1.0, 2.0, 6.0], [9.0, math.nan, 11.0], math.nan
-    assert sum_of_means([x, y], [1.0, 0.5]) == pytest.approx(3 + 0.5 * 10)
+    assert mean_of_totals([x, y], [1.0, 0.5], [0, 1, 2]).value == pytest.approx(3 + 0.5 * 10)
     influence = [-2 / 3 - 0.25, -1 / 3, 1 + 0.25]
     expected = 12.7062 * math.sqrt(2 / 1 * math.fsum(v**2 for v in influence))  # two prompts, so t of 1
     assert mean_of_totals([x, y], [1.0, 0.5], [0, 1, 2]).half_width == pytest.approx(expected)
