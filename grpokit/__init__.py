@@ -29,7 +29,7 @@ _HOME = {
     "policy": ["Policy", "adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
     "rewards.scoring": ["RewardTerm"],
-    "rewards.submission": ["Pending", "Portion", "Submits"],
+    "rewards.elsewhere": ["Pending", "Portion", "Submits"],
     "rewards.worker_pool": ["PooledReward"],
     "objectives": ["Objective"],
     "trainer": ["Trainer"],

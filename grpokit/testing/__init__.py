@@ -25,7 +25,7 @@ _MODULE_OF = {
     "ladder": "robustness.ladder",
     "ladder_checks": "robustness.ladder",
     "Ladder": "robustness.ladder",
-    "LadderReport": "robustness.report",
+    "LadderReport": "robustness.grades",
     "parametrize_with_checks": "pytest_front",
 }
 __all__ = [
