@@ -21,8 +21,8 @@ from PIL import Image
 
 import grpokit
 from grpokit import cli, registry
-from grpokit.cli.app import parse_parameters
 from grpokit.config import presets, schema
+from grpokit.config.overrides import parse_parameters
 from grpokit.runs import build
 
 ROOT = Path(__file__).parent.parent

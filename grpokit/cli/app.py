@@ -1,15 +1,16 @@
-"""The command line's application object, and what its commands share."""
+"""The command line's entry point and application object, and what its commands share."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpokit.errors import UsageError
+from grpokit.errors import GrpokitError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,6 +44,16 @@ def _options(
     pass
 
 
+def main() -> None:
+    """Entry point of the `grpokit` command: an error of grpokit's is one message and its exit code, no traceback."""
+    sys.path.append(os.getcwd())  # so that a config can name `my_rewards:brightness` in a file beside it
+    try:
+        app()
+    except GrpokitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
 def given_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Prompt] | None:
     """The prompts of --prompt or --prompts, or None without either option.
 
@@ -56,28 +67,6 @@ def given_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Pr
     if prompt:
         return data.as_prompts(prompt)
     return data.read_text(prompts) if prompts else None
-
-
-def parse_parameters(words: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE words -> parameters; values are YAML.
-
-    Raises:
-        UsageError: a word has another form, or its value is not YAML.
-    """
-    import yaml
-
-    from grpokit.config.yaml_source import parse_value
-
-    parameters = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key.isidentifier():
-            raise UsageError(f"Expected a parameter as key=value, got '{word}'.")
-        try:
-            parameters[key] = parse_value(value)
-        except yaml.YAMLError as error:
-            raise UsageError(f"The value of {key} is not YAML: {value!r}.") from error
-    return parameters
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpokit.cli.app import app, console, given_prompts, parse_parameters
+from grpokit.cli.app import app, console, given_prompts
+from grpokit.config.overrides import parse_parameters
 from grpokit.errors import UsageError, counted
 
 if TYPE_CHECKING:

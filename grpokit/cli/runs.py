@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpokit.cli.app import app, console, given_prompts, parse_parameters
-from grpokit.cli.config_command import ConfigCommand
+from grpokit.cli.app import app, console, given_prompts
+from grpokit.cli.config_options import ConfigCommand
+from grpokit.config.overrides import parse_parameters
 from grpokit.errors import RunError, UsageError, counted, shown
 
 if TYPE_CHECKING:

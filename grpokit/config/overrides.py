@@ -1,13 +1,51 @@
-"""Applies `key=value` overrides to the plain data of a config."""
+"""Words of the form `key=value`: overrides of a config, and parameters of a component."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
-from grpokit.config.yaml_source import Source, parse_value, problem
-from grpokit.errors import ConfigError, shown
+from grpokit.config.yaml_source import Source, load_value, problem
+from grpokit.errors import ConfigError, UsageError, shown
+
+
+def parse_value(text: str) -> Any:
+    """Read the value of a `key=value` argument as a config file would, except that it has no comments.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+
+    >>> parse_value("5e-6"), parse_value("010"), parse_value("no"), parse_value("1_000")
+    (5e-06, 10, 'no', '1_000')
+    >>> parse_value("runs/try #2"), parse_value("2026 #2"), parse_value("[a, 'b #c']")
+    ('runs/try #2', '2026 #2', ['a', 'b #c'])
+    """
+    bare = not text.lstrip().startswith(("'", '"', "[", "{", "|", ">", "!", "&"))
+    return text.strip() if bare and re.search(r"(^|\s)#", text) else load_value(text)
+
+
+def parse_parameters(words: Sequence[str]) -> dict[str, Any]:
+    """Words of a command line -> parameters of a component.
+
+    Raises:
+        UsageError: a word is not of the form key=value, or its value is not YAML.
+    """
+    parameters = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"Expected a parameter as key=value, got '{word}'.")
+        try:
+            parameters[key] = parse_value(value)
+        except yaml.YAMLError as error:
+            raise UsageError(
+                f"The value of {key} is not YAML: {value!r} ({problem(error)}). Put quotes round a text with brackets, "
+                "braces or a colon."
+            ) from error
+    return parameters
 
 
 def apply(data: dict[str, Any], override: str, source: Source) -> None:

@@ -74,21 +74,6 @@ def read(text: str, name: str) -> tuple[Any, Source]:
         raise ConfigError(f"{name}: not YAML: {problem(error)}.") from error
 
 
-def parse_value(text: str) -> Any:
-    """Read the value of a `key=value` argument as a config file would, except that it has no comments.
-
-    Raises:
-        yaml.YAMLError: it is not YAML.
-
-    >>> parse_value("5e-6"), parse_value("010"), parse_value("no"), parse_value("1_000")
-    (5e-06, 10, 'no', '1_000')
-    >>> parse_value("runs/try #2"), parse_value("2026 #2"), parse_value("[a, 'b #c']")
-    ('runs/try #2', '2026 #2', ['a', 'b #c'])
-    """
-    bare = not text.lstrip().startswith(("'", '"', "[", "{", "|", ">", "!", "&"))
-    return text.strip() if bare and re.search(r"(^|\s)#", text) else _load(text, Source(""))
-
-
 def write(data: Any) -> str:
     """Plain data as YAML that `read` gives back as it was.
 
@@ -112,6 +97,15 @@ def write_inline(data: Any) -> str:
 def problem(error: yaml.YAMLError) -> str:
     """What is wrong, in one line without the place."""
     return (isinstance(error, yaml.MarkedYAMLError) and (error.problem or error.context)) or one_line(error)
+
+
+def load_value(text: str) -> Any:
+    """Read one value.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+    """
+    return _load(text, Source(""))
 
 
 def _load(text: str, source: Source) -> Any:

@@ -60,7 +60,7 @@ def missing(error: ModuleNotFoundError, what: str, install: str, *, factory: str
         return PluginError(f"The {what} needs a Python module: {one_line(error)}. {remedy}")
     itself = f"{factory}.".startswith(f"{module}.")
     parent, _, last = module.rpartition(".")
-    if parent in sys.modules:  # which its import left there
+    if sys.modules.get(parent) is not None:  # which its import left there
         inside = [m.name for m in pkgutil.iter_modules(getattr(sys.modules[parent], "__path__", []))]
         subject = "cannot be found" if itself else f"needs the Python module '{module}'{_importer(error)}"
         return PluginError(

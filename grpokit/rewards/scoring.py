@@ -19,8 +19,8 @@ from torch import Tensor
 
 from grpokit.advantages import totals
 from grpokit.errors import UsageError
-from grpokit.rewards.columns import Column, collected, measured, submitted
-from grpokit.rewards.submission import Pending, Submits
+from grpokit.rewards.elsewhere import Pending, Submits
+from grpokit.rewards.failures import Column, collected, measured, submitted
 from grpokit.settings import RewardSettings
 from grpokit.types import Sample
 

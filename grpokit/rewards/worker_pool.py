@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 from grpokit import registry
 from grpokit.errors import GrpokitError, RewardError, UsageError, typed_line
 from grpokit.registry.specs import RewardSpec
+from grpokit.rewards.elsewhere import Pending, Portion, by_group
 from grpokit.rewards.scoring import RewardTerm, score
-from grpokit.rewards.submission import Pending, Portion, by_group
-from grpokit.rewards.worker import Worker
+from grpokit.rewards.worker_supervisor import Worker
 from grpokit.types import Sample
 
 _Jobs: TypeAlias = "queue.SimpleQueue[tuple[list[int], list[Sample], Future[Portion]] | None]"

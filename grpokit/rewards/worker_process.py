@@ -1,7 +1,7 @@
 """What a worker process does: it builds a reward by its name, and scores what comes through its pipe.
 
-The run's end of the pipe is in `grpokit.rewards.worker`. Samples come as `pickle`, from the run that started this
-process. Answers go back as JSON, so that nothing which a reward makes is unpickled in the run.
+The run's end of the pipe is in `worker_supervisor`. Samples come as `pickle`, from the run that started this process.
+Answers go back as JSON, so that nothing which a reward makes is unpickled in the run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 from grpokit import registry
 from grpokit.errors import GrpokitError, PluginError, UsageError, a_type, reworded, typed_line
-from grpokit.rewards.submission import REORDERED, reordered
+from grpokit.rewards.elsewhere import REORDERED, reordered
 from grpokit.types import Sample
 
 PIPE_CLOSED = 113

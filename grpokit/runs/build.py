@@ -23,8 +23,8 @@ from grpokit.images import MAX_PIXELS
 from grpokit.objectives import Objective
 from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec
+from grpokit.rewards.elsewhere import Submits
 from grpokit.rewards.scoring import RewardTerm
-from grpokit.rewards.submission import Submits
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.settings import RewardSettings, TrainerSettings, meanings
 from grpokit.trainer import Trainer

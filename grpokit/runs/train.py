@@ -26,7 +26,7 @@ from grpokit.policy import Policy
 from grpokit.report import alarm, read_journal
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
-from grpokit.runs import build, resuming, rollout_record, step_size
+from grpokit.runs import before_training, build, resuming, rollout_record
 from grpokit.runs.folder import claimed, locked, versions, write_header
 from grpokit.runs.journal import Journal
 from grpokit.trainer import Trainer
@@ -181,8 +181,8 @@ def _train(
         else:
             write_header(folder, config, digests)  # first, so that a killed set-up is known as one
         trainer = build.trainer(config, policy, terms, prompts, folder)
-        step_size.refuse_what_cannot_fit(trainer)
-        warnings += step_size.repeated_prompts(trainer)
+        before_training.refuse_what_cannot_fit(trainer)
+        warnings += before_training.repeated_prompts(trainer)
         start = _start_evaluation(config, policy, terms, held_out) if "held_out" in changes else None
         warnings += _resume(trainer, folder, watcher) if resume else too_seldom(trainer.terms, trainer.steps)
         watcher.start(trainer)

@@ -25,7 +25,7 @@ _MODULE_OF = {
     "ladder": "robustness.ladder",
     "ladder_checks": "robustness.ladder",
     "Ladder": "robustness.ladder",
-    "LadderReport": "robustness.report",
+    "LadderReport": "robustness.grades",
     "parametrize_with_checks": "pytest_front",
 }
 __all__ = [
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from grpokit.testing.pytest_front import parametrize_with_checks as parametrize_with_checks
     from grpokit.testing.reward.checks import reward_checks as reward_checks
     from grpokit.testing.reward.examples import example_samples as example_samples
+    from grpokit.testing.robustness.grades import LadderReport as LadderReport
     from grpokit.testing.robustness.ladder import Ladder as Ladder
     from grpokit.testing.robustness.ladder import ladder as ladder
     from grpokit.testing.robustness.ladder import ladder_checks as ladder_checks
-    from grpokit.testing.robustness.report import LadderReport as LadderReport
 
 __getattr__, __dir__ = lazy(__name__, _MODULE_OF)

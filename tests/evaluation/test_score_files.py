@@ -772,7 +772,7 @@ def test_without_a_terminal_lines_count_what_is_scored(
 ) -> None:
     words = ["pictures", "--reward", "mse", "--target", "targets/1.png", "--batch-size", "1"]
     assert "scored" not in call(*words).err  # it takes no time
-    monkeypatch.setattr("grpokit.cli.scoring._PATIENCE", 0.0)
+    monkeypatch.setattr("grpokit.cli.score_command._PATIENCE", 0.0)
     assert "scored 3 of 4 samples\nscored 4 of 4 samples\n" in call(*words).err
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from grpokit import DataError, Trainer, UsageError
 from grpokit.data import digests, read_jsonl, read_text
 from grpokit.data.digests import digest
-from grpokit.runs import resuming, step_size
+from grpokit.runs import before_training, resuming
 from grpokit.runs import train as run
 from small_runs import STEPS, rows, train, write_prompts
 from switched import Picky, Switch, reward
@@ -164,8 +164,8 @@ def test_a_step_that_draws_prompts_more_than_once_says_so() -> None:
 
 
 def test_a_step_that_no_memory_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_size, "_memory", lambda device: 10_000)
-    monkeypatch.setattr(step_size, "_MANY_ROWS", 8)
+    monkeypatch.setattr(before_training, "_memory", lambda device: 10_000)
+    monkeypatch.setattr(before_training, "_MANY_ROWS", 8)
     with pytest.raises(
         UsageError,
         match=r"^A step of 3 prompts x 4 samples = 12 rows keeps at least 0\.0 GiB, and there are 0\.0 GiB "
@@ -176,4 +176,4 @@ def test_a_step_that_no_memory_can_hold_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_memory_of_a_machine_is_known() -> None:
-    assert 2**28 < step_size._memory("cpu") < 2**50
+    assert 2**28 < before_training._memory("cpu") < 2**50

@@ -95,7 +95,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def step_of(outputs: Sequence[Any], *, step: int = 1, **changes: Any) -> StepReport:
+def step_of(outputs: Sequence[Any], *, step: int = 1, weights: Sequence[float] = (1.0,), **changes: Any) -> StepReport:
     """A step of two groups, as a trainer would report it."""
     count = len(outputs)
     prompts = [Prompt(text="one"), Prompt(text="two")]
@@ -116,7 +116,9 @@ def step_of(outputs: Sequence[Any], *, step: int = 1, **changes: Any) -> StepRep
         "advantages": torch.zeros(count),
         "prompts": [0, 1],
     }
-    return StepReport(**(given | changes))
+    given |= changes
+    totals = advantages.totals(given["rewards"], torch.tensor(weights), given["rollout"].groups)
+    return StepReport(**given, totals=totals)
 
 
 def test_the_record_is_what_the_run_did(recorded: tuple[str, Path]) -> None:
@@ -154,7 +156,7 @@ def test_pictures_come_back_bit_for_bit(mode: str, tmp_path: Path) -> None:
     else:
         picture = Image.fromarray(noise).convert(mode)
     assert picture.mode == mode
-    record.write(tmp_path, step_of([picture, picture.copy()]), [1.0])
+    record.write(tmp_path, step_of([picture, picture.copy()]))
     for back in record.read(tmp_path, 1).outputs:
         assert (back.mode, back.size, back.tobytes()) == (mode, (7, 5), picture.tobytes())
         assert record.identity(back) == record.identity(picture)
@@ -166,7 +168,7 @@ def test_pictures_come_back_bit_for_bit(mode: str, tmp_path: Path) -> None:
 def test_a_picture_that_cannot_be_kept_exactly_is_refused(tmp_path: Path) -> None:
     odd = Image.new("PA", (2, 2))
     with pytest.raises(UsageError, match=r"output of row 1 is a picture of the mode 'PA'.*expected one of 1, L, LA"):
-        record.write(tmp_path, step_of([Image.new("L", (2, 2)), odd]), [1.0])
+        record.write(tmp_path, step_of([Image.new("L", (2, 2)), odd]))
     assert not any((tmp_path / "rollouts").iterdir())
 
 
@@ -194,7 +196,7 @@ def test_a_picture_that_cannot_be_kept_exactly_is_refused(tmp_path: Path) -> Non
     ids=repr,
 )
 def test_texts_and_numbers_come_back_as_they_were(output: Any, tmp_path: Path) -> None:
-    record.write(tmp_path, step_of([output, output]), [1.0])
+    record.write(tmp_path, step_of([output, output]))
     back = record.read(tmp_path, 1).outputs[1]
     assert record.identity(back) == record.identity(output)
     assert not isinstance(back, Described)
@@ -211,7 +213,7 @@ class Board:
 
 def test_numbers_of_numpy_in_a_tuple_come_back_as_numbers(tmp_path: Path) -> None:
     output = (np.float32(0.1), np.int64(2))
-    record.write(tmp_path, step_of([output, output]), [1.0])
+    record.write(tmp_path, step_of([output, output]))
     back = record.read(tmp_path, 1).outputs[0]
     assert back == output
     assert [type(x) for x in back] == [float, int]
@@ -219,7 +221,7 @@ def test_numbers_of_numpy_in_a_tuple_come_back_as_numbers(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("output", [Board(), ("a", 1), torch.tensor([2**53 + 1]), "\ud800", {"x": 1}, []])
 def test_other_outputs_are_described(output: Any, tmp_path: Path) -> None:
-    record.write(tmp_path, step_of([output, output]), [1.0])
+    record.write(tmp_path, step_of([output, output]))
     back = record.read(tmp_path, 1).outputs[0]
     assert isinstance(back, Described)
     assert " at 0x" not in back.text
@@ -238,8 +240,9 @@ def test_scores_that_are_missing_advantages_of_decisions_and_info(tmp_path: Path
     each = torch.tensor([[1.0, 2.0], [3.0, 100.0]])
     record.write(
         tmp_path,
-        step_of(["a", "b"], rollout=rollout, rewards=rewards, reward_names=["x", "y"], advantages=each),
-        [2.0, 1.0],
+        step_of(
+            ["a", "b"], rollout=rollout, rewards=rewards, reward_names=["x", "y"], advantages=each, weights=[2.0, 1.0]
+        ),
     )
     kept = record.read(tmp_path, 1)
     assert torch.equal(kept.rewards.isnan(), rewards.isnan())
@@ -258,7 +261,7 @@ def test_tensors_that_share_memory_are_kept_each(tmp_path: Path) -> None:
     whole = torch.arange(8, dtype=torch.bfloat16).reshape(2, 4)
     plain = step_of(["a", "b"])
     trace = Trace(per_row={"all": whole, "half": whole[:, :2], "same": whole}, per_group={"wide": whole[:, :1]})
-    record.write(tmp_path, step_of(["a", "b"], rollout=Rollout(**{**vars(plain.rollout), "trace": trace})), [1.0])
+    record.write(tmp_path, step_of(["a", "b"], rollout=Rollout(**{**vars(plain.rollout), "trace": trace})))
     back = record.read_trace(tmp_path, 1)
     assert torch.equal(back["per_row.half"], whole[:, :2])
     assert torch.equal(back["per_row.same"], whole)
@@ -266,8 +269,8 @@ def test_tensors_that_share_memory_are_kept_each(tmp_path: Path) -> None:
 
 
 def test_half_a_record_is_none(tmp_path: Path) -> None:
-    record.write(tmp_path, step_of(["a", "b"]), [1.0])
-    record.write(tmp_path, step_of(["c", "d"], step=2), [1.0])
+    record.write(tmp_path, step_of(["a", "b"]))
+    record.write(tmp_path, step_of(["c", "d"], step=2))
     rollouts = tmp_path / "rollouts"
     shutil.copytree(rollouts / "step_000002", rollouts / ".step_000003.partial")
     shutil.copytree(rollouts / "step_000002", rollouts / "step_000004")
@@ -275,7 +278,7 @@ def test_half_a_record_is_none(tmp_path: Path) -> None:
     assert record.steps(tmp_path) == [1, 2]
     record.cut(tmp_path, 1)
     assert [p.name for p in rollouts.iterdir()] == ["step_000001"]
-    record.write(tmp_path, step_of(["e", "f"]), [1.0])  # in the place of the old one
+    record.write(tmp_path, step_of(["e", "f"]))  # in the place of the old one
     assert record.read(tmp_path, 1).outputs == ["e", "f"]
 
 
@@ -285,7 +288,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("grpokit.runs.rollout_record.save_file", full)
     with pytest.raises(RunError, match=r"rollouts/step_000001 cannot be written: .*No space left"):
-        record.write(tmp_path, step_of(["a", "b"]), [1.0])
+        record.write(tmp_path, step_of(["a", "b"]))
     assert not any((tmp_path / "rollouts").iterdir())
 
 
@@ -518,7 +521,7 @@ rewards: [{{use: "tiny_rewards:letters"}}]
     ]
     for number, (outputs, rewards, own) in enumerate(steps, start=1):
         kept = torch.tensor(rewards, dtype=torch.float64)[:, None]
-        record.write(folder, step_of(outputs, step=number, rewards=kept, advantages=torch.tensor(own)), [2.0])
+        record.write(folder, step_of(outputs, step=number, rewards=kept, advantages=torch.tensor(own), weights=[2.0]))
 
 
 def test_rescore_by_hand(tmp_path: Path) -> None:
@@ -565,7 +568,7 @@ def test_pictures_and_points_score_as_they_did(recorded: tuple[str, Path]) -> No
 
 def test_rows_that_cannot_be_scored_are_counted(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
-    record.write(tmp_path / "run", step_of(["?", "bb", "?", "?", "?", "?"], step=3), [1.0])
+    record.write(tmp_path / "run", step_of(["?", "bb", "?", "?", "?", "?"], step=3))
     found = rescore(tmp_path / "run", "tiny_rewards:letters")
     assert found.unscored == 5
     assert found.new.last == 2.0
@@ -585,7 +588,7 @@ def test_prompts_that_have_changed_are_refused(tmp_path: Path) -> None:
 
 def test_outputs_that_are_only_described_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
-    record.write(tmp_path / "run", step_of([Board(), Board()]), [1.0])
+    record.write(tmp_path / "run", step_of([Board(), Board()]))
     with pytest.raises(UsageError, match=r"outputs of step 1 cannot be scored again: row 0 is known only as '<.*Board"):
         rescore(tmp_path / "run", "tiny_rewards:letters")
 

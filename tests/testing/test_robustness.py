@@ -18,7 +18,7 @@ from command_line import Call
 from grpokit import Prompt, RewardError, RewardSpec, Sample, registry
 from grpokit.testing import Ladder, LadderReport, ladder, ladder_checks, outcomes
 from grpokit.testing.robustness import adversarial
-from grpokit.testing.robustness.report import GRADED_ONLY, Attack, Drop, Section
+from grpokit.testing.robustness.grades import GRADED_ONLY, Attack, Drop, Section
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PICTURES, TEXTS = frozenset({"image"}), frozenset({"text"})

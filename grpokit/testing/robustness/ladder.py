@@ -13,7 +13,7 @@ from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.scoring import Reward
 from grpokit.testing.check import Check, NotChecked, expect
 from grpokit.testing.reward.examples import accepted, spec_examples
-from grpokit.testing.robustness.report import LadderReport, Section
+from grpokit.testing.robustness.grades import LadderReport, Section
 
 _PICTURES = (
     ("ladder-identical", "a picture compared with itself scores best"),

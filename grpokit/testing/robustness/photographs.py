@@ -13,6 +13,7 @@ from PIL.Image import Image
 
 from grpokit.rewards.scoring import Reward
 from grpokit.testing.robustness import adversarial
+from grpokit.testing.robustness.grades import Attack, Drop, Problem, Section
 from grpokit.testing.robustness.probe import (
     SAME,
     mean,
@@ -22,7 +23,6 @@ from grpokit.testing.robustness.probe import (
     scorable_prompts,
     shares,
 )
-from grpokit.testing.robustness.report import Attack, Drop, Problem, Section
 
 TOLERANCE = 0.01
 """Of the honest scale: a distortion may score so much more than a lighter one, for rounding and for resampling."""

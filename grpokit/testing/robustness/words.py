@@ -14,6 +14,7 @@ from typing import Any
 
 from grpokit.rewards.scoring import Reward
 from grpokit.testing.robustness import adversarial
+from grpokit.testing.robustness.grades import Attack, Drop, Problem, Section
 from grpokit.testing.robustness.probe import (
     SAME,
     mean,
@@ -25,7 +26,6 @@ from grpokit.testing.robustness.probe import (
     scores,
     shares,
 )
-from grpokit.testing.robustness.report import Attack, Drop, Problem, Section
 from grpokit.types import Prompt, Sample
 
 TOLERANCE = 0.01

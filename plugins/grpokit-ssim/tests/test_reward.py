@@ -240,9 +240,11 @@ def test_the_registry_finds_them():
 
 
 def test_a_missing_dependency_names_the_install_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "skimage.metrics", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "skimage"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "skimage", None)
     monkeypatch.delitem(sys.modules, "grpokit_ssim.reward")
-    with pytest.raises(PluginError, match=r"needs the Python module 'skimage\.metrics'.*pip install 'grpokit\[ssim\]'"):
+    with pytest.raises(PluginError, match=r"needs the Python module 'skimage.*pip install 'grpokit\[ssim\]'"):
         grpokit.create("reward", "ssim")
 
 
