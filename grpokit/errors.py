@@ -24,11 +24,11 @@ class UsageError(GrpokitError):
 
 
 class ConfigError(UsageError):
-    """A config file or override cannot be used as it stands."""
+    """A config file or an override is wrong."""
 
 
 class DataError(UsageError):
-    """A prompts file, a target image or a dataset cannot be used as it stands."""
+    """A prompts file, a target image or a dataset is wrong."""
 
 
 class PluginError(UsageError):
@@ -74,8 +74,8 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
     def likeness(other: str) -> float:  # the beginning counts more, and a changed order of letters counts less
         start = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
-        same = sorted(name) == sorted(other)
-        return difflib.SequenceMatcher(None, other, name).ratio() + 0.25 * start / len(name) + 0.25 * same
+        anagram = sorted(name) == sorted(other)
+        return difflib.SequenceMatcher(None, other, name).ratio() + 0.25 * start / len(name) + 0.25 * anagram
 
     if len(name) > 100:  # the time of a comparison is the product of the lengths
         return ""

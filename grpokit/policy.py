@@ -82,7 +82,7 @@ class Policy(Protocol):
         """
 
     def save(self, folder: Path) -> None:
-        """Write the weights into `folder` (safetensors; the adapter only, where there is one)."""
+        """Write the weights into `folder` (safetensors; only the adapter, if there is one)."""
         ...
 
     def load(self, folder: Path) -> None:

@@ -48,8 +48,8 @@ class Trainer(TrainerSettings, SeedSettings):
 
     Attributes:
         policy: the policy to train; moved to the device, and changed in place.
-        rewards: callables, `RewardTerm`s with weights, or a mapping from names to callables; kept in `terms`.
-        prompts: texts or `Prompt`s; kept in `train_prompts`.
+        rewards: callables, `RewardTerm`s with weights, or a mapping from names to callables; stored in `terms`.
+        prompts: texts or `Prompt`s; stored in `train_prompts`.
         advantage: `(rewards [B, R], weights [R], groups [B]) -> [B]`, or one for each decision [B, T].
         objective: the loss per decision.
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
@@ -78,8 +78,7 @@ class Trainer(TrainerSettings, SeedSettings):
         self._check()
         check_prompts(self.policy, self.train_prompts)
         self.accelerator = make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
-        parameters = trainable(self.policy, self.accelerator.device)
-        self.updates = Updates(parameters, self, self.accelerator)
+        self.updates = Updates(trainable(self.policy, self.accelerator.device), self, self.accelerator)
         self._policy = CheckedPolicy(
             self.policy, mixed_precision=self.mixed_precision, entropy_grad=self.objective.entropy_coef != 0
         )

@@ -154,7 +154,7 @@ def test_low_precision_ends_at_the_step() -> None:
 def test_a_step_without_noise_is_refused(step: flow.Kernel) -> None:
     x = torch.zeros(1, 1, 2)
     assert torch.equal(flow.draw(step, x, x, x), x)  # it can be taken, but not scored
-    with pytest.raises(UsageError, match="no decision"):
+    with pytest.raises(UsageError, match="not a decision"):
         flow.score(step, x, x, x)
 
 

@@ -389,7 +389,7 @@ FAULTS = (
         "a reward that scored no row poisons the others",
         "group_statistics.py",
         "column[has_score].mean() if bool(has_score.any()) else 0.0",
-        "column[known].mean()",
+        "column[has_score].mean()",
         (UNSCORED,),
     ),
     Fault("the std of a single score", "group_statistics.py", " if len(x) > 1 else x.new_zeros(())", "", (SINGLE,)),

@@ -92,8 +92,8 @@ def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float],
         if not scores:
             continue
         per_prompt = Counter(prompt for _, prompt in scores)
-        missing = rows - sum(sizes[prompt] for prompt in per_prompt)  # rows of prompts without any score
-        shares = {p: sizes[p] / (rows * n) + missing / (rows * len(scores)) for p, n in per_prompt.items()}
+        unscored = rows - sum(sizes[prompt] for prompt in per_prompt)  # rows of prompts without any score
+        shares = {p: sizes[p] / (rows * n) + unscored / (rows * len(scores)) for p, n in per_prompt.items()}
         mean = math.fsum(shares[prompt] * x for x, prompt in scores)
         for x, prompt in scores:
             influences[prompt] += weight * shares[prompt] * (x - mean)

@@ -247,12 +247,12 @@ def numbered(
                 Entry(where=str(path), output=path, prompt=prompt, text=text, group=number, max_pixels=max_pixels)
             )
         if not of_line[number]:
-            missing = folder / f"{number}.png"
+            picture = folder / f"{number}.png"
             problem = f"there is no picture for line {number} of {prompts} in {folder}"
             if number in others:
                 problem += f"; {to_convert(others[number])}"
             entries.append(
-                Entry(where=str(missing), output=missing, prompt=prompt, text=text, group=number, problem=problem)
+                Entry(where=str(picture), output=picture, prompt=prompt, text=text, group=number, problem=problem)
             )
     return entries
 
@@ -311,8 +311,8 @@ def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
         )
     if not entries:
         raise DataError(problems[min(problems)])
-    named = enumerate(sorted(problems.items()), len(groups))
-    bad = [_bad_line(path, number, problem, group) for group, (number, problem) in named]
+    bad_lines = enumerate(sorted(problems.items()), len(groups))
+    bad = [_bad_line(path, number, problem, group) for group, (number, problem) in bad_lines]
     return sorted([*entries, *bad], key=lambda entry: entry.group)
 
 
@@ -382,5 +382,5 @@ def _pictures(folder: Path) -> list[Path]:
         hint = f" There is one in {deeper[-1].parent}." if deeper else ""
         others = other_pictures(folder)
         hint += f" {to_convert(others)}." if others else ""
-        raise DataError(f"{folder} holds no pictures ({', '.join(PICTURES)}) and no {SAMPLES}.{hint}")
+        raise DataError(f"{folder} contains no pictures ({', '.join(PICTURES)}) and no {SAMPLES}.{hint}")
     return sorted(pictures, key=lambda path: [int(x) if x.isdecimal() else x for x in re.split(r"([0-9]+)", path.name)])

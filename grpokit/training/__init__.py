@@ -1,1 +1,1 @@
-"""What a training step uses; `grpokit.trainer` puts it together. Private, except where the API page names it."""
+"""The parts of a training step, which `grpokit.trainer` puts together. Private, except for names on the API page."""

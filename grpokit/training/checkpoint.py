@@ -273,11 +273,11 @@ def _put_back(folder: Path) -> None:
 
 def _discard(folder: Path) -> None:
     """Delete a folder; it is renamed first, so that a kill cannot leave a half-deleted checkpoint under its name."""
-    gone = folder.with_name(f".{folder.name.removeprefix('.')}.deleted")
-    shutil.rmtree(gone, ignore_errors=True)
+    trash = folder.with_name(f".{folder.name.removeprefix('.')}.deleted")
+    shutil.rmtree(trash, ignore_errors=True)
     if folder.exists():
-        os.replace(folder, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(folder, trash)
+        shutil.rmtree(trash, ignore_errors=True)
 
 
 def _parameters(optimizer: Any) -> dict[str, list[int]]:

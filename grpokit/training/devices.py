@@ -91,7 +91,7 @@ def make_accelerator(
     accelerator.gradient_accumulation_steps = 1  # an environment variable may set another, which scales every loss
     if trackers:
         accelerator.init_trackers("grpokit")
-        missing = sorted(set(trackers) - {tracker.name for tracker in accelerator.trackers})
-        if missing:
-            raise UsageError(f"Tracker '{missing[0]}' is not installed. Run: pip install {missing[0]}")
+        absent = sorted(set(trackers) - {tracker.name for tracker in accelerator.trackers})
+        if absent:
+            raise UsageError(f"Tracker '{absent[0]}' is not installed. Run: pip install {absent[0]}")
     return accelerator

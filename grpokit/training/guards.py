@@ -214,8 +214,9 @@ def _spread(name: str, column: Tensor, groups: Tensor) -> str:
     if low == high:
         return f"'{name}' gave {low:g} to all {len(values)} rows that it scored"
     per_group = [column[(groups == group) & ~column.isnan()] for group in groups.unique()]
-    same = all(len(part.unique()) < 2 for part in per_group)
-    return f"'{name}' gave {low:g} to {high:g}" + (", the same inside each group" if same else ", which did not count")
+    constant = all(len(part.unique()) < 2 for part in per_group)
+    reason = "the same inside each group" if constant else "which did not count"
+    return f"'{name}' gave {low:g} to {high:g}, {reason}"
 
 
 def check_gradient(parameters: Sequence[torch.nn.Parameter]) -> None:

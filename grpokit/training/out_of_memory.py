@@ -63,11 +63,11 @@ def shrinking(
     """
     size: int = getattr(owner, name) or most or 1
     size = size if most is None else min(size, most)
-    result, fitted = fitting(attempt, size, what=what)
-    if fitted < size:
-        setattr(owner, name, fitted)
+    result, room = fitting(attempt, size, what=what)
+    if room < size:
+        setattr(owner, name, room)
         warnings.append(
-            f"memory ran out while {what} with {size} rows at a time: trainer.{name} is now {fitted}. The work was "
+            f"memory ran out while {what} with {size} rows at a time: trainer.{name} is now {room}. The work was "
             "repeated, with the same result to rounding"
         )
     return result

@@ -53,5 +53,5 @@ def restore(parts: Mapping[str, Part], plain: Mapping[str, State], tensors: Mapp
     """Undo `split`; if one part refuses its state, all parts stay as they were."""
     with undone_on_error(parts):
         for name, part in parts.items():
-            own = {key.removeprefix(f"{name}."): x for key, x in tensors.items() if key.startswith(f"{name}.")}
-            part.restore({**plain.get(name, {}), **own})
+            entries = {key.removeprefix(f"{name}."): x for key, x in tensors.items() if key.startswith(f"{name}.")}
+            part.restore({**plain.get(name, {}), **entries})

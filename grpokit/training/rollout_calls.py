@@ -50,8 +50,8 @@ def calls(seeds: Seeds, group_size: int, size: int) -> list[Call]:
             count = min(share, group_size - first)
             begin = some.start * group_size + first
             end = some.stop * group_size if count == group_size else begin + count
-            own = Seeds(row=seeds.row[begin:end], group=seeds.group[some], group_ids=seeds.group_ids[some])
-            parts.append(Call(prompts=some, group_size=count, seeds=own, first_row=begin))
+            share_seeds = Seeds(row=seeds.row[begin:end], group=seeds.group[some], group_ids=seeds.group_ids[some])
+            parts.append(Call(prompts=some, group_size=count, seeds=share_seeds, first_row=begin))
     return parts
 
 
@@ -67,8 +67,7 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
     if len(parts) == 1:
         return parts[0]
     groups = torch.cat([part.groups for part in parts])
-    own = [part.groups.unique() for part in parts]  # ascending, as a part's per_group is
-    ids = torch.cat(own)
+    ids = torch.cat([part.groups.unique() for part in parts])  # ascending in each part, like its per_group
     first = torch.stack([(ids == group).nonzero()[0, 0] for group in ids.unique()])
     return Rollout(
         samples=[*itertools.chain.from_iterable(part.samples for part in parts)],

@@ -28,19 +28,19 @@ def trainable(policy: Policy, device: torch.device) -> dict[str, torch.nn.Parame
     """
     modules = policy.modules()
     place(modules, device)
-    every = [(f"{key}/{name}", p) for key, module in modules.items() for name, p in module.named_parameters()]
-    first = {p: name for name, p in sorted(every, key=lambda e: e[0], reverse=True)}  # a shared one has several names
-    parameters = {first[p]: p for _, p in every if p.requires_grad}
+    pairs = [(f"{key}/{name}", p) for key, module in modules.items() for name, p in module.named_parameters()]
+    names = {p: name for name, p in sorted(pairs, key=lambda e: e[0], reverse=True)}  # the first of a shared one's
+    parameters = {names[p]: p for _, p in pairs if p.requires_grad}
     if not parameters:
         raise UsageError(
             f"The policy has no trainable parameter: modules() gives {', '.join(modules) or 'nothing'}, and none "
             "of their parameters requires a gradient. Is an adapter missing, or is everything frozen?"
         )
-    small = next((p.dtype for p in parameters.values() if p.dtype in LOW_PRECISION), None)
-    if small is not None:
+    dtype = next((p.dtype for p in parameters.values() if p.dtype in LOW_PRECISION), None)
+    if dtype is not None:
         raise UsageError(
-            f"Trainable parameters are {small}, in which most updates of a usual learning rate are rounded away. "
-            "Keep them in float32 (frozen ones may stay small) and set mixed_precision: bf16."
+            f"Trainable parameters are {dtype}, which rounds away most updates of a usual learning rate. Keep them in "
+            "float32 (frozen ones may stay small) and set mixed_precision: bf16."
         )
     return parameters
 

@@ -403,7 +403,7 @@ def test_a_folder_of_other_kinds(call: Call, tmp_path: Path) -> None:
     picture(tmp_path / "drawn/1.png")
     done = call("scans", "--reward", "mse")
     wanted = (
-        "scans holds no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl. 1.tif is a picture of another kind"
+        "scans contains no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl. 1.tif is a picture of another kind"
     )
     assert (done.code, done.err) == (2, f"error: {wanted}: convert it.\n")
     done = call("drawn", "--prompts", "prompts.txt", "--targets", "scans", "--reward", "mse")
@@ -503,7 +503,7 @@ def test_a_run_is_refused_with_the_place_of_its_samples(call: Call, three: Path)
     assert done.err == "error: pictures is a run; its samples are in pictures/samples/step_000070 (the last).\n"
     done = call("pictures/samples", "--reward", "length")
     assert done.err == (
-        "error: pictures/samples holds no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl. There is one in "
+        "error: pictures/samples contains no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl. There is one in "
         "pictures/samples/step_000070.\n"
     )
     assert call("pictures/samples/step_000070", "--reward", "length").code == 0
@@ -585,7 +585,7 @@ def test_the_share_that_may_be_lost_is_of_all_whatever_the_batch(tmp_path: Path,
 WITH = ["--reward", "mse"]
 BAD: dict[str, tuple[list[str], str]] = {
     "missing file": (["nix.png", *WITH], "There is no file or folder nix.png (looked in {here})."),
-    "empty folder": (["empty", *WITH], "empty holds no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl."),
+    "empty folder": (["empty", *WITH], "empty contains no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl."),
     "another kind of file": (
         ["prompts.txt", *WITH],
         "prompts.txt is neither a picture (.png, .jpg, .jpeg, .webp) nor a file of JSON lines (.jsonl), by its name.",

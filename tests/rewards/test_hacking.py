@@ -87,7 +87,7 @@ def test_a_row_that_only_a_monitor_scored_is_unscored() -> None:
 
 
 def test_monitors_alone_are_refused() -> None:
-    with pytest.raises(UsageError, match="All rewards have the weight 0, so they are monitors"):
+    with pytest.raises(UsageError, match="Every reward has the weight 0, so all are monitors"):
         made([RewardTerm(name="sum", reward=digit_sum, weight=0)])
 
 
