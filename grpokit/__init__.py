@@ -26,7 +26,8 @@ _HOME = {
     "registry.hookspecs": ["hookimpl"],
     "registry.specs": ["AdvantageSpec", "ObjectiveSpec", "PolicySpec", "PresetSpec", "RewardSpec"],
     "types": ["Prompt", "Rollout", "Sample", "Seeds", "StepReport", "Decisions", "Trace"],
-    "policy": ["Policy", "adapter_off", "frozen_copy", "swapped"],
+    "policy": ["Policy"],
+    "policies.reference": ["adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
     "rewards.scoring": ["RewardTerm"],
     "rewards.elsewhere": ["Pending", "Portion", "Submits"],
@@ -49,10 +50,10 @@ if TYPE_CHECKING:
     from grpokit.errors import UsageError as UsageError
     from grpokit.evaluation.held_out import evaluate as evaluate
     from grpokit.objectives import Objective as Objective
+    from grpokit.policies.reference import adapter_off as adapter_off
+    from grpokit.policies.reference import frozen_copy as frozen_copy
+    from grpokit.policies.reference import swapped as swapped
     from grpokit.policy import Policy as Policy
-    from grpokit.policy import adapter_off as adapter_off
-    from grpokit.policy import frozen_copy as frozen_copy
-    from grpokit.policy import swapped as swapped
     from grpokit.registry import create as create
     from grpokit.registry.hookspecs import hookimpl as hookimpl
     from grpokit.registry.specs import AdvantageSpec as AdvantageSpec

@@ -1,9 +1,9 @@
 """Advantages: pure functions from a reward matrix to one number per sample.
 
-All have the signature `(rewards [B, R], weights [R], groups [B]) -> [B]`; rows may stand in any order, for `groups`
-says which belong together. The arithmetic is fp64. NaN means that a reward could not score a row: see `totals` for what
-counts in its place. A row that no reward scored gets exactly 0 and stays out of all statistics; every row of a group
-whose totals are all equal gets 0 too.
+All have the signature `(rewards [B, R], weights [R], groups [B]) -> [B]`. `groups` says which rows belong together,
+so rows may have any order. The arithmetic is fp64. NaN means that a reward could not score a row; `grpokit.row_totals`
+says what replaces it. A row that no reward scored gets exactly 0 and is left out of all statistics. Every row of a
+group with equal totals gets 0 too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import UsageError
-from grpokit.group_statistics import GroupStatistics, Std
+from grpokit.group_statistics import Std, batch_std
+from grpokit.row_totals import FilledRewards, fill
 
 AdvantageFn: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 Scale: TypeAlias = Literal["group", "batch", "none"]
@@ -42,7 +43,7 @@ def group(
         scale: divide by the group's std, by the std over the whole batch, or by nothing.
         std: "unbiased" (n - 1) or "biased" (n).
         eps: added to the std.
-        clip: the largest |A| let through.
+        clip: the bound of |A|; None for no bound.
 
     Returns:
         [B] in the dtype of `rewards` (fp32 for integers).
@@ -54,20 +55,19 @@ def group(
     >>> group(r, torch.ones(1), g)
     tensor([-1.1618, -0.3873,  0.3873,  1.1618])
     """
-    b = GroupStatistics(rewards, weights, groups)
-    total = b.totals
-    centred = b.centre(total)
+    b = fill(rewards, weights, groups)
+    centred = b.groups.centre(b.totals, b.scored)
     if scale == "group":
-        centred = centred / (b.group_std(total, std) + eps)
+        centred = centred / (b.groups.std(b.totals, b.scored, std) + eps)
     elif scale == "batch":
-        centred = centred / (b.batch_std(total, std) + eps)
+        centred = centred / (batch_std(b.totals, b.scored, std) + eps)
     elif scale != "none":
         raise UsageError(f"Advantage scale must be 'group', 'batch' or 'none', got {scale!r}.")
-    return b.finish(centred, total, clip)
+    return _finished(b, centred, b.totals, clip, rewards)
 
 
 def centred(rewards: Tensor, weights: Tensor, groups: Tensor, *, clip: float | None = None) -> Tensor:
-    """Reward minus the group's mean, not divided by anything: Dr. GRPO (Liu et al., 2025, arXiv:2503.20783).
+    """Reward minus the group's mean, without a division: Dr. GRPO (Liu et al., 2025, arXiv:2503.20783).
 
     Arguments, return value and errors as for `group`.
     """
@@ -80,10 +80,10 @@ def rloo(rewards: Tensor, weights: Tensor, groups: Tensor, *, clip: float | None
     From RLOO (Ahmadian et al., 2024, arXiv:2402.14740). Equal to (r - mean) * n / (n - 1) with n scored rows.
     Arguments, return value and errors as for `group`.
     """
-    b = GroupStatistics(rewards, weights, groups)
-    total = b.totals
-    n = b.count(b.scored)
-    return b.finish(b.centre(total) * n / (n - 1).clamp(min=1), total, clip)
+    b = fill(rewards, weights, groups)
+    n = b.groups.count(b.scored)
+    centred = b.groups.centre(b.totals, b.scored)
+    return _finished(b, centred * n / (n - 1).clamp(min=1), b.totals, clip, rewards)
 
 
 def gdpo(
@@ -97,40 +97,33 @@ def gdpo(
 ) -> Tensor:
     """Z-score per reward inside the group, weighted sum, then z-score over the batch.
 
-    From GDPO (Liu et al., 2026, arXiv:2601.05242). In a sum of raw rewards the one with the largest spread rules;
-    here each reward speaks as loudly as its weight. A reward's z-scores are over the rows that it scored. Arguments,
-    return value and errors as for `group`.
+    From GDPO (Liu et al., 2026, arXiv:2601.05242). In a sum of raw rewards the one with the largest spread dominates;
+    here a reward's influence is its weight. A reward's z-scores are over the rows that it scored. Arguments, return
+    value and errors as for `group`.
     """
-    b = GroupStatistics(rewards, weights, groups)
-    total = torch.zeros_like(b.filled[:, 0])
-    for column, known, weight in zip(b.filled.T, b.known.T, b.weights, strict=True):
-        z = b.centre(column, known) / (b.group_std(column, std, known) + eps)
-        total = total + weight * torch.where(b.is_constant(column, known), 0.0, z)
+    b = fill(rewards, weights, groups)
+    total = torch.zeros_like(b.totals)
+    for column, rows, weight in zip(b.matrix.T, b.has_score.T, b.weights, strict=True):
+        z = b.groups.centre(column, rows) / (b.groups.std(column, rows, std) + eps)
+        total = total + weight * torch.where(b.groups.is_constant(column, rows), 0.0, z)
     centred = total - total[b.scored].mean() if bool(b.scored.any()) else total
-    return b.finish(centred / (b.batch_std(total, std) + eps), total, clip)
-
-
-def totals(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
-    """A row's total, the weighted sum of its rewards: [B] fp64; NaN for a row that no reward with a weight scored.
-
-    The one definition: advantages are made of it, and it is what metrics, reports and files show. A missing score
-    counts as the mean of the group's scored rows for that reward, so it does not move the row inside its group; where
-    the group has none, as the batch's mean, so it does not move the group; where the batch has none, as 0.
-
-    Arguments as for `group`, but a group may have a single row.
-
-    >>> r, g = torch.tensor([[1.0, 2.0], [3.0, torch.nan]]), torch.zeros(2, dtype=torch.int64)
-    >>> totals(r, torch.tensor([1.0, 0.5]), g)
-    tensor([2., 4.], dtype=torch.float64)
-    """
-    trained = weights != 0
-    return GroupStatistics(rewards[:, trained], weights[trained], groups, allow_single=True).totals
+    return _finished(b, centred / (batch_std(total, b.scored, std) + eps), total, clip, rewards)
 
 
 def zero_std_groups(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
-    """[P] bool, True for a group (ascending id) whose weighted sums are all equal: it teaches nothing."""
-    b = GroupStatistics(rewards, weights, groups, allow_single=True)
-    constant = b.is_constant(b.totals)
-    return torch.ones(b.groups, dtype=torch.bool, device=rewards.device).scatter_reduce(
-        0, b.index, constant, reduce="amin"
+    """[P] bool, True for a group (ascending id) whose totals are all equal: it gives no gradient."""
+    b = fill(rewards, weights, groups, allow_single=True)
+    constant = b.groups.is_constant(b.totals, b.scored)
+    return torch.ones(len(b.groups.ids), dtype=torch.bool, device=rewards.device).scatter_reduce(
+        0, b.groups.index, constant, reduce="amin"
     )
+
+
+def _finished(b: FilledRewards, advantages: Tensor, total: Tensor, clip: float | None, rewards: Tensor) -> Tensor:
+    """Exact zeros for rows that are not scored and for groups of equal totals, the clip, and the rewards' dtype."""
+    advantages = torch.where(~b.scored | b.groups.is_constant(total, b.scored), 0.0, advantages)
+    if clip is not None:
+        if not clip > 0:
+            raise UsageError(f"Advantage clip must be above 0, or None for no clip, got {clip}.")
+        advantages = advantages.clamp(-clip, clip)
+    return advantages.to(rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype())

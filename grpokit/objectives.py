@@ -1,9 +1,9 @@
 """Objectives: from two views of the same decisions and their advantages to a loss per decision.
 
-An `Objective` is pure: (new, old, advantages, mask, reference) -> loss [b, t] and statistics [b, t]. It never
-reduces: the trainer multiplies by `reduction_weights`, fixed before any slicing, and sums, so that micro-batches and
-slices add up to the whole batch's gradient. Masked decisions are replaced before any arithmetic, so that a NaN under
-the mask stays there. A new objective subclasses `Objective` and writes its surrogate.
+An `Objective` is pure: (new, old, advantages, mask, reference) -> loss [b, t] and statistics [b, t]. It does not
+reduce: the trainer multiplies by `reduction_weights`, which are fixed before any slicing, and sums. So micro-batches
+and slices add up to the whole batch's gradient. Masked decisions are replaced before any arithmetic, so a NaN under the
+mask stays there. A new objective subclasses `Objective` and writes its surrogate.
 """
 
 from __future__ import annotations
@@ -16,14 +16,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import UsageError
-from grpokit.settings import (
-    ClipSettings,
-    KLKind,
-    ObjectiveSettings,
-    Positive,
-    RatioKind,
-    Reduction,
-)
+from grpokit.settings import ClipSettings, KLKind, ObjectiveSettings, Positive, RatioKind, Reduction
 from grpokit.types import Decisions
 
 
@@ -33,7 +26,7 @@ class Loss:
 
     Attributes:
         value: [b, t], zero under the mask, with gradient.
-        stats: name -> [b, t] without gradient: "ratio", "clip_low", "clip_high", and "kl", "entropy" where known.
+        stats: name -> [b, t] without gradient: "ratio", "clip_low", "clip_high", and perhaps "kl" and "entropy".
     """
 
     value: Tensor
@@ -50,7 +43,7 @@ class Objective(ObjectiveSettings, ABC):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether a reference must be scored at all."""
+        """Whether the reference's log-probs are needed."""
         return self.kl_coef != 0
 
     @property
@@ -64,16 +57,16 @@ class Objective(ObjectiveSettings, ABC):
         return self.ratio == "sequence"
 
     def check_dimensions(self, action_dims: int) -> None:
-        """Hold the KL's estimator against the dimensions of a decision (see `Rollout.action_dims`).
+        """Check that the KL's estimator suits the dimensions of a decision (see `Rollout.action_dims`).
 
         Raises:
-            UsageError: k2 or k3 where a decision has several dimensions.
+            UsageError: k2 or k3, with decisions of several dimensions.
         """
         if self.needs_reference and self.kl in ("k2", "k3") and action_dims > 1:
             raise UsageError(
                 f"kl '{self.kl}' does not suit decisions of {action_dims:,} dimensions: their log-probs are means over "
-                f"the dimensions, from which it makes about 1/{action_dims:,} of the KL. Set kl: gaussian, which is "
-                "exact (k1 is right on average too, but as a loss it pulls nowhere)."
+                f"the dimensions, so it gives about 1/{action_dims:,} of the KL. Set kl: gaussian, which is exact (k1 "
+                "is right on average too, but as a loss its expected gradient is zero)."
             )
 
     def __call__(
@@ -86,7 +79,7 @@ class Objective(ObjectiveSettings, ABC):
             old: [b, t] of the policy that sampled.
             advantages: [b], or [b, t].
             mask: [b, t] bool.
-            reference: [b, t]; required where `kl_coef` is not 0.
+            reference: [b, t]; required if `kl_coef` is not 0.
         """
         advantages = advantages[:, None] if advantages.ndim == 1 else advantages
         advantages = torch.where(mask, advantages.to(new.logprobs), 0.0)  # [b] -> [b, t]
@@ -103,7 +96,7 @@ class Objective(ObjectiveSettings, ABC):
             stats["kl"] = kl.detach()
         if new.entropy is not None:
             entropy = torch.where(mask, new.entropy, 0.0)
-            if self.entropy_coef != 0:  # else not even its gradient is touched: it may be infinite
+            if self.entropy_coef != 0:  # not just multiplied by 0, since its gradient may be infinite
                 value = value - self.entropy_coef * entropy
             stats["entropy"] = entropy.detach()
         elif self.entropy_coef != 0:
@@ -140,7 +133,7 @@ class DAPO(GRPO):
 
 @dataclass(frozen=True, kw_only=True)
 class DrGRPO(GRPO):
-    """Divides by a fixed length; pair it with advantage `centred`: Dr. GRPO (Liu et al., 2025, arXiv:2503.20783)."""
+    """Divides by a fixed length; use it with advantage `centred`: Dr. GRPO (Liu et al., 2025, arXiv:2503.20783)."""
 
     reduction: Reduction = field(default="fixed_length", init=False)
 
@@ -156,12 +149,12 @@ class GSPO(GRPO):
 
 @dataclass(frozen=True, kw_only=True)
 class CISPO(Objective):
-    """-min(r, cap) A log p with the weight detached, so that every decision keeps a gradient.
+    """-min(r, cap) A log p with the weight detached, so every decision has a gradient.
 
     From MiniMax-M1 (2025, arXiv:2506.13585, equation 4).
 
     Attributes:
-        ratio_cap: the largest ratio let through; it bounds the ratio itself and is not an epsilon.
+        ratio_cap: the largest weight; a bound of the ratio itself, not a distance from 1.
     """
 
     ratio_cap: Positive = 5.0
@@ -183,8 +176,8 @@ class SAPO(Objective):
     From "Soft adaptive policy optimization" (Gao et al., 2025, arXiv:2511.20347).
 
     Attributes:
-        tau_pos: how fast the gate closes for A > 0.
-        tau_neg: how fast it closes for A <= 0.
+        tau_pos: the steepness of the gate for A > 0.
+        tau_neg: the steepness for A <= 0.
     """
 
     tau_pos: Positive = 1.0
@@ -204,9 +197,9 @@ def log_ratio(new: Tensor, old: Tensor, mask: Tensor, kind: RatioKind = "token")
     Args:
         new, old: [b, t] log-probs in nats per action dimension.
         mask: [b, t] bool.
-        kind: "token": one ratio per decision. A latent step stores its log-prob per dimension (the mean over C*H*W),
-            so this is the per-dimension ratio of Flow-GRPO (Liu et al., 2025, arXiv:2505.05470) there. "sequence":
-            the geometric mean over the row's decisions, GSPO (Zheng et al., 2025, arXiv:2507.18071, equation 7).
+        kind: "token": one ratio per decision; for a latent step, whose log-prob is the mean over C*H*W dimensions,
+            the per-dimension ratio of Flow-GRPO (Liu et al., 2025, arXiv:2505.05470). "sequence": the geometric mean
+            over the row's decisions, GSPO (Zheng et al., 2025, arXiv:2507.18071, equation 7).
 
     Returns:
         [b, t], zero under the mask.
@@ -226,18 +219,18 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
 
     With d = log p_ref - log p_new at the sampled decision ("Approximating KL divergence", Schulman, 2020):
     k1 = -d is unbiased, but as a *loss* its expected gradient on-policy is zero; k2 = d^2 / 2; k3 = exp(d) - d - 1 is
-    unbiased, never negative, and the default. "gaussian" is exact, from both views' mean and std:
+    unbiased, never negative, and the default. "gaussian" is exact, from the mean and std of both:
     log(s_ref / s) + (s^2 + (m - m_ref)^2) / (2 s_ref^2) - 1/2, averaged over the decision's dimensions.
 
-    A decision of D dimensions has the mean of their d, whose square is about 2 / D of the KL per dimension: there k2
-    and k3 are D times too weak, and a trainer refuses them (see `Objective.check_dimensions`).
+    With D dimensions, d is a mean over them, and its square is about 2 / D of the KL per dimension. So k2 and k3 are D
+    times too weak there, and a trainer refuses them (see `Objective.check_dimensions`).
 
     Raises:
         UsageError: "gaussian" without mean and std, or an unknown kind.
     """
     if kind == "gaussian":
         if new.mean is None or new.std is None or reference.mean is None or reference.std is None:
-            raise UsageError("kl 'gaussian' needs decisions with a mean and a std; this policy gives none: use k3.")
+            raise UsageError("kl 'gaussian' needs decisions with a mean and a std, but this policy gives none: use k3.")
         mean, ref_mean = (_masked(x, mask, 0.0) for x in (new.mean, reference.mean))
         std, ref_std = (_masked(x, mask, 1.0) for x in (new.std, reference.std))
         variance = std.square() + (mean - ref_mean).square()
@@ -253,27 +246,8 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
     raise UsageError(f"kl must be 'k1', 'k2', 'k3' or 'gaussian', got {kind!r}.")
 
 
-def reduction_weights(mask: Tensor, reduction: Reduction, *, max_decisions: int) -> Tensor:
-    """The constant that multiplies each decision's loss before everything is summed: [b, t] fp64, 0 under the mask.
-
-    Args:
-        mask: [b, t] of all rows of one optimizer step (the normaliser must not depend on how they are sliced).
-        reduction: "sequence_mean": mean over rows of each row's mean (GRPO); "token_mean": mean over all decisions
-            (DAPO); "fixed_length": sum / (rows * max_decisions) (Dr. GRPO).
-        max_decisions: the most decisions that a row can have.
-    """
-    m = mask.to(torch.float64)
-    if reduction == "sequence_mean":
-        return m / (m.sum(-1, keepdim=True).clamp(min=1) * len(m))
-    if reduction == "token_mean":
-        return m / m.sum().clamp(min=1)
-    if reduction == "fixed_length":
-        return m / (len(m) * max_decisions)
-    raise UsageError(f"The reduction must be 'sequence_mean', 'token_mean' or 'fixed_length', got {reduction!r}.")
-
-
 def _bounded(log_ratio: Tensor) -> Tensor:
-    """Keep exp() and its gradient finite; e^20 is far beyond any clip."""
+    """Keep exp() and its gradient finite; e^20 is far beyond any clip range."""
     return log_ratio.clamp(-20.0, 20.0)
 
 

@@ -1,17 +1,17 @@
-"""The Policy contract, and helpers for the frozen reference.
+"""The Policy contract.
 
 A policy is anything that draws decisions at random and can give their log-probs again with gradient: tokens of a
 language model, visual tokens of an image generator, SDE steps of a diffusion decoder. The trainer knows nothing
-else about it. A policy may subclass `Policy` for the default `slices`, or just have the methods.
+else about it. A policy may subclass `Policy` for the default `slices` and `check`, or just have the methods.
+`grpokit.policies.reference` helps with the frozen reference.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -24,40 +24,40 @@ class Policy(Protocol):
 
     Rules that every policy obeys:
 
-    1. `logprobs` right after `rollout` gives the rollout's log-probs (fp32: to 1e-4). They are of the distribution
-       that was sampled from: after temperature, truncation and guidance; dropout off in both.
-    2. The output in a sample is decoded from exactly the stored decisions.
+    1. `logprobs` right after `rollout` gives the rollout's log-probs (fp32: to 1e-4). They belong to the distribution
+       that was sampled from: after temperature, truncation and guidance, with dropout off in both.
+    2. The output of a sample is decoded from exactly the stored decisions.
     3. A row's numbers do not depend on the other rows of its batch.
-    4. Same seeds, same rollout, whatever the batch size; the global random state is neither read nor advanced.
+    4. The same seeds give the same rollout, whatever the batch size. The global random state is not used.
     5. The reference never changes, and leaving `reference()` restores the policy.
-    6. `mask` is True only where the policy decided, and where the decision has a density: a sampler's noiseless last
-       step is masked out, and then never scored.
-    7. Step slices follow each other from 0 to T. Tensors in `trace.per_group` are in ascending order of the group's id.
+    6. `mask` is True only where the policy decided and the decision has a density. A sampler's noiseless last step is
+       masked out, and is then never scored.
+    7. Slices follow each other from 0 to T. Tensors in `trace.per_group` are in ascending order of the group's id.
 
-    The trainer moves `modules()` to its device; whatever else the policy needs there, it moves itself.
+    The trainer moves `modules()` to its device. The policy moves whatever else it needs there.
     """
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` samples per prompt, without gradient.
 
-        A step's prompts, and the samples of one prompt, may be asked for in several calls, whose answers are joined:
-        `Trace` says what its tensors must be like for that.
+        One step may take several calls, even for the samples of one prompt. Their rollouts are concatenated, so the
+        tensors of the trace follow the layout that `Trace` describes.
 
         Args:
             prompts: P prompts.
             group_size: G; row p * G + i of the result is sample i of prompt p.
             seeds: all randomness; `seeds.group_ids` are the group ids to use.
-            evaluate: use the policy's own settings for evaluation (greedy, ODE, or the training temperature). Where
-                nothing is drawn there are no log-probs: such decisions are masked out, or get 0.
+            evaluate: use the policy's own settings for evaluation (greedy, ODE, or the training temperature). A
+                decision that is not drawn at random has no log-prob: it is masked out, or gets 0.
         """
         ...
 
     def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
-        """Score the stored decisions `steps` of all rows in `rollout` again, with gradient: [b, t]."""
+        """Score the decisions in the slice `steps` of all rows in `rollout` again, with gradient: [b, t]."""
         ...
 
     def slices(self, rollout: Rollout) -> Iterable[slice]:
-        """Cut the T decisions into the slices that `logprobs` can do at a time; by default one."""
+        """Cut the T decisions into slices that `logprobs` scores one at a time; by default a single one."""
         return [slice(0, rollout.mask.shape[1])]
 
     def reference(self) -> AbstractContextManager[Any]:
@@ -69,15 +69,16 @@ class Policy(Protocol):
         ...
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse prompts that cannot be read; optional, and by default all can.
+        """Refuse prompts that the policy cannot read; optional, by default it accepts all.
 
-        It runs before a run writes or draws anything. A picture that lies in a file comes blank, of its mode and size.
+        It is called before a run writes or draws anything. A picture in a file is passed as a blank picture of the same
+        mode and size.
 
         Args:
-            prompts: any number, all of a run's or a single one. The caller adds the file and the line to an error.
+            prompts: all prompts of a run, or a single one. The caller adds the file and the line to an error.
 
         Raises:
-            UsageError: what is wrong with the first prompt that cannot be read.
+            UsageError: a prompt cannot be read; the message says what is wrong with the first one.
         """
 
     def save(self, folder: Path) -> None:
@@ -93,43 +94,11 @@ METHODS = ("rollout", "logprobs", "slices", "reference", "modules", "save", "loa
 
 
 def missing_methods(policy: object) -> list[str]:
-    """The methods of the contract that `policy` lacks, or has from `Policy` alone, where they do nothing."""
+    """The methods of the contract that `policy` lacks, or only inherits from `Policy`, where they do nothing."""
     return [name for name in METHODS if not _has(policy, name)]
 
 
 def _has(policy: object, name: str) -> bool:
-    found = getattr(policy, name, None)
-    inherited = getattr(found, "__func__", found) is getattr(Policy, name)
-    return callable(found) and (name == "slices" or not inherited)
-
-
-M = TypeVar("M", bound=nn.Module)
-
-
-def frozen_copy(module: M) -> M:
-    """A copy of `module` in eval mode whose parameters never need gradients: a reference without LoRA."""
-    return copy.deepcopy(module).eval().requires_grad_(False)
-
-
-@contextmanager
-def swapped(owner: object, attribute: str, value: object) -> Iterator[None]:
-    """Inside the context `owner.attribute` is `value`; afterwards, and after an error, what it was."""
-    live = getattr(owner, attribute)
-    setattr(owner, attribute, value)
-    try:
-        yield
-    finally:
-        setattr(owner, attribute, live)
-
-
-class HasAdapter(Protocol):
-    """A model with a removable adapter, such as a `peft.PeftModel`."""
-
-    def disable_adapter(self) -> AbstractContextManager[Any]:
-        """Inside this context the model is its base model."""
-        ...
-
-
-def adapter_off(model: HasAdapter) -> AbstractContextManager[Any]:
-    """The reference of a LoRA policy: the base model with the adapter off, and no second copy of the weights."""
-    return model.disable_adapter()
+    method = getattr(policy, name, None)
+    inherited = getattr(method, "__func__", method) is getattr(Policy, name)
+    return callable(method) and (name == "slices" or not inherited)

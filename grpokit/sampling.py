@@ -1,7 +1,7 @@
 """Random draws as pure functions of seeds, and categorical sampling from them.
 
-Nothing here touches a global random state. A draw is a hash of (run seed, stream, step, prompt, sample) and of the
-decision's index, so batch size, micro-batches and the number of processes cannot change it, and any rollout can be
+Nothing here uses the global random state. A draw is a hash of (run seed, stream, step, prompt, sample) and of the
+decision's index. So batch size, micro-batches and the number of processes do not change it, and any rollout can be
 drawn again. The hash is the splitmix64 finaliser (Steele, Lea and Flood, "Fast splittable pseudorandom number
 generators", OOPSLA 2014).
 """
@@ -22,7 +22,7 @@ _M2 = 0x94D049BB133111EB
 
 
 def mix(*values: int) -> int:
-    """Hash integers to one in [0, 2**63), order-sensitively.
+    """Hash integers, in their order, to one in [0, 2**63).
 
     >>> mix(1, 2) == mix(1, 2), mix(1, 2) == mix(2, 1)
     (True, False)
@@ -41,7 +41,7 @@ def _finalise(z: int) -> int:
 
 
 def permutation(n: int, *key: int) -> list[int]:
-    """A pseudo-random order of range(n) that depends on `key` alone."""
+    """A pseudo-random order of range(n) that depends only on `key`."""
     return sorted(range(n), key=lambda i: (mix(*key, i), i))
 
 
@@ -54,7 +54,7 @@ def derive_seeds(
         seed: the run's seed.
         stream: "train", "evaluate" or "sample": different draws for different uses.
         step: the step's number.
-        prompts: P, how many prompts the rollout has.
+        prompts: P, the number of prompts.
         group_size: G, samples per prompt.
         first_group: global id of the first group; by default step * prompts.
     """
@@ -70,7 +70,7 @@ def derive_seeds(
 def uniforms(seeds: Tensor, count: int, *, start: int = 0) -> Tensor:
     """Uniform numbers in (0, 1), one per seed and index: seeds [B] -> [B, count], fp64.
 
-    Column k depends on the seed and on `start + k` only.
+    Column k depends only on the seed and on `start + k`.
     """
     index = torch.arange(start + 1, start + count + 1, dtype=torch.int64, device=seeds.device)
     z = seeds[:, None] + index[None] * _signed(_GOLDEN)  # int64 arithmetic wraps, as the hash wants
@@ -83,24 +83,24 @@ def uniforms(seeds: Tensor, count: int, *, start: int = 0) -> Tensor:
 def normals(seeds: Tensor, count: int, *, start: int = 0) -> Tensor:
     """Standard normal numbers, one per seed and index: seeds [B] -> [B, count], fp64.
 
-    The inverse CDF of `uniforms`, so column k depends on the seed and on `start + k` only, and none exceeds 8.3.
+    The inverse CDF of `uniforms`, so column k depends only on the seed and on `start + k`, and none exceeds 8.3.
     """
-    drawn: Tensor = torch.special.ndtri(uniforms(seeds, count, start=start))
-    return drawn
+    noise: Tensor = torch.special.ndtri(uniforms(seeds, count, start=start))
+    return noise
 
 
 def sample_categorical(logits: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
     """Sample by inverse CDF: logits [B, V], draws [B] in (0, 1) -> tokens [B], log-probs [B] fp32.
 
-    One uniform per row, so a row's token depends on nothing but its logits and its draw. The running sum is fp64:
-    in fp32 tokens rarer than about 6e-8 would be distorted. A token of probability zero is never drawn. A row whose
-    logits are no distribution (NaN, infinity) gets some token with the log-prob NaN, which stops a run with its row.
+    One uniform per row, so a row's token depends only on its logits and its draw. The cumulative sum is fp64: fp32
+    would distort tokens rarer than about 6e-8. A token of probability zero is never drawn. A row with NaN or infinite
+    logits gets some token with the log-prob NaN; a run then stops and names the row.
     """
     logprobs = logits.float().log_softmax(-1)
     cdf = logprobs.double().exp().cumsum(-1)
     total = cdf[:, -1:]
-    at = torch.minimum(draws.to(cdf)[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    tokens = torch.searchsorted(cdf, at, right=True).clamp(max=logits.shape[-1] - 1)  # V where the row is NaN
+    level = torch.minimum(draws.to(cdf)[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    tokens = torch.searchsorted(cdf, level, right=True).clamp(max=logits.shape[-1] - 1)  # V in a row of NaN
     return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
 
 

@@ -1,9 +1,8 @@
 """The GRPO engine: rollout -> rewards -> advantages -> updates.
 
-`Trainer.step()` reads top to bottom. It knows policies only by their contract, and sums losses in whatever parts
-memory asks for: micro-batches of rows, and slices of decisions inside them. Normalisers are fixed before any cutting,
-so the parts add up to the gradient of the whole batch. What is left out: several processes (a world size above one is
-refused), and generation in another engine.
+`Trainer.step()` reads top to bottom. It knows a policy only by its contract. Losses are summed over micro-batches of
+rows and over slices of decisions; normalisers are fixed before any cutting, so the sum is the gradient of the whole
+batch. Not supported: several processes (a world size above one is refused), and generation in another engine.
 """
 
 from __future__ import annotations
@@ -21,16 +20,17 @@ from grpokit import settings
 from grpokit.advantages import AdvantageFn
 from grpokit.data import as_prompts, check_prompts, prompt_indices
 from grpokit.errors import GrpokitError, UsageError
-from grpokit.objectives import GRPO, Objective, reduction_weights
+from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Reward, RewardTerm, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
 from grpokit.settings import SeedSettings, TrainerSettings
-from grpokit.training import checkpoint, guards, metrics, parts
+from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.devices import make_accelerator
+from grpokit.training.loss_weights import reduction_weights
 from grpokit.training.micro_batches import Batch, minibatch_rows
 from grpokit.training.out_of_memory import explained, shrinking
 from grpokit.training.parts import Part
@@ -48,14 +48,14 @@ class Trainer(TrainerSettings, SeedSettings):
     The knobs of `TrainerSettings` and `seed` are keyword arguments too.
 
     Attributes:
-        policy: what is trained; moved to the device, and changed in place.
+        policy: the policy to train; moved to the device, and changed in place.
         rewards: callables, `RewardTerm`s with weights, or a mapping from names to callables; kept in `terms`.
         prompts: texts or `Prompt`s; kept in `train_prompts`.
         advantage: `(rewards [B, R], weights [R], groups [B]) -> [B]`, or one for each decision [B, T].
         objective: the loss per decision.
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
         folder: where trackers write.
-        completed: how many steps were taken.
+        completed: the number of completed steps.
 
     Raises:
         UsageError: numbers that do not fit together (the message names them), no reward, no prompt, no trainable
@@ -85,7 +85,9 @@ class Trainer(TrainerSettings, SeedSettings):
             self.policy, mixed_precision=self.mixed_precision, entropy_grad=self.objective.entropy_coef != 0
         )
         self._backward = Backward(self._policy, self.objective, self.accelerator.backward)
-        self._diff_limit = guards.LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
+        self._diff_limit = logprob_diff.LogprobDiffLimit.of(
+            self.max_logprob_diff, low_precision=self._policy.low_precision
+        )
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
         self._probe = ReferenceProbe(self._policy, self.train_prompts, self._diff_limit)
         self._parts: dict[str, Part] = {
@@ -95,17 +97,17 @@ class Trainer(TrainerSettings, SeedSettings):
         }
         if self.objective.needs_reference:
             self._parts["reference_probe"] = self._probe
-            with self.policy.reference():  # a frozen copy is taken now: before any update, and before a resume
+            with self.policy.reference():  # lets the policy take its frozen copy before any update or resume
                 pass
 
     def __iter__(self) -> Iterator[StepReport]:
-        """Take the steps that are left, or those until the policy has converged."""
+        """Take the remaining steps, or stop earlier when the policy has converged."""
         while self.completed < self.steps and not self.converged:
             yield self.step()
 
     @property
     def converged(self) -> str:
-        """Why there is nothing left to learn, as far as this trainer has seen; empty as long as there is."""
+        """Why there is nothing left to learn; empty until then."""
         return self._zero_std.converged
 
     def step(self) -> StepReport:
@@ -150,14 +152,15 @@ class Trainer(TrainerSettings, SeedSettings):
                         rollout.mask[rows], self.objective.reduction, max_decisions=rollout.max_decisions
                     ),  # fixed here, before any cutting
                 )
-                losses.append(self._gradient(batch, rows, tally, watch, warnings))
+                loss, decisions = self._gradient(batch, rows, watch, warnings)
+                losses.append(loss)
+                tally.merge(decisions)
                 with watch("optimizer"):
                     norms.append(self.updates.make(number))
                 self.updates.made()
 
         if number == 1:
             self._probe.check(when="after the first step")
-        rate = self.updates.rate(number * self.updates_per_step - 1)
         self.completed, self.updates.done = number, 0
         report = StepReport(
             step=number,
@@ -167,7 +170,7 @@ class Trainer(TrainerSettings, SeedSettings):
                 **metrics.reward_metrics(scores, advantages),
                 **metrics.decision_metrics(tally),
                 "grad_norm": sum(norms) / len(norms),
-                "learning_rate": rate,
+                "learning_rate": self.updates.rate(number * self.updates_per_step - 1),
                 **metrics.length_metrics(rollout.mask),
                 **watch.metrics(),
             },
@@ -184,11 +187,11 @@ class Trainer(TrainerSettings, SeedSettings):
         return report
 
     def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
-        """Write weights, optimizer and position into `folder`, atomically: it is complete or it is not there.
+        """Write weights, optimizer and position into `folder`, atomically: it is complete or does not exist.
 
         Args:
-            folder: replaced if it is there.
-            notes: plain data to keep beside them, such as the config.
+            folder: an earlier checkpoint there is replaced.
+            notes: further plain data to store, such as the config.
 
         Raises:
             RunError: it cannot be written, or the reference has changed.
@@ -197,30 +200,28 @@ class Trainer(TrainerSettings, SeedSettings):
             self._probe.check(when=f"after step {self.completed}")
         except GrpokitError:
             raise
-        except Exception:  # a policy that can score no more says so in its next step; its weights are kept
+        except Exception:  # the next step reports a policy that cannot score any more; its weights are worth saving
             pass
-        plain, tensors = parts.split(self._parts)
-        state = {"step": self.completed, "updates_done": self.updates.done, "parts": plain, "notes": dict(notes or {})}
+        state = {"step": self.completed, "updates_done": self.updates.done, "notes": dict(notes or {})}
         checkpoint.save(
-            Path(folder), policy=self.policy, optimizer=self.updates.optimizer, state=state, tensors=tensors
+            Path(folder), policy=self.policy, optimizer=self.updates.optimizer, parts=self._parts, state=state
         )
 
     def load(self, folder: Path | str) -> None:
-        """Go on from what `save` wrote.
+        """Continue from a checkpoint of `save`.
 
         Raises:
-            CheckpointError: it is not whole, not of grpokit, or of another policy.
-            RunError: the policy's reference is not that of the checkpoint's run.
+            CheckpointError: it is incomplete, was not written by grpokit, or belongs to another policy.
+            RunError: the policy's reference is not the one of the checkpoint's run.
         """
-        loaded = checkpoint.read(Path(folder), optimizer=self.updates.optimizer)
-        parts.restore(self._parts, loaded.state.get("parts", {}), loaded.tensors)
-        checkpoint.load_policy(Path(folder), self.policy)
-        self.updates.optimizer.load_state_dict(loaded.optimizer)
-        self.completed, self.updates.done, self.updates.incomplete = loaded.step, 0, False
+        self.completed = checkpoint.load(
+            Path(folder), policy=self.policy, optimizer=self.updates.optimizer, parts=self._parts
+        )
+        self.updates.done, self.updates.incomplete = 0, False
         self._probe.check(when=f"after loading {folder}")
 
     def close(self) -> None:
-        """Let trackers write what they hold back."""
+        """Let trackers write everything and finish."""
         self.accelerator.end_training()
 
     def _draw(self, warnings: list[str]) -> tuple[list[int], Rollout]:
@@ -243,12 +244,9 @@ class Trainer(TrainerSettings, SeedSettings):
         return indices, rollout
 
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
-        """[B] or [B, T], held against what may come out."""
-        if self.completed == 0 and not any(scores.failed) and bool(scores.matrix.isnan().all()):
-            raise UsageError(
-                f"No reward ({', '.join(scores.names)}) could score any sample of the first step. Usual causes: the "
-                "prompts have no target or no source picture, or quote no text."
-            )
+        """[B] or [B, T], with their shape and values checked."""
+        if self.completed == 0:
+            guards.check_scored(scores)
         advantages = self.advantage(scores.matrix, scores.weights, scores.groups)
         guards.check_advantages(advantages, rollout)
         return advantages.to(rollout.old.logprobs)
@@ -256,8 +254,8 @@ class Trainer(TrainerSettings, SeedSettings):
     def _old_and_reference(self, rollout: Rollout, warnings: list[str]) -> tuple[Decisions | None, Decisions | None]:
         """The old log-probs (None: the first pass's own values, detached) and the reference's (None: not needed).
 
-        A sampler in low precision disagrees with the training forward by more than a policy update does, so there the
-        training forward's values count as the old ones. With one update the first pass computes them anyway.
+        In low precision a sampler differs from the training forward pass by more than a policy update changes. So the
+        old log-probs are computed by the training forward pass, which with a single update happens in any case.
         """
         old: Decisions | None = None if self._policy.low_precision else rollout.old
         reference = None
@@ -270,39 +268,38 @@ class Trainer(TrainerSettings, SeedSettings):
         return old, reference
 
     def _gradient(
-        self, batch: Batch, rows: Tensor, tally: metrics.Tally, watch: metrics.Stopwatch, warnings: list[str]
-    ) -> float:
-        """Accumulate the gradient of one optimizer step and hold it against the guards; returns the loss."""
+        self, batch: Batch, rows: Tensor, watch: metrics.Stopwatch, warnings: list[str]
+    ) -> tuple[float, metrics.Tally]:
+        """Accumulate the gradient of one optimizer step and check it; returns the loss and the statistics."""
         on_policy = self.updates.done == 0  # no weight has changed since the rollout
 
         def attempt(size: int) -> tuple[float, metrics.Tally]:
-            self.updates.optimizer.zero_grad()  # of an attempt or a step that was broken off
-            own = metrics.Tally()
-            return self._backward(batch, size=size, tally=own, watch=watch, on_policy=on_policy), own
+            self.updates.optimizer.zero_grad()  # a failed attempt or step may have left gradients
+            tally = metrics.Tally()
+            return self._backward(batch, size=size, tally=tally, watch=watch, on_policy=on_policy), tally
 
-        loss, own = self._in_micro_batches(attempt, warnings)
+        loss, tally = self._in_micro_batches(attempt, warnings)
         step, update = self.completed + 1, self.updates.done + 1
         guards.check_finite(
             loss, self._policy, batch.rollout, self.micro_batch_size, rows=rows, step=step, update=update
         )
         if on_policy:
-            mean, largest = own.means().get("logprob_diff", 0.0), own.extremes("logprob_diff")[1]
-            guards.check_logprob_diff(mean, largest, self._diff_limit, step=step)
-        tally.merge(own)
-        return loss
+            mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
+            logprob_diff.check_logprob_diff(mean, largest, self._diff_limit, step=step)
+        return loss, tally
 
     def _in_micro_batches(self, attempt: Callable[[int], T], warnings: list[str]) -> T:
-        """Do something in micro-batches, in smaller ones for good where memory does not hold them."""
+        """Call `attempt` with the micro-batch size; if memory runs out, reduce that size for the rest of the run."""
         return shrinking(attempt, self, "micro_batch_size", most=None, what="scoring samples", warnings=warnings)
 
     def _check(self) -> None:
-        """Refuse what cannot work, before anything is set up."""
+        """Refuse settings that cannot work, before anything is set up."""
         settings.check(self)
         self.check_shares()
         trained = [term for term in self.terms if not term.monitor]
         if not trained:
-            raise UsageError("All rewards have the weight 0, so they are monitors, and none is left to train on.")
+            raise UsageError("All rewards have the weight 0, so they are monitors, and there is none to train on.")
         if len(self.train_prompts) == 0:
             raise UsageError("There is no prompt to train on.")
         trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(trained))
-        self.advantage(trial, torch.ones(len(trained)), torch.zeros(2, dtype=torch.int64))  # its options, tried now
+        self.advantage(trial, torch.ones(len(trained)), torch.zeros(2, dtype=torch.int64))  # refuses wrong options

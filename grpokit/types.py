@@ -2,8 +2,8 @@
 
 All are frozen, keyword-only dataclasses; tensors inside them are never changed in place. Letters in shapes:
 B rows (samples), P prompts, G samples per prompt (B = P * G), T decisions per row, R rewards. A micro-batch or a
-step slice has b <= B rows and t <= T decisions. The module needs torch for type checking only, so that a reward
-that works on text or pictures can import `Sample` without paying for torch.
+slice has b <= B rows and t <= T decisions. The module imports torch for type checking only, so a reward for text or
+pictures can import `Sample` without torch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Prompt:
     """What conditions the policy.
 
     Attributes:
-        text: the instruction; text to be drawn in a picture stands in double quotes.
+        text: the instruction; text that a picture should show stands in double quotes.
         image: the source picture of an editing task.
-        target: what a perfect sample would be (a picture or a text), for rewards that compare.
-        meta: everything else that came with the row of data.
+        target: the perfect sample (a picture or a text), for rewards that compare.
+        meta: all other fields of the row of data.
     """
 
     text: str
@@ -39,13 +39,13 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What a reward sees: one output together with the prompt that it was drawn for.
+    """What a reward sees: one output and its prompt.
 
     Attributes:
         prompt: the prompt.
         output: a `str`, a `PIL.Image.Image`, or whatever the policy makes.
         group: the global id of the group that the sample belongs to.
-        info: extra facts from the policy, such as why a text ended.
+        info: further facts from the policy, such as why a text ended.
     """
 
     prompt: Prompt
@@ -56,12 +56,12 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
-    """Everything random in a rollout follows from these (see `grpokit.sampling.derive_seeds`).
+    """All randomness of a rollout (see `grpokit.sampling.derive_seeds`).
 
     Attributes:
         row: [B] int64, one per sample, in the order prompt 0's samples, prompt 1's samples, ...
         group: [P] int64, one per prompt, for draws that a group shares (initial noise, an environment's start).
-        group_ids: [P] int64, the global ids to put into `Rollout.groups` and `Sample.group`.
+        group_ids: [P] int64, the global ids for `Rollout.groups` and `Sample.group`.
     """
 
     row: Tensor
@@ -106,12 +106,11 @@ class Decisions:
 class Trace:
     """A policy's private record of a rollout: what `logprobs` needs to score the stored decisions again.
 
-    A rollout may be drawn in several calls, which are joined. Where axis 1 of a tensor differs between calls, the
-    shorter ones are filled up with zeros at its end, as log-probs and mask are; so column k must mean the same in every
-    call. A tensor of prompts and responses in a row, padded on the left to the call's longest prompt, is torn by that:
-    its responses begin in another column in each call. Keep the responses in a tensor of their own, in which column k
-    is decision k, and the prompts in another, padded on either side, with their attention mask beside it: the zeros
-    that fill it up are padding, and positions are counted from the mask, not from the width.
+    A rollout may be drawn in several calls, whose tensors are concatenated. Where they differ in the length of axis 1,
+    the shorter ones are padded with zeros at the end, like log-probs and mask. So column k must mean the same in every
+    call. It does not in a left-padded tensor of prompt and response: there the responses start at another column in
+    each call. Keep the responses in a tensor where column k is decision k, and the prompts in another tensor with an
+    attention mask. Count positions from that mask, not from the width.
 
     Attributes:
         per_row: name -> [B, ...].
@@ -173,10 +172,8 @@ class Rollout:
         return index
 
     def select(self, rows: Tensor) -> Rollout:
-        """Return the rollout of some rows (`rows`: int64 indices); everything in it is cut consistently."""
-        present = self.groups.unique()  # ascending, as per_group is
-        kept = self.groups[rows].unique()
-        positions = (present[None] == kept[:, None]).nonzero()[:, 1]
+        """Return the rollout of some rows (`rows`: int64 indices), with everything that belongs to them."""
+        positions = self.group_index[rows].unique()  # in per_group, which has the same ascending order
         return replace(
             self,
             samples=[self.samples[i] for i in rows.tolist()],
@@ -191,7 +188,7 @@ class Rollout:
 
 
 def _rows(x: Tensor, rows: Tensor | slice) -> Tensor:
-    """Some rows of x, wherever it lies: a policy may keep large parts of its trace off the device."""
+    """Some rows of x on any device, since a policy may keep large parts of its trace off the rollout's."""
     return x[rows] if isinstance(rows, slice) else x[rows.to(x.device)]
 
 
@@ -203,12 +200,12 @@ class StepReport:
         step: the step's number, from 1.
         metrics: name -> value, as written to `metrics.jsonl`.
         rollout: the samples that were drawn and trained on.
-        rewards: [B, R] as the rewards gave them; NaN where a reward could not score.
+        rewards: [B, R] from the rewards; NaN where a reward could not score.
         reward_names: R names, the columns of `rewards`.
-        totals: [B] fp64, each row's weighted sum (see `grpokit.advantages.totals`).
+        totals: [B] fp64, each row's weighted sum (see `grpokit.row_totals.totals`).
         advantages: [B] or [B, T].
         prompts: P indices into the training prompts, in the order of the groups.
-        warnings: what guards noticed in this step without stopping it; a sentence or two each.
+        warnings: from guards that did not stop the step; a sentence or two each.
     """
 
     step: int
@@ -222,7 +219,7 @@ class StepReport:
     warnings: Sequence[str] = ()
 
     def row_advantages(self) -> Tensor:
-        """[B] fp64 on the CPU: a row's advantage, or its mean over the row's decisions where each has its own."""
+        """[B] fp64 on the CPU: each row's advantage, or the mean of its decisions' advantages."""
         advantages, mask = self.advantages.detach().cpu().double(), self.rollout.mask.cpu()
         if advantages.dim() == 1:
             return advantages

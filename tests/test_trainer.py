@@ -145,7 +145,7 @@ def test_a_sampler_that_disagrees_shows_in_the_gap() -> None:
             return super().logprobs(rollout, steps)
 
     with pytest.raises(
-        RunError, match=r"they differ by 0\.06\d+ in the mean and 0\.4\d+ at most; the limit is 0\.0001 in"
+        RunError, match=r"they differ by 0\.06\d+ on average and 0\.4\d+ at most; the limit is 0\.0001 in"
     ):
         make(Hot()).step()
     report = make(Hot(), max_logprob_diff=0.2).step()

@@ -101,7 +101,7 @@ def test_the_same_distribution_in_both_passes(policy: type[Sampler]) -> None:
 
 def test_a_mismatch_is_seen_where_old_log_probs_are_the_first_pass_s_own() -> None:
     """In low precision the ratio is 1 by construction, so it shows nothing; the rollout's log-probs do."""
-    with pytest.raises(RunError, match=r"the limit is 0\.1 in the mean in low precision"):
+    with pytest.raises(RunError, match=r"the limit is 0\.1 on average in low precision"):
         make(TopK(), mixed_precision="bf16").step()
     assert make(TinyTokens(), mixed_precision="bf16").step().metrics["logprob_diff/mean"] < 0.03
 

@@ -67,7 +67,7 @@ class Mean:
 
 
 def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float], prompts: Sequence[int]) -> Mean:
-    """The mean of the rows' totals (see `grpokit.advantages.totals`), with its interval.
+    """The mean of the rows' totals (see `grpokit.row_totals.totals`), with its interval.
 
     A total stands in for missing scores by means, and such a stand-in is no observation. So the mean is written as a
     weighted sum of the scores that are there, and a score's influence is its weight times its deviation from its

@@ -1,6 +1,6 @@
 """The gradient of one optimizer step, summed over micro-batches of rows and slices of decisions.
 
-Weights are fixed before any cutting (see `grpokit.objectives.reduction_weights`), so the parts add up to the gradient
+Weights are fixed before any cutting (see `grpokit.training.loss_weights`), so the parts add up to the gradient
 of the whole batch. The reference is asked inside its context, and the context is left before any backward pass.
 
 A loss that ties a row's decisions together is differentiated by the decisions first, without the policy's graph; those

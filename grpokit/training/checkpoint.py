@@ -1,8 +1,8 @@
-"""Checkpoints: weights, optimizer state and position in a folder that is complete or not there.
+"""Checkpoints: weights, optimizer state and position in a folder that is complete or does not exist.
 
-Everything random follows from the seed and the step's number, so nothing else is needed to go on exactly. Tensors
-are safetensors, the rest is JSON; nothing is pickled. The schedule is a function of the position; `notes` hold the
-config and the versions, so that a checkpoint can be used without its run folder.
+All randomness follows from the seed and the step's number, so this is enough for an exact resume. Tensors are stored as
+safetensors, the rest as JSON; nothing is pickled. The learning rate follows from the position. `notes` hold the config
+and the versions, so a checkpoint can be used without its run folder.
 """
 
 from __future__ import annotations
@@ -23,46 +23,48 @@ from torch import Tensor
 from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, one_line, typed_line
 from grpokit.files import replacing, step_number
 from grpokit.policy import Policy
+from grpokit.training.parts import Part, restore, split
 
 FORMAT = 3
 STATE, OPTIMIZER, PARTS = "state.json", "optimizer.safetensors", "parts.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """What a checkpoint holds beside the weights.
+class _Loaded:
+    """The contents of a checkpoint, without the policy's weights.
 
     Attributes:
-        step: completed steps.
-        state: the plain data given to `save`.
-        optimizer: what the optimizer's `load_state_dict` takes.
-        tensors: those given to `save`.
+        step: the number of completed steps.
+        parts: part -> its plain data.
+        optimizer: for the optimizer's `load_state_dict`.
+        tensors: the tensors of the parts.
     """
 
     step: int
-    state: Mapping[str, Any]
+    parts: Mapping[str, Any]
     optimizer: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
-def save(
-    folder: Path, *, policy: Policy, optimizer: Any, state: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> None:
+def save(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Part], state: Mapping[str, Any]) -> None:
     """Write a checkpoint, replacing one of the same name; `folder` appears only once all of it is on disk.
 
     Args:
-        folder: its place.
+        folder: where to write it.
         policy: writes its own weights, into `folder/policy`.
         optimizer: a torch optimizer that knows its parameters' names.
-        state: plain data; `step` is the number of completed steps.
-        tensors: of the trainer's parts; no file where there is none.
+        parts: the trainer's parts by name.
+        state: further plain data; `step` is the number of completed steps.
 
     Raises:
-        UsageError: the folder holds something else than a checkpoint.
+        UsageError: the folder contains files that are not a checkpoint.
         RunError: the disk is full or the folder cannot be written.
     """
     if folder.is_dir() and any(folder.iterdir()) and not (folder / STATE).is_file():
-        raise UsageError(f"{folder} holds files that are no checkpoint, and would be replaced. Choose another folder.")
+        raise UsageError(
+            f"{folder} contains files that are not a checkpoint; saving would replace them. Choose another folder."
+        )
+    plain, tensors = split(parts)
     _put_back(folder)
     former = _former(folder)
     try:
@@ -74,52 +76,64 @@ def save(
             if tensors:
                 save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, temporary / PARTS)
             names = {"parameters": _parameters(optimizer), "tensors": sorted(moments), "optimizer": numbers}
-            text = json.dumps({"format": FORMAT, **state, **names})
+            text = json.dumps({"format": FORMAT, **state, "parts": plain, **names})
             (temporary / STATE).write_text(text, encoding="utf-8")
             _flush(temporary)
             _discard(former)
             if folder.exists():
                 os.replace(folder, former)
         _discard(former)
-    except (OSError, SafetensorError) as error:  # a full disk is the second, where safetensors meets it
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
         if former.exists() and not folder.exists():
             os.replace(former, folder)
         raise RunError(f"The checkpoint {folder} cannot be written: {error}.") from error
 
 
 def _save_policy(folder: Path, policy: Policy) -> None:
-    """Let the policy write; what other ways of writing raise where the disk is full counts as that."""
+    """Let the policy write; other libraries' errors over a full disk count as an `OSError` too."""
     try:
         policy.save(folder)
     except (RuntimeError, ValueError, TypeError) as error:
         raise OSError(f"the policy's save raised {typed_line(error)}") from error
 
 
-def read(folder: Path, *, optimizer: Any) -> Loaded:
-    """Read a checkpoint and hold it against the optimizer; nothing is changed.
+def load(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Part]) -> int:
+    """Read a checkpoint into a policy, an optimizer and a trainer's parts; all of them are checked first.
+
+    Returns:
+        The number of completed steps.
 
     Raises:
-        CheckpointError: something is missing, torn, of another policy, or from a newer grpokit.
+        CheckpointError: something is missing, damaged, of another policy, or from a newer grpokit.
     """
+    loaded = _read(folder, optimizer=optimizer)
+    restore(parts, loaded.parts, loaded.tensors)
+    load_policy(folder, policy)
+    optimizer.load_state_dict(loaded.optimizer)
+    return loaded.step
+
+
+def _read(folder: Path, *, optimizer: Any) -> _Loaded:
+    """Read a checkpoint and compare it with the optimizer; nothing is changed."""
     state = read_state(folder)
-    if state["format"] < FORMAT:  # it kept other things
+    if state["format"] < FORMAT:  # an older format lacks parts of the state
         raise CheckpointError(
-            f"The checkpoint {folder} was written by an earlier state of grpokit, and training cannot go on from it. "
-            "Start anew in another run.dir; `grpokit sample` and `grpokit evaluate` still take it."
+            f"The checkpoint {folder} was written by an earlier version of grpokit, and training cannot continue from "
+            "it. Start a new run in another run.dir; `grpokit sample` and `grpokit evaluate` still read it."
         )
     ours, theirs = _parameters(optimizer), state.get("parameters")
     if not isinstance(theirs, dict):
-        raise _damaged(folder, f"the parameters in {STATE} are not what was saved")
-    if theirs != ours:  # whatever their order
+        raise _damaged(folder, f"the parameters in {STATE} were changed")
+    if theirs != ours:  # in any order
         changes = {
-            "only there": [name for name in theirs if name not in ours],
-            "only here": [name for name in ours if name not in theirs],
-            "of another shape": [n for n in theirs if n in ours and theirs[n] != ours[n]],
+            "only in the checkpoint": [name for name in theirs if name not in ours],
+            "only in this policy": [name for name in ours if name not in theirs],
+            "with another shape": [n for n in theirs if n in ours and theirs[n] != ours[n]],
         }
         difference = "; ".join(f"{_few(names)} {how}" for how, names in changes.items() if names)
         raise CheckpointError(
-            f"The checkpoint {folder} is of another policy: its trainable parameters are not those of this one "
-            f"({difference}). Resume with the policy of the run's config."
+            f"The checkpoint {folder} belongs to another policy, with other trainable parameters ({difference}). "
+            "Resume with the policy of the run's config."
         )
     place = _place(folder)
     try:
@@ -129,20 +143,23 @@ def read(folder: Path, *, optimizer: Any) -> Loaded:
         raise _damaged(folder, f"{error}") from error
     try:
         entries = _join(moments, state["optimizer"])
-        lost = [name for name in state["tensors"] if name not in moments]
+        absent = [name for name in state["tensors"] if name not in moments]
     except (KeyError, ValueError, TypeError) as error:
-        raise _damaged(folder, f"the optimizer's numbers in {STATE} are not what was saved ({error})") from error
-    if lost:
-        raise _damaged(folder, f"{OPTIMIZER} lacks {_few(lost)}")
+        raise _damaged(folder, f"the optimizer's numbers in {STATE} were changed ({error})") from error
+    if absent:
+        raise _damaged(folder, f"{OPTIMIZER} lacks {_few(absent)}")
     index = {name: i for i, name in enumerate(ours)}
     entries = {index[name]: entries[i] for i, name in enumerate(theirs) if i in entries}  # by name, in our own order
-    return Loaded(
-        step=state["step"], state=state, optimizer={**optimizer.state_dict(), "state": entries}, tensors=tensors
+    return _Loaded(
+        step=state["step"],
+        parts=state.get("parts", {}),
+        optimizer={**optimizer.state_dict(), "state": entries},
+        tensors=tensors,
     )
 
 
 def load_policy(folder: Path, policy: Policy) -> None:
-    """Read a checkpoint's weights alone.
+    """Read only a checkpoint's weights.
 
     Raises:
         CheckpointError: the policy cannot read them.
@@ -159,17 +176,17 @@ def read_state(folder: Path) -> dict[str, Any]:
     """The plain data of a checkpoint.
 
     Raises:
-        CheckpointError: it is not there, torn, or from a newer grpokit.
+        CheckpointError: it does not exist, is damaged, or is from a newer grpokit.
     """
     path = _place(folder) / STATE
     if not path.is_file():
-        raise CheckpointError(f"{folder} is no checkpoint of grpokit: it has no {STATE}.")
+        raise CheckpointError(f"{folder} is not a checkpoint of grpokit: it has no {STATE}.")
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise _damaged(folder, f"{STATE} is no JSON ({error})") from error
+        raise _damaged(folder, f"{STATE} is not JSON ({error})") from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int):
-        raise CheckpointError(f"{folder} is no checkpoint of grpokit: its {STATE} names no format.")
+        raise CheckpointError(f"{folder} is not a checkpoint of grpokit: its {STATE} has no format.")
     if state["format"] > FORMAT:
         raise CheckpointError(
             f"The checkpoint {folder} has format {state['format']}; this grpokit reads up to {FORMAT}. Update grpokit."
@@ -180,18 +197,18 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def _damaged(folder: Path, why: str) -> CheckpointError:
-    """Says what is wrong, and which earlier checkpoint of the run can be used instead."""
+    """The error for a damaged checkpoint; it names an undamaged one of the same run, if there is any."""
     others = [p for p in steps(folder.parent) if p != folder and _whole(p)]
     remedy = (
-        f"{others[-1]} is whole: delete {folder} to go on from there."
+        f"{others[-1]} is undamaged: delete {folder} to continue from there."
         if others
-        else "There is no other whole checkpoint beside it: start anew with --overwrite."
+        else "There is no undamaged checkpoint beside it: start a new run with --overwrite."
     )
     return CheckpointError(f"The checkpoint {folder} is damaged: {why}. {remedy}")
 
 
 def _whole(folder: Path) -> bool:
-    """Whether a checkpoint's own files can be read; the policy's weights are not tried."""
+    """Whether grpokit's own files of a checkpoint can be read; the policy's weights are not checked."""
     try:
         read_state(folder)
         load_file(_place(folder) / OPTIMIZER)
@@ -202,20 +219,20 @@ def _whole(folder: Path) -> bool:
 
 def steps(folder: Path) -> list[Path]:
     """The checkpoints `step_...` in a run's `checkpoints` folder, the earliest first."""
-    places = {_own(p) for p in folder.glob("*step_*")}  # those of `_former` with them
+    places = {_own(p) for p in folder.glob("*step_*")}  # includes those that wait at `_former`
     numbered = sorted((number, p) for p in places if (number := step_number(p.name)) is not None)
     return [p for _, p in numbered if (_place(p) / STATE).exists()]
 
 
 def latest(folder: Path) -> Path | None:
-    """The checkpoint of the highest step in a run's `checkpoints` folder, or None."""
+    """The last checkpoint `step_...` in a run's `checkpoints` folder, or None."""
     return next(reversed(steps(folder)), None)
 
 
 def prune(folder: Path, keep_last: int | None) -> None:
-    """Delete all but the last `keep_last` checkpoints `step_...` (None keeps all), and mend what a kill has left.
+    """Delete all but the last `keep_last` checkpoints `step_...` (None keeps all), and clean up after a kill.
 
-    Only for the process that trains in the folder.
+    Only the process that trains in the folder may call it.
 
     Raises:
         RunError: the folder cannot be written.
@@ -228,34 +245,34 @@ def prune(folder: Path, keep_last: int | None) -> None:
             _discard(old)
         except OSError as error:
             raise RunError(f"The old checkpoint {old} cannot be deleted: {error}.") from error
-    for rest in [*folder.glob(".*.deleted"), *folder.glob(".*.partial")]:  # of a deletion or a save that was killed
+    for rest in [*folder.glob(".*.deleted"), *folder.glob(".*.partial")]:  # from a killed deletion or save
         shutil.rmtree(rest, ignore_errors=True)
 
 
 def _former(folder: Path) -> Path:
-    """Where a checkpoint waits while another takes its place."""
+    """Where a checkpoint is kept while a new one replaces it."""
     return folder.with_name(f".{folder.name}.former")
 
 
 def _own(folder: Path) -> Path:
-    """The checkpoint that waits at a `_former`; any other folder is its own."""
+    """The checkpoint whose `_former` this is; any other folder is returned unchanged."""
     return folder.with_name(folder.name.removeprefix(".").removesuffix(".former"))
 
 
 def _place(folder: Path) -> Path:
-    """Where to read a checkpoint: between the two renames of a replacement, under way or killed, at its `_former`."""
+    """Where to read a checkpoint: at its `_former` between the two renames of a replacement, else in its folder."""
     return _former(folder) if not folder.exists() and (_former(folder) / STATE).is_file() else folder
 
 
 def _put_back(folder: Path) -> None:
-    """Undo a replacement that was killed between its two renames; a reader must not, it may be under way."""
+    """Undo a replacement that was killed between its two renames; not for readers, since it may still be running."""
     if _place(folder) != folder:
-        with suppress(OSError):  # what comes next reports a folder that cannot be written
+        with suppress(OSError):  # the next write reports a folder that cannot be written
             os.replace(_former(folder), folder)
 
 
 def _discard(folder: Path) -> None:
-    """Delete a folder, at once out of sight and then piece by piece: what a kill leaves of it is never put back."""
+    """Delete a folder; it is renamed first, so that a kill cannot leave a half-deleted checkpoint under its name."""
     gone = folder.with_name(f".{folder.name.removeprefix('.')}.deleted")
     shutil.rmtree(gone, ignore_errors=True)
     if folder.exists():
@@ -264,7 +281,7 @@ def _discard(folder: Path) -> None:
 
 
 def _parameters(optimizer: Any) -> dict[str, list[int]]:
-    """The names and shapes of an optimizer's parameters, in the order by which its state numbers them."""
+    """The names and shapes of an optimizer's parameters, in the order of the numbers in its state."""
     groups = optimizer.param_groups
     return {n: list(p.shape) for group in groups for n, p in zip(group["param_names"], group["params"], strict=True)}
 
@@ -296,7 +313,7 @@ def _join(tensors: dict[str, Tensor], numbers: dict[str, dict[str, float]]) -> d
 
 
 def _flush(folder: Path) -> None:
-    """Force every file to disk before the rename makes the checkpoint visible."""
+    """Write every file through to disk, before the rename makes the checkpoint visible."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

@@ -1,7 +1,7 @@
-"""Guards: what is measured while a run goes on, and stops it where training would be silently wrong.
+"""Guards: measurements during a run that stop it where training would be silently wrong.
 
-Each says the measured figure, the usual causes and the remedy. The checks of shapes, groups and slices stand in
-`checked_policy`, those of memory in `out_of_memory`, those of rewards in `grpokit.rewards`.
+Each message has the measured number, the usual causes and the remedy. Other modules check shapes, groups and slices
+(`checked_policy`), memory (`out_of_memory`) and rewards (`grpokit.rewards`).
 """
 
 from __future__ import annotations
@@ -9,73 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from grpokit.errors import RunError
+from grpokit.errors import RunError, UsageError
 from grpokit.rewards.scoring import Scores
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
 from grpokit.training.parts import State
 from grpokit.types import Rollout
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogprobDiffLimit:
-    """How far, in nats, two scorings of the same decisions may lie apart.
-
-    In fp32 a sampler with a key-value cache and a full forward pass of a 12-layer transformer with random weights
-    (8,192 tokens) differ by up to 8.5e-6 in the mean and 4.1e-5 at most; the smallest of the usual mistakes that was
-    tried (a temperature of 0.9 in one of the two) by 0.07 and 0.25. In bf16 the same two passes differ by 0.005 to
-    0.08 in the mean, so there only gross mistakes can be told apart (dropout left on: 0.3 to 6).
-
-    Attributes:
-        mean: over the decisions of a step.
-        largest: of one decision; infinite in low precision, where rare tokens may be far off.
-    """
-
-    mean: float
-    largest: float
-
-    @classmethod
-    def of(cls, given: float | None, *, low_precision: bool) -> LogprobDiffLimit:
-        """The limit of a precision, or the given mean with the ratio of the two kept."""
-        if low_precision:
-            return cls(mean=0.1 if given is None else given, largest=math.inf)
-        mean = 1e-4 if given is None else given
-        return cls(mean=mean, largest=10 * mean)
-
-    def exceeded(self, mean: float, largest: float) -> bool:
-        """Whether measured differences are too large; NaN, where nothing was measured, is not."""
-        return mean > self.mean or largest > self.largest
-
-    def __str__(self) -> str:
-        if self.largest == math.inf:
-            return f"{self.mean:g} in the mean in low precision"
-        return f"{self.mean:g} in the mean and {self.largest:g} at most in fp32"
-
-
-def check_logprob_diff(mean: float, largest: float, limit: LogprobDiffLimit, *, step: int) -> None:
-    """Stop where the first log-probs of training are not those of the rollout: the ratio would not be 1.
-
-    Raises:
-        RunError: with the measured difference.
-    """
-    if limit.exceeded(mean, largest):
-        raise RunError(
-            f"In step {step} logprobs() gives other log-probs than the rollout, before any update: they differ by "
-            f"{mean:.3g} in the mean and {largest:.3g} at most; the limit is {limit}. The ratio would not start at 1. "
-            "Usual causes: temperature, top-k, top-p or guidance in one of the two only, dropout left on, prompt or "
-            "padding tokens scored, weights that the sampler does not share. `grpokit check` finds which; a sampler "
-            "that is known to be less exact gets a larger trainer.max_logprob_diff."
-        )
-
-
 def check_finite(
     loss: float, policy: CheckedPolicy, rollout: Rollout, size: int, *, rows: Tensor, step: int, update: int
 ) -> None:
-    """Stop before an update whose loss is no number, and find the row that it comes from.
+    """Stop before an update with a loss that is not finite, and find the row behind it.
 
     Args:
         loss: of the update.
@@ -84,17 +32,17 @@ def check_finite(
         size: rows at a time.
         rows: their numbers in the step.
         step: number of the step.
-        update: number of the update in it.
+        update: number of the update in the step.
 
     Raises:
         RunError: with the row, its prompt and the decision.
     """
     if math.isfinite(loss):
         return
-    found = not_finite(rollout, policy.all_logprobs(rollout, size).logprobs, rows)
+    place = not_finite(rollout, policy.all_logprobs(rollout, size).logprobs, rows)
     cause = (
-        f"logprobs() gives {found}"
-        if found
+        f"logprobs() gives {place}"
+        if place
         else "the new log-probs are finite, so it comes from the objective, the reference or the advantages"
     )
     raise RunError(
@@ -103,11 +51,24 @@ def check_finite(
     )
 
 
-def check_advantages(advantages: Tensor, rollout: Rollout) -> None:
-    """Stop where the advantage function gave other than finite numbers, one per row or one per decision.
+def check_scored(scores: Scores) -> None:
+    """Stop if no reward could score any sample, and none failed: the data lack what the rewards need.
 
     Raises:
-        RunError: with what it gave.
+        UsageError: with the usual causes.
+    """
+    if not any(scores.failed) and bool(scores.matrix.isnan().all()):
+        raise UsageError(
+            f"No reward ({', '.join(scores.names)}) could score any sample of the first step. Usual causes: the "
+            "prompts have no target or no source picture, or quote no text."
+        )
+
+
+def check_advantages(advantages: Tensor, rollout: Rollout) -> None:
+    """Stop unless the advantage function gave finite numbers, one per row or one per decision.
+
+    Raises:
+        RunError: with the shape and the number of bad values.
     """
     shapes = ((rollout.rows,), tuple(rollout.mask.shape))
     if tuple(advantages.shape) not in shapes or not bool(advantages.isfinite().all()):
@@ -119,22 +80,22 @@ def check_advantages(advantages: Tensor, rollout: Rollout) -> None:
 
 
 class ZeroStd:
-    """Watches for steps with zero-std groups alone: every advantage is 0, since each group's totals are equal.
+    """Watches for steps with only zero-std groups: each group's totals are equal, so every advantage is 0.
 
-    After too many in a row there are two cases. Where the reward is at least as high as in any step with spread, the
-    policy has converged, and `converged` says so; else something is wrong, and `look` raises.
+    After `most` such steps in a row there are two cases. If the reward is at least as high as in any step with spread,
+    the policy has converged, and `converged` says so. Otherwise something is wrong, and `look` raises.
 
     Args:
-        most: how many in a row are too many; None for any number.
+        most: how many steps in a row end the training; None for no limit.
     """
 
     def __init__(self, most: int | None) -> None:
         self.most = most
-        self.best = self.streak_best = -math.inf  # mean rewards, of steps with spread and of those being counted
+        self.best = self.streak_best = -math.inf  # mean reward, of steps with spread and of the current streak
         self.count, self.warned, self.converged = 0, False, ""
 
     def look(self, scores: Scores, advantages: Tensor, *, step: int) -> list[str]:
-        """Take in a step; returns warnings.
+        """Count a step; returns warnings.
 
         Args:
             scores: of the step's B rows, without monitors.
@@ -142,7 +103,7 @@ class ZeroStd:
             step: its number, for messages.
 
         Raises:
-            RunError: nothing to learn from for too long.
+            RunError: too many such steps in a row, without convergence.
         """
         reward = float(scores.totals.nanmean())
         if bool(advantages.any()):
@@ -155,19 +116,19 @@ class ZeroStd:
         spread = "; ".join(_spread(name, column, scores.groups) for name, column in columns)
         if self.most is not None and self.count >= self.most:
             stretch = (
-                f"For {self.count} steps in a row all samples of every group got the same rewards, so there was "
+                f"For {self.count} steps in a row, all samples of every group got the same rewards, so there was "
                 f"nothing to learn from. In step {step}: {spread}."
             )
             if math.isfinite(self.best) and self.streak_best >= self.best:
                 self.converged = (
                     f"{stretch} No step had a higher mean reward, so the policy has converged. Raise "
-                    "trainer.max_zero_std_steps to go on all the same."
+                    "trainer.max_zero_std_steps to continue anyway."
                 )
                 return [self.converged]
             raise RunError(
-                f"{stretch} Usual causes: a task too hard for any sample; a reward that cannot tell these samples "
-                "apart; a temperature too low for samples to differ. Change the prompts or the rewards, or raise "
-                "trainer.max_zero_std_steps (null never stops)."
+                f"{stretch} Usual causes: the task is too hard for every sample; the reward gives all these samples "
+                "the same score; the temperature is too low for samples to differ. Change the prompts or the rewards, "
+                "or raise trainer.max_zero_std_steps (null never stops)."
             )
         if self.warned:
             return []
@@ -179,13 +140,13 @@ class ZeroStd:
         ]
 
     def state(self) -> State:
-        """What a resumed run counts on from."""
+        """The count and the best rewards."""
         bests = {"best": self.best, "streak_best": self.streak_best}
         finite = {name: value if math.isfinite(value) else None for name, value in bests.items()}
         return {"most": self.most, "count": self.count, "warned": self.warned, "converged": self.converged, **finite}
 
     def restore(self, state: State) -> None:
-        """Read what `state` gave; a run with another limit has not converged by it."""
+        """Take over a result of `state`; under another limit the run counts as not converged."""
         self.count, self.warned = int(state.get("count", 0)), bool(state.get("warned", False))
         self.best, self.streak_best = (
             -math.inf if state.get(name) is None else float(state[name]) for name in ("best", "streak_best")
@@ -194,32 +155,32 @@ class ZeroStd:
 
 
 def _spread(name: str, column: Tensor, groups: Tensor) -> str:
-    known = column[~column.isnan()]
-    if not len(known):
+    values = column[~column.isnan()]
+    if not len(values):
         return f"'{name}' scored no row"
-    low, high = float(known.min()), float(known.max())
+    low, high = float(values.min()), float(values.max())
     if low == high:
-        return f"'{name}' gave {low:g} to all {len(known)} rows that it scored"
-    scored = [column[(groups == group) & ~column.isnan()] for group in groups.unique()]
-    same = all(len(part.unique()) < 2 for part in scored)
+        return f"'{name}' gave {low:g} to all {len(values)} rows that it scored"
+    per_group = [column[(groups == group) & ~column.isnan()] for group in groups.unique()]
+    same = all(len(part.unique()) < 2 for part in per_group)
     return f"'{name}' gave {low:g} to {high:g}" + (", the same inside each group" if same else ", which did not count")
 
 
 def check_gradient(parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Stop where no parameter got a gradient.
+    """Stop if no parameter got a gradient.
 
     Raises:
         RunError: with the usual causes.
     """
     if all(p.grad is None for p in parameters):
         raise RunError(
-            "No trainable parameter got a gradient. Usual causes: the policy's modules() are not the ones that "
-            "logprobs() uses, logprobs() runs under no_grad, or every decision is masked."
+            "No trainable parameter got a gradient. Usual causes: logprobs() uses other modules than the policy's "
+            "modules(), logprobs() runs under no_grad, or every decision is masked."
         )
 
 
 def check_norm(norm: float, *, step: int, update: int) -> None:
-    """Stop before an update whose gradient is no number, though its loss was one.
+    """Stop before an update with a gradient that is not finite, although the loss is.
 
     Raises:
         RunError: with the norm.
@@ -227,13 +188,13 @@ def check_norm(norm: float, *, step: int, update: int) -> None:
     if not math.isfinite(norm):
         raise RunError(
             f"The gradient's norm is {norm} in step {step}, update {update}, though the loss is finite; this update "
-            "was not made. Usual causes: an infinite slope in the policy or the objective (the root or the logarithm "
-            "of 0), or an overflow in low precision."
+            "was not made. Usual causes: an infinite derivative in the policy or the objective (the root or the "
+            "logarithm of 0), or an overflow in low precision."
         )
 
 
 class SkippedUpdates:
-    """Counts the updates in a row that a loss scaler skipped, because the gradient was not finite at its scale."""
+    """Counts consecutive updates that the loss scaler skipped because the gradient was not finite."""
 
     MOST = 20
 
@@ -241,11 +202,11 @@ class SkippedUpdates:
         self.count = 0
 
     def look(self, *, skipped: bool, scale: float) -> None:
-        """Take in an update.
+        """Count an update.
 
         Args:
-            skipped: whether it was.
-            scale: the scaler's after it.
+            skipped: whether the scaler skipped it.
+            scale: the scaler's scale after it.
 
         Raises:
             RunError: too many in a row.
@@ -258,19 +219,19 @@ class SkippedUpdates:
             )
 
     def state(self) -> State:
-        """How many in a row."""
+        """The count."""
         return {"count": self.count}
 
     def restore(self, state: State) -> None:
-        """Read what `state` gave."""
+        """Take over a result of `state`."""
         self.count = int(state.get("count", 0))
 
 
 class NoUpdate:
-    """Watches that the first update with a gradient moves some weight.
+    """Checks that the first update with a gradient changes some weight.
 
     Args:
-        parameters: what the optimizer should hold.
+        parameters: the trainable parameters.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -279,11 +240,11 @@ class NoUpdate:
 
     @contextmanager
     def watch(self, *, norm: float, rate: float) -> Iterator[None]:
-        """Around an update.
+        """Wrap an update.
 
         Args:
-            norm: of its gradient.
-            rate: its learning rate.
+            norm: of the update's gradient.
+            rate: the update's learning rate.
 
         Raises:
             RunError: no weight changed.
@@ -302,7 +263,7 @@ class NoUpdate:
         self.seen = True
 
     def _sums(self) -> Tensor:
-        """Two sums per parameter in fp64, [n, 2]: any real update changes some of them."""
+        """The sum and the norm of each parameter in fp64, [n, 2]; any real update changes some of them."""
         with torch.no_grad():
             return torch.stack(
                 [

@@ -1,6 +1,6 @@
-"""What a trainer remembers besides weights and position: a list of parts, treated alike by save, load and failures.
+"""The state of a trainer besides weights and position, as a mapping of parts.
 
-A checkpoint keeps each part's state under the part's name; a step that fails leaves every part as it was before.
+A checkpoint stores each part's state under the part's name. A failed step leaves every part as it was before.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ State = Mapping[str, Any]  # plain data, as JSON has it, and tensors
 
 
 class Part(Protocol):
-    """Something with a state of its own."""
+    """Something with its own state."""
 
     def state(self) -> State:
-        """What a resumed run needs to go on as if nothing had happened."""
+        """Everything that a resumed run needs to continue exactly."""
         ...
 
     def restore(self, state: State) -> None:
-        """Read what `state` gave; an empty state starts anew."""
+        """Take over a result of `state`; an empty one resets the part."""
         ...
 
 
 @contextmanager
 def undone_on_error(parts: Mapping[str, Part]) -> Iterator[None]:
-    """An error in here leaves every part as it was."""
+    """Restore every part after an error inside the context."""
     before = {name: part.state() for name, part in parts.items()}
     try:
         yield
@@ -39,7 +39,7 @@ def undone_on_error(parts: Mapping[str, Part]) -> Iterator[None]:
 
 
 def split(parts: Mapping[str, Part]) -> tuple[dict[str, dict[str, Any]], dict[str, Tensor]]:
-    """The states as a checkpoint keeps them: part -> plain data, and "part.key" -> tensor."""
+    """The states as a checkpoint stores them: part -> plain data, and "part.key" -> tensor."""
     plain: dict[str, dict[str, Any]] = {}
     tensors: dict[str, Tensor] = {}
     for name, part in parts.items():
@@ -50,7 +50,7 @@ def split(parts: Mapping[str, Part]) -> tuple[dict[str, dict[str, Any]], dict[st
 
 
 def restore(parts: Mapping[str, Part], plain: Mapping[str, State], tensors: Mapping[str, Tensor]) -> None:
-    """Give each part what `split` took from it; where one refuses its state, all stay as they were."""
+    """Undo `split`; if one part refuses its state, all parts stay as they were."""
     with undone_on_error(parts):
         for name, part in parts.items():
             own = {key.removeprefix(f"{name}."): x for key, x in tensors.items() if key.startswith(f"{name}.")}

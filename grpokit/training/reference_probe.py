@@ -1,7 +1,7 @@
-"""Whether the reference policy is still what it was at the start of the run.
+"""Checks that the reference policy has not changed since the start of the run.
 
-One drawn sample is kept with the reference's log-probs for it, also in checkpoints, so that a resumed run finds out
-whether its reference is that of the run's start. Log-probs serve for copies and adapters alike.
+One sample is stored with the reference's log-probs for it. Checkpoints contain it too, so a resumed run can check that
+it has the same reference. Log-probs work for copies and adapters alike.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from torch import Tensor
 
 from grpokit.errors import CheckpointError, RunError, UsageError
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.guards import LogprobDiffLimit
+from grpokit.training.logprob_diff import LogprobDiffLimit
 from grpokit.training.parts import State
 from grpokit.types import Decisions, Prompt, Rollout, Sample, Trace
 
 
 class ReferenceProbe:
-    """The longest row of the first step, and what the reference said of it.
+    """The longest row of the first step, with the reference's log-probs.
 
     Args:
-        policy: gives the reference.
+        policy: has the reference.
         prompts: the training prompts.
-        limit: how far log-probs may lie apart.
+        limit: the largest allowed difference of log-probs.
 
     Attributes:
-        rollout: the row; None before the first step, or where no reference is needed.
+        rollout: the row; None before the first step, or if no reference is needed.
         prompt: index of its prompt in the training prompts.
-        logprobs: [1, T] as the reference gave them before the first update.
+        logprobs: [1, T] of the reference before the first update.
     """
 
     def __init__(self, policy: CheckedPolicy, prompts: Sequence[Prompt], limit: LogprobDiffLimit) -> None:
@@ -39,7 +39,7 @@ class ReferenceProbe:
         self.logprobs = torch.empty(0)
 
     def take(self, rollout: Rollout, prompts: Sequence[int]) -> None:
-        """Score the longest row of a rollout with the reference, unless there is one already.
+        """Store the longest row of a rollout with the reference's log-probs, unless there is a row already.
 
         Args:
             rollout: of the first step.
@@ -52,10 +52,10 @@ class ReferenceProbe:
             self.rollout, self.prompt = longest, prompts[row // (rollout.rows // len(prompts))]
 
     def check(self, *, when: str) -> None:
-        """Score the row again, where there is one.
+        """Score the stored row again, if there is one.
 
         Raises:
-            RunError: the reference gives other log-probs than at the start.
+            RunError: the reference gives other log-probs than at the start of the run.
         """
         if self.rollout is None:
             return
@@ -65,13 +65,13 @@ class ReferenceProbe:
         if self.limit.exceeded(mean, largest) or mean != mean:
             raise RunError(
                 f"The reference has changed: {when}, its log-probs for a sample of the first step differ from those "
-                f"at the start by {mean:.3g} in the mean and {largest:.3g} at most; the limit is {self.limit}. Usual "
-                "causes: the reference shares its weights with the policy (copy them, see grpokit.policy."
-                "frozen_copy), an adapter that stays on, a start of the policy that is not the same in every build."
+                f"at the start by {mean:.3g} on average and {largest:.3g} at most; the limit is {self.limit}. Usual "
+                "causes: the reference shares its weights with the policy (copy them, see grpokit."
+                "frozen_copy), an adapter that stays on, or a policy that starts from other weights in every build."
             )
 
     def state(self) -> State:
-        """The row and its log-probs; empty where there is none."""
+        """The row and its log-probs; empty before the first step."""
         if self.rollout is None:
             return {}
         return {
@@ -87,10 +87,10 @@ class ReferenceProbe:
         }
 
     def restore(self, state: State) -> None:
-        """Read what `state` gave.
+        """Take over a result of `state`.
 
         Raises:
-            CheckpointError: entries are missing, or the prompts are fewer than they were.
+            CheckpointError: entries are missing, or there are fewer prompts than before.
         """
         self.rollout, self.prompt = None, int(state.get("prompt", 0))
         if not state:
@@ -98,7 +98,7 @@ class ReferenceProbe:
         if self.prompt >= len(self.prompts):
             raise CheckpointError(
                 f"The checkpoint's run had at least {self.prompt + 1} training prompts, this one has "
-                f"{len(self.prompts)}. Resume with the prompts that the run was started with."
+                f"{len(self.prompts)}. Resume with the prompts of the run's start."
             )
         device = self.policy.device
         tensors = {name: x.to(device) for name, x in state.items() if isinstance(x, Tensor)}

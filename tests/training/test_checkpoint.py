@@ -247,7 +247,7 @@ def test_a_damaged_last_checkpoint_names_the_one_before() -> None:
     torn.write_bytes(torn.read_bytes()[:100])
     before = Path("out/metrics.jsonl").read_bytes()
     with pytest.raises(
-        UsageError, match=r"step_000006 is damaged: .* out/checkpoints/step_000005 is whole: delete out/"
+        UsageError, match=r"step_000006 is damaged: .* out/checkpoints/step_000005 is undamaged: delete out/"
     ):
         train("out", resume=True)
     assert Path("out/metrics.jsonl").read_bytes() == before
@@ -265,7 +265,9 @@ def test_a_checkpoint_of_an_earlier_state_gives_its_weights_alone() -> None:
     former = {k: v for k, v in state.items() if k not in ("parameters", "tensors")} | {"format": 1}
     (place / "state.json").write_text(json.dumps(former))
     before = Path("out/metrics.jsonl").read_bytes()
-    with pytest.raises(UsageError, match=r"step_000002 was written by an earlier state of grpokit.* Start anew in"):
+    with pytest.raises(
+        UsageError, match=r"step_000002 was written by an earlier version of grpokit.* Start a new run in"
+    ):
         train("out", resume=True)
     assert Path("out/metrics.jsonl").read_bytes() == before
     assert checkpoint.read_state(place) == former
@@ -276,7 +278,9 @@ def test_a_checkpoint_of_an_earlier_state_gives_its_weights_alone() -> None:
 
 def test_another_policy_is_named_as_that_where_it_is_forced() -> None:
     train("out", trainer__steps=2)
-    with pytest.raises(UsageError, match=r"is of another policy: .* \('net/0\.weight', .* of another shape\)\. Resume"):
+    with pytest.raises(
+        UsageError, match=r"belongs to another policy, .* \('net/0\.weight', .* with another shape\)\. Resume"
+    ):
         train("out", resume=True, force=True, policy__width=8)
 
 

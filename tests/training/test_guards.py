@@ -31,7 +31,8 @@ from grpokit import (
 )
 from grpokit.rewards.scoring import Scores
 from grpokit.training import checkpoint, parts
-from grpokit.training.guards import LogprobDiffLimit, SkippedUpdates, ZeroStd, check_logprob_diff
+from grpokit.training.guards import SkippedUpdates, ZeroStd
+from grpokit.training.logprob_diff import LogprobDiffLimit, check_logprob_diff
 from grpokit.training.reference_probe import ReferenceProbe
 from tiny_policies import Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
@@ -112,11 +113,9 @@ def test_gap_limits() -> None:
     check_logprob_diff(8.5e-6, 4.1e-5, full, step=1)  # the worst of a right policy in fp32
     check_logprob_diff(0.08, 0.43, low, step=1)  # and in bf16
     check_logprob_diff(math.nan, math.nan, full, step=1)  # nothing measured: every decision is masked
-    with pytest.raises(
-        RunError, match=r"by 5e-05 in the mean and 0\.002 at most; the limit is 0\.0001 in the mean and"
-    ):
+    with pytest.raises(RunError, match=r"by 5e-05 on average and 0\.002 at most; the limit is 0\.0001 on average and"):
         check_logprob_diff(5e-5, 2e-3, full, step=1)
-    with pytest.raises(RunError, match=r"the limit is 0\.1 in the mean in low precision"):
+    with pytest.raises(RunError, match=r"the limit is 0\.1 on average in low precision"):
         check_logprob_diff(0.3, 1.2, low, step=7)
 
 
@@ -218,7 +217,7 @@ KL = {"objective": objectives.GRPO(kl_coef=0.1)}
 
 def test_a_reference_that_moves_with_the_policy_stops_after_the_first_step() -> None:
     with pytest.raises(
-        RunError, match=r"The reference has changed: after the first step, its log-probs .* by 0\.\d+ in"
+        RunError, match=r"The reference has changed: after the first step, its log-probs .* by 0\.\d+ on average"
     ):
         make(Shared(), **KL).step()
 
@@ -254,7 +253,9 @@ def test_a_resume_whose_reference_is_another_is_refused(tmp_path: Path) -> None:
     trainer.step()
     trainer.save(tmp_path / "state")
     again = make(TinyTokens(), **KL)
-    with pytest.raises(RunError, match=r"The reference has changed: after loading .*a start of the policy that is not"):
+    with pytest.raises(
+        RunError, match=r"The reference has changed: after loading .*a policy that starts from other weights"
+    ):
         again.load(tmp_path / "state")
     right = TinyTokens()
     right.net[-1].weight.data *= 1.5
@@ -306,7 +307,7 @@ def test_a_reward_that_never_tells_samples_apart_stops_the_run() -> None:
         "gave 0.5 to all 16 rows that it scored. If this goes on for 3 steps, the run stops."
     ]
     assert trainer.step().warnings == []
-    with pytest.raises(RunError, match=r"For 3 steps in a row .* In step 3: '<lambda>' gave 0\.5 to all 16 rows"):
+    with pytest.raises(RunError, match=r"For 3 steps in a row, .* In step 3: '<lambda>' gave 0\.5 to all 16 rows"):
         trainer.step()
     assert trainer.completed == 2
 
@@ -331,7 +332,7 @@ def test_a_policy_that_has_converged_ends_its_training_well() -> None:
     zero_std = ZeroStd(2)
     look(zero_std, [0, 1, 0, 0], step=1)
     look(zero_std, [1, 1, 1, 1], step=2)
-    assert look(zero_std, [1, 1, 1, 1], step=3)[0].endswith("to go on all the same.")
+    assert look(zero_std, [1, 1, 1, 1], step=3)[0].endswith("to continue anyway.")
     assert "No step had a higher mean reward, so the policy has converged" in zero_std.converged
 
 
@@ -429,7 +430,7 @@ def test_a_step_that_is_taken_again_counts_once() -> None:
     assert again._reward_hacking.state() == clean._reward_hacking.state()
     assert [row[0] for row in again._reward_hacking.state()["rows"]["watched"]] == [1, 2, 3]
     for trainer in (clean, again):
-        with pytest.raises(RunError, match=r"For 4 steps in a row .* In step 4"):
+        with pytest.raises(RunError, match=r"For 4 steps in a row, .* In step 4"):
             trainer.step()
 
 
@@ -438,7 +439,9 @@ def test_a_checkpoint_replaces_nothing_but_a_checkpoint(tmp_path: Path) -> None:
     trainer.step()
     (tmp_path / "work").mkdir()
     (tmp_path / "work/thesis.txt").write_text("years")
-    with pytest.raises(UsageError, match=r"work holds files that are no checkpoint, and would be replaced\. Choose"):
+    with pytest.raises(
+        UsageError, match=r"work contains files that are not a checkpoint; saving would replace them\. Choose"
+    ):
         trainer.save(tmp_path / "work")
     assert (tmp_path / "work/thesis.txt").read_text() == "years"
     trainer.save(tmp_path / "state")
@@ -469,14 +472,17 @@ def test_a_policy_that_cannot_write_leaves_nothing(tmp_path: Path) -> None:
             lambda state, place: state.update(parts={"reference_probe": {"prompt": 0}}),
             "sample for the reference cannot be read",
         ),
-        (lambda state, place: state.update(optimizer={"abc": {}}), "numbers in state.json are not what was saved"),
-        (lambda state, place: state.update(optimizer={"0": 5}), "numbers in state.json are not what was saved"),
+        (lambda state, place: state.update(optimizer={"abc": {}}), "numbers in state.json were changed"),
+        (lambda state, place: state.update(optimizer={"0": 5}), "numbers in state.json were changed"),
         (
             lambda state, place: (state.update(optimizer={}), save_file({}, place / "optimizer.safetensors")),
             "optimizer.safetensors lacks '0.exp_avg', '0.exp_avg_sq', '0.step' and 15 more",
         ),
-        (lambda state, place: state.update(parameters=[]), "the parameters in state.json are not what was saved"),
-        (lambda state, place: state.pop("tensors"), r"the optimizer's numbers in state.json are .* \('tensors'\)"),
+        (lambda state, place: state.update(parameters=[]), "the parameters in state.json were changed"),
+        (
+            lambda state, place: state.pop("tensors"),
+            r"the optimizer's numbers in state.json were changed \('tensors'\)",
+        ),
         (lambda state, place: forget(place, "3.exp_avg_sq"), "optimizer.safetensors lacks '3.exp_avg_sq'"),
     ],
 )
@@ -593,11 +599,14 @@ def test_the_optimizers_state_finds_its_parameters_in_any_order(tmp_path: Path) 
                 assert torch.equal(a, b)
     with pytest.raises(
         CheckpointError,
-        match=r"is of another policy: .* \('b/0\.weight', 'b/0\.bias', 'b/2\.weight' and 3 more only there\)\. Resume",
+        match=r"belongs to another policy, .* \('b/0\.weight', .* and 3 more only in the checkpoint\)\. Resume",
     ):
         make(TwoNets("a")).load(tmp_path / "state")
     make(TwoNets("a")).save(tmp_path / "one")
-    with pytest.raises(CheckpointError, match=r"'a/0\.weight', .* only there; 'net/0\.weight', .* 3 more only here\)"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"'a/0\.weight', .* only in the checkpoint; 'net/0\.weight', .* 3 more only in this policy\)",
+    ):
         make().load(tmp_path / "one")
 
 
@@ -704,17 +713,17 @@ def test_the_loss_scale_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("state.json", r"is no checkpoint of grpokit: it has no state\.json"),
-        ("torn state", r"is damaged: state\.json is no JSON"),
-        ("foreign state", r"is no checkpoint of grpokit: its state\.json names no format"),
+        ("state.json", r"is not a checkpoint of grpokit: it has no state\.json"),
+        ("torn state", r"is damaged: state\.json is not JSON"),
+        ("foreign state", r"is not a checkpoint of grpokit: its state\.json has no format"),
         ("newer", r"has format 99; this grpokit reads up to 3\. Update grpokit"),
         ("optimizer.safetensors", r"is damaged: .*optimizer\.safetensors"),
         ("torn optimizer", r"is damaged: "),
         ("policy/net.safetensors", r"is damaged: the policy cannot read its weights"),
         (
             "another policy",
-            r"is of another policy: its trainable parameters are not those of this one \('net/0\.weight', "
-            r"'net/0\.bias', 'net/2\.weight' and 2 more of another shape\)\. Resume with the policy",
+            r"belongs to another policy, with other trainable parameters \('net/0\.weight', "
+            r"'net/0\.bias', 'net/2\.weight' and 2 more with another shape\)\. Resume with the policy",
         ),
     ],
 )
@@ -754,7 +763,7 @@ def test_a_damaged_checkpoint_names_the_last_whole_one(tmp_path: Path) -> None:
         trainer.save(tmp_path / f"step_{step:06d}")
     for step in (3, 4):
         (tmp_path / f"step_{step:06d}" / "optimizer.safetensors").write_bytes(b"torn")
-    with pytest.raises(CheckpointError, match=r"step_000002 is whole: delete .*step_000004 to go on from there"):
+    with pytest.raises(CheckpointError, match=r"step_000002 is undamaged: delete .*step_000004 to continue from there"):
         make().load(tmp_path / "step_000004")
 
 

@@ -1,0 +1,41 @@
+"""The frozen reference of a policy: a copy of its weights, or the base model under an adapter."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TypeVar
+
+from torch import nn
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def frozen_copy(module: M) -> M:
+    """Copy a module, in eval mode and with parameters that need no gradient: a reference without LoRA."""
+    return copy.deepcopy(module).eval().requires_grad_(False)
+
+
+@contextmanager
+def swapped(owner: object, attribute: str, value: object) -> Iterator[None]:
+    """Inside the context `owner.attribute` is `value`. Afterwards, even after an error, it has its former value."""
+    live = getattr(owner, attribute)
+    setattr(owner, attribute, value)
+    try:
+        yield
+    finally:
+        setattr(owner, attribute, live)
+
+
+class HasAdapter(Protocol):
+    """A model with a removable adapter, such as a `peft.PeftModel`."""
+
+    def disable_adapter(self) -> AbstractContextManager[Any]:
+        """Inside this context the model is its base model."""
+        ...
+
+
+def adapter_off(model: HasAdapter) -> AbstractContextManager[Any]:
+    """The reference of a LoRA policy: the base model with the adapter off, without a second copy of the weights."""
+    return model.disable_adapter()
