@@ -1,6 +1,6 @@
 """The errors grpokit raises on purpose.
 
-Each carries one message for a person: what was expected, what came, what to do. The command line prints the
+Each has one message for a person: what was expected, what happened instead, and what to do. The command line prints the
 message and exits with the error's code; only a bug shows a traceback.
 """
 
@@ -32,23 +32,23 @@ class DataError(UsageError):
 
 
 class PluginError(UsageError):
-    """A plugin is unknown, ambiguous, broken, misses a dependency or got wrong parameters."""
+    """A plugin is unknown, ambiguous or broken, lacks a dependency, or got wrong parameters."""
 
 
 class CheckpointError(UsageError):
-    """A checkpoint is torn, foreign, or of another policy; nothing was written."""
+    """A checkpoint is damaged, was not written by grpokit, or belongs to another policy."""
 
 
 class RewardError(GrpokitError):
-    """A reward raised, or returned something that is not one finite number (or NaN) per sample."""
+    """A reward raised, or did not return one finite number (or NaN) per sample."""
 
 
 class RunError(GrpokitError):
-    """A run cannot go on: what happened, at which step, and what to do."""
+    """A run cannot continue: what happened, at which step, and what to do."""
 
 
 def reworded(error: GrpokitError, text: str) -> GrpokitError:
-    """The same kind of error with another message; a plugin's own class, which may want other arguments, becomes ours.
+    """The same kind of error with another message; a plugin's own class becomes grpokit's nearest base class.
 
     >>> class Mine(DataError):
     ...     def __init__(self, file, line): super().__init__(f"{file}:{line}")
@@ -59,8 +59,8 @@ def reworded(error: GrpokitError, text: str) -> GrpokitError:
     return kind(text)  # type: ignore[no-any-return]
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `" (did you mean 'x'?)"` for the known name nearest to `name`, or an empty string.
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return `" (did you mean 'x'?)"` for the choice nearest to `name`, or an empty string.
 
     >>> nearest("stepz", ["steps", "seed"])
     " (did you mean 'steps'?)"
@@ -68,20 +68,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
     " (did you mean 'toy-glyph'?)"
     >>> nearest("qqq", ["steps"])
     ''
-    >>> nearest("gpu", ["cpu", "cuda"])  # of three letters another first one makes another word
+    >>> nearest("gpu", ["cpu", "cuda"])  # a short name with another first letter is another word
     ''
     """
 
-    def likeness(other: str) -> float:  # as people see it: the beginning counts for more, and letters may swap places
+    def likeness(other: str) -> float:  # the beginning counts more, and a changed order of letters counts less
         start = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
         same = sorted(name) == sorted(other)
         return difflib.SequenceMatcher(None, other, name).ratio() + 0.25 * start / len(name) + 0.25 * same
 
-    if len(name) > 100:  # comparing takes the product of the lengths
+    if len(name) > 100:  # the time of a comparison is the product of the lengths
         return ""
-    likely = [other for other in known if len(name) > 3 or other[:1] == name[:1]]
-    found = difflib.get_close_matches(name, likely, n=5, cutoff=0.6)
-    return f" (did you mean '{max(found, key=likeness)}'?)" if found else ""
+    likely = [other for other in choices if len(name) > 3 or other[:1] == name[:1]]
+    matches = difflib.get_close_matches(name, likely, n=5, cutoff=0.6)
+    return f" (did you mean '{max(matches, key=likeness)}'?)" if matches else ""
 
 
 def a_type(value: object) -> str:
@@ -106,7 +106,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def shown(value: object, *, most: int = 80) -> str:
-    """`value` as a message shows it: as Python writes it, cut after `most` characters, and groups by their size.
+    """`value` for a message: its `repr`, cut after `most` characters, or the size of a list.
 
     >>> shown("abc"), shown([1, 2]), shown(None), shown({"b": 1})
     ("'abc'", 'a list of 2', 'nothing (null)', 'keys (b)')
@@ -125,20 +125,20 @@ def shown(value: object, *, most: int = 80) -> str:
 
 
 def one_line(error: BaseException, *, most: int = 300) -> str:
-    """An error's words on one line, without a closing full stop; the name of its type where it has none.
+    """An error's text on one line, without a final full stop; the name of its type if it has no text.
 
     >>> one_line(ValueError("no\\n  such file.")), one_line(KeyError())
     ('no such file', 'KeyError')
     """
     try:
         text = str(error)
-    except Exception:  # of a class that somebody wrote
+    except Exception:  # a user's class may fail in its __str__
         return f"{type(error).__name__}, whose text cannot be made"
     return _cut(" ".join(text.split()).rstrip("."), most) or type(error).__name__
 
 
 def typed_line(error: BaseException, *, most: int = 300) -> str:
-    """An error's type and words, on one line.
+    """An error's type and text, on one line.
 
     >>> typed_line(ValueError("no\\n  such file.")), typed_line(KeyError())
     ('ValueError: no such file', 'KeyError')

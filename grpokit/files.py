@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and the names of what belongs to a step."""
+"""Files that are complete or do not exist, and the names of a step's folders."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
-    """A place for a new file or folder; it takes the name `path` when the context ends well, and is gone otherwise.
+    """A temporary path for a new file or folder: renamed to `path` at the end, or deleted after an error.
 
     Args:
-        path: its later name. A file of this name is replaced; a folder has to be moved away in the context.
-        shared: another process may write the same file at the same time; the last one that finishes wins.
+        path: the final name. A file of this name is replaced; a folder must be moved away inside the context.
+        shared: whether other processes may write the same file at the same time; the last one wins.
     """
     temporary = partial_of(path, writer=str(os.getpid()) if shared else "")
     delete(temporary)  # a killed process may have left it
@@ -27,7 +27,7 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
 
 
 def partial_of(path: Path, *, writer: str = "") -> Path:
-    """Where `replacing` writes what will be called `path`."""
+    """The temporary path that `replacing` renames to `path`."""
     return path.with_name(f".{path.name}.{writer}{'.' * bool(writer)}partial")
 
 
@@ -40,7 +40,7 @@ def delete(path: Path) -> None:
 
 
 def step_name(step: int) -> str:
-    """What the folders of a step are called.
+    """The name of a step's folders.
 
     >>> step_name(12)
     'step_000012'
@@ -49,7 +49,7 @@ def step_name(step: int) -> str:
 
 
 def step_number(name: str) -> int | None:
-    """The step that a folder's name says, or None.
+    """The step in a folder's name, or None.
 
     >>> step_number("step_000012"), step_number("best")
     (12, None)
@@ -59,6 +59,6 @@ def step_number(name: str) -> int | None:
 
 
 def step_folders(parent: Path) -> list[tuple[int, Path]]:
-    """(step, folder) of all `step_...` in a folder, in the order of the steps."""
+    """(step, folder) of all folders `step_...` in a folder, in the order of the steps."""
     numbers = ((step_number(place.name), place) for place in parent.glob("step_*"))
     return sorted((number, place) for number, place in numbers if number is not None)

@@ -1,9 +1,9 @@
-"""Steps of rectified-flow samplers as Gaussian decisions: pure functions, no network and no loop.
+"""Steps of rectified-flow samplers as Gaussian decisions: pure functions, without a network or a loop.
 
-A path runs x_t = (1 - t) x0 + t e from noise (t = 1) to data (t = 0), and a network predicts v = e - x0. Every
-sampler here draws x' ~ N(x_coef x + v_coef v, std^2) with coefficients of the two sigmas alone (a `Kernel`),
-so a policy needs three calls: `kernel`, then `draw` in its rollout and `score` in its `logprobs`. Log-probs are in nats
-per latent dimension, everything in fp32 or better, the coefficients in fp64.
+A path x_t = (1 - t) x0 + t e leads from noise (t = 1) to data (t = 0), and a network predicts v = e - x0. Every sampler
+here draws x' ~ N(x_coef x + v_coef v, std^2). The coefficients depend only on the two sigmas (a `Kernel`), so a policy
+needs three calls: `kernel`, then `draw` in its rollout and `score` in its `logprobs`. Log-probs are in nats per latent
+dimension; everything is in fp32 or better, the coefficients in fp64.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Sampler: TypeAlias = Literal["flow-sde", "dance-sde", "cps", "ode"]
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A step's distribution given where it starts: N(x_coef x + v_coef v, std^2).
+    """The distribution of a step's result, given its start: N(x_coef x + v_coef v, std^2).
 
     Attributes:
-        x_coef, v_coef, std: fp64, all of the shape of the sigmas that they were made from, which must broadcast against
-            the latents: scalars for one step, [t, 1] for latents [b, t, D].
+        x_coef, v_coef, std: fp64, in the shape of the sigmas, which must broadcast against the latents: scalars for
+            one step, [t, 1] for latents [b, t, D].
     """
 
     x_coef: Tensor
@@ -40,7 +40,7 @@ class Kernel:
 
         Args:
             x: [b, t, ...], the latent at the step's start.
-            v: the same shape, the velocity there; a network's low precision ends here.
+            v: the same shape, the velocity there, in any precision.
         """
         x, v = (y.to(torch.promote_types(y.dtype, torch.float32)) for y in (x, v))
         x_coef, v_coef, std = (c.to(x) for c in (self.x_coef, self.v_coef, self.std))
@@ -59,12 +59,12 @@ def linear_sigmas(steps: int) -> Tensor:
 
 
 def clean_estimate(x: Tensor, v: Tensor, sigma: Tensor | float) -> Tensor:
-    """The data end of the straight path through x with velocity v: x - t v, in the shape of x."""
+    """The data at the end of the straight path through x with velocity v: x - t v, in the shape of x."""
     return x - sigma * v
 
 
 def noise_estimate(x: Tensor, v: Tensor, sigma: Tensor | float) -> Tensor:
-    """The noise end of the straight path through x with velocity v: x + (1 - t) v, in the shape of x."""
+    """The noise at the end of the straight path through x with velocity v: x + (1 - t) v, in the shape of x."""
     return x + (1 - sigma) * v
 
 
@@ -104,18 +104,18 @@ def dance_sde(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float
 
 
 def cps(sigma: Tensor | float, sigma_next: Tensor | float, *, noise: float = 0.8) -> Kernel:
-    """CPS: both ends of the path are estimated, and part of the noise end is replaced by fresh noise.
+    """CPS: estimates data and noise, and replaces a part of the noise by fresh noise.
 
     mean = (1 - s') x0^ + sqrt(s'^2 - std^2) e^ and std = s' sin(eta pi / 2). From "Coefficients-preserving sampling
-    for reinforcement learning with flow matching" (Wang and Yu, 2025, arXiv:2509.05952). The noise in a latent is
-    what its sigma says, so pictures stay clean, but the spread of the samples shrinks, and does not converge to the
-    flow's with more steps. A step to sigma 0 has no noise: it is no decision, and `score` refuses it.
-    Arguments as for `flow_sde`; `noise` is eta, at most 1.
+    for reinforcement learning with flow matching" (Wang and Yu, 2025, arXiv:2509.05952). A latent has exactly the noise
+    of its sigma, so pictures stay clean. But the spread of the samples shrinks, and more steps do not bring it closer
+    to the flow's. A step to sigma 0 has no noise: it is not a decision, and `score` refuses it. Arguments as for
+    `flow_sde`; `noise` is eta, at most 1.
     """
     t, s = _sigmas(sigma, sigma_next)
     angle = _level("cps", noise) * math.pi / 2
-    kept = s * math.cos(angle)  # sqrt(s'^2 - std^2)
-    return Kernel(x_coef=1 - s + kept, v_coef=kept * (1 - t) - (1 - s) * t, std=s * math.sin(angle))
+    noise_coef = s * math.cos(angle)  # sqrt(s'^2 - std^2)
+    return Kernel(x_coef=1 - s + noise_coef, v_coef=noise_coef * (1 - t) - (1 - s) * t, std=s * math.sin(angle))
 
 
 _KERNELS: Mapping[str, Callable[..., Kernel]] = {"flow-sde": flow_sde, "dance-sde": dance_sde, "cps": cps}
@@ -130,7 +130,7 @@ def kernel(
         sampler: "flow-sde", "dance-sde", "cps" or "ode".
         sigma: t, in (0, 1]; a number, or a tensor that broadcasts against the latents.
         sigma_next: below `sigma`, at least 0; the same shape.
-        noise: the sampler's noise level (a, g or eta); None for its default. "ode" has none.
+        noise: the sampler's noise level (a, g or eta); None means its default. "ode" has none.
     """
     if sampler == "ode":
         if noise:
@@ -142,7 +142,7 @@ def kernel(
 
 
 def draw(step: Kernel, x: Tensor, v: Tensor, noise: Tensor) -> Tensor:
-    """The next latent, mean + std * noise, in fp32 or better: the dtype to store it in, for `score` needs its bits.
+    """The next latent, mean + std * noise, in fp32 or better. Store it in this dtype, since `score` needs all its bits.
 
     Args:
         step: the kernel.
@@ -154,7 +154,7 @@ def draw(step: Kernel, x: Tensor, v: Tensor, noise: Tensor) -> Tensor:
 
 
 def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
-    """Log-probs of stored steps with gradient to v, and the Gaussians themselves, for an exact KL.
+    """Log-probs of stored steps, with gradient to v, and the Gaussians, for an exact KL.
 
     Args:
         step: the kernel, of sigmas [t, 1, ...] or scalars.
@@ -167,12 +167,12 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
         [b, t, 1, ...].
 
     Raises:
-        UsageError: a step has no noise, as every ODE step and CPS's last; it has no density and cannot be trained.
+        UsageError: a step without noise, such as an ODE step or CPS's last; it has no density and cannot be trained.
     """
     if bool((step.std <= 0).any()):
         raise UsageError(
-            "A step without noise (any ODE step, and the step of 'cps' to sigma 0) is no decision: it has no density "
-            "and cannot be trained. Leave it out of the decisions, or mask it and do not score it."
+            "A step without noise (any ODE step, and the step of 'cps' to sigma 0) is not a decision: it has no "
+            "density and cannot be trained. Leave it out of the decisions, or mask it and do not score it."
         )
     mean, std = step.moments(x, v)
     std = std.expand(*mean.shape[:2], *[1] * (mean.ndim - 2))
@@ -180,12 +180,12 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
 
 
 def squared_distance_score(x_next: Tensor, mean: Tensor) -> Tensor:
-    """The score that CPS was published with: -mean((x' - mean)^2) over a step's dimensions, [b, t, ...] -> [b, t].
+    """The score in the CPS paper: -mean((x' - mean)^2) over a step's dimensions, [b, t, ...] -> [b, t].
 
-    It is no log-prob: its unit is the latent's, squared. Policies store nats (from `score`) with any sampler, which
-    the contract, its checks and the exact KL rely on. Both differ by a known factor: a difference of these scores is
-    2 std^2 times the difference of the log-probs, so the published clip range of 1e-5 on this score is
-    1e-5 / (2 std^2) on the per-dimension ratio, and nothing but std (in `Decisions.std`) is needed to convert.
+    It is not a log-prob: its unit is the square of the latent's. With every sampler, policies store nats (from
+    `score`), since the contract, its checks and the exact KL rely on them. `Decisions.std` converts one into the other:
+    a difference of these scores is 2 std^2 times the difference of the log-probs. So the published clip range of 1e-5
+    on this score is 1e-5 / (2 std^2) on the per-dimension ratio.
     """
     x_next, mean = (y.to(torch.promote_types(y.dtype, torch.float32)) for y in (x_next.detach(), mean))
     return -(x_next - mean).square().flatten(2).mean(-1)
@@ -205,7 +205,7 @@ def _sigmas(sigma: Tensor | float, sigma_next: Tensor | float) -> tuple[Tensor, 
     t, s = (torch.as_tensor(value, dtype=torch.float64) for value in (sigma, sigma_next))
     if not bool(((s >= 0) & (s < t) & (t <= 1)).all()):
         raise UsageError(
-            f"Sigmas fall from at most 1 to at least 0 in every step; got steps from {t.tolist()} to {s.tolist()}."
+            f"In every step sigma must fall, from at most 1 to at least 0; got {t.tolist()} to {s.tolist()}."
         )
     return t, s
 
@@ -220,8 +220,8 @@ def _level(sampler: Sampler, noise: float) -> float:
 def gaussian_logprobs(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Log-density of Gaussian decisions per action dimension: x, mean [b, t, ...], std broadcastable -> [b, t].
 
-    The *mean* over the dimensions, as published clip ranges assume: a sum over 65,536 of them has no usable fp32
-    resolution. Computed in fp32 or better; std must be above 0, also where a mask hides the decision.
+    The *mean* over the dimensions, which published clip ranges assume: a sum over 65,536 of them has no usable fp32
+    resolution. Computed in fp32 or better; std must be above 0, even under a mask.
     """
     x, mean, std = (v.to(torch.promote_types(v.dtype, torch.float32)) for v in (x, mean, std))
     density = -((x - mean) / std).square() / 2 - std.log() - math.log(2 * math.pi) / 2

@@ -1,9 +1,9 @@
-"""Pictures: as rewards want them (RGB, whatever a policy made), and as files (opened upright, or refused).
+"""Pictures: converted to RGB for rewards, and opened from files.
 
-Pillow's modes differ in what a number means; `to_rgb` is the one place that decides it, so that all rewards see the
-same. Pillow's decoders raise whatever a damaged file leads them to; here all of it becomes a `DataError`. The header
-alone is checked before a run, which costs a fraction of a millisecond; the rest is read when the prompt is drawn. A
-camera's note on how the picture is to be turned (EXIF orientation) is followed, as viewers and datasets do.
+A number means different things in Pillow's modes; only `to_rgb` decides what, so all rewards see the same picture.
+Pillow's decoders raise many kinds of errors on damaged files; here all of them become a `DataError`. Before a run only
+the header is checked, in a fraction of a millisecond; the rest is read when the prompt is drawn. Pictures are turned by
+their EXIF orientation, as in viewers and datasets.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from grpokit.errors import DataError, RewardError, one_line
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 MAX_PIXELS = 36_000_000
-"""More pixels than this are refused, unless the user says otherwise: 6,000 x 6,000.
+"""Pictures with more pixels are refused, unless the user sets another limit: 6,000 x 6,000.
 
-That is more than any generator draws and most cameras take, and as much as a machine of 16 GB stands: rewards hold
-several copies of a picture in floats, about 120 bytes a pixel in all.
+That is more than any generator draws and most cameras take. It also is the most that 16 GB of memory can hold: rewards
+keep several copies of a picture in floats, about 120 bytes a pixel in all.
 """
 
 _OTHERS = (".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jxl", ".tga", ".tif", ".tiff")
-_NAMED = 5  # files that a message names
+_MOST_NAMES = 5  # in a message
 
 
 @runtime_checkable
 class Drawable(Protocol):
-    """An output that is no picture and can be shown as one: IPython's display protocol for PNG.
+    """An output that can be shown as a picture, by IPython's display protocol for PNG.
 
-    Notebooks show such an object by themselves; a run keeps the picture for its report.
+    Notebooks show such an object as a picture; a run stores the picture for its report.
     """
 
     def _repr_png_(self) -> bytes:
@@ -47,11 +47,11 @@ def to_rgb(picture: Any, *, what: str = "the output") -> Image.Image:
     """Return a picture as RGB with 8 bits per colour: transparent parts on white, 16-bit gray scaled down.
 
     Args:
-        picture: a `PIL.Image.Image` of any mode but `I` and `F`, in which no number is agreed to be white.
+        picture: a `PIL.Image.Image` of any mode but `I` and `F`, which do not define which number is white.
         what: names it in errors, such as "the output of row 3".
 
     Raises:
-        RewardError: it is no picture, has no pixels, or has the mode `I` or `F`.
+        RewardError: it is not a picture, has no pixels, or has the mode `I` or `F`.
     """
     if not isinstance(picture, Image.Image):
         raise RewardError(
@@ -63,7 +63,7 @@ def to_rgb(picture: Any, *, what: str = "the output") -> Image.Image:
         raise RewardError(f"Expected a picture with pixels as {what}, got one of {size}.")
     if picture.mode in ("I", "F"):
         raise RewardError(
-            f"The picture that is {what} has the mode '{picture.mode}', in which no number is agreed to be white; "
+            f"The picture that is {what} has the mode '{picture.mode}', which does not define which number is white; "
             "expected RGB, RGBA, a palette or gray with 8 or 16 bits. Convert it first, with your own scale."
         )
     if picture.mode.startswith("I;16"):
@@ -75,25 +75,25 @@ def to_rgb(picture: Any, *, what: str = "the output") -> Image.Image:
 
 
 def hidden(path: Path) -> bool:
-    """Whether a file is not meant to be seen, as the `._1.png` that macOS leaves beside a `1.png`."""
+    """Whether a file is hidden, such as the `._1.png` that macOS writes beside a `1.png`."""
     return path.name.startswith(".")
 
 
 def other_pictures(folder: Path) -> list[Path]:
-    """The pictures in a folder that are of none of the kinds `PICTURES`: to be named, not to be read."""
+    """The pictures in a folder of other kinds than `PICTURES`; messages name them, but nothing reads them."""
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in _OTHERS and not hidden(path))
 
 
 def to_convert(others: Sequence[Path]) -> str:
-    """What a message says of `other_pictures`, without a full stop."""
+    """The part of a message about `other_pictures`, without a full stop."""
     if len(others) == 1:
         return f"{others[0].name} is a picture of another kind: convert it"
-    more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
-    return f"{', '.join(path.name for path in others[:_NAMED])}{more} are pictures of other kinds: convert them"
+    more = f" and {len(others) - _MOST_NAMES:,} more" if len(others) > _MOST_NAMES else ""
+    return f"{', '.join(path.name for path in others[:_MOST_NAMES])}{more} are pictures of other kinds: convert them"
 
 
 def open_picture(path: Path, *, where: str = "", max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Open a picture fully and upright; `where` says in errors which prompt it belongs to.
+    """Read a whole picture and turn it upright; `where` names its prompt in errors.
 
     Raises:
         DataError: the file cannot be read as a picture, or has more than `max_pixels` pixels.
@@ -104,17 +104,17 @@ def open_picture(path: Path, *, where: str = "", max_pixels: int = MAX_PIXELS) -
 
 
 def check_picture(file: Path | bytes, *, where: str, max_pixels: int = MAX_PIXELS) -> None:
-    """Read the header only, which finds a file of another kind, a cut off start and a wrong size.
+    """Read only the header, which is enough to notice another kind of file, a truncated start or a wrong size.
 
     Raises:
-        DataError: as for `open_picture`, as far as the header tells.
+        DataError: as for `open_picture`, as far as the header shows it.
     """
     with _opened(file, where, max_pixels):
         pass
 
 
 def blank_picture(file: Path | bytes, *, where: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """A blank picture of the mode and size that a file's header says, upright.
+    """A blank, upright picture with the mode and size in a file's header.
 
     Raises:
         DataError: as for `check_picture`.
@@ -128,29 +128,29 @@ _FIRST_LYING = 5  # EXIF orientations from here on swap width and height
 
 
 def _orientation(picture: Image.Image) -> int:
-    """The note in the header; a PNG's own method would decode the picture to look for one behind the pixels."""
+    """The EXIF orientation in the header; a PNG's own `getexif` would decode the picture to look behind the pixels."""
     try:
         value = Image.Image.getexif(picture).get(ExifTags.Base.Orientation, 1)
-    except Exception:  # Pillow raises SyntaxError, struct.error and others over damaged notes
+    except Exception:  # Pillow raises SyntaxError, struct.error and others on damaged EXIF data
         return 1
     return value if isinstance(value, int) else 1
 
 
 @contextmanager
 def _opened(file: Path | bytes, where: str, max_pixels: int) -> Iterator[Image.Image]:
-    """A picture whose header alone was read, with everything that goes wrong in the context as a DataError."""
+    """A picture of which only the header was read; every error inside the context becomes a DataError."""
     name = f"{where}{': ' * bool(where)}{file}" if isinstance(file, Path) else where
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit here is the user's
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # max_pixels is the limit instead
             with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file) as picture:
                 _check_size(name, picture.size, max_pixels)
                 yield picture
     except DataError:
         raise
     except Image.DecompressionBombError as error:
-        raise DataError(f"{name} has more pixels than Pillow opens: make it smaller.") from error
-    except Exception as error:  # Pillow's decoders raise a dozen kinds on damaged files
+        raise DataError(f"{name} has more pixels than Pillow can open: make it smaller.") from error
+    except Exception as error:  # Pillow's decoders raise a dozen kinds of errors on damaged files
         raise DataError(f"{name} cannot be read as a picture: {_reason(error)}. Replace the file.") from error
 
 
@@ -166,16 +166,16 @@ def _check_size(name: str, size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _upright(picture: Image.Image) -> Image.Image:
-    """A copy, turned as its EXIF notes say; damaged notes say nothing."""
+    """A copy, turned by its EXIF orientation; damaged EXIF data is ignored."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return ImageOps.exif_transpose(picture)
-    except Exception:  # Pillow raises SyntaxError, struct.error and others over them
+    except Exception:  # Pillow raises SyntaxError, struct.error and others
         return picture.copy()
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):  # names the path once more
-        return "its content is of no kind of picture that Pillow knows"
+    if isinstance(error, UnidentifiedImageError):  # its text repeats the path
+        return "its content is not a kind of picture that Pillow knows"
     return one_line(error)

@@ -1,8 +1,8 @@
 """The knobs of training, each declared once: its type, bounds, default and meaning.
 
-`Trainer`, the objectives and `RewardTerm` inherit these dataclasses, so a knob is a keyword argument there; a config
-derives its keys from the same fields; `check` words an error for both. The meaning is the field's line in the
-docstring. Nothing here needs torch, so that a mistake in a config is reported at once.
+`Trainer`, the objectives and `RewardTerm` inherit these dataclasses, so a knob is a keyword argument there. A config
+derives its keys from the same fields, and `check` makes the error message for both. The meaning is the field's line in
+the docstring. Nothing here imports torch, so a mistake in a config is reported at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Reduction: TypeAlias = Literal["sequence_mean", "token_mean", "fixed_length"]
 
 @dataclass(kw_only=True)
 class SeedSettings:
-    """Where randomness comes from.
+    """The source of randomness.
 
     Attributes:
         seed: all randomness follows from it.
@@ -55,24 +55,24 @@ class TrainerSettings:
     """How a trainer trains.
 
     Attributes:
-        steps: how many steps `for report in trainer` takes; also the horizon of the cosine schedule.
+        steps: the number of steps of `for report in trainer`; also the horizon of the cosine schedule.
         prompts_per_step: P, groups per step.
         group_size: G, samples per prompt; GRPO compares the samples of a group with each other.
-        micro_batch_size: the most rows in one forward and backward pass; it changes memory and speed, not the result.
+        micro_batch_size: the most rows in one forward and backward pass; changes memory and speed, not the result.
         rollout_batch_size: the most rows drawn at a time; None draws all at once.
         updates_per_rollout: passes over a rollout.
-        minibatches: optimizer steps per pass, on equal shares of the groups.
+        minibatches: optimizer steps per pass, each on an equal share of the groups.
         learning_rate: of AdamW, after the warm-up.
         warmup_steps: optimizer steps over which the rate rises linearly from 0.
         schedule: "constant", or "cosine" down to 0 over all steps.
         weight_decay: of AdamW.
-        max_grad_norm: gradients are scaled down to this norm; None leaves them as they are.
+        max_grad_norm: gradients are scaled down to this norm; None does not clip them.
         mixed_precision: "no", "bf16" or "fp16": one autocast around rollout, logprobs and reference.
         device: "auto", "cpu" or "cuda".
         max_logprob_diff: the largest mean difference, in nats, between the rollout's log-probs and those of the first
-            training pass; None allows what the precision explains.
-        max_zero_std_steps: training ends after so many steps in a row in which no group had any spread: as converged,
-            or with an error where the reward has been higher; None never ends it.
+            training pass; None means the usual limit of the precision.
+        max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
+            with an error if the reward has been higher before; None sets no limit.
     """
 
     steps: Total = 200
@@ -128,12 +128,12 @@ class TrainerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings:
-    """What all objectives share.
+    """The knobs of all objectives.
 
     Attributes:
         ratio: "token": one importance ratio per decision; "sequence": the geometric mean over a row's decisions.
-        reduction: how a batch is summed up: "sequence_mean", "token_mean" or "fixed_length".
-        kl: the estimator of the KL from the reference; "gaussian" where decisions have several dimensions.
+        reduction: how a batch is averaged: "sequence_mean", "token_mean" or "fixed_length".
+        kl: the estimator of the KL from the reference; "gaussian" if decisions have several dimensions.
         kl_coef: weight of that KL; 0 needs no reference.
         entropy_coef: weight of the entropy bonus.
     """
@@ -150,12 +150,12 @@ class ObjectiveSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipSettings:
-    """How far an importance ratio may count.
+    """The range in which an importance ratio counts.
 
     Attributes:
         clip_range: how far below 1.
         clip_range_high: how far above 1; None means as far as below.
-        dual_clip: c > 1 (3 is usual): a decision with A < 0 loses at most -c A; None sets no such bound.
+        dual_clip: c > 1 (3 is usual): the loss of a decision with A < 0 is at most -c A; None sets no such bound.
     """
 
     clip_range: Positive = 0.2
@@ -168,10 +168,10 @@ class RewardSettings:
     """A reward's part in the mix.
 
     Attributes:
-        weight: factor in the weighted sum; with 0 the reward is a monitor: measured, never trained on.
-        every: a monitor is measured in the first of so many training steps.
-        on_error: "stop", or "skip": an exception leaves its rows unscored.
-        skip_limit: with "skip", the largest share of rows that exceptions may cost before they stop the run after all.
+        weight: factor in the weighted sum; a reward with weight 0 is a monitor: measured, but not trained on.
+        every: a monitor is measured in the first of every this many training steps.
+        on_error: "stop" or "skip"; "skip" leaves the rows of an exception unscored.
+        skip_limit: with "skip", the run stops if exceptions leave a larger share of rows than this unscored.
     """
 
     weight: float = 1.0
@@ -181,7 +181,7 @@ class RewardSettings:
 
 
 def meanings(settings: type) -> dict[str, str]:
-    """Field -> its meaning, from the docstrings' `Attributes:` of a dataclass and what it inherits.
+    """Field -> its meaning, from the `Attributes:` in the docstrings of a dataclass and its bases.
 
     >>> meanings(ClipSettings)["clip_range"]
     'how far below 1.'
@@ -195,10 +195,10 @@ def meanings(settings: type) -> dict[str, str]:
 
 
 def check(settings: Any) -> None:
-    """Hold the fields of a dataclass against their types and bounds.
+    """Check the fields of a dataclass against their types and bounds.
 
     Raises:
-        UsageError: a value is of another type or out of bounds; with the field's meaning.
+        UsageError: a value has another type or is out of bounds; the message has the field's meaning.
     """
     hints = get_type_hints(type(settings), include_extras=True)
     for field in dataclasses.fields(settings):
@@ -217,7 +217,7 @@ _BOUNDS = (
 
 
 def _problem(value: Any, hint: Any) -> str:
-    """What is wrong with a value, as "must be at least 1, got 0"; empty where nothing is, or where no rule is known."""
+    """What is wrong with a value, such as "must be at least 1, got 0"; empty if it is right, or has no rule."""
     parts = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
     if value is None and NoneType in parts:
         return ""
@@ -225,16 +225,16 @@ def _problem(value: Any, hint: Any) -> str:
     bounds: list[Any] = []
     if get_origin(rule) is Annotated:
         rule, *bounds = get_args(rule)
-    wanted = _wanted(value, rule, bounds)
-    if wanted is None:
+    requirement = _requirement(value, rule, bounds)
+    if requirement is None:
         return ""
     others = [str(choice) for choice in get_args(rule)] if get_origin(rule) is Literal else []
     hint_text = nearest(value, others) if isinstance(value, str) else ""
-    return f"must be {wanted}{', or None' if NoneType in parts else ''}, got {shown(value)}{hint_text}"
+    return f"must be {requirement}{', or None' if NoneType in parts else ''}, got {shown(value)}{hint_text}"
 
 
-def _wanted(value: Any, rule: Any, bounds: list[Any]) -> str | None:
-    """What a value should have been, or None where it is that."""
+def _requirement(value: Any, rule: Any, bounds: list[Any]) -> str | None:
+    """The requirement that a value does not meet, in words; None if it meets all."""
     if get_origin(rule) is Literal:
         choices = get_args(rule)
         return None if value in choices else " or ".join(map(repr, choices))
@@ -243,11 +243,11 @@ def _wanted(value: Any, rule: Any, bounds: list[Any]) -> str | None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (whole or (rule is float and isinstance(value, float) and math.isfinite(value))):
         return "a whole number" if rule is int else "a finite number"
-    return next(_broken(value, bounds), None)
+    return next(_violations(value, bounds), None)
 
 
-def _broken(value: float, bounds: list[Any]) -> Iterator[str]:
-    """The bounds that a number breaks, in words."""
+def _violations(value: float, bounds: list[Any]) -> Iterator[str]:
+    """The bounds that a number violates, in words."""
     for bound in bounds:
         for name, words, holds in _BOUNDS:
             limit = getattr(bound, name, None)

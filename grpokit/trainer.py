@@ -298,7 +298,7 @@ class Trainer(TrainerSettings, SeedSettings):
         self.check_shares()
         trained = [term for term in self.terms if not term.monitor]
         if not trained:
-            raise UsageError("All rewards have the weight 0, so they are monitors, and there is none to train on.")
+            raise UsageError("Every reward has the weight 0, so all are monitors and none is trained on.")
         if len(self.train_prompts) == 0:
             raise UsageError("There is no prompt to train on.")
         trial = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(trained))

@@ -182,7 +182,7 @@ def test_the_published_score_of_cps_in_nats() -> None:
     ("sigma", "sigma_next"), [(0.5, 0.5), (0.5, 0.6), (1.1, 0.5), (0.5, -0.1), (0.0, 0.0), (math.nan, 0.1)]
 )
 def test_sigmas_must_fall(sigma: float, sigma_next: float) -> None:
-    with pytest.raises(UsageError, match="Sigmas fall"):
+    with pytest.raises(UsageError, match="In every step sigma must fall"):
         flow.flow_sde(sigma, sigma_next)
 
 

@@ -388,7 +388,7 @@ FAULTS = (
     Fault(
         "a reward that scored no row poisons the others",
         "group_statistics.py",
-        "column[known].mean() if bool(known.any()) else 0.0",
+        "column[has_score].mean() if bool(has_score.any()) else 0.0",
         "column[known].mean()",
         (UNSCORED,),
     ),

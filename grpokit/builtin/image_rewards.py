@@ -32,7 +32,7 @@ def jpeg_size(samples: Sequence[Sample]) -> list[float]:
         B scores below 0; NaN for an output that is no picture.
 
     Raises:
-        RewardError: a picture has no pixels, or a mode in which no number is agreed to be white.
+        RewardError: a picture has no pixels, or a mode that does not define which number is white.
     """
     return [
         -_bytes(to_rgb(s.output, what=f"the output of row {row} (reward 'jpeg-size')")) / 1e5

@@ -1,1 +1,1 @@
-"""Scores of held-out prompts and of samples in files."""
+"""Scores for held-out prompts and for samples in files."""

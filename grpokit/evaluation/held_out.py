@@ -1,6 +1,6 @@
-"""Scores a policy on held-out prompts: the same prompts and the same random draws every time it is asked.
+"""Scores a policy on held-out prompts, with the same prompts and the same random draws every time.
 
-So the figures before and after training differ by the weights and by nothing else.
+So the results before and after training differ only by the weights.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ class Evaluation:
     """Samples on held-out prompts with their scores.
 
     Attributes:
-        samples: B samples, a prompt's samples next to each other.
-        scores: the matrix [B, R] with its names.
+        samples: B samples, each prompt's next to each other.
+        scores: their scores [B, R].
     """
 
     samples: Sequence[Sample]
     scores: Scores
 
     def columns(self) -> dict[str, Tensor]:
-        """Name -> [B] for every reward, and "reward", the rows' totals."""
+        """Name -> [B] for every reward; "reward" has the rows' totals."""
         return {
             **dict(zip(self.scores.names, self.scores.matrix.T, strict=True)),
             "reward": self.scores.totals,
         }
 
     def means(self) -> dict[str, float]:
-        """Name -> mean over the samples that could be scored."""
+        """Name -> mean over the scored samples."""
         return {name: float(column.nanmean()) for name, column in self.columns().items()}
 
     def half_widths(self) -> dict[str, float]:
-        """Name -> half the width of the mean's 95 % confidence interval (Student's t over the prompts)."""
+        """Name -> half the width of the mean's 95 % confidence interval, by Student's t over the prompts."""
         prompts = [sample.group for sample in self.samples]
         columns = self.scores.matrix.T.tolist()
         return {
@@ -54,7 +54,7 @@ class Evaluation:
         }
 
     def summary(self) -> dict[str, float]:
-        """Means, each followed by its half-width under `<name>/ci95`: a row of `eval.jsonl`."""
+        """A row of `eval.jsonl`: each mean, followed by its half-width under `<name>/ci95`."""
         widths = self.half_widths()
         return {
             key: value
@@ -74,20 +74,20 @@ def draw(
     stream: str = "evaluate",
     mixed_precision: str = "no",
 ) -> list[Sample]:
-    """Draw samples without training, in batches; the batches do not change what is drawn.
+    """Draw samples without training, in batches; the batch size does not change the samples.
 
     Args:
-        policy: on whatever device it is.
+        policy: the policy, on any device.
         prompts: P texts or prompts.
-        seed: all randomness.
+        seed: all randomness follows from it.
         samples_per_prompt: G.
-        batch_size: the most samples at a time; halved where memory does not hold them.
-        evaluate: with the policy's settings for evaluation (else those of training).
+        batch_size: the most samples at a time; halved if memory runs out.
+        evaluate: use the policy's settings for evaluation, not those of training.
         stream: "evaluate" or "sample".
         mixed_precision: "no", "bf16" or "fp16", as in training.
 
     Returns:
-        P * G samples, a prompt's samples next to each other.
+        P * G samples, each prompt's next to each other.
     """
     prompts = as_prompts(prompts)
     if samples_per_prompt < 1:
@@ -118,9 +118,9 @@ def evaluate(
         policy: the policy, used with its own settings for evaluation.
         rewards: as for `Trainer`.
         prompts: held-out texts or prompts.
-        seed: all randomness; the same seed gives the same draws before and after training.
+        seed: all randomness follows from it, so the draws before and after training are the same.
         samples_per_prompt: samples for each prompt.
-        batch_size: the most samples at a time; halved where memory does not hold them.
+        batch_size: the most samples at a time; halved if memory runs out.
         mixed_precision: "no", "bf16" or "fp16", as in training.
     """
     terms = as_terms(rewards)

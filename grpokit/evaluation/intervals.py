@@ -1,8 +1,8 @@
 """Confidence intervals of means over held-out prompts.
 
 The samples of one prompt resemble each other, so the independent units are the prompts: deviations are summed inside
-a prompt before they are squared. Student's t, because prompts may be few. Plain numbers, so that the report can
-compute intervals without torch.
+a prompt before they are squared. Intervals use Student's t, since there may be few prompts. Everything is plain
+numbers, so the report can compute intervals without torch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ _FEW = (12.7062, 4.3027, 3.1824, 2.7764)  # of Student's t, for 1 to 4 degrees o
 def half_width(values: Sequence[float], prompts: Sequence[int]) -> float:
     """Half the width of the 95 % confidence interval of the mean of `values`.
 
-    With equally many samples for each prompt it is the usual interval of the mean of the prompts' means; with one
-    sample for each, of the mean.
+    With the same number of samples for each prompt, it is the usual interval of the mean over the prompts' means.
 
     Args:
-        values: [B]; NaN where there is none, which leaves the row out.
-        prompts: [B], what each row's prompt is called.
+        values: [B]; a row with NaN is left out.
+        prompts: [B], the id of each row's prompt.
 
     Returns:
         The half-width; NaN with fewer than two prompts.
@@ -39,12 +38,12 @@ def half_width(values: Sequence[float], prompts: Sequence[int]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """A mean over rows, and what its interval is made of.
+    """A mean over rows, with the terms of its interval.
 
     Attributes:
-        value: the mean; NaN where nothing was scored.
-        influences: prompt -> by how much its rows pull the mean away from where the others would leave it.
-        prompts: how many prompts stand behind the column with the fewest.
+        value: the mean; NaN if nothing was scored.
+        influences: prompt -> the sum of its rows' weighted deviations from the mean.
+        prompts: the number of prompts with a score, in the column that has the fewest.
     """
 
     value: float
@@ -60,7 +59,7 @@ class Mean:
         return student_t(self.prompts - 1) * math.sqrt(self.prompts / (self.prompts - 1) * squares)
 
     def minus(self, other: Mean) -> Mean:
-        """The difference of two means over the same prompts: what both know of a prompt counts as a pair."""
+        """The difference of two means over the same prompts, paired by prompt."""
         prompts = {**self.influences, **other.influences}
         differences = {p: self.influences.get(p, 0.0) - other.influences.get(p, 0.0) for p in prompts}
         return Mean(value=self.value - other.value, influences=differences, prompts=min(self.prompts, other.prompts))
@@ -69,34 +68,34 @@ class Mean:
 def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float], prompts: Sequence[int]) -> Mean:
     """The mean of the rows' totals (see `grpokit.row_totals.totals`), with its interval.
 
-    A total stands in for missing scores by means, and such a stand-in is no observation. So the mean is written as a
-    weighted sum of the scores that are there, and a score's influence is its weight times its deviation from its
-    column's mean. What a column lacks thus widens the interval, and columns that move together or against each other
-    are accounted for. The degrees of freedom are those of the column that the fewest prompts stand behind.
+    A total replaces missing scores by means, and a replacement is not an observation. So the mean is written as a
+    weighted sum of the existing scores, and a score's influence is its weight times its deviation from its column's
+    mean. Missing scores then widen the interval, and correlations between columns are accounted for. The degrees of
+    freedom are those of the column with scores for the fewest prompts.
 
     Args:
-        columns: R of [B]; NaN where there is none.
-        weights: R; a column with the weight 0 takes no part.
-        prompts: [B], what each row's prompt is called.
+        columns: R of [B]; NaN where there is no score.
+        weights: R; a column with the weight 0 does not count.
+        prompts: [B], the id of each row's prompt.
 
     >>> mean_of_totals([[1.0, 3.0], [4.0, math.nan]], [1.0, 0.5], [0, 0]).value
     4.0
     """
     parts = [(column, weight) for column, weight in zip(columns, weights, strict=True) if weight]
     scored = [any(not math.isnan(column[row]) for column, _ in parts) for row in range(len(prompts))]
-    sizes = Counter(prompt for prompt, known in zip(prompts, scored, strict=True) if known)
+    sizes = Counter(prompt for prompt, has_score in zip(prompts, scored, strict=True) if has_score)
     rows = sizes.total()
     influences: dict[int, float] = defaultdict(float)
     value, counts = 0.0, []
     for column, weight in parts:
-        known = [(x, prompt) for x, prompt in zip(column, prompts, strict=True) if not math.isnan(x)]
-        if not known:
+        scores = [(x, prompt) for x, prompt in zip(column, prompts, strict=True) if not math.isnan(x)]
+        if not scores:
             continue
-        per_prompt = Counter(prompt for _, prompt in known)
+        per_prompt = Counter(prompt for _, prompt in scores)
         missing = rows - sum(sizes[prompt] for prompt in per_prompt)  # rows of prompts without any score
-        shares = {p: sizes[p] / (rows * n) + missing / (rows * len(known)) for p, n in per_prompt.items()}
-        mean = math.fsum(shares[prompt] * x for x, prompt in known)
-        for x, prompt in known:
+        shares = {p: sizes[p] / (rows * n) + missing / (rows * len(scores)) for p, n in per_prompt.items()}
+        mean = math.fsum(shares[prompt] * x for x, prompt in scores)
+        for x, prompt in scores:
             influences[prompt] += weight * shares[prompt] * (x - mean)
         value += weight * mean
         counts.append(len(per_prompt))
@@ -104,7 +103,7 @@ def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float],
 
 
 def student_t(freedom: int) -> float:
-    """97.5 % quantile of Student's t, to within 0.0004.
+    """The 97.5 % quantile of Student's t, with an error below 0.0004.
 
     Source: for 5 degrees of freedom and more, the Cornish-Fisher expansion in Abramowitz and Stegun, Handbook of
     Mathematical Functions, 26.7.5.

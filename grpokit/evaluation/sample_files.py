@@ -1,7 +1,7 @@
-"""Samples that lie in files, listed without being opened: what `grpokit score` is to score.
+"""Lists samples in files for `grpokit score`, without opening them.
 
-A picture, a folder of pictures named by line number, a folder that `grpokit sample` wrote, or JSON lines. An entry
-knows its files and its group and opens them when it is asked, so that a list of many entries stays small.
+They are a picture, a folder of pictures named by line number, a folder that `grpokit sample` wrote, or JSON lines. An
+entry has the paths of its files, which are only opened by `Entry.open`, so a long list of entries stays small.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grpokit.images import MAX_PIXELS, PICTURES, hidden, open_picture, other_pic
 from grpokit.types import Prompt, Sample
 
 SAMPLES = "samples.jsonl"
-"""What `grpokit sample` and a run's evaluations write beside their pictures."""
+"""The file that `grpokit sample` and a run's evaluations write beside their pictures."""
 
 _NUMBERED = re.compile(r"([0-9]+)(?:[-_]([0-9]+))?")
 _OWN_KEYS = ("output", "file", "group", "source", "target_text", "scores", "reward", "place", "advantage", "error")
@@ -40,8 +40,8 @@ class Entry:
         text: the prompt's text.
         group: the same for all samples of one prompt.
         max_pixels: a picture with more is refused.
-        problem: why it cannot be opened, where that is known already.
-        line: its line in the file of JSON lines that lists it; 0 where there is none.
+        problem: why it cannot be opened; empty if no problem is known yet.
+        line: its line in the file of JSON lines that lists it; 0 if there is none.
     """
 
     where: str
@@ -55,19 +55,19 @@ class Entry:
 
     @property
     def kind(self) -> str:
-        """What it is: "image" or "text"."""
+        """The kind of its output: "image" or "text"."""
         return "image" if isinstance(self.output, Path) else "text"
 
     @property
     def missing(self) -> bool:
-        """Whether it is a picture whose file is not there."""
+        """Whether it is a picture whose file does not exist."""
         return isinstance(self.output, Path) and not os.path.exists(self.output)
 
     def open(self, prompt: Prompt | None = None) -> Sample:
         """Read the files.
 
         Args:
-            prompt: what `self.prompt` gave before, to read its pictures once.
+            prompt: an earlier result of `self.prompt`, so that its pictures are read once.
 
         Raises:
             DataError: a file cannot be read.
@@ -97,17 +97,17 @@ def find(
 
     Args:
         path: the picture, folder or file.
-        prompt: of the picture, or of all pictures in the folder, which then are one group.
-        prompts: of a folder whose pictures are named by line number: a file with one prompt per line.
-        target: the picture to compare with, beside `prompt`.
-        source: the picture that was edited, beside `prompt`.
-        targets: folder of pictures to compare with, named by line number, beside `prompts`.
-        sources: folder of pictures that were edited, likewise.
+        prompt: the prompt of the picture, or of all pictures in the folder, which then are one group.
+        prompts: a file with one prompt per line, for a folder whose pictures are named by line number.
+        target: the picture to compare with; goes with `prompt`.
+        source: the picture that was edited; goes with `prompt`.
+        targets: a folder of pictures to compare with, named by line number; goes with `prompts`.
+        sources: a folder of pictures that were edited, named by line number; goes with `prompts`.
         max_pixels: a picture with more is refused.
 
     Raises:
-        UsageError: arguments that do not go together.
-        DataError: there is nothing to score, or a file is not what it should be.
+        UsageError: arguments do not go together.
+        DataError: there is nothing to score, or a file is not as expected.
     """
     if prompts is not None and (prompt is not None or target is not None or source is not None):
         raise UsageError(
@@ -142,7 +142,7 @@ def find(
 
 
 def _refuse_run(folder: Path) -> None:
-    """The pictures of a run folder are its report's; the samples lie deeper.
+    """Refuse a run folder: its pictures belong to the report, and its samples are in folders below.
 
     Raises:
         DataError: it is a run folder.
@@ -161,7 +161,7 @@ def _refuse_run(folder: Path) -> None:
 def _without(path: Path, has_prompt: bool) -> Path:
     if has_prompt:
         raise UsageError(
-            f"The records in {path} have prompts and targets of their own: leave --prompt, --target and --source out."
+            f"The records in {path} have their own prompts and targets: leave out --prompt, --target and --source."
         )
     return path
 
@@ -175,7 +175,7 @@ def _of_one_prompt(
     max_pixels: int,
     group_each: bool,
 ) -> list[Entry]:
-    """Samples of one prompt, or, without a prompt, pictures that have nothing to do with each other."""
+    """Samples of one prompt or, without a prompt, unrelated pictures."""
     for role, file in (("--target", target), ("--source", source)):
         if file is not None and not os.path.isfile(file):
             raise DataError(f"{role}: there is no picture {file} (looked in {Path.cwd()}).")
@@ -187,7 +187,7 @@ def _of_one_prompt(
             image=None if source is None else open_picture(source, where="--source", max_pixels=max_pixels),
         )
 
-    prompt()  # a target that cannot be read is no fault of the pictures
+    prompt()  # a target that cannot be read is one error, not a problem of every picture
     return [
         Entry(
             where=str(path),
@@ -209,12 +209,12 @@ def numbered(
     sources: Path | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> list[Entry]:
-    """Pictures `7.png`, or `7_1.png`, `7_2.png`, ... for several samples, that were made for line 7 of `prompts`.
+    """Pictures for the lines of `prompts`: `7.png` for line 7, or `7_1.png`, `7_2.png`, ... for several samples.
 
     A line without a picture becomes an entry with a problem, so that it is counted.
 
     Raises:
-        DataError: a picture is not named so or has no line, two are named alike, or a target or source is missing.
+        DataError: a picture has another name or no line, two have the same name, or a target or source is missing.
     """
     sequence = data.read_text(prompts, targets=targets, images=sources, max_pixels=max_pixels)
     lines = prompts.read_text(encoding="utf-8-sig").split("\n")
@@ -258,14 +258,14 @@ def numbered(
 
 
 def _refuse(strangers: Sequence[Path], prompts: Path, texts: Mapping[int, str], folder: Path) -> None:
-    """Pictures without a prompt: most likely the wrong file of prompts, so that nothing should be scored."""
+    """Refuse pictures without a prompt: most likely it is the wrong file of prompts, so nothing is scored."""
     message = (
         f"{counted(len(strangers), 'picture')} in {folder} {'has' if len(strangers) == 1 else 'have'} no prompt: the "
         f"first is {strangers[0].name}, and {prompts} has {counted(len(texts), 'prompt')}, the last in line "
         f"{max(texts)}."
     )
     if (folder / SAMPLES).is_file():
-        message += f" The folder has a {SAMPLES} with the prompts: leave --prompts out."
+        message += f" The folder has a {SAMPLES} with the prompts: leave out --prompts."
     elif _NUMBERED.fullmatch(strangers[0].stem)[1].strip("0") == "":  # type: ignore[index]
         message += " Lines are counted from 1."
     raise DataError(message)
@@ -274,13 +274,13 @@ def _refuse(strangers: Sequence[Path], prompts: Path, texts: Mapping[int, str], 
 def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
     """JSON lines with `prompt` and `output`, and optionally `target`, `image` and more, as `grpokit.data` reads them.
 
-    An `output` that ends like a picture's file name is a path relative to the file's folder, any other a text; `file`
-    is always a path. So the `samples.jsonl` of `grpokit sample` and of runs can be read too. Records with the same
-    prompt, target and source share a group, or those with the same `group` where they have one. A line that is no such
-    object, or whose target or source is missing, becomes an entry with a problem, so that it is counted.
+    An `output` with the ending of a picture's file name is a path relative to the file's folder; any other is a text.
+    `file` is always a path. So the `samples.jsonl` of `grpokit sample` and of runs can be read too. Records with the
+    same `group` share a group; without that key, records with the same prompt, target and source do. A line that is
+    not such an object, or whose target or source is missing, becomes an entry with a problem, so that it is counted.
 
     Raises:
-        DataError: the file cannot be read, or no line of it can; the message is the first one's problem.
+        DataError: the file cannot be read, or none of its lines; the message has the first line's problem.
     """
     problems: dict[int, str] = {}
     sequence = data.read_jsonl(path, problems=problems, max_pixels=max_pixels)
@@ -338,8 +338,8 @@ def _output(row: Mapping[str, Any], folder: Path, where: str) -> Path | str:
     for key, value in (("output", output), ("file", file)):
         is_set = value is not None or (key == "output" and key in row and file is None)
         if is_set and (not isinstance(value, str) or (key == "file" and not value)):
-            wanted = "a text or a picture's file name" if key == "output" else "a picture's file name"
-            raise DataError(f"{where}: {key} is {shown(value)}; expected {wanted}.")
+            kind = "a text or a picture's file name" if key == "output" else "a picture's file name"
+            raise DataError(f"{where}: {key} is {shown(value)}; expected {kind}.")
     if file is not None:
         return folder / str(file)
     if output is None:
@@ -353,14 +353,14 @@ def _output(row: Mapping[str, Any], folder: Path, where: str) -> Path | str:
 def _source(row: Mapping[str, Any], folder: Path, where: str) -> Path | None:
     source = row.get("source")
     if not isinstance(source, str) or not source.lower().endswith(PICTURES):
-        return None  # some other data set's column
+        return None  # a column with another meaning
     if not os.path.isfile(folder / source):
         raise DataError(f"{where}: source: the file {folder / source} does not exist.")
     return folder / source
 
 
 def _same_prompt(row: Mapping[str, Any], folder: Path) -> str:
-    """The same for records of one prompt; pictures count by their content, since each sample may have its own copy."""
+    """A key for records of one prompt; pictures are compared by content, since each sample may have its own copy."""
     parts = [row["prompt"], *(row.get(key) for key in ("target", "target_text", "image", "source"))]
     return json.dumps([_content(part, folder) for part in parts], sort_keys=True)
 

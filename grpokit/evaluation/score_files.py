@@ -1,7 +1,7 @@
-"""Rewards on samples that lie in files: no policy, no training, and no more pictures in memory than a batch.
+"""Scores samples in files, without a policy or training; only one batch of pictures is in memory.
 
-Each row is given out as soon as its batch is scored. A file that cannot be read becomes a row that says so, and the
-others are scored; what goes wrong inside a reward stops it, as in a run.
+Each row is yielded as soon as its batch is scored. A file that cannot be read becomes a row with its problem, and the
+others are scored. An error inside a reward stops everything, as in a run.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.scoring import Reward, RewardTerm, as_terms, score
 from grpokit.types import Prompt, Sample
 
-_NAMES = {"image": ("a picture", "pictures"), "text": ("a text", "texts")}
+_NOUNS = {"image": ("a picture", "pictures"), "text": ("a text", "texts")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What the rewards said of one entry.
+    """The scores of one entry.
 
     Attributes:
-        entry: what was scored.
+        entry: the entry.
         scores: reward -> score; NaN where it could not score.
         weights: reward -> its weight.
-        problem: why the files could not be read; empty where they could.
+        problem: why the files could not be read; empty if they were.
     """
 
     entry: Entry
@@ -41,14 +41,14 @@ class Row:
     problem: str = ""
 
     def as_json(self, *, total: float | None = None) -> dict[str, Any]:
-        """What a line of `--out` holds; NaN is written as null.
+        """A line of `--out`; NaN becomes null.
 
         Args:
             total: the row's total, from `Tally.totals`; None leaves it out.
         """
         key, value = ("file", str(self.entry.output)) if self.entry.kind == "image" else ("output", self.entry.output)
         row: dict[str, Any] = {"prompt": self.entry.text, key: value, "group": self.entry.group}
-        row |= {"line": self.entry.line} if self.entry.line else {}  # groups are kept together, so lines change places
+        row |= {"line": self.entry.line} if self.entry.line else {}  # groups stay together, so lines may move
         row["scores"] = {name: _number(x) for name, x in self.scores.items()}
         if total is not None:
             row["reward"] = _number(total)
@@ -68,9 +68,9 @@ def score_files(
     Args:
         rewards: as for `Trainer`.
         entries: from `grpokit.evaluation.sample_files`; the samples of a group follow each other.
-        batch_size: how many samples are opened at a time.
-        whole_groups: keep a group together even where it is larger than a batch, for rewards that compare its samples.
-        say: takes a sentence where a reward with `on_error: skip` failed.
+        batch_size: the number of samples that are opened at a time.
+        whole_groups: keep a group together even if it is larger than a batch, for rewards that compare its samples.
+        say: called with a sentence if a reward with `on_error: skip` failed.
 
     Raises:
         UsageError: batch_size is below 1, or a reward cannot work with its parameters or the targets.
@@ -79,16 +79,16 @@ def score_files(
     if batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
     terms = as_terms(rewards)
-    patient = [replace(term, skip_limit=1.0) for term in terms]  # a batch may be small: the limit is for them all
-    lost = [0] * len(terms)
+    unlimited = [replace(term, skip_limit=1.0) for term in terms]  # the limit is for all batches together
+    failures = [0] * len(terms)
     for batch in _batches(entries, batch_size, whole_groups):
-        more = yield from _scored(patient, batch, say)
-        lost = [a + b for a, b in zip(lost, more, strict=True)]
-        for term, count in zip(terms, lost, strict=True):
+        more = yield from _rows_of(unlimited, batch, say)
+        failures = [a + b for a, b in zip(failures, more, strict=True)]
+        for term, count in zip(terms, failures, strict=True):
             if count > term.skip_limit * len(entries):
                 raise RewardError(
                     f"Reward '{term.name}' lost {count:,} of {counted(len(entries), 'sample')} to errors so far; "
-                    f"skip_limit allows a share of {term.skip_limit:g}. Mend the reward, or raise its skip_limit."
+                    f"skip_limit allows a share of {term.skip_limit:g}. Correct the reward, or raise its skip_limit."
                 )
 
 
@@ -108,10 +108,10 @@ def _batches(entries: Sequence[Entry], size: int, whole_groups: bool) -> Iterato
         yield batch
 
 
-def _scored(
+def _rows_of(
     terms: Sequence[RewardTerm], batch: Sequence[Entry], say: Callable[[str], None] | None
 ) -> Generator[Row, None, Sequence[int]]:
-    """Rows of a batch; returns how many samples each reward lost to errors."""
+    """Yield the rows of a batch; return the number of samples that each reward lost to errors."""
     samples: dict[int, Sample] = {}
     problems: dict[int, str] = {}
     prompts: dict[Callable[[], Prompt], Prompt] = {}  # a group's pictures are read once
@@ -123,14 +123,14 @@ def _scored(
         except DataError as error:
             problems[i] = str(error)
     columns: dict[int, list[float]] = {}
-    lost: Sequence[int] = [0] * len(terms)
+    failures: Sequence[int] = [0] * len(terms)
     if samples:
         try:
             answers = score(terms, list(samples.values()))
         except GrpokitError as error:
             first, last = batch[min(samples)].where, batch[max(samples)].where
             raise reworded(error, f"{error} (Rows are counted from 0, in the batch from {first} to {last}.)") from error
-        columns, lost = dict(zip(samples, answers.matrix.tolist(), strict=True)), answers.failed
+        columns, failures = dict(zip(samples, answers.matrix.tolist(), strict=True)), answers.failed
         for note in answers.notes if say else ():
             say(note)  # type: ignore[misc]
     weights = {term.name: term.weight for term in terms}
@@ -138,7 +138,7 @@ def _scored(
         values = columns.get(i, [math.nan] * len(terms))
         scores = dict(zip(weights, values, strict=True))
         yield Row(entry=entry, scores=scores, weights=weights, problem=problems.get(i, ""))
-    return lost
+    return failures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +146,12 @@ class Column:
     """A summary of one reward, or of the rows' totals.
 
     Attributes:
-        mean: over what was scored, NaN where nothing was.
+        mean: over the scored entries; NaN if there are none.
         half_width: of the mean's 95 % interval, by Student's t over the groups.
         lowest: the lowest score.
         highest: the highest score.
-        scored: how many entries have a score.
-        unscored: the others that could be read, by what names them.
+        scored: the number of entries with a score.
+        unscored: the names of the other entries that could be read.
     """
 
     mean: float
@@ -164,7 +164,7 @@ class Column:
 
 @dataclass
 class Tally:
-    """Keeps the numbers of rows that were seen, and none of their pictures."""
+    """Collects the scores of rows, without their pictures."""
 
     columns: dict[str, list[float]] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
@@ -186,13 +186,13 @@ class Tally:
             self.columns[name].append(value)
 
     def totals(self) -> list[float]:
-        """The totals of the rows that could be read, in their order (see `grpokit.row_totals.totals`)."""
+        """The totals of the rows that could be read, in order (see `grpokit.row_totals.totals`)."""
         matrix = torch.tensor(list(self.columns.values()), dtype=torch.float64).T  # [B, R]
         weights = torch.tensor(list(self.weights.values()), dtype=torch.float64)
         return row_totals.totals(matrix, weights, torch.tensor(self.groups)).tolist() if self.groups else []
 
     def summary(self) -> dict[str, Column]:
-        """Reward -> its summary; that of the totals stands last, under "reward"."""
+        """Reward -> its summary; the last one, "reward", is of the totals."""
         summaries = {name: self._column(values, {name: 1.0}) for name, values in self.columns.items()}
         return summaries | {"reward": self._column(self.totals(), self.weights)}
 
@@ -210,7 +210,7 @@ class Tally:
 
 
 def check_accepts(uses: Iterable[str], entries: Sequence[Entry]) -> None:
-    """Hold what rewards accept, as far as their plugins say so, against what is to be scored.
+    """Check that the rewards accept the entries, as far as their plugins declare it.
 
     Raises:
         UsageError: a reward cannot score one of the entries.
@@ -221,15 +221,15 @@ def check_accepts(uses: Iterable[str], entries: Sequence[Entry]) -> None:
         for kind in first if isinstance(spec, RewardSpec) else ():
             if kind not in spec.accepts:  # type: ignore[union-attr]
                 others = sorted(s.name for _, s in registry.installed("reward") if kind in getattr(s, "accepts", ()))
-                scored = " and ".join(_NAMES.get(k, ("", k))[1] for k in sorted(spec.accepts))  # type: ignore[union-attr]
+                kinds = " and ".join(_NOUNS.get(k, ("", k))[1] for k in sorted(spec.accepts))  # type: ignore[union-attr]
                 raise UsageError(
-                    f"The reward '{use}' scores {scored}, but {first[kind].where} is {_NAMES[kind][0]}. Installed "
-                    f"rewards for {_NAMES[kind][1]}: {', '.join(others) or 'none'}."
+                    f"The reward '{use}' scores {kinds}, but {first[kind].where} is {_NOUNS[kind][0]}. Installed "
+                    f"rewards for {_NOUNS[kind][1]}: {', '.join(others) or 'none'}."
                 )
 
 
 def compares_groups(uses: Iterable[str]) -> bool:
-    """Whether a reward may look at whole groups: its plugin says so, or says nothing."""
+    """Whether any reward may compare the samples of a group: all do, unless their plugin declares `per_sample`."""
     specs = [registry.spec_of("reward", use) for use in uses]
     return not all(isinstance(spec, RewardSpec) and spec.per_sample for spec in specs)
 

@@ -1,10 +1,10 @@
 """The gradient of one optimizer step, summed over micro-batches of rows and slices of decisions.
 
 Weights are fixed before any cutting (see `grpokit.training.loss_weights`), so the parts add up to the gradient
-of the whole batch. The reference is asked inside its context, and the context is left before any backward pass.
+of the whole batch. The reference is scored inside its context, which is left before any backward pass.
 
-A loss that ties a row's decisions together is differentiated by the decisions first, without the policy's graph; those
-derivatives are then the constants with which each slice's own decisions are weighed.
+A loss of whole sequences takes two passes. The first one, without the policy's graph, gives the derivative of the loss
+by each decision. In the second one these derivatives are the constant weights of each slice's decisions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Backward:
     """Accumulates gradients of an objective.
 
     Args:
-        policy: whose decisions are scored again.
+        policy: scores the decisions again.
         objective: the loss per decision.
-        backward: what to call instead of `Tensor.backward`, such as accelerate's.
+        backward: called in place of `Tensor.backward`, such as accelerate's.
     """
 
     def __init__(self, policy: CheckedPolicy, objective: Objective, backward: Callable[[Tensor], None]) -> None:
@@ -39,16 +39,16 @@ class Backward:
         Args:
             batch: the rows of one optimizer step.
             size: the most rows of a micro-batch.
-            tally: statistics of the decisions.
-            watch: times of the phases "logprobs" and "backward".
-            on_policy: whether no weight has changed since the rollout, so that its log-probs must come out again.
+            tally: collects statistics of the decisions.
+            watch: measures the phases "logprobs" and "backward".
+            on_policy: whether no weight has changed since the rollout, so the log-probs must be the rollout's.
         """
         loss = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
         for rows in micro_batches(batch.rollout.groups, size):
             micro_batch = batch.select(rows)
             mask = micro_batch.rollout.mask
+            # A slice without decisions, such as a sampler's noiseless last step, has no density and is not scored.
             slices = [s for s in self.policy.slices(micro_batch.rollout) if bool(mask[:, s].any())]
-            # What is left out has nothing decided, such as the last step of a sampler, which has no density.
             if self.objective.whole_sequence and len(slices) > 1:
                 loss += self._whole_sequences(micro_batch, slices, tally, watch, on_policy=on_policy)
                 continue
@@ -65,7 +65,7 @@ class Backward:
     def _whole_sequences(
         self, batch: Batch, slices: Sequence[slice], tally: Tally, watch: Stopwatch, *, on_policy: bool
     ) -> Tensor:
-        """The loss of rows whose decisions are tied together, with a policy that scores slice by slice."""
+        """The loss of whole sequences, with a policy that scores slice by slice."""
         columns = torch.cat([torch.arange(s.start, s.stop) for s in slices]).to(batch.weights.device)
         with watch("logprobs"):
             parts = [self.policy.logprobs(batch.rollout, s, grad=False) for s in slices]
@@ -75,18 +75,18 @@ class Backward:
         gradients = _gradients(value, detached)
         start = 0
         for decisions in slices:
-            own = slice(start, start + decisions.stop - decisions.start)
-            start = own.stop
+            stop = start + decisions.stop - decisions.start
             with watch("logprobs"):
                 new = self.policy.logprobs(batch.rollout, decisions, grad=True)
-                terms = [(gradient[:, own] * getattr(new, name)).sum() for name, gradient in gradients.items()]
+                terms = [(gradient[:, start:stop] * getattr(new, name)).sum() for name, gradient in gradients.items()]
                 weighted = torch.stack(terms).sum()
             with watch("backward"):
                 self.backward(weighted)
+            start = stop
         return value.detach()
 
     def _reference(self, batch: Batch, slices: Sequence[slice], columns: slice | Tensor) -> Decisions | None:
-        """What the reference says of some slices, which together are `columns`."""
+        """The reference's view of some slices, which together are `columns`."""
         if self.objective.needs_moments:
             with self.policy.reference():
                 return concatenate([self.policy.logprobs(batch.rollout, s, grad=False) for s in slices])
@@ -121,16 +121,16 @@ def concatenate(parts: Sequence[Decisions]) -> Decisions:
 
 
 def _requiring_grad(decisions: Decisions) -> Decisions:
-    """The same numbers as leaves of a new graph."""
-    leaves = decisions.detach()
-    for x in vars(leaves).values():
+    """The same numbers, detached, as inputs of a new graph."""
+    detached = decisions.detach()
+    for x in vars(detached).values():
         if x is not None:
             x.requires_grad_()
-    return leaves
+    return detached
 
 
-def _gradients(value: Tensor, leaves: Decisions) -> dict[str, Tensor]:
-    """The derivative of `value` by each of the leaves that it depends on, by name."""
-    inputs = {name: x for name, x in vars(leaves).items() if x is not None}
+def _gradients(value: Tensor, detached: Decisions) -> dict[str, Tensor]:
+    """Name -> the derivative of `value` by that field of `detached`, for the fields that it depends on."""
+    inputs = {name: x for name, x in vars(detached).items() if x is not None}
     gradients = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
     return {name: gradient for name, gradient in zip(inputs, gradients, strict=True) if gradient is not None}

@@ -1,7 +1,7 @@
-"""The policy as the trainer calls it: under one autocast, and with every answer held against the contract.
+"""Calls a policy for the trainer: under one autocast, and with every result checked against the contract.
 
-Log-probs of the wrong shape would broadcast, a slice left out would lose its gradient, groups in another order would
-meet other rewards: all of it without an error. Here each of them stops the run and says what came.
+Without these checks, log-probs of a wrong shape would broadcast, a missing slice would lose its gradient, and groups in
+another order would get other rewards, all without an error.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
 class CheckedPolicy:
-    """Calls a policy.
+    """A policy whose results are checked.
 
-    Its `low_precision` says whether some weights have less than fp32, so that sampling and scoring disagree in their
-    last digits.
+    Attributes:
+        low_precision: whether it computes in less than fp32, so that sampling and scoring differ by rounding.
 
     Args:
-        policy: what is called.
+        policy: the policy.
         mixed_precision: "no", "bf16" or "fp16": the autocast around rollout, logprobs and reference.
-        entropy_grad: whether the entropy's gradient is wanted; if not, its graph is let go at once.
+        entropy_grad: whether the entropy needs a gradient; otherwise its graph is dropped at once.
     """
 
     def __init__(self, policy: Policy, *, mixed_precision: str = "no", entropy_grad: bool = False) -> None:
@@ -43,14 +43,14 @@ class CheckedPolicy:
 
     @property
     def device(self) -> torch.device:
-        """Where the policy's parameters are."""
+        """The device of the policy's parameters."""
         parameters = (p for module in self.policy.modules().values() for p in module.parameters())
         return next((p.device for p in parameters), torch.device("cpu"))
 
     def rollouts(
         self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, at_once: int, evaluate: bool = False
     ) -> Iterator[Rollout]:
-        """Draw samples without gradient, at most `at_once` rows in a call; yields what each call drew.
+        """Draw samples without gradient, at most `at_once` rows in a call; yields each call's rollout.
 
         Training, evaluation, `grpokit sample` and `grpokit redraw` all draw here.
 
@@ -59,25 +59,25 @@ class CheckedPolicy:
             group_size: G.
             seeds: of the B = P * G samples.
             at_once: the most rows of a call.
-            evaluate: with the policy's own settings for evaluation.
+            evaluate: use the policy's own settings for evaluation.
 
         Raises:
             RunError: see `check_rollout`.
         """
         for call in calls(seeds, group_size, at_once):
-            chosen = prompts[call.prompts]
+            part = prompts[call.prompts]
             with torch.no_grad(), self._autocast():
                 rollout = self.policy.rollout(
-                    chosen, call.group_size, seeds=call.seeds.to(self.device), evaluate=evaluate
+                    part, call.group_size, seeds=call.seeds.to(self.device), evaluate=evaluate
                 )
-            check_rollout(rollout, chosen, call.group_size, call.seeds, first_row=call.first_row)
+            check_rollout(rollout, part, call.group_size, call.seeds, first_row=call.first_row)
             yield replace(rollout, old=_upcast(rollout.old))
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, at_once: int) -> Rollout:
-        """What `rollouts` draws, as one rollout.
+        """The rollouts of `rollouts`, concatenated to one.
 
         Raises:
-            RunError: see `check_rollout`, or the calls' traces do not fit together.
+            RunError: see `check_rollout`; or the calls' traces do not fit together.
         """
         return concatenate_rollouts(list(self.rollouts(prompts, group_size, seeds, at_once=at_once)))
 
@@ -85,14 +85,14 @@ class CheckedPolicy:
         return autocast(self.device, self.mixed_precision)
 
     def reference(self) -> AbstractContextManager[Any]:
-        """The policy's own: inside, `logprobs` uses the frozen reference."""
+        """The policy's context in which `logprobs` uses the frozen reference."""
         return self.policy.reference()
 
     def slices(self, rollout: Rollout) -> list[slice]:
-        """The policy's slices of decisions as plain numbers.
+        """The policy's slices of decisions, with plain numbers.
 
         Raises:
-            RunError: they leave decisions out, or repeat some, or go backwards.
+            RunError: they leave out decisions, repeat some, or go backwards.
         """
         count = rollout.mask.shape[1]
         slices = [slice(*s.indices(count)) for s in self.policy.slices(rollout)]
@@ -100,7 +100,7 @@ class CheckedPolicy:
         if [*starts, count] != [0, *stops] or any(s.step != 1 for s in slices):
             raise RunError(
                 f"The policy's slices are {list(zip(starts, stops, strict=True))}; expected slices that follow "
-                f"each other from 0 to {count}. Decisions that are not trained are masked out, not left out."
+                f"each other from 0 to {count}. Mask decisions that are not to be trained; do not leave them out."
             )
         return slices
 
@@ -108,20 +108,21 @@ class CheckedPolicy:
         """Score stored decisions again, in fp32 or better.
 
         Raises:
-            RunError: the answer's shape is not [rows, decisions of the slice].
+            RunError: the result's shape does not begin with [rows, decisions of the slice].
         """
         with torch.set_grad_enabled(grad), self._autocast():
-            scored = self.policy.logprobs(rollout, decisions)
+            view = self.policy.logprobs(rollout, decisions)
         expected = tuple(rollout.mask[:, decisions].shape)
-        for name, x in vars(scored).items():
+        for name, x in vars(view).items():
             if x is not None and tuple(x.shape[:2]) != expected:
                 raise RunError(
-                    f"The policy's logprobs of the decisions {decisions.start} to {decisions.stop} of {rollout.rows} "
-                    f"rows gave {name} of shape {tuple(x.shape)}; expected {expected} in front: rows, then decisions."
+                    f"The policy's logprobs() for the decisions {decisions.start} to {decisions.stop} of "
+                    f"{rollout.rows} rows gave {name} of shape {tuple(x.shape)}; expected a shape that begins with "
+                    f"{expected}: rows, then decisions."
                 )
-        if scored.entropy is not None and not self.entropy_grad:
-            scored = replace(scored, entropy=scored.entropy.detach())
-        return _upcast(scored)
+        if view.entropy is not None and not self.entropy_grad:
+            view = replace(view, entropy=view.entropy.detach())
+        return _upcast(view)
 
     def all_logprobs(
         self,
@@ -136,25 +137,25 @@ class CheckedPolicy:
                 micro_batch = rollout.select(rows)
                 for decisions in self.slices(micro_batch):
                     if bool(micro_batch.mask[:, decisions].any()):
-                        scored = self.logprobs(micro_batch, decisions, grad=False)
-                        logprobs[rows, decisions] = scored.logprobs.to(logprobs)
+                        view = self.logprobs(micro_batch, decisions, grad=False)
+                        logprobs[rows, decisions] = view.logprobs.to(logprobs)
         return Decisions(logprobs=logprobs)
 
 
 def check_rollout(
     rollout: Rollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, first_row: int = 0
 ) -> None:
-    """Hold a rollout against what was asked for.
+    """Check the rollout of one call of a policy.
 
     Args:
-        rollout: the answer of one call.
-        prompts: for which it was asked.
+        rollout: the result of the call.
+        prompts: the prompts of the call.
         group_size: samples per prompt.
-        seeds: of the call.
+        seeds: the seeds of the call.
         first_row: the number of its first row, for messages.
 
     Raises:
-        RunError: groups or samples are not those of the seeds and the prompts, or a log-prob is not a number.
+        RunError: groups or samples do not match the seeds and the prompts, or a log-prob is not finite.
     """
     expected = seeds.group_ids.repeat_interleave(group_size).tolist()
     if rollout.groups.tolist() != expected:
@@ -167,41 +168,41 @@ def check_rollout(
         if sample.group != group or (sample.prompt is not prompt and sample.prompt.text != prompt.text):
             raise RunError(
                 f"The policy's rollout has a sample of group {sample.group}, prompt {sample.prompt.text!r}, in row "
-                f"{first_row + row}; expected group {group}, prompt {prompt.text!r}. Row p * {group_size} + i is "
-                "sample i of prompt p, else its reward counts for another row; and Sample.prompt is the prompt that "
-                "the policy was given."
+                f"{first_row + row}; expected group {group}, prompt {prompt.text!r}. Row p * {group_size} + i must be "
+                "sample i of prompt p, or its reward counts for another row. Sample.prompt must be the prompt from the "
+                "argument of rollout()."
             )
     rows = torch.arange(first_row, first_row + rollout.rows)
-    wrong = not_finite(rollout, rollout.old.logprobs, rows)
-    if wrong:
+    place = not_finite(rollout, rollout.old.logprobs, rows)
+    if place:
         raise RunError(
-            f"The policy's rollout gave {wrong}. Usual causes: weights that are not finite, or an overflow in "
+            f"The policy's rollout gave {place}. Usual causes: weights that are not finite, or an overflow in "
             "low precision."
         )
 
 
 def not_finite(rollout: Rollout, logprobs: Tensor, rows: Tensor | None = None) -> str:
-    """Where the first of `logprobs` [B, T] that is no number stands, in words; empty if all real ones are finite.
+    """Describe the first of `logprobs` [B, T] that is not finite; empty if all are, except under the mask.
 
     Args:
         rollout: with the mask.
         logprobs: of all decisions.
-        rows: the rows' numbers, where they are not 0 to B - 1.
+        rows: [B], the rows' numbers, if they are not 0 to B - 1.
     """
-    wrong = (rollout.mask & ~logprobs.isfinite()).nonzero()
-    if not len(wrong):
+    places = (rollout.mask & ~logprobs.isfinite()).nonzero()
+    if not len(places):
         return ""
-    row, decision = wrong[0].tolist()
+    row, decision = places[0].tolist()
     number = row if rows is None else int(rows[row])
     return (
         f"the log-prob {float(logprobs[row, decision])} for decision {decision} of row {number} "
-        f"(prompt {rollout.samples[row].prompt.text!r}; {len(wrong[:, 0].unique())} of {rollout.rows} "
-        "rows have such)"
+        f"(prompt {rollout.samples[row].prompt.text!r}; {len(places[:, 0].unique())} of {rollout.rows} "
+        "rows are affected)"
     )
 
 
 def _upcast(decisions: Decisions) -> Decisions:
-    """Log-probs and entropy in fp32 or better: what autocast makes of them has too few digits for ratios."""
+    """Log-probs and entropy in fp32 or better: under autocast they have too few digits for ratios."""
 
     def up(x: Tensor) -> Tensor:
         return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,7 +1,7 @@
 """Sets up accelerate: device, mixed precision, trackers.
 
-The only file that knows how accelerate keeps its state. Modules are not wrapped by it: the trainer autocasts around
-rollout, logprobs and reference, and asks accelerate for the backward pass, the loss scaler and the trackers.
+Only this file depends on accelerate's global state. accelerate does not wrap the modules: the trainer autocasts around
+rollout, logprobs and reference, and uses accelerate for the backward pass, the loss scaler and the trackers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def find(device: str) -> torch.device:
-    """Where a policy is to be.
+    """The torch device for a device's name.
 
     Args:
         device: "auto", "cpu" or "cuda".
 
     Raises:
-        UsageError: it is not there.
+        UsageError: the name is unknown, or there is no such device.
     """
     if device not in ("auto", "cpu", "cuda"):
         raise UsageError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
@@ -38,14 +38,14 @@ def find(device: str) -> torch.device:
 
 
 def place(modules: Mapping[str, torch.nn.Module], device: torch.device) -> None:
-    """Move modules to a device, unless all their parameters are there."""
+    """Move modules to a device, unless all their parameters are there already."""
     for module in modules.values():
         if any(p.device != device for p in module.parameters()):
             module.to(device)
 
 
 def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManager[Any]:
-    """The context in which a policy computes; accelerate's own would follow the last trainer that was made.
+    """The autocast around a policy's calls; accelerate's own would follow the settings of the latest trainer.
 
     Args:
         device: where the policy is.
@@ -66,12 +66,12 @@ def make_accelerator(
         folder: where trackers write.
 
     Raises:
-        UsageError: several processes, a device or precision that is not there, a tracker that is not installed.
+        UsageError: there are several processes, or a device, precision or tracker is not available.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1:
         raise UsageError(
-            f"The world size is {world}: this version of grpokit trains in one process. Start it without torchrun "
+            f"The world size is {world}, but this version of grpokit trains in one process. Start it without torchrun "
             "or accelerate launch, on one GPU."
         )
     on_cpu = find(device).type == "cpu"
@@ -88,7 +88,7 @@ def make_accelerator(
         )
     except ValueError as error:
         raise UsageError(f"The devices or trackers cannot be set up: {error}") from error
-    accelerator.gradient_accumulation_steps = 1  # the environment may say otherwise, and every loss would shrink
+    accelerator.gradient_accumulation_steps = 1  # an environment variable may set another, which scales every loss
     if trackers:
         accelerator.init_trackers("grpokit")
         missing = sorted(set(trackers) - {tracker.name for tracker in accelerator.trackers})

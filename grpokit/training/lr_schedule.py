@@ -1,10 +1,8 @@
-"""The learning rate as a pure function of the update's index, so that a resumed run has the same."""
+"""The learning rate as a pure function of the update's index, so a resume needs no schedule state."""
 
 from __future__ import annotations
 
 import math
-
-SCHEDULES = ("constant", "cosine")
 
 
 def learning_rate(update: int, *, peak: float, schedule: str, warmup: int, total: int) -> float:
@@ -14,8 +12,8 @@ def learning_rate(update: int, *, peak: float, schedule: str, warmup: int, total
         update: its index in the run, from 0.
         peak: the rate after the warm-up.
         schedule: "constant", or "cosine", which falls to 0 at the end.
-        warmup: updates over which the rate rises linearly to its peak.
-        total: updates of the whole run.
+        warmup: the number of updates over which the rate rises linearly to its peak.
+        total: the number of updates of the whole run.
 
     >>> [round(learning_rate(i, peak=1.0, schedule="cosine", warmup=2, total=6), 3) for i in (0, 1, 2, 4, 6)]
     [0.5, 1.0, 1.0, 0.5, 0.0]

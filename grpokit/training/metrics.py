@@ -1,7 +1,7 @@
-"""What a training step measures: phase times, tallies of per-decision statistics, reward statistics.
+"""Measurements of a training step: times of its phases, statistics of decisions, statistics of rewards.
 
-Sums stay on the device until the end of the step, so that measuring does not make a GPU wait. Names follow TRL's
-where the meaning is the same.
+Sums stay on the device until the end of the step, so that measuring does not make a GPU wait. Names are TRL's where
+the meaning is the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grpokit.rewards.scoring import Scores
 
 
 class Stopwatch:
-    """Seconds per named phase; on CUDA each edge waits for the device, so that a phase gets its own work."""
+    """Seconds per named phase; on CUDA each phase waits for the device at its start and end."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -42,7 +42,7 @@ class Stopwatch:
             self.seconds[phase] += self._now() - start
 
     def metrics(self) -> dict[str, float]:
-        """Seconds since the stopwatch was made and per phase, and the peak memory of this time."""
+        """Seconds since the stopwatch was made, seconds per phase, and the peak memory since then."""
         return {
             "step_time": self._now() - self.start,
             **{f"time/{phase}": seconds for phase, seconds in self.seconds.items()},
@@ -56,7 +56,7 @@ class Stopwatch:
 
 
 class Tally:
-    """Means and maxima of [b, t] statistics over all real decisions that were seen."""
+    """Means and extremes of [b, t] statistics over all decisions that are not masked."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -66,18 +66,18 @@ class Tally:
 
     def add(self, name: str, values: Tensor, mask: Tensor) -> None:
         """Count `values` [b, t] where `mask` [b, t] is True."""
-        kept = torch.where(mask, values.detach().double(), 0.0)
-        zero = kept.new_zeros(())
-        self._sums[name] = self._sums.get(name, zero) + kept.sum()
+        values = values.detach().double()
+        zero = values.new_zeros(())
+        self._sums[name] = self._sums.get(name, zero) + torch.where(mask, values, 0.0).sum()
         self._counts[name] = self._counts.get(name, zero) + mask.sum()
-        if kept.numel():
-            top = torch.where(mask, values.detach().double(), -torch.inf).max()
-            low = torch.where(mask, values.detach().double(), torch.inf).min()
+        if values.numel():
+            top = torch.where(mask, values, -torch.inf).max()
+            low = torch.where(mask, values, torch.inf).min()
             self._max[name] = torch.maximum(self._max[name], top) if name in self._max else top
             self._min[name] = torch.minimum(self._min[name], low) if name in self._min else low
 
     def merge(self, other: Tally) -> None:
-        """Count what another tally has seen."""
+        """Add another tally's statistics."""
         for name, total in other._sums.items():
             zero = total.new_zeros(())
             self._sums[name] = self._sums.get(name, zero) + total
@@ -91,7 +91,7 @@ class Tally:
         return {name: float(total / self._counts[name].clamp(min=1)) for name, total in self._sums.items()}
 
     def extremes(self, name: str) -> tuple[float, float]:
-        """The smallest and the largest value seen; NaN where there was none."""
+        """The smallest and the largest value; NaN if there is none."""
         if name not in self._max or not bool(self._max[name].isfinite()):
             return math.nan, math.nan
         return float(self._min[name]), float(self._max[name])
@@ -105,15 +105,15 @@ def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
         advantages: [B] or [B, T].
     """
     groups, totals, trained = scores.groups, scores.totals, scores.trained
-    known = ~totals.isnan()
+    has_total = ~totals.isnan()
     no_spread = zero_std_groups(trained.matrix, trained.weights, groups)
-    known_totals = [part[~part.isnan()] for part in (totals[groups == group] for group in groups.unique())]
-    stds = [float(part.std()) if len(part) > 1 else 0.0 for part in known_totals]
+    per_group = [totals[(groups == group) & has_total] for group in groups.unique()]
+    stds = [float(part.std()) if len(part) > 1 else 0.0 for part in per_group]
     metrics = {
-        "reward": float(totals[known].mean()) if bool(known.any()) else float("nan"),
+        "reward": float(totals[has_total].mean()) if bool(has_total.any()) else float("nan"),
         "reward_std": sum(stds) / len(stds),
         "frac_reward_zero_std": float(no_spread.double().mean()),
-        "unscored_rows": float((~known).sum()),
+        "unscored_rows": float((~has_total).sum()),
         "advantage/mean": float(advantages.mean()),
         "advantage/std": float(advantages.std()),
         "advantage/abs_max": float(advantages.abs().max()),
@@ -122,22 +122,22 @@ def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
     for name, column, seconds, failed, asked in columns:
         if not asked:
             continue
-        kept = column[~column.isnan()]
-        metrics[f"rewards/{name}/mean"] = float(kept.mean()) if len(kept) else float("nan")
-        metrics[f"rewards/{name}/std"] = float(kept.std()) if len(kept) > 1 else 0.0
-        metrics[f"rewards/{name}/unscored"] = float(len(column) - len(kept))
+        values = column[~column.isnan()]
+        metrics[f"rewards/{name}/mean"] = float(values.mean()) if len(values) else float("nan")
+        metrics[f"rewards/{name}/std"] = float(values.std()) if len(values) > 1 else 0.0
+        metrics[f"rewards/{name}/unscored"] = float(len(column) - len(values))
         metrics[f"rewards/{name}/failed"] = float(failed)
         metrics[f"rewards/{name}/seconds"] = seconds
     measured = [i for i, asked in enumerate(scores.asked) if asked]
     for i, j in itertools.combinations(measured, 2):
-        found = correlation(scores.matrix[:, i], scores.matrix[:, j], groups)
-        if not math.isnan(found):
-            metrics[f"correlation/{scores.names[i]}/{scores.names[j]}"] = found
+        r = correlation(scores.matrix[:, i], scores.matrix[:, j], groups)
+        if not math.isnan(r):
+            metrics[f"correlation/{scores.names[i]}/{scores.names[j]}"] = r
     return metrics
 
 
 def correlation(x: Tensor, y: Tensor, groups: Tensor) -> float:
-    """Pearson's, of two rewards' deviations from their group's mean, which is all that advantages are made of.
+    """Pearson's correlation of two rewards' deviations from their group's mean, since advantages only use those.
 
     Args:
         x: [B] scores, NaN where there is none.
@@ -145,7 +145,7 @@ def correlation(x: Tensor, y: Tensor, groups: Tensor) -> float:
         groups: [B] group ids.
 
     Returns:
-        -1 (they pull apart) to 1 (they say the same); NaN where one of them is constant inside all groups.
+        -1 (they contradict each other) to 1 (they agree); NaN if one of them is constant inside all groups.
     """
     both = ~(x.isnan() | y.isnan())
     if not bool(both.any()):
@@ -177,13 +177,13 @@ def decision_metrics(tally: Tally) -> dict[str, float]:
 
 
 def length_metrics(mask: Tensor) -> dict[str, float]:
-    """How many decisions the rows of a rollout have; mask: [B, T]."""
+    """Statistics of the number of decisions per row; mask: [B, T]."""
     lengths = mask.sum(-1).double()
     return {"length/mean": float(lengths.mean()), "length/max": float(lengths.max())}
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Peak memory in MiB: of the CUDA allocator, or of the whole process on a CPU."""
+    """Peak memory in MiB, of the CUDA allocator or, on a CPU, of the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux, bytes on macOS

@@ -1,7 +1,7 @@
-"""How the rows of an optimizer step are cut into micro-batches that memory holds.
+"""Cuts the rows of a rollout into optimizer steps, and those into micro-batches that fit into memory.
 
-Whole groups go to the optimizer steps of a pass, and stay together in a micro-batch where they fit. A loss that sums
-over decisions needs nothing more, since its normalisers are fixed before any cutting.
+An optimizer step takes whole groups. A micro-batch keeps the rows of a group together if they fit. The loss is a sum
+over decisions with fixed normalisers, so any cutting gives the same gradient.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from grpokit.types import Decisions, Rollout
 
 
 def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Tensor]:
-    """Share whole groups out over the `count` optimizer steps of one pass, in an order that depends on `key` alone.
+    """Distribute whole groups over the `count` optimizer steps of one pass, in an order that depends only on `key`.
 
     Args:
         groups: [B] group ids, in any order.
-        count: how many optimizer steps; it divides the number of groups.
+        count: the number of optimizer steps; it divides the number of groups.
         key: seed, step and pass.
 
     Returns:
@@ -35,11 +35,11 @@ def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Te
 
 
 def micro_batches(groups: Tensor, size: int) -> list[Tensor]:
-    """Cut rows into micro-batches of at most `size`, keeping the rows of a group together where they fit.
+    """Cut rows into micro-batches of at most `size`; the rows of a group stay together if they fit.
 
     Args:
         groups: [B] group ids, in any order.
-        size: the most rows of a micro-batch; a larger group is cut into micro-batches of its own.
+        size: the most rows of a micro-batch; a larger group gets several of its own.
 
     Returns:
         Row indices per micro-batch.
@@ -60,11 +60,11 @@ def micro_batches(groups: Tensor, size: int) -> list[Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows of a rollout with all that their loss needs.
+    """Rows of a rollout with everything that their loss needs.
 
     Attributes:
         rollout: the rows, b of them.
-        old: the old log-probs [b, T]; None: those of the first pass, detached.
+        old: the old log-probs [b, T]; None means those of the first pass, detached.
         advantages: [b] or [b, T].
         reference: the reference's log-probs [b, T], or None.
         weights: [b, T], normalised over the optimizer step that the rows belong to.
@@ -77,7 +77,7 @@ class Batch:
     weights: Tensor
 
     def select(self, rows: Tensor) -> Batch:
-        """Return the same for some of its rows (int64 indices)."""
+        """Return the batch of some of its rows (int64 indices)."""
         return Batch(
             rollout=self.rollout.select(rows),
             old=self.old and self.old.select(rows),

@@ -1,7 +1,7 @@
-"""Goes on in smaller pieces where memory runs out.
+"""Retries work in smaller batches when memory runs out.
 
-A step is a pure function of the seed and the weights, and a loss is a sum over rows: so what did not fit can be done
-again in halves, with the same result to rounding. What counts as running out of memory is accelerate's to say.
+A step is a pure function of the seed and the weights, and a loss is a sum over rows. So work that did not fit can be
+repeated in halves, with the same result to rounding. accelerate decides which errors mean out of memory.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def fitting(attempt: Callable[[int], T], size: int, *, what: str) -> tuple[T, in
     """Call `attempt(size)`, halving the size as long as memory runs out.
 
     Args:
-        attempt: starts from nothing whenever it is called.
-        size: rows at a time, to begin with.
+        attempt: starts from scratch in every call.
+        size: the rows at a time in the first attempt.
         what: names the work in the error, such as "drawing".
 
     Returns:
-        What `attempt` returned, and the size that fitted.
+        The result of `attempt`, and the size that fitted.
 
     Raises:
         RunError: a single row does not fit.
@@ -37,12 +37,12 @@ def fitting(attempt: Callable[[int], T], size: int, *, what: str) -> tuple[T, in
         except RuntimeError as error:
             if not should_reduce_batch_size(error):
                 raise
-            said = shortened(error)
-        # Out of the handler: the exception held the frames, and with them the tensors that did not fit.
+            reason = shortened(error)
+        # After the handler: inside it the exception keeps the frames, and so the tensors that did not fit.
         clear_device_cache(garbage_collection=True)
         if size == 1:
             raise RunError(
-                f"Out of memory while {what}, with a single row at a time: {said} Remedies: mixed_precision: bf16, "
+                f"Out of memory while {what}, with a single row at a time: {reason} Remedies: mixed_precision: bf16, "
                 "LoRA, gradient checkpointing in the policy, smaller outputs, or a GPU with more memory."
             )
         size //= 2
@@ -51,15 +51,15 @@ def fitting(attempt: Callable[[int], T], size: int, *, what: str) -> tuple[T, in
 def shrinking(
     attempt: Callable[[int], T], owner: Any, name: str, *, most: int | None, what: str, warnings: list[str]
 ) -> T:
-    """As `fitting`, with a size that an object keeps: what memory forced stays, and is reported.
+    """Like `fitting`, with a size that is an attribute of an object; a reduced size is stored there and reported.
 
     Args:
-        attempt: starts from nothing whenever it is called.
-        owner: has the size; None there stands for `most`.
-        name: of the size, a knob of the trainer.
-        most: the most rows that there are, where that is known.
+        attempt: starts from scratch in every call.
+        owner: has the size; None there means `most`.
+        name: the attribute, a knob of the trainer.
+        most: the total number of rows, if there is one.
         what: names the work, such as "drawing samples".
-        warnings: takes a sentence where the size had to shrink.
+        warnings: gets a message if the size was reduced.
     """
     size: int = getattr(owner, name) or most or 1
     size = size if most is None else min(size, most)
@@ -67,21 +67,21 @@ def shrinking(
     if fitted < size:
         setattr(owner, name, fitted)
         warnings.append(
-            f"memory did not hold {size} rows at a time while {what}: trainer.{name} is now {fitted}. What was under "
-            "way was done again, with the same result to rounding"
+            f"memory ran out while {what} with {size} rows at a time: trainer.{name} is now {fitted}. The work was "
+            "repeated, with the same result to rounding"
         )
     return result
 
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Work that cannot be halved: running out of memory in here is an error of the run.
+    """For work that cannot be halved: running out of memory inside is an error of the run.
 
     Args:
         what: names the work, such as "making an update".
 
     Raises:
-        RunError: in place of torch's error.
+        RunError: instead of torch's error.
     """
     try:
         yield
@@ -95,7 +95,7 @@ def explained(what: str) -> Iterator[None]:
 
 
 def shortened(error: BaseException) -> str:
-    """The part of an out-of-memory error that a person reads: how much was asked for."""
+    """The beginning of an out-of-memory error: how much memory was requested."""
     text = " ".join(str(error).split())
     end = text.find("GiB. GPU")
     return text[: end + 4] if end > 0 else text[:200].rstrip(".") + "."

@@ -1,7 +1,7 @@
-"""How a rollout is drawn in several calls of a policy, and how their answers become one rollout.
+"""Cuts a rollout into several calls of a policy, and concatenates their results.
 
-Whole groups go into one call where they fit, else parts of one group. Row seeds make the draws independent of the
-calls; what differs in length is filled up under the mask.
+A call draws whole groups if they fit, else a part of one group. Every row has its own seed, so the draws do not depend
+on the calls. Shorter results are padded under the mask.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from grpokit.types import Decisions, Rollout, Seeds, Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What one call of a policy draws.
+    """One call of a policy.
 
     Attributes:
-        prompts: which of the rollout's prompts.
+        prompts: a slice of the rollout's prompts.
         group_size: samples per prompt.
         seeds: of these samples.
-        first_row: where they begin among the rollout's rows.
+        first_row: the number of the first one among the rollout's rows.
     """
 
     prompts: slice
@@ -35,7 +35,7 @@ class Call:
 
 
 def calls(seeds: Seeds, group_size: int, size: int) -> list[Call]:
-    """Cut a rollout into calls of at most `size` rows: whole groups where they fit, else shares of one group.
+    """Cut a rollout into calls of at most `size` rows: whole groups if they fit, else parts of one group.
 
     Args:
         seeds: of P prompts and B = P * G rows.
@@ -45,25 +45,24 @@ def calls(seeds: Seeds, group_size: int, size: int) -> list[Call]:
     prompts, at_once, share = len(seeds.group), max(1, size // group_size), min(size, group_size)
     parts = []
     for start in range(0, prompts, at_once):
-        chosen = slice(start, min(start + at_once, prompts))
+        some = slice(start, min(start + at_once, prompts))
         for first in range(0, group_size, share):
             count = min(share, group_size - first)
-            begin = chosen.start * group_size + first
-            end = chosen.stop * group_size if count == group_size else begin + count
-            own = Seeds(row=seeds.row[begin:end], group=seeds.group[chosen], group_ids=seeds.group_ids[chosen])
-            parts.append(Call(prompts=chosen, group_size=count, seeds=own, first_row=begin))
+            begin = some.start * group_size + first
+            end = some.stop * group_size if count == group_size else begin + count
+            own = Seeds(row=seeds.row[begin:end], group=seeds.group[some], group_ids=seeds.group_ids[some])
+            parts.append(Call(prompts=some, group_size=count, seeds=own, first_row=begin))
     return parts
 
 
 def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
-    """Rollouts of the same prompts' draws -> one rollout, in the order of the parts.
+    """The rollouts of several calls -> one rollout, in the order of the parts.
 
-    Where parts differ in length, log-probs, mask and trace are filled up with zeros at the end of axis 1, under the
-    mask (see `Trace` for what that asks of a policy). A group that several parts share keeps its first entry in
-    `trace.per_group`.
+    Log-probs, mask and trace of shorter parts are padded with zeros at the end of axis 1, under the mask (see `Trace`
+    for the layout that this needs). For a group in several parts, the first part's entry in `trace.per_group` is used.
 
     Raises:
-        RunError: traces that differ in another way.
+        RunError: traces differ in another way than in the length of axis 1.
     """
     if len(parts) == 1:
         return parts[0]
@@ -99,14 +98,14 @@ def _trace(traces: Sequence[Mapping[str, Tensor]], kind: str) -> dict[str, Tenso
     return {name: _stack([trace[name] for trace in traces], f"trace.{kind}['{name}']") for name in traces[0]}
 
 
-def _stack(parts: Sequence[Tensor], what: str) -> Tensor:
-    """Concatenate along rows; a shorter axis 1 is filled up with zeros."""
+def _stack(parts: Sequence[Tensor], name: str) -> Tensor:
+    """Concatenate along rows; a shorter axis 1 is padded with zeros."""
     if len({x.shape[1:] for x in parts}) > 1:
         if len({(x.ndim, *x.shape[2:]) for x in parts}) > 1 or parts[0].ndim < 2:
             raise RunError(
-                f"A rollout that was drawn in several calls cannot be put together: {what} has the shapes "
-                f"{', '.join(str(tuple(x.shape)) for x in parts)}; only axis 1, the decisions, may differ. Let the "
-                "policy fill it up to one size, or raise trainer.rollout_batch_size."
+                f"The rollouts of several calls cannot be concatenated: {name} has the shapes "
+                f"{', '.join(str(tuple(x.shape)) for x in parts)}; only axis 1, the decisions, may differ. Pad it to "
+                "one size in the policy, or raise trainer.rollout_batch_size."
             )
         longest = max(x.shape[1] for x in parts)
         parts = [torch.cat([x, x.new_zeros(len(x), longest - x.shape[1], *x.shape[2:])], dim=1) for x in parts]

@@ -24,17 +24,17 @@ def trainable(policy: Policy, device: torch.device) -> dict[str, torch.nn.Parame
     """Move a policy to the device; returns its trainable parameters, each once, by their names in `modules()`.
 
     Raises:
-        UsageError: there is none, or one in a precision that rounds updates away.
+        UsageError: there is none, or one has a precision that rounds updates away.
     """
     modules = policy.modules()
     place(modules, device)
     every = [(f"{key}/{name}", p) for key, module in modules.items() for name, p in module.named_parameters()]
-    first = {p: name for name, p in sorted(every, key=lambda e: e[0], reverse=True)}  # of those of a shared one
+    first = {p: name for name, p in sorted(every, key=lambda e: e[0], reverse=True)}  # a shared one has several names
     parameters = {first[p]: p for _, p in every if p.requires_grad}
     if not parameters:
         raise UsageError(
             f"The policy has no trainable parameter: modules() gives {', '.join(modules) or 'nothing'}, and none "
-            "of their parameters requires a gradient. Is an adapter missing, or everything frozen?"
+            "of their parameters requires a gradient. Is an adapter missing, or is everything frozen?"
         )
     small = next((p.dtype for p in parameters.values() if p.dtype in LOW_PRECISION), None)
     if small is not None:
@@ -49,14 +49,14 @@ class Updates:
     """Makes the optimizer steps of a run.
 
     Attributes:
-        done: of the step that is under way, or was broken off.
-        incomplete: whether an update was broken off while it was made.
-        parts: what is remembered from one update to the next.
+        done: the number of updates in the current step, or in the step that failed.
+        incomplete: whether an error interrupted an update.
+        parts: state that lasts from one update to the next.
 
     Args:
-        parameters: the trainable ones by name.
+        parameters: name -> trainable parameter.
         settings: learning rate and schedule, weight decay, clipping.
-        accelerator: for the loss scaler and the clipping.
+        accelerator: scales the loss and clips gradients.
     """
 
     def __init__(
@@ -85,10 +85,13 @@ class Updates:
         )
 
     def make(self, step: int) -> float:
-        """Make the next update of a step (from 1) with the gradient that is there; returns the norm before clipping.
+        """Make the next update of a step with the accumulated gradient; returns the gradient's norm before clipping.
+
+        Args:
+            step: the step's number, from 1.
 
         Raises:
-            RunError: a guard stopped it, or memory ended.
+            RunError: a guard stopped it, or memory ran out.
         """
         guards.check_gradient(self.parameters)
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
@@ -97,9 +100,9 @@ class Updates:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         scaler = self.accelerator.scaler
-        if scaler is None:  # a loss scaler skips updates whose gradient is not finite
+        if scaler is None:  # with one, an update whose gradient is not finite is skipped
             guards.check_norm(norm, step=step, update=self.done + 1)
-        self.incomplete = True  # until the device, too, is known to have made the update
+        self.incomplete = True  # until `made`, since the device may still be at work
         with explained("making an update"):
             if scaler is None:
                 with self._no_update.watch(norm=norm, rate=rate):
@@ -111,22 +114,22 @@ class Updates:
         return norm
 
     def made(self) -> None:
-        """The device has made the update."""
+        """Count the update, once the device has finished it."""
         self.done, self.incomplete = self.done + 1, False
 
 
 class _LossScale:
-    """The state of the loss scaler; there is one with fp16 alone."""
+    """The state of the loss scaler, which only exists with fp16."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
 
     def state(self) -> State:
-        """The scale and how long it has held."""
+        """The scale and its growth counter."""
         scaler = self.accelerator.scaler
         return {} if scaler is None else dict(scaler.state_dict())
 
     def restore(self, state: State) -> None:
-        """Read what `state` gave."""
+        """Take over a result of `state`."""
         if self.accelerator.scaler is not None and state:
             self.accelerator.scaler.load_state_dict(dict(state))

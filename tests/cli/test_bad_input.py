@@ -305,7 +305,7 @@ DATA_FILES = {
     "a target cut off in its header": prompts("1\n", "t/1.png cannot be read as a", files={"t/1.png": PICTURE[:20]}),
     "a target without pixels": prompts("1\n", "t/1.png cannot be read as a picture", files={"t/1.png": png(0, 5)}),
     "a target of 400 million pixels": prompts(
-        "1\n", "p.txt, line 1: t/1.png has more pixels than Pillow opens", files={"t/1.png": png(20_000, 20_000)}
+        "1\n", "p.txt, line 1: t/1.png has more pixels than Pillow can open", files={"t/1.png": png(20_000, 20_000)}
     ),
     "a target of 100 million pixels": prompts(
         "1\n", "t/1.png has 10,000 x 10,000 = 100,000,000 pixels; the limit", files={"t/1.png": png(10_000, 10_000)}

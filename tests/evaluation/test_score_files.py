@@ -190,8 +190,8 @@ def test_what_sample_wrote(call: Call, tmp_path: Path, monkeypatch: pytest.Monke
     done = call("drawn", "--reward", "mse", "--prompt", "a sign")
     assert (done.code, done.err) == (
         2,
-        "error: The records in drawn/samples.jsonl have prompts and targets of their own: leave --prompt, --target and "
-        "--source out.\n",
+        "error: The records in drawn/samples.jsonl have their own prompts and targets: leave out --prompt, --target "
+        "and --source.\n",
     )
     done = call("drawn", "--reward", "mse", "--prompts", "drawn/samples.jsonl")
     assert done.err == (
@@ -349,7 +349,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_scored(call: Call, t
     assert done.code == 2
     assert done.err == (
         "error: 2 of 4 samples are missing or unreadable, so without a score: pictures/1.png cannot be read as a "
-        "picture: its content is of no kind of picture that Pillow knows. Replace the file; pictures/4.png (there "
+        "picture: its content is not a kind of picture that Pillow knows. Replace the file; pictures/4.png (there "
         "is no picture for line 4 of prompts.txt in pictures).\n"
     )
     assert table(done.out)["mse"] == ["-0.0200", "-", "-0.0400", "0.0000", "2", "0"]
@@ -687,7 +687,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "prompt of records": (
         ["r.jsonl", "--reward", "length", "--prompt", "a"],
-        "The records in r.jsonl have prompts and targets of their own: leave --prompt, --target and --source out.",
+        "The records in r.jsonl have their own prompts and targets: leave out --prompt, --target and --source.",
     ),
     "no such target": (
         ["pictures/1.png", *WITH, "--target", "nix.png"],
@@ -695,7 +695,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "a target that is none": (
         ["pictures/1.png", *WITH, "--target", "one.txt"],
-        "--target: one.txt cannot be read as a picture: its content is of no kind of picture that Pillow knows. "
+        "--target: one.txt cannot be read as a picture: its content is not a kind of picture that Pillow knows. "
         "Replace the file.",
     ),
     "no JSON": (

@@ -155,8 +155,8 @@ def test_a_loss_that_is_no_number_names_step_row_and_prompt(size: int, minibatch
         trainer.step()
     message = re.match(
         rf"The loss is nan in step 2, update (\d); this update was not made: logprobs\(\) gives "
-        rf"the log-prob nan for decision 0 of row 8 \(prompt '{policy.bad}'; 4 of {16 // minibatches} rows have such\)"
-        r"\. Usual causes: ",
+        rf"the log-prob nan for decision 0 of row 8 \(prompt '{policy.bad}'; 4 of {16 // minibatches} rows are "
+        r"affected\)\. Usual causes: ",
         str(caught.value),
     )
     assert message

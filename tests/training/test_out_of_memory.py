@@ -68,8 +68,8 @@ def test_micro_batches_are_halved_with_the_same_result(name: str, room: int, fit
     assert torch.allclose(found, expected, rtol=0, atol=2e-6)
     assert trainer.micro_batch_size == fitted
     assert warnings == [
-        f"memory did not hold 16 rows at a time while scoring samples: trainer.micro_batch_size is now {fitted}. What "
-        "was under way was done again, with the same result to rounding"
+        f"memory ran out while scoring samples with 16 rows at a time: trainer.micro_batch_size is now {fitted}. The "
+        "work was repeated, with the same result to rounding"
     ]
 
 
@@ -95,8 +95,8 @@ def test_rollouts_are_drawn_in_pieces_with_the_same_result(policy: type[Small], 
     assert trainer.rollout_batch_size == fitted
     assert max(trainer.policy.drawn[-16 // fitted :]) == fitted
     assert warnings == [
-        f"memory did not hold 16 rows at a time while drawing samples: trainer.rollout_batch_size is now {fitted}. "
-        "What was under way was done again, with the same result to rounding"
+        f"memory ran out while drawing samples with 16 rows at a time: trainer.rollout_batch_size is now {fitted}. "
+        "The work was repeated, with the same result to rounding"
     ]
 
 
