@@ -1,9 +1,9 @@
 """Advantages: pure functions from a reward matrix to one number per sample.
 
 All have the signature `(rewards [B, R], weights [R], groups [B]) -> [B]`. `groups` says which rows belong together,
-so rows may have any order. The arithmetic is fp64. NaN means that a reward could not score a row; `totals` says what
-replaces it. A row that no reward scored gets exactly 0 and is left out of all statistics. Every row of a group with
-equal totals gets 0 too.
+so rows may have any order. The arithmetic is fp64. NaN means that a reward could not score a row; `grpokit.row_totals`
+says what replaces it. A row that no reward scored gets exactly 0 and is left out of all statistics. Every row of a
+group with equal totals gets 0 too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import UsageError
-from grpokit.group_statistics import GroupStatistics, Std
+from grpokit.group_statistics import Std, batch_std
+from grpokit.row_totals import FilledRewards, fill
 
 AdvantageFn: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 Scale: TypeAlias = Literal["group", "batch", "none"]
@@ -54,16 +55,15 @@ def group(
     >>> group(r, torch.ones(1), g)
     tensor([-1.1618, -0.3873,  0.3873,  1.1618])
     """
-    b = GroupStatistics(rewards, weights, groups)
-    total = b.totals
-    centred = b.centre(total)
+    b = fill(rewards, weights, groups)
+    centred = b.groups.centre(b.totals, b.scored)
     if scale == "group":
-        centred = centred / (b.group_std(total, std) + eps)
+        centred = centred / (b.groups.std(b.totals, b.scored, std) + eps)
     elif scale == "batch":
-        centred = centred / (b.batch_std(total, std) + eps)
+        centred = centred / (batch_std(b.totals, b.scored, std) + eps)
     elif scale != "none":
         raise UsageError(f"Advantage scale must be 'group', 'batch' or 'none', got {scale!r}.")
-    return b.finish(centred, total, clip)
+    return _finished(b, centred, b.totals, clip, rewards)
 
 
 def centred(rewards: Tensor, weights: Tensor, groups: Tensor, *, clip: float | None = None) -> Tensor:
@@ -80,10 +80,10 @@ def rloo(rewards: Tensor, weights: Tensor, groups: Tensor, *, clip: float | None
     From RLOO (Ahmadian et al., 2024, arXiv:2402.14740). Equal to (r - mean) * n / (n - 1) with n scored rows.
     Arguments, return value and errors as for `group`.
     """
-    b = GroupStatistics(rewards, weights, groups)
-    total = b.totals
-    n = b.count(b.scored)
-    return b.finish(b.centre(total) * n / (n - 1).clamp(min=1), total, clip)
+    b = fill(rewards, weights, groups)
+    n = b.groups.count(b.scored)
+    centred = b.groups.centre(b.totals, b.scored)
+    return _finished(b, centred * n / (n - 1).clamp(min=1), b.totals, clip, rewards)
 
 
 def gdpo(
@@ -101,36 +101,29 @@ def gdpo(
     here a reward's influence is its weight. A reward's z-scores are over the rows that it scored. Arguments, return
     value and errors as for `group`.
     """
-    b = GroupStatistics(rewards, weights, groups)
-    total = torch.zeros_like(b.filled[:, 0])
-    for column, rows, weight in zip(b.filled.T, b.has_score.T, b.weights, strict=True):
-        z = b.centre(column, rows) / (b.group_std(column, std, rows) + eps)
-        total = total + weight * torch.where(b.is_constant(column, rows), 0.0, z)
+    b = fill(rewards, weights, groups)
+    total = torch.zeros_like(b.totals)
+    for column, rows, weight in zip(b.matrix.T, b.has_score.T, b.weights, strict=True):
+        z = b.groups.centre(column, rows) / (b.groups.std(column, rows, std) + eps)
+        total = total + weight * torch.where(b.groups.is_constant(column, rows), 0.0, z)
     centred = total - total[b.scored].mean() if bool(b.scored.any()) else total
-    return b.finish(centred / (b.batch_std(total, std) + eps), total, clip)
-
-
-def totals(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
-    """A row's total, the weighted sum of its rewards: [B] fp64; NaN for a row that no reward with a weight scored.
-
-    This is the only definition: advantages, metrics, reports and files all use it. A missing score is replaced by that
-    reward's mean over the scored rows of the group, so it does not move the row inside its group. If the group has no
-    score, the batch's mean replaces it, so it does not move the group; if the batch has none, 0 does.
-
-    Arguments as for `group`, but a group may have a single row.
-
-    >>> r, g = torch.tensor([[1.0, 2.0], [3.0, torch.nan]]), torch.zeros(2, dtype=torch.int64)
-    >>> totals(r, torch.tensor([1.0, 0.5]), g)
-    tensor([2., 4.], dtype=torch.float64)
-    """
-    trained = weights != 0
-    return GroupStatistics(rewards[:, trained], weights[trained], groups, allow_single=True).totals
+    return _finished(b, centred / (batch_std(total, b.scored, std) + eps), total, clip, rewards)
 
 
 def zero_std_groups(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
     """[P] bool, True for a group (ascending id) whose totals are all equal: it gives no gradient."""
-    b = GroupStatistics(rewards, weights, groups, allow_single=True)
-    constant = b.is_constant(b.totals)
-    return torch.ones(b.groups, dtype=torch.bool, device=rewards.device).scatter_reduce(
-        0, b.index, constant, reduce="amin"
+    b = fill(rewards, weights, groups, allow_single=True)
+    constant = b.groups.is_constant(b.totals, b.scored)
+    return torch.ones(len(b.groups.ids), dtype=torch.bool, device=rewards.device).scatter_reduce(
+        0, b.groups.index, constant, reduce="amin"
     )
+
+
+def _finished(b: FilledRewards, advantages: Tensor, total: Tensor, clip: float | None, rewards: Tensor) -> Tensor:
+    """Exact zeros for rows that are not scored and for groups of equal totals, the clip, and the rewards' dtype."""
+    advantages = torch.where(~b.scored | b.groups.is_constant(total, b.scored), 0.0, advantages)
+    if clip is not None:
+        if not clip > 0:
+            raise UsageError(f"Advantage clip must be above 0, or None for no clip, got {clip}.")
+        advantages = advantages.clamp(-clip, clip)
+    return advantages.to(rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype())

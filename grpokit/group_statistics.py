@@ -1,7 +1,6 @@
-"""The basis of advantages: the reward matrix without gaps, and statistics inside groups.
+"""Statistics of one number per row inside groups; rows may have any order.
 
-Rows may have any order. A row is "scored" if at least one reward scored it. Statistics are over the scored rows, unless
-an argument names other rows.
+Every function takes the rows that count, [B] bool, so a row without a number never enters.
 """
 
 from __future__ import annotations
@@ -16,84 +15,45 @@ from grpokit.errors import UsageError
 Std: TypeAlias = Literal["unbiased", "biased"]
 
 
-class GroupStatistics:
-    """Statistics of one batch.
+class Groups:
+    """Which rows belong together.
 
     Args:
-        rewards: [B, R]; NaN where a reward could not score a row.
-        weights: [R].
-        groups: [B] int64 group ids.
-        allow_single: whether a group may have a single row.
+        ids: [B] int64 group ids.
 
     Attributes:
-        filled: [B, R] fp64, with missing scores replaced (see `grpokit.advantages.totals`).
-        totals: [B] fp64 weighted sums of `filled`; NaN for a row that is not scored.
-        scored: [B] bool.
-        has_score: [B, R] bool, where a reward scored a row.
-
-    Raises:
-        UsageError: a shape is wrong, a reward is infinite, or a group has a single row.
+        ids: [P] the groups, ascending.
+        index: [B] each row's place among them.
+        sizes: [P] how many rows each has.
     """
 
-    def __init__(self, rewards: Tensor, weights: Tensor, groups: Tensor, *, allow_single: bool = False) -> None:
-        if rewards.ndim != 2 or weights.shape != rewards.shape[1:] or groups.shape != rewards.shape[:1]:
-            raise UsageError(
-                "Advantages need rewards [B, R], weights [R] and groups [B]; got "
-                f"{tuple(rewards.shape)}, {tuple(weights.shape)} and {tuple(groups.shape)}."
-            )
-        if bool(rewards.isinf().any()):
-            row, column = rewards.isinf().nonzero()[0].tolist()
-            raise UsageError(f"Reward {column} of row {row} is infinite; a reward must be a finite number or NaN.")
-        ids, self.index, rows = groups.unique(return_inverse=True, return_counts=True)
-        if bool((rows < 2).any()) and not allow_single:
-            raise UsageError(
-                f"Group {int(ids[rows < 2][0])} has a single sample. GRPO compares the samples of a group with each "
-                "other, so a group needs at least two: use a group_size of 2 or more."
-            )
-        self.groups = len(ids)
-        self.dtype = rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()
-        r = rewards.double()
-        self.has_score = ~r.isnan()  # [B, R]
-        self.weights = weights.to(r)
-        self.scored = self.has_score.any(-1)  # [B]
-        self.filled = torch.zeros_like(r)  # [B, R]
-        for k, (column, has_score) in enumerate(zip(r.T, self.has_score.T, strict=True)):
-            overall = column[has_score].mean() if bool(has_score.any()) else 0.0
-            substitute = torch.where(self.count(has_score) > 0, self.mean(column, has_score), overall)
-            self.filled[:, k] = torch.where(has_score, column, substitute)
-        self.totals = torch.where(self.scored, (self.filled * self.weights).sum(-1), torch.nan)  # [B, R] -> [B]
+    def __init__(self, ids: Tensor) -> None:
+        self.ids, self.index, self.sizes = ids.unique(return_inverse=True, return_counts=True)
 
-    def _group_sum(self, x: Tensor) -> Tensor:
+    def _sum(self, x: Tensor) -> Tensor:
         """[B] -> [P]"""
-        return torch.zeros(self.groups, dtype=x.dtype, device=x.device).index_add(0, self.index, x)
+        return torch.zeros(len(self.ids), dtype=x.dtype, device=x.device).index_add(0, self.index, x)
 
     def count(self, rows: Tensor) -> Tensor:
-        """The number of `rows` [B] in each row's group: [B]."""
-        return self._group_sum(rows.double())[self.index]
+        """The number of `rows` in each row's group: [B]."""
+        return self._sum(rows.double())[self.index]
 
     def mean(self, x: Tensor, rows: Tensor) -> Tensor:
         """The mean of x [B] over the `rows` of each row's group, 0 if there are none: [B]."""
-        return self._group_sum(torch.where(rows, x, 0.0))[self.index] / self.count(rows).clamp(min=1)
+        return self._sum(torch.where(rows, x, 0.0))[self.index] / self.count(rows).clamp(min=1)
 
-    def centre(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        """x [B] minus its group's mean over `rows` (by default the scored ones)."""
-        return x - self.mean(x, self.scored if rows is None else rows)
+    def centre(self, x: Tensor, rows: Tensor) -> Tensor:
+        """x [B] minus the mean of its group's `rows`."""
+        return x - self.mean(x, rows)
 
-    def group_std(self, x: Tensor, std: Std, rows: Tensor | None = None) -> Tensor:
-        """The std of x [B] over the `rows` (by default the scored ones) of each row's group: [B]."""
-        rows = self.scored if rows is None else rows
-        square = self._group_sum(torch.where(rows, self.centre(x, rows).square(), 0.0))[self.index]
+    def std(self, x: Tensor, rows: Tensor, std: Std) -> Tensor:
+        """The std of x [B] over the `rows` of each row's group: [B]."""
+        square = self._sum(torch.where(rows, self.centre(x, rows).square(), 0.0))[self.index]
         return (square / (self.count(rows) - _degrees(std)).clamp(min=1)).sqrt()
 
-    def batch_std(self, x: Tensor, std: Std) -> Tensor:
-        """The std of x [B] over all scored rows: a scalar, 0 if fewer than two are scored."""
-        x = x[self.scored]
-        return x.std(correction=_degrees(std)) if len(x) > 1 else x.new_zeros(())
-
-    def is_constant(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+    def is_constant(self, x: Tensor, rows: Tensor) -> Tensor:
         """[B] True where the `rows` of the row's group have the same x, to the rounding of fp64."""
-        rows = self.scored if rows is None else rows
-        empty = x.new_empty(self.groups)
+        empty = x.new_empty(len(self.ids))
         low = torch.where(rows, x, torch.inf)
         high = torch.where(rows, x, -torch.inf)
         low = empty.scatter_reduce(0, self.index, low, reduce="amin", include_self=False)
@@ -102,14 +62,11 @@ class GroupStatistics:
         constant: Tensor = (high - low <= tolerance)[self.index]
         return constant
 
-    def finish(self, advantages: Tensor, total: Tensor, clip: float | None) -> Tensor:
-        """Exact zeros for unscored rows and constant groups, the optional clip, and the caller's dtype."""
-        advantages = torch.where(~self.scored | self.is_constant(total), 0.0, advantages)
-        if clip is not None:
-            if not clip > 0:
-                raise UsageError(f"Advantage clip must be above 0, or None for no clip, got {clip}.")
-            advantages = advantages.clamp(-clip, clip)
-        return advantages.to(self.dtype)
+
+def batch_std(x: Tensor, rows: Tensor, std: Std) -> Tensor:
+    """The std of x [B] over all `rows`: a scalar, 0 if there are fewer than two."""
+    x = x[rows]
+    return x.std(correction=_degrees(std)) if len(x) > 1 else x.new_zeros(())
 
 
 def _degrees(std: Std) -> int:

@@ -246,25 +246,6 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
     raise UsageError(f"kl must be 'k1', 'k2', 'k3' or 'gaussian', got {kind!r}.")
 
 
-def reduction_weights(mask: Tensor, reduction: Reduction, *, max_decisions: int) -> Tensor:
-    """The constant factor of each decision's loss in the sum over the batch: [b, t] fp64, 0 under the mask.
-
-    Args:
-        mask: [b, t] of all rows of one optimizer step, so that the normaliser does not depend on slices.
-        reduction: "sequence_mean": mean over rows of each row's mean (GRPO); "token_mean": mean over all decisions
-            (DAPO); "fixed_length": sum / (rows * max_decisions) (Dr. GRPO).
-        max_decisions: the most decisions a row can have.
-    """
-    m = mask.to(torch.float64)
-    if reduction == "sequence_mean":
-        return m / (m.sum(-1, keepdim=True).clamp(min=1) * len(m))
-    if reduction == "token_mean":
-        return m / m.sum().clamp(min=1)
-    if reduction == "fixed_length":
-        return m / (len(m) * max_decisions)
-    raise UsageError(f"The reduction must be 'sequence_mean', 'token_mean' or 'fixed_length', got {reduction!r}.")
-
-
 def _bounded(log_ratio: Tensor) -> Tensor:
     """Keep exp() and its gradient finite; e^20 is far beyond any clip range."""
     return log_ratio.clamp(-20.0, 20.0)

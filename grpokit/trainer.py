@@ -20,16 +20,17 @@ from grpokit import settings
 from grpokit.advantages import AdvantageFn
 from grpokit.data import as_prompts, check_prompts, prompt_indices
 from grpokit.errors import GrpokitError, UsageError
-from grpokit.objectives import GRPO, Objective, reduction_weights
+from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Reward, RewardTerm, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
 from grpokit.settings import SeedSettings, TrainerSettings
-from grpokit.training import checkpoint, guards, metrics, parts
+from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.devices import make_accelerator
+from grpokit.training.loss_weights import reduction_weights
 from grpokit.training.micro_batches import Batch, minibatch_rows
 from grpokit.training.out_of_memory import explained, shrinking
 from grpokit.training.parts import Part
@@ -83,7 +84,9 @@ class Trainer(TrainerSettings, SeedSettings):
             self.policy, mixed_precision=self.mixed_precision, entropy_grad=self.objective.entropy_coef != 0
         )
         self._backward = Backward(self._policy, self.objective, self.accelerator.backward)
-        self._diff_limit = guards.LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
+        self._diff_limit = logprob_diff.LogprobDiffLimit.of(
+            self.max_logprob_diff, low_precision=self._policy.low_precision
+        )
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
         self._probe = ReferenceProbe(self._policy, self.train_prompts, self._diff_limit)
         self._parts: dict[str, Part] = {
@@ -281,7 +284,7 @@ class Trainer(TrainerSettings, SeedSettings):
         )
         if on_policy:
             mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
-            guards.check_logprob_diff(mean, largest, self._diff_limit, step=step)
+            logprob_diff.check_logprob_diff(mean, largest, self._diff_limit, step=step)
         return loss, tally
 
     def _in_micro_batches(self, attempt: Callable[[int], T], warnings: list[str]) -> T:

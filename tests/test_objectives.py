@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from grpokit import Decisions, UsageError, objectives
 from grpokit.flow import gaussian_logprobs
-from grpokit.objectives import GRPO, kl_divergence, log_ratio, reduction_weights
+from grpokit.objectives import GRPO, kl_divergence, log_ratio
+from grpokit.training.loss_weights import reduction_weights
 from tiny_policies import OBJECTIVES_BY_NAME
 
 GOLDEN = json.loads((Path(__file__).parent / "golden/losses.json").read_text())

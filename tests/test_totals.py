@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from grpokit import RewardTerm, Sample, Trainer, advantages, evaluate
-from grpokit.advantages import totals
 from grpokit.evaluation.intervals import mean_of_totals
 from grpokit.evaluation.sample_files import find
 from grpokit.evaluation.score_files import Tally, score_files
 from grpokit.report.reading import Scored
 from grpokit.report.scores import changes
 from grpokit.rewards.scoring import score
+from grpokit.row_totals import totals
 from grpokit.runs import rollout_record
 from grpokit.runs.journal import Journal
 from tiny_policies import TinyTokens, digit_sum

@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "policy": "types",
     "policies": "",
     "group_statistics": "errors",
-    "advantages": "errors group_statistics",
+    "row_totals": "errors group_statistics",
+    "advantages": "errors group_statistics row_totals",
     "objectives": "errors settings types",
     "flow": "errors types",
     "data": "errors types images sampling policy",
@@ -38,10 +39,10 @@ MAY_IMPORT = {
     "builtin": "errors types images registry",  # what a third party may import, and no more
     "config": "errors settings registry",
     "scaffold": "errors registry",
-    "rewards": "errors settings types advantages registry",
+    "rewards": "errors settings types row_totals registry",
     "training": "errors files settings types sampling policy advantages objectives rewards",
     "trainer": "errors settings types sampling policy advantages objectives data rewards training",
-    "evaluation": "errors types images sampling policy advantages data registry rewards training",
+    "evaluation": "errors types images sampling policy row_totals data registry rewards training",
     "report": "errors files images config evaluation",
     "runs": "errors files settings types images sampling policy advantages objectives data registry config rewards "
     "training trainer evaluation report",

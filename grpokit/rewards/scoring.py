@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from grpokit.advantages import totals
 from grpokit.errors import UsageError
 from grpokit.rewards.elsewhere import Pending, Submits
 from grpokit.rewards.failures import Column, collected, measured, submitted
+from grpokit.row_totals import totals
 from grpokit.settings import RewardSettings
 from grpokit.types import Sample
 
@@ -90,7 +90,7 @@ class Scores:
 
     @property
     def totals(self) -> Tensor:
-        """[B] each row's weighted sum (see `grpokit.advantages.totals`)."""
+        """[B] each row's weighted sum (see `grpokit.row_totals.totals`)."""
         return totals(self.matrix, self.weights, self.groups)
 
 

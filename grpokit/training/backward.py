@@ -1,6 +1,6 @@
 """The gradient of one optimizer step, summed over micro-batches of rows and slices of decisions.
 
-Weights are fixed before any cutting (see `grpokit.objectives.reduction_weights`), so the parts add up to the gradient
+Weights are fixed before any cutting (see `grpokit.training.loss_weights`), so the parts add up to the gradient
 of the whole batch. The reference is scored inside its context, which is left before any backward pass.
 
 A loss of whole sequences takes two passes. The first one, without the policy's graph, gives the derivative of the loss

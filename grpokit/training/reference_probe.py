@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grpokit.errors import CheckpointError, RunError, UsageError
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.guards import LogprobDiffLimit
+from grpokit.training.logprob_diff import LogprobDiffLimit
 from grpokit.training.parts import State
 from grpokit.types import Decisions, Prompt, Rollout, Sample, Trace
 

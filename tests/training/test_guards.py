@@ -31,7 +31,8 @@ from grpokit import (
 )
 from grpokit.rewards.scoring import Scores
 from grpokit.training import checkpoint, parts
-from grpokit.training.guards import LogprobDiffLimit, SkippedUpdates, ZeroStd, check_logprob_diff
+from grpokit.training.guards import SkippedUpdates, ZeroStd
+from grpokit.training.logprob_diff import LogprobDiffLimit, check_logprob_diff
 from grpokit.training.reference_probe import ReferenceProbe
 from tiny_policies import Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
