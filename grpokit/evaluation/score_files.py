@@ -18,6 +18,7 @@ from grpokit.errors import DataError, GrpokitError, RewardError, UsageError, cou
 from grpokit.evaluation.intervals import mean_of_totals
 from grpokit.evaluation.sample_files import Entry
 from grpokit.registry.specs import RewardSpec
+from grpokit.rewards.failures import too_many
 from grpokit.rewards.scoring import Reward, RewardTerm, as_terms, score
 from grpokit.types import Prompt, Sample
 
@@ -88,7 +89,7 @@ def score_files(
             if count > term.skip_limit * len(entries):
                 raise RewardError(
                     f"Reward '{term.name}' lost {count:,} of {counted(len(entries), 'sample')} to errors so far; "
-                    f"skip_limit allows a share of {term.skip_limit:g}. Correct the reward, or raise its skip_limit."
+                    f"{too_many(term)}"
                 )
 
 

@@ -65,7 +65,7 @@ def measured(term: RewardTerm, samples: Sequence[Sample]) -> Column:
         values, lost = _group_by_group(term, samples, changes)
         again = f"{failure} Called again group by group, it"
         if lost > term.skip_limit * len(samples):
-            raise RewardError(f"{again} lost {lost} of {len(samples)} rows; {_too_many(term)}") from raised.error
+            raise RewardError(f"{again} lost {lost} of {len(samples)} rows; {too_many(term)}") from raised.error
         notes.append(f"{again} left {counted(lost, 'row')} unscored.")
     notes += _new_notices(term, changes)
     return Column(values=values, seconds=time.perf_counter() - start, lost=lost, notes=notes)
@@ -175,7 +175,7 @@ def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> 
         if lost > term.skip_limit * len(samples):
             raise RewardError(
                 f"Reward '{term.name}' {failures[0]}; in all it lost {lost} of {len(samples)} rows or more, and "
-                f"{_too_many(term)}"
+                f"{too_many(term)}"
             )
     notes = []
     if lost:
@@ -233,5 +233,6 @@ def _place(error: BaseException) -> str:
     return f"({Path(place.filename).name}, line {place.lineno}, in {place.name})"
 
 
-def _too_many(term: RewardTerm) -> str:
+def too_many(term: RewardTerm) -> str:
+    """The end of a message about more failed rows than `skip_limit` allows."""
     return f"skip_limit allows a share of {term.skip_limit:g}. Mend the reward, or raise its skip_limit."
