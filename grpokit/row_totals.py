@@ -86,10 +86,10 @@ def fill(rewards: Tensor, weights: Tensor, groups: Tensor, *, allow_single: bool
     has_score, weights = ~r.isnan(), weights.to(r)  # [B, R], [R]
     scored = has_score.any(-1)  # [B]
     matrix = torch.zeros_like(r)
-    for k, (column, known) in enumerate(zip(r.T, has_score.T, strict=True)):
-        overall = column[known].mean() if bool(known.any()) else 0.0
-        substitute = torch.where(by_group.count(known) > 0, by_group.mean(column, known), overall)
-        matrix[:, k] = torch.where(known, column, substitute)
+    for k, (column, rows) in enumerate(zip(r.T, has_score.T, strict=True)):
+        overall = column[rows].mean() if bool(rows.any()) else 0.0
+        substitute = torch.where(by_group.count(rows) > 0, by_group.mean(column, rows), overall)
+        matrix[:, k] = torch.where(rows, column, substitute)
     sums = torch.where(scored, (matrix * weights).sum(-1), torch.nan)  # [B, R] -> [B]
     return FilledRewards(
         matrix=matrix, has_score=has_score, scored=scored, weights=weights, totals=sums, groups=by_group

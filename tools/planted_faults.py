@@ -327,8 +327,8 @@ FAULTS = (
     Fault(
         "rloo without weights",
         "advantages.py",
-        "total = b.totals\n    n =",
-        "total = b.filled.sum(-1)\n    n =",
+        "n = b.groups.count(b.scored)\n    centred = b.groups.centre(b.totals, b.scored)",
+        "n = b.groups.count(b.scored)\n    centred = b.groups.centre(b.matrix.sum(-1), b.scored)",
         (WEIGHTS,),
     ),
     Fault(
@@ -348,11 +348,17 @@ FAULTS = (
     Fault(
         "gdpo's second z-score inside each group",
         "advantages.py",
-        "b.batch_std(total, std) + eps), total",
-        "b.group_std(total, std) + eps), total",
+        "batch_std(total, b.scored, std) + eps), total",
+        "b.groups.std(total, b.scored, std) + eps), total",
         (GDPO,),
     ),
-    Fault("rloo without clip", "advantages.py", "clamp(min=1), total, clip)", "clamp(min=1), total, None)", (CLIP,)),
+    Fault(
+        "rloo without clip",
+        "advantages.py",
+        "clamp(min=1), b.totals, clip, rewards)",
+        "clamp(min=1), b.totals, None, rewards)",
+        (CLIP,),
+    ),
     Fault(
         "the batch's std is always unbiased",
         "group_statistics.py",
@@ -377,19 +383,19 @@ FAULTS = (
         "0 * torch.finfo(x.dtype).eps",
         (EQUAL,),
     ),
-    Fault("advantages in fp32", "group_statistics.py", "rewards.double()", "rewards.float()", (FP64,)),
+    Fault("advantages in fp32", "row_totals.py", "rewards.double()", "rewards.float()", (FP64,)),
     Fault(
         "integer rewards give integer advantages",
-        "group_statistics.py",
+        "advantages.py",
         "rewards.dtype if rewards.is_floating_point() else torch.get_default_dtype()",
         "rewards.dtype",
         (FP64,),
     ),
     Fault(
         "a reward that scored no row poisons the others",
-        "group_statistics.py",
-        "column[has_score].mean() if bool(has_score.any()) else 0.0",
-        "column[has_score].mean()",
+        "row_totals.py",
+        "column[rows].mean() if bool(rows.any()) else 0.0",
+        "column[rows].mean()",
         (UNSCORED,),
     ),
     Fault("the std of a single score", "group_statistics.py", " if len(x) > 1 else x.new_zeros(())", "", (SINGLE,)),
@@ -403,8 +409,8 @@ FAULTS = (
     Fault(
         "zero-std groups without weights",
         "advantages.py",
-        "b.is_constant(b.totals)",
-        "b.is_constant(b.filled.sum(-1))",
+        "is_constant(b.totals, b.scored)",
+        "is_constant(b.matrix.sum(-1), b.scored)",
         (ZERO_STD,),
     ),
     # --- objectives
