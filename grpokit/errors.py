@@ -134,7 +134,8 @@ def one_line(error: BaseException, *, most: int = 300) -> str:
         text = str(error)
     except Exception:  # a user's class may fail in its __str__
         return f"{type(error).__name__}, whose text cannot be made"
-    return _cut(" ".join(text.split()).rstrip("."), most) or type(error).__name__
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))  # nothing moves a cursor
+    return _cut(line.rstrip("."), most) or type(error).__name__
 
 
 def typed_line(error: BaseException, *, most: int = 300) -> str:

@@ -50,7 +50,9 @@ def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]
     try:
         plugin, spec = registry.find("preset", source)
     except PluginError as error:
-        raise ConfigError(f"{error} A config file would end in .yaml.") from error
+        raise ConfigError(
+            f"{error} There is no folder {source} in {Path.cwd()} either, and a config file ends in .yaml."
+        ) from error
     package, _, inside = spec.factory.partition(":")
     try:
         text = importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")

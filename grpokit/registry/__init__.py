@@ -12,6 +12,7 @@ from grpokit.registry.factories import resolve as resolve
 from grpokit.registry.loading import Plugin as Plugin
 from grpokit.registry.loading import notify as notify
 from grpokit.registry.loading import plugins as plugins
+from grpokit.registry.names import broken_plugins as broken_plugins
 from grpokit.registry.names import clashes as clashes
 from grpokit.registry.names import find as find
 from grpokit.registry.names import installed as installed

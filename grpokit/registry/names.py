@@ -51,11 +51,15 @@ def find(kind: str, name: str) -> Owned:
     names = sorted({spec.name for _, spec in installed(kind)})
     remedy = shipped.remedy(kind, name)
     guess = "" if remedy else nearest(name, names)
-    message = f"There is no {kind} called '{name}'{guess}. Known: {', '.join(names) or 'none'}.{remedy}"
+    raise PluginError(
+        f"There is no {kind} called '{name}'{guess}. Known: {', '.join(names) or 'none'}.{remedy}{broken_plugins()}"
+    )
+
+
+def broken_plugins() -> str:
+    """What a message about an unknown name adds about broken plugins; nothing without any."""
     broken = [f"\n  {p.name} ({p.package}): {p.error}" for p in loading.plugins() if p.error]
-    if broken:
-        message += " These plugins are broken and may have brought it:" + "".join(broken)
-    raise PluginError(message)
+    return f" These plugins are broken and may have brought it:{''.join(broken)}" if broken else ""
 
 
 def is_path(name: str) -> bool:

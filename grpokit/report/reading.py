@@ -140,11 +140,13 @@ def read(folder: Path) -> Run:
 def read_journal(path: Path) -> tuple[Rows, list[int]]:
     """Rows of a file that grows by one object with a "step" at a time, and the numbers of damaged lines.
 
-    The last line does not count as damaged where it is torn, as a crash or a running training leaves it.
+    The last line does not count as damaged where it is torn, as a crash or a running training leaves it: without the
+    line break at its end.
     """
     lines = list(_lines(path))
     bad = [number for number, row in lines if row is None or not _is_journal_row(row)]
-    torn = lines[-1][0] if lines and lines[-1][1] is None else 0
+    cut_off = bool(lines) and lines[-1][1] is None and not path.read_bytes().endswith(b"\n")
+    torn = lines[-1][0] if cut_off else 0
     return [row for number, row in lines if row is not None and number not in bad], [n for n in bad if n != torn]
 
 

@@ -1,13 +1,16 @@
 """Whether a step's rollout can be held in memory at all, and whether it draws a prompt more than once.
 
-What a row keeps is measured on one small rollout, where a step has so many rows that it matters. It is a lower bound:
-what a policy needs while it draws comes on top.
+Both figures are measured on small rollouts, where a step has so many rows that it matters: what a row keeps, and what a
+policy needs beside that while it draws (where the system tells the peak of a process).
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,9 @@ from grpokit.types import Rollout
 
 _MANY_ROWS = 10_000  # fewer are not worth the small rollout
 _OBJECTS = 1_000  # bytes that the Python objects of a row take at least
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_TRIAL_ROWS = 256
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
+_PROCESS = Path("/proc/self")
 
 
 def repeated_prompts(trainer: Trainer) -> list[str]:
@@ -39,7 +44,7 @@ def repeated_prompts(trainer: Trainer) -> list[str]:
 
 
 def refuse_what_cannot_fit(trainer: Trainer) -> None:
-    """Compare the memory that a step's rollout takes at least with all that there is.
+    """Compare the memory that a step's rollout takes with what is free.
 
     Raises:
         UsageError: it cannot fit; with both figures.
@@ -47,17 +52,55 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
     rows = trainer.prompts_per_step * trainer.group_size
     if rows < _MANY_ROWS:
         return
-    seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=2).to(trainer.accelerator.device)
-    with torch.no_grad(), autocast(trainer.accelerator.device, trainer.mixed_precision):
-        rollout = trainer.policy.rollout(trainer.train_prompts[:1], 2, seeds=seeds)
-    for device, size in _bytes_by_device(rollout).items():
-        needed, there = size * rows // rollout.rows, _memory(device)
-        if there and needed > there:
+    small = min(_TRIAL_ROWS, rows)
+    _drawn(trainer, 2)  # what is set up once is no part of a row
+    with _peak() as peak:
+        rollout = _drawn(trainer, small)
+    needed = {device: size * rows // small for device, size in _bytes_by_device(rollout).items()}
+    if trainer.accelerator.device.type == "cpu":
+        at_once = min(trainer.rollout_batch_size or rows, rows)
+        needed["cpu"] = max(needed["cpu"], peak.bytes * at_once // small)
+    for device, size in needed.items():
+        free = _memory(device)
+        if free and size > free:
             raise UsageError(
                 f"A step of {counted(trainer.prompts_per_step, 'prompt')} x {trainer.group_size} samples = {rows:,} "
-                f"rows keeps at least {needed / 2**30:,.1f} GiB, and there are {there / 2**30:,.1f} GiB of memory "
-                f"({device}). Lower trainer.prompts_per_step or trainer.group_size."
+                f"rows takes about {size / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB of memory are free ({device}). "
+                "Lower trainer.prompts_per_step or trainer.group_size, or set trainer.rollout_batch_size."
             )
+
+
+def _drawn(trainer: Trainer, rows: int) -> Rollout:
+    """A rollout of the first prompt that no step draws."""
+    device = trainer.accelerator.device
+    seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=rows).to(device)
+    with torch.no_grad(), autocast(device, trainer.mixed_precision):
+        return trainer.policy.rollout(trainer.train_prompts[:1], rows, seeds=seeds)
+
+
+@dataclass
+class _Peak:
+    bytes: int = 0
+
+
+@contextmanager
+def _peak() -> Iterator[_Peak]:
+    """By how much the memory of this process rises at most in here; 0 where the system does not tell."""
+    peak = _Peak()
+    try:
+        (_PROCESS / "clear_refs").write_text("5")  # sets the peak back to what is used now
+        before = _status("VmRSS")
+    except OSError:
+        yield peak
+        return
+    yield peak
+    peak.bytes = max(0, _status("VmHWM") - before)
+
+
+def _status(key: str) -> int:
+    """An entry of this process's status, in bytes."""
+    lines = (_PROCESS / "status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
 
 
 def _bytes_by_device(rollout: Rollout) -> Counter[str]:
@@ -82,16 +125,26 @@ def _bytes_of(output: Any) -> int:
 
 
 def _memory(device: str) -> int:
-    """All memory of a kind of device in bytes; 0 where that is not known."""
+    """Free memory of a kind of device in bytes; 0 where that is not known."""
     if device == "cuda":
-        return torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        return int(torch.cuda.mem_get_info()[0])
     if device != "cpu":
         return 0
     try:
-        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        pages = os.sysconf("SC_AVPHYS_PAGES") if not _available() else 0
+        free = _available() or os.sysconf("SC_PAGE_SIZE") * pages
     except (OSError, ValueError, AttributeError):
         return 0
-    try:
-        return min(physical, int(_CGROUP.read_text(encoding="ascii")))  # a container's limit
-    except (OSError, ValueError):  # there is none, or it says "max"
-        return physical
+    for limit in _LIMITS:
+        with suppress(OSError, ValueError):  # there is none, or it says "max"
+            free = min(free, int(limit.read_text(encoding="ascii")))
+    return free
+
+
+def _available() -> int:
+    """What Linux could give to a process without swapping; 0 elsewhere."""
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 0

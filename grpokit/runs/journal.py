@@ -78,6 +78,10 @@ class Journal:
         write_text(place / "scores.json", json.dumps(_all_scores(evaluation)))
         save_samples(place, evaluation)
         row = {"step": step, **_finite(evaluation.summary())}
+        if step < self.last_evaluation:  # the start, which was lost
+            self._evaluations = sorted([*self._evaluations, row], key=lambda row: row["step"])
+            write_text(self.folder / "eval.jsonl", "".join(json.dumps(row) + "\n" for row in self._evaluations))
+            return
         self._append("eval.jsonl", row)
         self._evaluations.append(row)
         self.last_evaluation = step
@@ -142,6 +146,11 @@ class Journal:
         path = self.folder / name
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def has_start(folder: Path) -> bool:
+    """Whether a run's journal holds the evaluation before training."""
+    return any(row["step"] == 0 for row in read_journal(folder / "eval.jsonl")[0])
 
 
 def save_samples(folder: Path, evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:

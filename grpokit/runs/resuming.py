@@ -75,12 +75,14 @@ def changed_prompts(
     return {kind: f"{_KINDS[kind]}: {line}" for kind, line in lines.items() if line}, []
 
 
-def refuse_other_prompts(folder: Path, changes: Mapping[str, str]) -> None:
+def refuse_other_prompts(folder: Path, changes: Mapping[str, str], unknown: Sequence[str]) -> None:
     """A resumed run is the same run only with the same prompts.
 
     Raises:
-        UsageError: lists what differs.
+        UsageError: lists what differs, or says why that is not known.
     """
+    if unknown:
+        raise UsageError(f"{unknown[0]}. Put the file back, or add --force to go on with the prompts as they are now.")
     if changes:
         anew = " (the untrained policy is then scored on them again)" if "held_out" in changes else ""
         raise UsageError(

@@ -28,7 +28,7 @@ from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
 from grpokit.runs import before_training, build, resuming, rollout_record
 from grpokit.runs.folder import claimed, locked, versions, write_header
-from grpokit.runs.journal import Journal
+from grpokit.runs.journal import Journal, has_start
 from grpokit.trainer import Trainer
 from grpokit.training import checkpoint
 from grpokit.types import Prompt, StepReport
@@ -177,13 +177,19 @@ def _train(
             warnings += unknown
             if not force:
                 resuming.refuse_other_config(folder, config)
-                resuming.refuse_other_prompts(folder, changes)
+                resuming.refuse_other_prompts(folder, changes, unknown)
         else:
             write_header(folder, config, digests)  # first, so that a killed set-up is known as one
         trainer = build.trainer(config, policy, terms, prompts, folder)
         before_training.refuse_what_cannot_fit(trainer)
         warnings += before_training.repeated_prompts(trainer)
-        start = _start_evaluation(config, policy, terms, held_out) if "held_out" in changes else None
+        lost = resume and held_out is not None and not has_start(folder)
+        start = _start_evaluation(config, policy, terms, held_out) if lost or "held_out" in changes else None
+        if lost:
+            warnings.append(
+                f"{folder / 'eval.jsonl'} has no evaluation before training (it was changed or cut), so the untrained "
+                "policy was scored on the held-out prompts again"
+            )
         warnings += _resume(trainer, folder, watcher) if resume else too_seldom(trainer.terms, trainer.steps)
         watcher.start(trainer)
         _tell(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
@@ -237,7 +243,7 @@ def _train(
     return Result(
         folder=folder,
         steps=trainer.completed,
-        before=evaluations[0] if evaluations else None,
+        before=next((row for row in evaluations if row["step"] == 0), None),
         after=evaluations[-1] if evaluations else None,
         interrupted=interrupted,
     )

@@ -36,6 +36,7 @@ def kind_of(name: str, kind: str | None) -> str:
     if kind not in (None, "policy", "reward"):
         raise UsageError(f"--kind must be policy or reward, got '{kind}'.")
     if kind is not None:
+        registry.spec_of(kind, name)  # refuses a name that is none
         return kind
     known = {
         (k, n) for k in ("policy", "reward") for p, s in registry.installed(k) for n in (s.name, f"{p.name}:{s.name}")
@@ -50,7 +51,7 @@ def kind_of(name: str, kind: str | None) -> str:
         remedy = registry.remedy("policy", name) or registry.remedy("reward", name)
         raise UsageError(
             f"There is no policy or reward called '{name}'{'' if remedy else nearest(name, names)}. "
-            f"Known: {', '.join(names) or 'none'}.{remedy}"
+            f"Known: {', '.join(names) or 'none'}.{remedy}{registry.broken_plugins()}"
         )
     target = registry.resolve(name)
     policy = isinstance(target, type) and (issubclass(target, Policy) or not missing_methods(target))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,23 @@ def test_digests_that_cannot_be_read_are_a_warning(content: str | None) -> None:
     now, sequences = resuming.digests(prompts, None), {"train": prompts, "held_out": None}
     changes, (warning,) = resuming.changed_prompts(Path(), now, sequences)
     assert (changes, warning) == ({}, "data.json cannot be read, so it is not known whether the prompts are the same")
+    with pytest.raises(
+        UsageError, match=r"not known whether the prompts are the same\. Put the file back, or add --force"
+    ):
+        resuming.refuse_other_prompts(Path(), changes, [warning])
+
+
+def test_a_lost_evaluation_before_training_is_made_again() -> None:
+    settings = halfway()
+    whole = rows("out/eval.jsonl")
+    for damage in ("null\n", Path("out/eval.jsonl").read_text()[:20], "".join(f"{json.dumps(r)}\n" for r in whole[1:])):
+        shutil.copytree("out", "damaged")
+        Path("damaged/eval.jsonl").write_text(damage)
+        result = train("damaged", resume=True, **settings)
+        assert result.before == whole[0]
+        assert rows("damaged/eval.jsonl")[0] == whole[0]
+        assert any("scored on the held-out prompts again" in row["message"] for row in rows("damaged/warnings.jsonl"))
+        shutil.rmtree("damaged")
 
 
 def test_a_resume_says_from_where() -> None:
@@ -168,8 +186,8 @@ def test_a_step_that_no_memory_can_hold_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(before_training, "_MANY_ROWS", 8)
     with pytest.raises(
         UsageError,
-        match=r"^A step of 3 prompts x 4 samples = 12 rows keeps at least 0\.0 GiB, and there are 0\.0 GiB "
-        r"of memory \(cpu\)\. Lower",
+        match=r"^A step of 3 prompts x 4 samples = 12 rows takes about \d+\.\d+ GiB, and \d+\.\d+ GiB of memory are "
+        r"free \(cpu\)\. Lower",
     ):
         train("more", trainer__prompts_per_step=3)
     assert not Path("more").exists()
