@@ -30,7 +30,7 @@ _HOME = {
     "policies.reference": ["adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
     "rewards.scoring": ["RewardTerm"],
-    "rewards.elsewhere": ["Pending", "Portion", "Submits"],
+    "rewards.submission": ["Pending", "Portion", "Submits"],
     "rewards.worker_pool": ["PooledReward"],
     "objectives": ["Objective"],
     "trainer": ["Trainer"],
@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from grpokit.registry.specs import PolicySpec as PolicySpec
     from grpokit.registry.specs import PresetSpec as PresetSpec
     from grpokit.registry.specs import RewardSpec as RewardSpec
-    from grpokit.rewards.elsewhere import Pending as Pending
-    from grpokit.rewards.elsewhere import Portion as Portion
-    from grpokit.rewards.elsewhere import Submits as Submits
     from grpokit.rewards.scoring import RewardTerm as RewardTerm
+    from grpokit.rewards.submission import Pending as Pending
+    from grpokit.rewards.submission import Portion as Portion
+    from grpokit.rewards.submission import Submits as Submits
     from grpokit.rewards.worker_pool import PooledReward as PooledReward
     from grpokit.trainer import Trainer as Trainer
     from grpokit.types import Decisions as Decisions

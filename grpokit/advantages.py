@@ -1,8 +1,8 @@
 """Advantages: pure functions from a reward matrix to one number per sample.
 
 All have the signature `(rewards [B, R], weights [R], groups [B]) -> [B]`. `groups` says which rows belong together,
-so rows may have any order. The arithmetic is fp64. NaN means that a reward could not score a row; `grpokit.row_totals`
-says what replaces it. A row that no reward scored gets exactly 0 and is left out of all statistics. Every row of a
+so rows may have any order. The arithmetic is fp64. NaN means that a reward could not score a row; `reward_totals` says
+what replaces it. A row that no reward scored gets exactly 0 and is left out of all statistics. Every row of a
 group with equal totals gets 0 too.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grpokit.errors import UsageError
 from grpokit.group_statistics import Std, batch_std
-from grpokit.row_totals import FilledRewards, fill
+from grpokit.reward_totals import FilledRewards, fill
 
 AdvantageFn: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 Scale: TypeAlias = Literal["group", "batch", "none"]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import UsageError
-from grpokit.settings import ClipSettings, KLKind, ObjectiveSettings, Positive, RatioKind, Reduction
+from grpokit.knobs import ClipSettings, KLKind, ObjectiveSettings, Positive, RatioKind, Reduction
 from grpokit.types import Decisions
 
 

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from grpokit import advantages as advantage_functions
-from grpokit import settings
+from grpokit import knobs
 from grpokit.advantages import AdvantageFn
 from grpokit.data import as_prompts, check_prompts, prompt_indices
 from grpokit.errors import GrpokitError, UsageError
+from grpokit.knobs import SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Reward, RewardTerm, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
-from grpokit.settings import SeedSettings, TrainerSettings
 from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
@@ -293,7 +293,7 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def _check(self) -> None:
         """Refuse settings that cannot work, before anything is set up."""
-        settings.check(self)
+        knobs.check(self)
         self.check_shares()
         trained = [term for term in self.terms if not term.monitor]
         if not trained:

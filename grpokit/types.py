@@ -202,7 +202,7 @@ class StepReport:
         rollout: the samples that were drawn and trained on.
         rewards: [B, R] from the rewards; NaN where a reward could not score.
         reward_names: R names, the columns of `rewards`.
-        totals: [B] fp64, each row's weighted sum (see `grpokit.row_totals.totals`).
+        totals: [B] fp64, each row's weighted sum (see `grpokit.reward_totals.totals`).
         advantages: [B] or [B, T].
         prompts: P indices into the training prompts, in the order of the groups.
         warnings: from guards that did not stop the step; a sentence or two each.

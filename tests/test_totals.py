@@ -16,8 +16,8 @@ from grpokit.evaluation.sample_files import find
 from grpokit.evaluation.score_files import Tally, score_files
 from grpokit.report.reading import Scored
 from grpokit.report.scores import changes
+from grpokit.reward_totals import totals
 from grpokit.rewards.scoring import score
-from grpokit.row_totals import totals
 from grpokit.runs import rollout_record
 from grpokit.runs.journal import Journal
 from tiny_policies import TinyTokens, digit_sum

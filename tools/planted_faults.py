@@ -383,7 +383,7 @@ FAULTS = (
         "0 * torch.finfo(x.dtype).eps",
         (EQUAL,),
     ),
-    Fault("advantages in fp32", "row_totals.py", "rewards.double()", "rewards.float()", (FP64,)),
+    Fault("advantages in fp32", "reward_totals.py", "rewards.double()", "rewards.float()", (FP64,)),
     Fault(
         "integer rewards give integer advantages",
         "advantages.py",
@@ -393,7 +393,7 @@ FAULTS = (
     ),
     Fault(
         "a reward that scored no row poisons the others",
-        "row_totals.py",
+        "reward_totals.py",
         "column[rows].mean() if bool(rows.any()) else 0.0",
         "column[rows].mean()",
         (UNSCORED,),

@@ -27,7 +27,7 @@ from grpokit.config.mistakes import TWO_SOURCES, explain
 from grpokit.config.overrides import apply
 from grpokit.config.yaml_source import Source, read
 from grpokit.errors import ConfigError, UsageError, nearest, one_line, shown
-from grpokit.settings import (
+from grpokit.knobs import (
     ClipSettings,
     Count,
     ObjectiveSettings,

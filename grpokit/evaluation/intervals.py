@@ -66,7 +66,7 @@ class Mean:
 
 
 def mean_of_totals(columns: Iterable[Sequence[float]], weights: Iterable[float], prompts: Sequence[int]) -> Mean:
-    """The mean of the rows' totals (see `grpokit.row_totals.totals`), with its interval.
+    """The mean of the rows' totals (see `grpokit.reward_totals.totals`), with its interval.
 
     A total replaces missing scores by means, and a replacement is not an observation. So the mean is written as a
     weighted sum of the existing scores, and a score's influence is its weight times its deviation from its column's

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from grpokit import registry, row_totals
+from grpokit import registry, reward_totals
 from grpokit.errors import DataError, GrpokitError, RewardError, UsageError, counted, reworded
 from grpokit.evaluation.intervals import mean_of_totals
 from grpokit.evaluation.sample_files import Entry
@@ -187,10 +187,10 @@ class Tally:
             self.columns[name].append(value)
 
     def totals(self) -> list[float]:
-        """The totals of the rows that could be read, in order (see `grpokit.row_totals.totals`)."""
+        """The totals of the rows that could be read, in order (see `grpokit.reward_totals.totals`)."""
         matrix = torch.tensor(list(self.columns.values()), dtype=torch.float64).T  # [B, R]
         weights = torch.tensor(list(self.weights.values()), dtype=torch.float64)
-        return row_totals.totals(matrix, weights, torch.tensor(self.groups)).tolist() if self.groups else []
+        return reward_totals.totals(matrix, weights, torch.tensor(self.groups)).tolist() if self.groups else []
 
     def summary(self) -> dict[str, Column]:
         """Reward -> its summary; the last one, "reward", is of the totals."""

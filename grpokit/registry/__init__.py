@@ -12,10 +12,10 @@ from grpokit.registry.factories import resolve as resolve
 from grpokit.registry.loading import Plugin as Plugin
 from grpokit.registry.loading import notify as notify
 from grpokit.registry.loading import plugins as plugins
-from grpokit.registry.names import broken_plugins as broken_plugins
-from grpokit.registry.names import clashes as clashes
-from grpokit.registry.names import find as find
-from grpokit.registry.names import installed as installed
-from grpokit.registry.names import meant_by_preset as meant_by_preset
-from grpokit.registry.names import spec_of as spec_of
+from grpokit.registry.name_lookup import broken_plugins as broken_plugins
+from grpokit.registry.name_lookup import clashes as clashes
+from grpokit.registry.name_lookup import find as find
+from grpokit.registry.name_lookup import installed as installed
+from grpokit.registry.name_lookup import meant_by_preset as meant_by_preset
+from grpokit.registry.name_lookup import spec_of as spec_of
 from grpokit.registry.shipped import remedy as remedy

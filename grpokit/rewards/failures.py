@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpokit.errors import GrpokitError, RewardError, UsageError, a_type, counted, one_line, reworded, typed_line
-from grpokit.rewards.elsewhere import REORDERED, Pending, Portion, Submits, by_group, in_words, reordered
 from grpokit.rewards.isolation import own_copies, torch_state_kept
+from grpokit.rewards.submission import REORDERED, Pending, Portion, Submits, by_group, in_words, reordered
 from grpokit.rewards.validation import checked
 from grpokit.types import Sample
 

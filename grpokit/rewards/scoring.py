@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import UsageError
-from grpokit.rewards.elsewhere import Pending, Submits
+from grpokit.knobs import RewardSettings
+from grpokit.reward_totals import totals
 from grpokit.rewards.failures import Column, collected, measured, submitted
-from grpokit.row_totals import totals
-from grpokit.settings import RewardSettings
+from grpokit.rewards.submission import Pending, Submits
 from grpokit.types import Sample
 
 Reward: TypeAlias = Callable[[Sequence[Sample]], Sequence[float]]
@@ -90,7 +90,7 @@ class Scores:
 
     @property
     def totals(self) -> Tensor:
-        """[B] each row's weighted sum (see `grpokit.row_totals.totals`)."""
+        """[B] each row's weighted sum (see `grpokit.reward_totals.totals`)."""
         return totals(self.matrix, self.weights, self.groups)
 
 

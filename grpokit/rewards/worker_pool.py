@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 from grpokit import registry
 from grpokit.errors import GrpokitError, RewardError, UsageError, typed_line
 from grpokit.registry.specs import RewardSpec
-from grpokit.rewards.elsewhere import Pending, Portion, by_group
 from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.submission import Pending, Portion, by_group
 from grpokit.rewards.worker_supervisor import Worker
 from grpokit.types import Sample
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from grpokit import registry
 from grpokit.errors import GrpokitError, PluginError, UsageError, a_type, reworded, typed_line
-from grpokit.rewards.elsewhere import REORDERED, reordered
+from grpokit.rewards.submission import REORDERED, reordered
 from grpokit.types import Sample
 
 PIPE_CLOSED = 113

@@ -22,7 +22,7 @@ from typing import Any
 
 from grpokit import errors
 from grpokit.errors import GrpokitError, PluginError, UsageError, typed_line
-from grpokit.rewards.elsewhere import Portion
+from grpokit.rewards.submission import Portion
 from grpokit.rewards.worker_process import PIPE_CLOSED, serve
 from grpokit.types import Sample
 

@@ -20,13 +20,13 @@ from grpokit.config.schema import Component, RewardConfig, RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest, reworded
 from grpokit.images import MAX_PIXELS
+from grpokit.knobs import RewardSettings, TrainerSettings, meanings
 from grpokit.objectives import Objective
 from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec
-from grpokit.rewards.elsewhere import Submits
 from grpokit.rewards.scoring import RewardTerm
+from grpokit.rewards.submission import Submits
 from grpokit.rewards.worker_pool import PooledReward
-from grpokit.settings import RewardSettings, TrainerSettings, meanings
 from grpokit.trainer import Trainer
 from grpokit.training import devices
 from grpokit.types import Prompt

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import UsageError
-from grpokit.settings import Reduction
+from grpokit.knobs import Reduction
 
 
 def reduction_weights(mask: Tensor, reduction: Reduction, *, max_decisions: int) -> Tensor:

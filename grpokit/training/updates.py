@@ -10,8 +10,8 @@ import torch
 from accelerate import Accelerator
 
 from grpokit.errors import UsageError
+from grpokit.knobs import TrainerSettings
 from grpokit.policy import Policy
-from grpokit.settings import TrainerSettings
 from grpokit.training import guards
 from grpokit.training.checked_policy import LOW_PRECISION
 from grpokit.training.devices import place

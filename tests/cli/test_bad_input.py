@@ -431,7 +431,7 @@ COMPONENTS = {
         "policy.use=toy-glif", "policy: There is no policy called 'toy-glif' (did you mean 'toy-glyph'?). Known: toy-"
     ),
     "a preset's name misspelt": Bad(
-        ["train", "toy-glif"], ["There is no preset called 'toy-glif' (did you mean 'toy-glyph'?)", "end in .yaml"]
+        ["train", "toy-glif"], ["There is no preset called 'toy-glif' (did you mean 'toy-glyph'?)", "ends in .yaml"]
     ),
     "a reward's name misspelt": part(
         "use: length",

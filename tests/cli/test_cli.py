@@ -337,7 +337,7 @@ def test_a_damaged_checkpoint(call: Call, tmp_path: Path) -> None:
     done = call("train", "c.yaml", "--resume", "trainer.steps=2")
     assert done.code == 2
     assert "checkpoints/step_000001 is damaged: " in done.err
-    assert "There is no other whole checkpoint beside it: start anew with --overwrite." in done.err
+    assert "There is no undamaged checkpoint beside it: start a new run with --overwrite." in done.err
 
 
 def test_save_every(call: Call, tmp_path: Path) -> None:
@@ -811,7 +811,7 @@ def test_report_of_a_run_without_evaluations_or_steps(call: Call, tmp_path: Path
 
 BAD: dict[str, tuple[list[str], list[str]]] = {
     "no such file": (["train", "no.yaml"], ["The config file no.yaml does not exist"]),
-    "no such preset": (["train", "toy-glif"], ["There is no preset called 'toy-glif'", "Known: ", "end in .yaml"]),
+    "no such preset": (["train", "toy-glif"], ["There is no preset called 'toy-glif'", "Known: ", "ends in .yaml"]),
     "unknown key": (["train", "c.yaml", "trainer.stepz=3"], ["unknown key 'trainer.stepz'", "did you mean 'steps'?"]),
     "no override": (["train", "c.yaml", "steps"], ["'steps' is not of the form key=value"]),
     "unknown reward": (

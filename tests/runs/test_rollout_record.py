@@ -30,7 +30,7 @@ from grpokit import (
     UsageError,
     advantages,
     cli,
-    row_totals,
+    reward_totals,
 )
 from grpokit.config import presets
 from grpokit.runs import build
@@ -118,7 +118,7 @@ def step_of(outputs: Sequence[Any], *, step: int = 1, weights: Sequence[float] =
         "prompts": [0, 1],
     }
     given |= changes
-    totals = row_totals.totals(given["rewards"], torch.tensor(weights), given["rollout"].groups)
+    totals = reward_totals.totals(given["rewards"], torch.tensor(weights), given["rollout"].groups)
     return StepReport(**given, totals=totals)
 
 
