@@ -21,7 +21,7 @@ from torch import Tensor
 from grpokit.errors import UsageError, counted
 from grpokit.sampling import derive_seeds
 from grpokit.trainer import Trainer
-from grpokit.training.devices import autocast
+from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.types import Rollout
 
 _MANY_ROWS = 10_000  # fewer are not worth the small rollout
@@ -72,10 +72,9 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
 
 def _drawn(trainer: Trainer, rows: int) -> Rollout:
     """A rollout of the first prompt that no step draws."""
-    device = trainer.accelerator.device
-    seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=rows).to(device)
-    with torch.no_grad(), autocast(device, trainer.mixed_precision):
-        return trainer.policy.rollout(trainer.train_prompts[:1], rows, seeds=seeds)
+    policy = CheckedPolicy(trainer.policy, mixed_precision=trainer.mixed_precision)
+    seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=rows)
+    return policy.rollout(trainer.train_prompts[:1], rows, seeds, at_once=rows)
 
 
 @dataclass
