@@ -21,7 +21,7 @@ FILE = ROOT / "grpokit/registry/shipped.json"
 sys.path[:0] = [str(ROOT), *(str(folder) for folder in sorted(ROOT.glob("plugins/*/src")))]
 
 from grpokit.config.yaml_source import read  # noqa: E402  # only now that the path leads to this repository
-from grpokit.registry.loading import Plugin, load  # noqa: E402
+from grpokit.registry.entry_points import Plugin, load  # noqa: E402
 
 
 def project(folder: Path) -> dict[str, Any]:

@@ -5,13 +5,13 @@ It is light: listing plugins imports neither torch nor what a plugin's factories
 
 from __future__ import annotations
 
+from grpokit.registry.entry_points import Plugin as Plugin
+from grpokit.registry.entry_points import notify as notify
+from grpokit.registry.entry_points import plugins as plugins
 from grpokit.registry.factories import call as call
 from grpokit.registry.factories import create as create
 from grpokit.registry.factories import explained as explained
 from grpokit.registry.factories import resolve as resolve
-from grpokit.registry.loading import Plugin as Plugin
-from grpokit.registry.loading import notify as notify
-from grpokit.registry.loading import plugins as plugins
 from grpokit.registry.name_lookup import broken_plugins as broken_plugins
 from grpokit.registry.name_lookup import clashes as clashes
 from grpokit.registry.name_lookup import find as find

@@ -18,8 +18,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from grpokit.errors import GrpokitError, PluginError, nearest, shown
+from grpokit.registry.entry_points import described
 from grpokit.registry.importing import import_name, missing
-from grpokit.registry.loading import described
 from grpokit.registry.name_lookup import find, is_path
 
 _DATA = {"reward": 1, "advantage": 3}  # arguments of a plain function that later calls fill in, by position

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpokit.errors import PluginError, a_type, nearest, one_line
-from grpokit.registry.loading import described
+from grpokit.registry.entry_points import described
 
 
 def import_name(path: str, what: str, install: str = "") -> Callable[..., Any]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from grpokit.errors import PluginError, nearest
-from grpokit.registry import loading, shipped
-from grpokit.registry.loading import Plugin
+from grpokit.registry import entry_points, shipped
+from grpokit.registry.entry_points import Plugin
 from grpokit.registry.specs import Spec
 
 Owned = tuple[Plugin, Spec]
@@ -31,7 +31,7 @@ class Clash:
 
 def installed(kind: str) -> list[Owned]:
     """All specs of a kind ("reward", "policy", "preset", ...) with the plugin that brings each."""
-    return [(plugin, spec) for plugin in loading.plugins() for spec in plugin.specs if spec.kind == kind]
+    return [(plugin, spec) for plugin in entry_points.plugins() for spec in plugin.specs if spec.kind == kind]
 
 
 def find(kind: str, name: str) -> Owned:
@@ -58,7 +58,7 @@ def find(kind: str, name: str) -> Owned:
 
 def broken_plugins() -> str:
     """What a message about an unknown name adds about broken plugins; nothing without any."""
-    broken = [f"\n  {p.name} ({p.package}): {p.error}" for p in loading.plugins() if p.error]
+    broken = [f"\n  {p.name} ({p.package}): {p.error}" for p in entry_points.plugins() if p.error]
     return f" These plugins are broken and may have brought it:{''.join(broken)}" if broken else ""
 
 
@@ -67,7 +67,7 @@ def is_path(name: str) -> bool:
     prefix = name.rpartition(":")[0]
     return bool(prefix) and not any(
         prefix == plugin.name or any(name == f"{plugin.package}:{spec.name}" for spec in plugin.specs)
-        for plugin in loading.plugins()
+        for plugin in entry_points.plugins()
     )
 
 
@@ -96,7 +96,7 @@ def meant_by_preset(kind: str, name: str, package: str) -> str:
 
 def clashes() -> Iterator[Clash]:
     """The names that are ambiguous in this environment."""
-    for kind, name in dict.fromkeys((spec.kind, spec.name) for p in loading.plugins() for spec in p.specs):
+    for kind, name in dict.fromkeys((spec.kind, spec.name) for p in entry_points.plugins() for spec in p.specs):
         matches = _matches(kind, name)
         if len(matches) > 1:
             choices = {_full_name(owned, matches): owned[0].package for owned in matches}

@@ -31,7 +31,7 @@ from grpokit.builtin import text_rewards
 from grpokit.cli import components
 from grpokit.errors import PluginError
 from grpokit.policy import METHODS, missing_methods
-from grpokit.registry import loading
+from grpokit.registry import entry_points
 from grpokit.testing import (
     Check,
     CheckError,
@@ -43,7 +43,7 @@ from grpokit.testing import (
     policy_checks,
     reward_checks,
 )
-from grpokit.testing.reward import degenerate, dependencies, examples
+from grpokit.testing.reward import dependencies, examples, unusual_outputs
 from tiny_policies import TinyGaussian
 from tiny_rewards import always_stops
 
@@ -377,7 +377,7 @@ def test_a_reward_that_says_nan_and_warns_is_sound() -> None:
             return broken_rewards.relative_brightness(batch)
 
     for reward in (honest, meant):
-        degenerate.check_pictures(reward, example_samples({"image"})[0])
+        unusual_outputs.check_pictures(reward, example_samples({"image"})[0])
 
 
 def test_a_huge_picture_must_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,12 +389,12 @@ def test_a_huge_picture_must_not_take_all_memory(monkeypatch: pytest.MonkeyPatch
         return broken_rewards.brightness([replace(s, output=s.output.convert("RGB").resize((8, 8))) for s in batch])
 
     sample = example_samples({"image"})[0]
-    monkeypatch.setattr(degenerate, "MEMORY", 100 * 2**20)
-    degenerate.check_pictures(thrifty, sample)
+    monkeypatch.setattr(unusual_outputs, "MEMORY", 100 * 2**20)
+    unusual_outputs.check_pictures(thrifty, sample)
     with pytest.raises(
         CheckError, match=r"at most 100 MiB of memory for a picture of 4096 x 1024 pixels; got \d{3} MiB"
     ):
-        degenerate.check_pictures(greedy, sample)
+        unusual_outputs.check_pictures(greedy, sample)
 
 
 def test_every_kind_of_odd_output_is_tried() -> None:
@@ -404,11 +404,11 @@ def test_every_kind_of_odd_output_is_tried() -> None:
         seen.extend(s.output for s in batch)
         return [0.0] * len(batch)
 
-    degenerate.check_pictures(notes, example_samples({"image"})[0])
+    unusual_outputs.check_pictures(notes, example_samples({"image"})[0])
     assert {(1, 1), (1, 64), (64, 1), (4096, 1024)} <= {picture.size for picture in seen}
     assert {picture.mode for picture in seen} == {"RGB", "1", "L", "LA", "P", "RGBA", "CMYK", "I;16"}
     seen.clear()
-    degenerate.check_texts(notes, samples()[0])
+    unusual_outputs.check_texts(notes, samples()[0])
     assert max(map(len, seen)) >= 100_000
     assert "" in seen
     assert any("\0" in text for text in seen)
@@ -744,10 +744,10 @@ def test_what_was_not_checked_for_one_reason_is_one_row(call: Call) -> None:
 def test_a_spec_names_a_kind_of_output_that_others_can_mean(fields: dict[str, Any], said: str) -> None:
     spec = (PolicySpec if "makes" in fields else RewardSpec)(name="x", factory="x:x", **fields)
     if not said:
-        loading._check_spec(spec)
+        entry_points._check_spec(spec)
         return
     with pytest.raises(PluginError, match=re.escape(said)):
-        loading._check_spec(spec)
+        entry_points._check_spec(spec)
 
 
 def test_a_terminal_shows_which_check_runs(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ from grpokit.errors import GrpokitError, UsageError
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.scoring import Reward
 from grpokit.testing.check import Check, common_checks, expect, expect_untouched, random_states
-from grpokit.testing.reward.degenerate import check_pictures, check_texts
 from grpokit.testing.reward.dependencies import announcing_plugin, check_declared, check_missing
 from grpokit.testing.reward.examples import accepted, check_examples, example_samples, samples_for
 from grpokit.testing.reward.first_call import FirstCall
+from grpokit.testing.reward.unusual_outputs import check_pictures, check_texts
 from grpokit.testing.robustness.ladder import Ladder, ladder_checks
 from grpokit.types import Sample
 

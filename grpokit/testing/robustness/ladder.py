@@ -70,8 +70,8 @@ class Ladder:
     @functools.cached_property
     def report(self) -> LadderReport:
         """What the ladders measured."""
-        from grpokit.testing.robustness.photographs import photographs
-        from grpokit.testing.robustness.words import drawn_words, texts
+        from grpokit.testing.robustness.photograph_ladder import photographs
+        from grpokit.testing.robustness.word_ladder import drawn_words, texts
 
         sections: list[Section] = []
         if "image" in self.accepts:

@@ -28,7 +28,7 @@ from grpokit import PluginError, Prompt, Sample, Trainer, UsageError, registry
 from grpokit.cli import components
 from grpokit.config import presets
 from grpokit.config.schema import parse
-from grpokit.registry import hookspecs, loading
+from grpokit.registry import entry_points, hookspecs
 from grpokit.runs import build
 from grpokit.runs import train as run
 from grpokit.testing import by_name
@@ -220,7 +220,7 @@ def test_the_core_names_no_plugin() -> None:
 
 def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     here = tuple(plugin for plugin in registry.plugins() if plugin.package == "grpokit")
-    monkeypatch.setattr(loading, "plugins", lambda: here)
+    monkeypatch.setattr(entry_points, "plugins", lambda: here)
     with pytest.raises(PluginError) as caught:
         registry.create("reward", "lpips")
     assert str(caught.value) == (
@@ -493,7 +493,7 @@ def test_a_spec_whose_function_is_not_there() -> None:
 
 
 def test_a_torchvision_for_another_torch_is_explained() -> None:
-    line = loading.described(RuntimeError("operator torchvision::nms does not exist"))
+    line = entry_points.described(RuntimeError("operator torchvision::nms does not exist"))
     assert "install the build of torchvision that matches your torch" in line
 
 
