@@ -148,7 +148,7 @@ def test_a_file_that_is_no_picture_is_found_at_once(file: Path, tmp_path: Path) 
     picture(tmp_path / "t/1.png", 5)
     (tmp_path / "t/3.png").write_text("hello")
     with pytest.raises(
-        DataError, match=r"prompts\.txt, line 3: .*3\.png cannot be read as a picture: its content is of"
+        DataError, match=r"prompts\.txt, line 3: .*3\.png cannot be read as a picture: its content is not"
     ):
         read_text(file, targets=tmp_path / "t")
 

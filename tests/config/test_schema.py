@@ -410,7 +410,7 @@ def test_schema_is_valid_and_agrees() -> None:
 
 
 def test_unknown_preset() -> None:
-    with pytest.raises(ConfigError, match=r"There is no preset called 'toy-glif'.*Known: .*would end in \.yaml"):
+    with pytest.raises(ConfigError, match=r"There is no preset called 'toy-glif'.*Known: .*ends in \.yaml"):
         presets.read_config("toy-glif")
 
 
