@@ -110,10 +110,9 @@ def score(
                 if as_json and not weighted:
                     print(_line(row))
                 advance()
-    totals = tally.totals() if weighted else []
     if weighted:  # a row's total is known once all rows are scored
-        values = iter(totals)
-        lines = [_line(row, total=math.nan if row.problem else next(values)) for row in scored]
+        totals = iter(tally.totals())
+        lines = [_line(row, total=math.nan if row.problem else next(totals)) for row in scored]
         _rewrite(out, lines)
         for line in lines if as_json else ():
             print(line)

@@ -98,7 +98,12 @@ def _peak() -> Iterator[_Peak]:
 
 def _status(key: str) -> int:
     """An entry of this process's status, in bytes."""
-    lines = (_PROCESS / "status").read_text(encoding="ascii").splitlines()
+    return _entry(_PROCESS / "status", key)
+
+
+def _entry(file: Path, key: str) -> int:
+    """The bytes behind "key:" in a file of Linux that counts kilobytes."""
+    lines = file.read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
 
 
@@ -130,20 +135,13 @@ def _memory(device: str) -> int:
     if device != "cpu":
         return 0
     try:
-        pages = os.sysconf("SC_AVPHYS_PAGES") if not _available() else 0
-        free = _available() or os.sysconf("SC_PAGE_SIZE") * pages
-    except (OSError, ValueError, AttributeError):
-        return 0
+        free = _entry(Path("/proc/meminfo"), "MemAvailable")
+    except (OSError, StopIteration):  # not Linux
+        try:
+            free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+        except (OSError, ValueError, AttributeError):
+            return 0
     for limit in _LIMITS:
         with suppress(OSError, ValueError):  # there is none, or it says "max"
             free = min(free, int(limit.read_text(encoding="ascii")))
     return free
-
-
-def _available() -> int:
-    """What Linux could give to a process without swapping; 0 elsewhere."""
-    with suppress(OSError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 0

@@ -7,8 +7,8 @@ import math
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from command_line import Call, Done
 from grpokit import DataError, RewardError, RewardTerm, Sample, UsageError, cli
 from grpokit.evaluation import sample_files
 from grpokit.evaluation.held_out import Evaluation
 from grpokit.evaluation.intervals import half_width
 from grpokit.evaluation.score_files import Tally, score_files
 from grpokit.rewards.scoring import score
-
-
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Done]
 
 
 @pytest.fixture
