@@ -49,6 +49,9 @@ class RewardTerm(RewardSettings):
         return step is None or not self.monitor or (step - 1) % self.every == 0
 
 
+Rewards: TypeAlias = Sequence[Reward | Submits | RewardTerm] | Mapping[str, Reward | Submits]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scores:
     """What all rewards said about B samples.
@@ -95,7 +98,7 @@ class Scores:
 
 
 def as_terms(
-    rewards: Sequence[Reward | Submits | RewardTerm] | Mapping[str, Reward | Submits],
+    rewards: Rewards,
 ) -> list[RewardTerm]:
     """Rewards as a user gives them -> named terms; a name that is taken gets a number.
 

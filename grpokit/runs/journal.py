@@ -25,7 +25,8 @@ from grpokit.files import step_folders, step_name
 from grpokit.images import Drawable
 from grpokit.report import listed, read_journal
 from grpokit.runs.folder import write_text, writing
-from grpokit.types import Sample, StepReport
+from grpokit.training.step_report import StepReport
+from grpokit.types import Sample
 
 SHOWN_SAMPLES = 16
 

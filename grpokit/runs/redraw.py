@@ -27,7 +27,7 @@ from grpokit.runs.folder import versions
 from grpokit.runs.rollout_record import Recorded
 from grpokit.trainer import Trainer
 from grpokit.training import checkpoint
-from grpokit.types import StepReport
+from grpokit.training.step_report import StepReport
 
 _MEASURED = ("time", "step_time", "memory")  # metrics of the clock and the machine, not of the run
 _BUILT = "the policy that the config builds"

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from grpokit.errors import RunError, UsageError, typed_line
 from grpokit.files import replacing, step_folders, step_name
-from grpokit.types import StepReport
+from grpokit.training.step_report import StepReport
 
 FORMAT = 1
 SAMPLES, TRACE = "samples.parquet", "trace.safetensors"

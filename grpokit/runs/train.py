@@ -31,7 +31,8 @@ from grpokit.runs.folder import claimed, locked, versions, write_header
 from grpokit.runs.journal import Journal, has_start
 from grpokit.trainer import Trainer
 from grpokit.training import checkpoint
-from grpokit.types import Prompt, StepReport
+from grpokit.training.step_report import StepReport
+from grpokit.types import Prompt
 
 
 @dataclass(frozen=True, kw_only=True)
