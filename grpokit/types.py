@@ -103,6 +103,13 @@ class Decisions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ask:
+    entropy: str = "value"
+    moments: bool = False
+    slope: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trace:
     """A policy's private record of a rollout: what `logprobs` needs to score the stored decisions again.
 
@@ -164,6 +171,12 @@ class Rollout:
     def rows(self) -> int:
         """B, the number of samples."""
         return len(self.samples)
+
+    @property
+    def lengths(self):
+        cols=self.mask.shape[1]
+        import torch
+        return (self.mask*torch.arange(1,cols+1)).amax(1) if cols else self.mask.sum(1)
 
     @property
     def group_index(self) -> Tensor:

@@ -83,7 +83,8 @@ class GroupCache(Packed):
         q, k, v = (x[self._padded].view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))
         self._shared[layer] = k.transpose(-1, -2).contiguous(), v.contiguous()
         buffer = (count * self.group_size, key.shape[1], self.columns)
-        self._own[layer] = key.new_empty(*buffer, key.shape[2]), value.new_empty(*buffer, value.shape[2])
+        # Zeros, since a column that is hidden is multiplied by 0, which only a finite number survives.
+        self._own[layer] = key.new_zeros(*buffer, key.shape[2]), value.new_zeros(*buffer, value.shape[2])
         return causal_attention(q, k, v, rules).transpose(1, 2).flatten(0, 1)[self._real]
 
     def _read_samples(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
@@ -152,7 +153,7 @@ class GroupCache(Packed):
 
 
 def _kept(buffer: Tensor, places: Tensor, filled: int) -> Tensor:
-    smaller = buffer.new_empty(len(places), *buffer.shape[1:])
+    smaller = buffer.new_zeros(len(places), *buffer.shape[1:])
     smaller[:, :, :filled] = buffer[:, :, :filled][places]
     return smaller
 
