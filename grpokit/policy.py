@@ -8,14 +8,15 @@ else about it. A policy may subclass `Policy` for the default `slices` and `chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from grpokit.types import Decisions, Prompt, Rollout, Seeds
+from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 
 
 @runtime_checkable
@@ -52,8 +53,14 @@ class Policy(Protocol):
         """
         ...
 
-    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
-        """Score the decisions in the slice `steps` of all rows in `rollout` again, with gradient: [b, t]."""
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
+        """Score the decisions in the slice `steps` of all rows in `rollout` again, with gradient: [b, t].
+
+        Args:
+            rollout: b rows.
+            steps: consecutive decisions.
+            ask: what the caller will read. A method without this parameter is called without it.
+        """
         ...
 
     def slices(self, rollout: Rollout) -> Iterable[slice]:
@@ -102,3 +109,10 @@ def _has(policy: object, name: str) -> bool:
     method = getattr(policy, name, None)
     inherited = getattr(method, "__func__", method) is getattr(Policy, name)
     return callable(method) and (name == "slices" or not inherited)
+
+
+def scorer(policy: Policy) -> Callable[[Rollout, slice, Ask], Decisions]:
+    """`policy.logprobs` as a function of rollout, steps and ask, for a method without the parameter `ask` too."""
+    if "ask" in inspect.signature(policy.logprobs).parameters:
+        return lambda rollout, steps, ask: policy.logprobs(rollout, steps, ask=ask)
+    return lambda rollout, steps, ask: policy.logprobs(rollout, steps)

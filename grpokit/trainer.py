@@ -83,9 +83,7 @@ class Trainer(TrainerSettings, SeedSettings):
         check_prompts(self.policy, self.train_prompts)
         self.accelerator = make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
         self.updates = Updates(trainable(self.policy, self.accelerator.device), self, self.accelerator)
-        self._policy = CheckedPolicy(
-            self.policy, mixed_precision=self.mixed_precision, entropy_grad=self.objective.entropy_coef != 0
-        )
+        self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self._backward = Backward(self._policy, self.objective, self.accelerator.backward)
         self._diff_limit = logprob_diff.LogprobDiffLimit.of(
             self.max_logprob_diff, low_precision=self._policy.low_precision

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpokit.errors import UsageError
 
@@ -104,9 +104,19 @@ class Decisions:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    entropy: str = "value"
+    """What the caller of `Policy.logprobs` will read besides log-probs; the rest need not be computed.
+
+    Attributes:
+        entropy: "no": it is not read; "value": it is read without gradient; "grad": with gradient.
+        moments: whether mean and std of Gaussian decisions are read.
+        slope: log-probs [b', t] of the rows `rows` of the rollout -> the derivative [b', t] of the loss by each of
+            them, or None. With it an output layer can form its gradient in the forward pass. It is a prediction: the
+            gradient that arrives in the backward pass is the right one, and may be another.
+    """
+
+    entropy: Literal["no", "value", "grad"] = "value"
     moments: bool = False
-    slope: Any = None
+    slope: Callable[[Tensor, slice], Tensor] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,12 +181,6 @@ class Rollout:
     def rows(self) -> int:
         """B, the number of samples."""
         return len(self.samples)
-
-    @property
-    def lengths(self):
-        cols=self.mask.shape[1]
-        import torch
-        return (self.mask*torch.arange(1,cols+1)).amax(1) if cols else self.mask.sum(1)
 
     @property
     def group_index(self) -> Tensor:

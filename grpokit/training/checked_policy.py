@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError
-from grpokit.policy import Policy
+from grpokit.policy import Policy, scorer
 from grpokit.training.devices import autocast
 from grpokit.training.micro_batches import micro_batches
 from grpokit.training.rollout_calls import calls, concatenate_rollouts
-from grpokit.types import Decisions, Prompt, Rollout, Seeds
+from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
@@ -33,11 +33,10 @@ class CheckedPolicy:
     Args:
         policy: the policy.
         mixed_precision: "no", "bf16" or "fp16": the autocast around rollout, logprobs and reference.
-        entropy_grad: whether the entropy needs a gradient; otherwise its graph is dropped at once.
     """
 
-    def __init__(self, policy: Policy, *, mixed_precision: str = "no", entropy_grad: bool = False) -> None:
-        self.policy, self.mixed_precision, self.entropy_grad = policy, mixed_precision, entropy_grad
+    def __init__(self, policy: Policy, *, mixed_precision: str = "no") -> None:
+        self.policy, self.mixed_precision, self._scorer = policy, mixed_precision, scorer(policy)
         dtypes = {p.dtype for module in policy.modules().values() for p in module.parameters()}
         self.low_precision = mixed_precision != "no" or any(dtype in LOW_PRECISION for dtype in dtypes)
 
@@ -104,14 +103,14 @@ class CheckedPolicy:
             )
         return slices
 
-    def logprobs(self, rollout: Rollout, decisions: slice, *, grad: bool) -> Decisions:
-        """Score stored decisions again, in fp32 or better.
+    def logprobs(self, rollout: Rollout, decisions: slice, ask: Ask, *, grad: bool) -> Decisions:
+        """Score stored decisions again, in fp32 or better; an entropy has a gradient only if that is asked for.
 
         Raises:
             RunError: the result's shape does not begin with [rows, decisions of the slice].
         """
         with torch.set_grad_enabled(grad), self._autocast():
-            view = self.policy.logprobs(rollout, decisions)
+            view = self._scorer(rollout, decisions, ask)
         expected = tuple(rollout.mask[:, decisions].shape)
         for name, x in vars(view).items():
             if x is not None and tuple(x.shape[:2]) != expected:
@@ -120,7 +119,7 @@ class CheckedPolicy:
                     f"{rollout.rows} rows gave {name} of shape {tuple(x.shape)}; expected a shape that begins with "
                     f"{expected}: rows, then decisions."
                 )
-        if view.entropy is not None and not self.entropy_grad:
+        if view.entropy is not None and ask.entropy != "grad":
             view = replace(view, entropy=view.entropy.detach())
         return _upcast(view)
 
@@ -137,7 +136,7 @@ class CheckedPolicy:
                 micro_batch = rollout.select(rows)
                 for decisions in self.slices(micro_batch):
                     if bool(micro_batch.mask[:, decisions].any()):
-                        view = self.logprobs(micro_batch, decisions, grad=False)
+                        view = self.logprobs(micro_batch, decisions, Ask(entropy="no"), grad=False)
                         logprobs[rows, decisions] = view.logprobs.to(logprobs)
         return Decisions(logprobs=logprobs)
 
