@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, shown
 from grpokit.policies.products import linear, sum_of_outer, transposed
-from grpokit.policies.truncation import forbid, restrict
+from grpokit.policies.truncation import check_kept, forbid, restrict
 
 Slope = Callable[[Tensor, int], Tensor]
 Entropy = Literal["no", "value", "grad"]
@@ -267,13 +267,17 @@ def _common_factor(slope: Tensor, predicted: Tensor) -> float | None:
 
 
 def _chunks(count: int, chunk: int, ends: Sequence[int] | None) -> Iterator[slice]:
-    """Slices of up to `chunk` tokens; with `ends`, of whole rows, and of one row that is longer."""
+    """At least one slice, of up to `chunk` tokens; with `ends` of whole rows, or of one row that is longer."""
+    if chunk < 1:
+        raise UsageError(f"chunk must be at least 1 token, got {chunk}.")
     if ends is None:
-        yield from (slice(start, min(start + chunk, count)) for start in range(0, count, chunk))
+        yield from (slice(start, min(start + chunk, count)) for start in range(0, max(count, 1), chunk))
         return
+    if list(ends) != sorted(ends) or (ends[-1] if ends else 0) != count:
+        raise UsageError(f"ends must ascend to {count}, the number of tokens; got {shown(list(ends))}.")
     start = 0
-    for end, following in pairwise([*ends, None]):
-        if end is not None and end > start and (following is None or following - start > chunk):
+    for end, following in pairwise([*ends, count + chunk + 1]):
+        if end > start and following - start > chunk:
             yield slice(start, end)
             start = end
 
@@ -285,6 +289,13 @@ def _check(hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None,
             f"A fused head needs hidden [N, H], targets [N] and weight [V, H]; got {shapes[0]}, {shapes[1]} and "
             f"{shapes[2]}."
         )
-    for name, x, length in (("bias", bias, len(weight)), ("forbidden", job.forbidden, len(weight))):
-        if x is not None and x.shape != (length,):
-            raise UsageError(f"{name} must have one entry per token, [{length}]; got {tuple(x.shape)}.")
+    for name, x in (("bias", bias), ("forbidden", job.forbidden)):
+        if x is not None and x.shape != weight.shape[:1]:
+            raise UsageError(f"{name} must have one entry per token, [{len(weight)}]; got {tuple(x.shape)}.")
+    if job.kept is not None:
+        check_kept(job.kept, rows=len(hidden), vocabulary=len(weight))
+    for name, number in (("scale", job.scale), ("softcap", job.softcap)):
+        if number is not None and not 0 < number < float("inf"):
+            raise UsageError(f"{name} must be a finite number above 0, got {number}.")
+    if job.entropy not in ("no", "value", "grad"):
+        raise UsageError(f"entropy must be 'no', 'value' or 'grad', got {job.entropy!r}.")

@@ -22,7 +22,7 @@ def _wide_vectors() -> bool:
 
 def by_onednn(*tensors: Tensor) -> bool:
     """Whether oneDNN multiplies these: fp32 on such a CPU, unless `torch.backends.mkldnn.flags(enabled=False)`."""
-    ours = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
+    ours = all(x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0 for x in tensors)
     return ours and _wide_vectors() and torch.backends.mkldnn.enabled  # type: ignore[return-value]
 
 

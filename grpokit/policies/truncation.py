@@ -74,6 +74,21 @@ def packed(keep: Tensor) -> Tensor:
     return ((keep.view(torch.int64) * _PACK) >> 56).to(torch.uint8)
 
 
+def check_kept(kept: Tensor, *, rows: int, vocabulary: int) -> None:
+    """Check the form of `kept`.
+
+    Raises:
+        UsageError: neither indices nor bits of so many rows and tokens.
+    """
+    width = -(-vocabulary // 8)
+    if kept.shape == (rows, width) if kept.dtype == torch.uint8 else kept.dtype == torch.int32 and len(kept) == rows:
+        return
+    raise UsageError(
+        f"kept must be bits [{rows}, {width}] uint8, or indices [{rows}, top_k] int32, as the sampler gave them; got "
+        f"{tuple(kept.shape)} {kept.dtype}."
+    )
+
+
 def restrict(logits: Tensor, kept: Tensor) -> Tensor:
     """Make the tokens outside `kept` impossible: logits [n, V], changed in place, and kept [n, ...] -> logits."""
     if kept.dtype == torch.uint8:
