@@ -105,12 +105,13 @@ def draw(
 
 def inverse_cdf(p: Tensor, uniforms: Tensor) -> Tensor:
     """Draw indices: p [B, V] fp32, normalised to rounding, and uniforms [B] in (0, 1) -> [B] int64."""
+    last = p.shape[1] - 1
     p = torch.nn.functional.pad(p, (0, -p.shape[1] % BLOCK)) if p.shape[1] % BLOCK else p
     blocks = p.unflatten(1, (-1, BLOCK))  # [B, V] -> [B, blocks, BLOCK]
     sums = blocks.sum(2).double()
     block, share = _search(sums, uniforms.double())
     inside = blocks[torch.arange(len(p), device=p.device), block].double()  # [B, BLOCK]
-    return block * BLOCK + _search(inside, share)[0]
+    return (block * BLOCK + _search(inside, share)[0]).clamp_(max=last)  # in a row of NaN it may be beyond
 
 
 def _search(weights: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,7 +122,7 @@ def _search(weights: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
     running = weights.cumsum(1)
     total = running[:, -1:]
     goal = torch.minimum(level[:, None] * total, total.nextafter(torch.zeros_like(total)))  # so that something is above
-    index = torch.searchsorted(running, goal, right=True).clamp_(max=weights.shape[1] - 1)  # past the end if NaN
+    index = torch.searchsorted(running, goal, right=True).clamp_(max=weights.shape[1] - 1)
     weight = weights.gather(1, index)
     share = (goal - running.gather(1, index) + weight) / weight
     return index[:, 0], share.clamp(0, 1)[:, 0]
