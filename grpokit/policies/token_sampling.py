@@ -79,9 +79,9 @@ def draw(
         raise UsageError(
             f"draw needs logits [B, V] and uniforms [B], got {tuple(logits.shape)} and {tuple(uniforms.shape)}."
         )
-    scaled = logits.float() * (1 / temperature)
+    scaled = logits.float() if temperature == 1 else logits.float() * (1 / temperature)
     if forbidden is not None:
-        forbid(scaled, forbidden)
+        scaled = forbid(scaled.clone() if scaled is logits else scaled, forbidden)
     candidates = kept = None
     if kept_as_indices(scaled.shape[1], top_k):
         scaled, candidates = scaled.topk(top_k, dim=1)  # [B, V] -> [B, top_k], the most likely first
@@ -98,7 +98,7 @@ def draw(
     return Draw(
         tokens=index if candidates is None else candidates.gather(1, index[:, None])[:, 0],
         logprobs=scaled.gather(1, index[:, None])[:, 0] - log_total,
-        entropy=log_total - scaled.clamp_(min=IMPOSSIBLE).mul_(p).sum(1) if entropy else None,
+        entropy=log_total - scaled.clamp(min=IMPOSSIBLE).mul_(p).sum(1) if entropy else None,
         kept=kept,
     )
 

@@ -56,9 +56,10 @@ def _nucleus(p: Tensor, mass: Tensor) -> Tensor:
     Bisection on a float's bits, which are in the order of the numbers: 30 sums are quicker than a sort.
     """
     low, high = torch.zeros_like(mass, dtype=torch.int32), p.amax(1, keepdim=True).view(torch.int32) + 1
+    stays = torch.empty_like(p)
     for _ in range(30):  # 1.0 is 0x3F800000
         middle = (low + high) // 2
-        enough = _at_least(p, middle.view(torch.float32)).mul_(p).sum(1, keepdim=True) >= mass
+        enough = torch.ge(p, middle.view(torch.float32), out=stays).mul_(p).sum(1, keepdim=True) >= mass
         low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
     return low.view(torch.float32)
 
