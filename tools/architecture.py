@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "images": "errors",
     "sampling": "types",
     "policy": "types",
-    "policies": "",
+    "policies": "errors types sampling",
     "group_statistics": "errors",
     "reward_totals": "errors group_statistics",
     "advantages": "errors group_statistics reward_totals",
