@@ -51,12 +51,13 @@ def tiny_tokenizer(*, pad: bool = True, chat: bool = True, eos: bool = True, **n
 
 
 VOCAB = 256 + len(SPECIALS)
+ROWS = 272  # of the embeddings: like real ones, a few more than the tokenizer has tokens
 PAD, BOS, EOS, IMAGE, VISION, VISION_END, VIDEO = (
     256 + SPECIALS.index(name) for name in ("<pad>", "<bos>", "<eos>", "<image>", "<vision>", "</vision>", "<video>")
 )
 IDS = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
 SHAPE = {
-    "vocab_size": VOCAB,
+    "vocab_size": ROWS,
     "hidden_size": 16,
     "intermediate_size": 32,
     "num_hidden_layers": 2,
@@ -93,7 +94,7 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "gpt2": (
         "GPT2Config",
         {
-            "vocab_size": VOCAB,
+            "vocab_size": ROWS,
             "n_embd": 16,
             "n_layer": 2,
             "n_head": 4,
