@@ -252,10 +252,11 @@ def cpu_has_bfloat16() -> bool:
     return any(able.get(unit, False) for unit in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
 
 
-def _bits(quantization: Quantization, compute: torch.dtype) -> BitsAndBytesConfig:
+def _bits(quantization: Quantization, compute: torch.dtype) -> Any:
+    config: Any = BitsAndBytesConfig
     if quantization == "8bit":
-        return BitsAndBytesConfig(load_in_8bit=True)
-    return BitsAndBytesConfig(
+        return config(load_in_8bit=True)
+    return config(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
