@@ -183,6 +183,12 @@ class Rollout:
         return len(self.samples)
 
     @property
+    def lengths(self):
+        cols=self.mask.shape[1]
+        import torch
+        return (self.mask*torch.arange(1,cols+1)).amax(1) if cols else self.mask.sum(1)
+
+    @property
     def group_index(self) -> Tensor:
         """[B] int64: for each row, its group's position in the tensors of `trace.per_group`."""
         index: Tensor = self.groups.unique(return_inverse=True)[1]

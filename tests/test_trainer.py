@@ -66,6 +66,9 @@ OBJECTIVES = {
     "gspo": {"clip_range": 0.2, "clip_range_high": 0.3, "kl_coef": 0.1, "entropy_coef": 0.1},
     "cispo": {},
     "sapo": {},
+    "bnpo": {"kl_coef": 0.1, "kl_bias_correction": True},
+    "luspo": {"clip_range": 0.2, "clip_range_high": 0.3},
+    "vespo": {"off_policy_mask_threshold": 0.003},
 }
 
 
@@ -89,6 +92,13 @@ def test_masks_of_the_additivity_test_are_ragged() -> None:
     lengths = make().step().rollout.mask.sum(-1)
     assert lengths.min() <= 2
     assert lengths.max() == 7
+
+
+def test_the_off_policy_mask_of_the_additivity_test_acts() -> None:
+    objective = OBJECTIVES_BY_NAME["vespo"](**OBJECTIVES["vespo"])
+    metrics = make(objective=objective, learning_rate=0.05, updates_per_rollout=2).step().metrics
+    assert 0.1 < metrics["off_policy_mask/mean"] < 0.4  # over two updates, and none in the first
+    assert metrics["vespo/phi_mean"] != 1
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
@@ -185,7 +195,7 @@ def test_every_objective_learns(name: str) -> None:
         learning_rate=2e-2,
         updates_per_rollout=2,
         minibatches=2,
-        objective=OBJECTIVES_BY_NAME[name](**{k: v for k, v in OBJECTIVES[name].items() if k not in ("kl_coef", "kl")}),
+        objective=OBJECTIVES_BY_NAME[name](**{k: v for k, v in OBJECTIVES[name].items() if not k.startswith("kl")}),
         advantage=advantages.centred if name == "dr_grpo" else advantages.group,
     )
     rewards = [report.metrics["reward"] for report in trainer]

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "flow": "errors types",
     "data": "errors types images sampling policy",
     "registry": "errors",
-    "builtin": "errors types images registry",  # what a third party may import, and no more
+    "builtin": "errors knobs types images objectives registry",  # what a third party may import, and no more
     "config": "errors knobs registry",
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",

@@ -414,7 +414,7 @@ FAULTS = (
         (ZERO_STD,),
     ),
     # --- objectives
-    Fault("sapo's tau in fp32", "objectives.py", "ratio.new_tensor(self.tau_neg)", "self.tau_neg", (SAPO,)),
+    Fault("sapo's tau in fp32", "builtin/objectives.py", "ratio.new_tensor(self.tau_neg)", "self.tau_neg", (SAPO,)),
     Fault(
         "dapo without its higher clip",
         "objectives.py",
@@ -430,8 +430,14 @@ FAULTS = (
         (DEFAULTS,),
     ),
     Fault("clip fractions by the lower range", "objectives.py", "(ratio > high)", "(ratio > 2 - low)", (DEFAULTS,)),
-    Fault("cispo's cap is lost", "objectives.py", "clamp(max=self.ratio_cap)", "clamp(max=5.0)", (KEYWORDS,)),
-    Fault("sapo's tau is lost", "objectives.py", "advantages > 0, self.tau_pos", "advantages > 0, 1.0", (KEYWORDS,)),
+    Fault("cispo's cap is lost", "builtin/objectives.py", "clamp(max=self.ratio_cap)", "clamp(max=5.0)", (KEYWORDS,)),
+    Fault(
+        "sapo's tau is lost",
+        "builtin/objectives.py",
+        "advantages > 0, self.tau_pos",
+        "advantages > 0, 1.0",
+        (KEYWORDS,),
+    ),
     # --- draws
     Fault("a running sum in fp32", "sampling.py", "logprobs.double().exp()", "logprobs.exp()", (RARE,)),
     Fault(

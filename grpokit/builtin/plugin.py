@@ -67,11 +67,14 @@ def grpokit_advantages() -> Iterator[AdvantageSpec]:
 def grpokit_objectives() -> Iterator[ObjectiveSpec]:
     """Objectives."""
     for name, home, summary in (
-        ("grpo", "GRPO", "clipped ratios, mean of sequence means"),
-        ("dapo", "DAPO", "clip-higher, mean over all tokens"),
-        ("dr_grpo", "DrGRPO", "clipped ratios, divided by a fixed length"),
-        ("gspo", "GSPO", "one clipped ratio per sequence"),
-        ("cispo", "CISPO", "capped, detached ratio as a weight"),
-        ("sapo", "SAPO", "a smooth gate in place of the clip"),
+        ("grpo", "objectives:GRPO", "clipped ratios, mean of sequence means"),
+        ("dapo", "objectives:DAPO", "clip-higher, mean over all tokens"),
+        ("dr_grpo", "objectives:DrGRPO", "clipped ratios, divided by a fixed length"),
+        ("bnpo", "builtin.objectives:BNPO", "clipped ratios, mean over all tokens"),
+        ("gspo", "objectives:GSPO", "one clipped ratio per sequence"),
+        ("luspo", "builtin.objectives:LUSPO", "one clipped ratio per sequence, sum over its tokens"),
+        ("cispo", "builtin.objectives:CISPO", "capped, detached ratio as a weight"),
+        ("sapo", "builtin.objectives:SAPO", "a smooth gate in place of the clip"),
+        ("vespo", "builtin.objectives:VESPO", "a smooth, detached weight of the whole sequence"),
     ):
-        yield ObjectiveSpec(name=name, factory=f"grpokit.objectives:{home}", summary=summary)
+        yield ObjectiveSpec(name=name, factory=f"grpokit.{home}", summary=summary)

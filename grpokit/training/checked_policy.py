@@ -128,9 +128,14 @@ class CheckedPolicy:
         rollout: Rollout,
         micro_batch_size: int,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        *,
+        entropy: bool = False,
     ) -> Decisions:
-        """Score all decisions without gradient, inside `context`, in the micro-batches of training: [B, T]."""
-        logprobs = torch.zeros_like(rollout.old.logprobs)
+        """Score all decisions without gradient, inside `context`, in the micro-batches of training: [B, T].
+
+        With `entropy`, the result has the entropy too, if the policy gives it.
+        """
+        logprobs, entropies = torch.zeros_like(rollout.old.logprobs), None
         with context():
             for rows in micro_batches(rollout.groups, micro_batch_size):
                 micro_batch = rollout.select(rows)
@@ -138,7 +143,10 @@ class CheckedPolicy:
                     if bool(micro_batch.mask[:, decisions].any()):
                         view = self.logprobs(micro_batch, decisions, Ask(entropy="no"), grad=False)
                         logprobs[rows, decisions] = view.logprobs.to(logprobs)
-        return Decisions(logprobs=logprobs)
+                        if entropy and view.entropy is not None:
+                            entropies = torch.zeros_like(logprobs) if entropies is None else entropies
+                            entropies[rows, decisions] = view.entropy.to(logprobs)
+        return Decisions(logprobs=logprobs, entropy=entropies)
 
 
 def check_rollout(
