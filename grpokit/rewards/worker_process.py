@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def serve(pipe: Connection, output: Connection, use: str, params: Mapping[str, A
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setsid()  # so that what the reward starts can be ended with it
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    _leave_resource_tracker()
     _print_into(output)
     if "OMP_NUM_THREADS" not in os.environ:  # the processes share the cores
         os.environ["OMP_NUM_THREADS"] = "1"
@@ -65,6 +67,17 @@ def _leave_with_parent() -> None:
     while parent is not None and os.getppid() == parent.pid:
         time.sleep(0.2)
     os.killpg(0, signal.SIGKILL)
+
+
+def _leave_resource_tracker() -> None:
+    """Let go of the pipe to the run's resource tracker, which prints a traceback for whatever it does not understand.
+
+    A reward that writes into all file descriptors would reach it. Where the reward needs a tracker, Python starts one.
+    """
+    pipe = resource_tracker.getfd()
+    if pipe is not None:
+        os.close(pipe)
+    resource_tracker._resource_tracker._fd = None  # type: ignore[attr-defined]  # as `spawn` sets it
 
 
 def _print_into(output: Connection) -> None:

@@ -326,7 +326,7 @@ def test_sigterm_to_all_processes_is_no_failure_of_the_reward(pooled: Make) -> N
     assert [portion.values for portion in found] == [[1.0], [2.0], [3.0], [4.0]]
 
 
-def test_a_script_that_closes_nothing_ends_though_its_reward_hangs(tmp_path: Path) -> None:
+def test_a_script_ends_quietly_though_its_rewards_hang_or_write_everywhere(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
@@ -335,15 +335,19 @@ def test_a_script_that_closes_nothing_ends_though_its_reward_hangs(tmp_path: Pat
         from grpokit.rewards.worker_pool import PooledReward
 
         if __name__ == "__main__":
-            reward = PooledReward("pool_rewards:obey")
-            pending = reward.submit([Sample(prompt=Prompt(text="p"), output="hang", group=0)])
+            def ask(output):
+                return PooledReward("pool_rewards:obey").submit([Sample(prompt=Prompt(text="p"), output=output, group=0)])
+
+            print(*(portion.failure for portion in ask("scribble-everywhere")))
+            pending = ask("hang")  # and nothing is closed
             time.sleep(0.5)
             print("done", flush=True)
         """)
     )
     environment = os.environ | PATHS
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=30)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    failure = "wrote bytes that are no answer into the pipe of its worker process"
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{failure}\ndone\n", "")
 
 
 def test_what_nobody_began_is_called_off_when_an_answer_is_refused(pooled: Make, tmp_path: Path) -> None:
