@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,7 +103,11 @@ def check(
     ladder = None
     chosen = given_prompts(prompt, prompts)
     params = parse_parameters(parameters or [])
-    with warnings.catch_warnings(record=True) as caught, _progress() as show:  # warnings are printed below the table
+    with (
+        warnings.catch_warnings(record=True) as caught,  # warnings are printed below the table
+        _progress() as show,
+        ExitStack() as stack,
+    ):
         show(f"building {name}")
         if by_name.kind_of(name, kind) == "policy":
             some = chosen if prompts is None or chosen is None else chosen[:4]
@@ -114,7 +118,7 @@ def check(
                     f"'{name}' is a reward, which reads no prompts. Leave out --prompt and --prompts, or add --kind "
                     "policy if it makes a policy."
                 )
-            checks, ladder = by_name.of_reward(name, params)
+            checks, ladder = stack.enter_context(by_name.of_reward(name, params))
         results = list(_run(checks, show))
         report = "" if ladder is None else _report(ladder, results)
     table = Table(box=None, pad_edge=False)

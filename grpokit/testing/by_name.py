@@ -7,7 +7,8 @@ needs prompts. A reward that no preset uses scores the examples of its spec, or 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from grpokit import registry
@@ -17,6 +18,7 @@ from grpokit.errors import GrpokitError, UsageError, nearest
 from grpokit.evaluation.held_out import draw
 from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
+from grpokit.rewards.submission import Submits
 from grpokit.runs import build
 from grpokit.sampling import derive_seeds
 from grpokit.testing import Check, Ladder, policy_checks, reward_checks
@@ -90,15 +92,17 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
     )
 
 
-def of_reward(name: str, params: dict[str, Any]) -> tuple[Iterable[Check], Ladder]:
+@contextmanager
+def of_reward(name: str, params: dict[str, Any]) -> Iterator[tuple[Iterable[Check], Ladder]]:
     """The checks of a reward, on samples of a preset that uses it, the examples of its spec, or built-in ones.
 
     Args:
         name: as in a config.
         params: for its factory; they override those of the preset.
 
-    Returns:
-        The checks, and the ladders that some of them read, for their report.
+    Yields:
+        The checks, and the ladders that some of them read, for their report. A reward that scores elsewhere is closed
+        at the end.
     """
     spec, module = _announced("reward", name)
     config = _preset_with("reward", name)
@@ -110,8 +114,12 @@ def of_reward(name: str, params: dict[str, Any]) -> tuple[Iterable[Check], Ladde
             build.policy(config), build.prompts(config)[0][:3], seed=0, samples_per_prompt=3, stream="sample"
         )
     reward = registry.create("reward", name, params)
-    ladder = Ladder(reward, spec=spec if isinstance(spec, RewardSpec) else None)
-    return reward_checks(reward, samples, spec=ladder.spec, params=params, module=module, ladder=ladder), ladder
+    try:
+        ladder = Ladder(reward, spec=spec if isinstance(spec, RewardSpec) else None)
+        yield reward_checks(reward, samples, spec=ladder.spec, params=params, module=module, ladder=ladder), ladder
+    finally:
+        if isinstance(reward, Submits):
+            reward.close()
 
 
 def _preset_with(kind: str, name: str) -> RunConfig | None:
