@@ -8,7 +8,6 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,8 @@ import yaml
 from matplotlib.textpath import TextPath
 from PIL import Image
 
-from grpokit import Prompt, RunError, Sample, UsageError, cli, report
+from command_line import Call, Done
+from grpokit import Prompt, RunError, Sample, UsageError, report
 from grpokit.config import presets
 from grpokit.evaluation.intervals import half_width, mean_of_totals, student_t
 from grpokit.report.charts import Line, _chart, charts, figure, quiet
@@ -613,30 +613,15 @@ def test_a_comparison_of_runs_that_share_little(tmp_path: Path) -> None:
     assert "Not both runs have an evaluation" in text_of(report.compare(a, b))
 
 
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
-    monkeypatch.setattr(sys, "argv", ["grpokit", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    said = capsys.readouterr()
-    return int(ended.value.code or 0), said.out + said.err
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, call: Call) -> None:
     a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b")
-    monkeypatch.chdir(tmp_path)
-    assert command(monkeypatch, capsys, "report", "a", "b") == (0, "comparison: b/compare.html\n")
-    assert command(monkeypatch, capsys, "report", "a", a) == (
-        2,
-        f"error: a and {a} are the same run folder; a comparison needs two runs.\n",
-    )
-    assert command(monkeypatch, capsys, "report", "a", "c") == (
-        2,
-        "error: c is no run folder: it has no config.yaml.\n",
-    )
-    assert command(monkeypatch, capsys, "report", a, b, "c") == (
-        2,
-        "error: Give one run folder for its report, or two to compare; got 3.\n",
-    )
+    assert call("report", "a", "b") == Done(0, "comparison: b/compare.html\n", "")
+    for words, error in (
+        (("a", a), f"a and {a} are the same run folder; a comparison needs two runs."),
+        (("a", "c"), "c is no run folder: it has no config.yaml."),
+        ((a, b, "c"), "Give one run folder for its report, or two to compare; got 3."),
+    ):
+        assert call("report", *words) == Done(2, "", f"error: {error}\n")
     with pytest.raises(UsageError, match="is no run folder"):
         report.compare(tmp_path, b)
 

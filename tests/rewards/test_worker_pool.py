@@ -326,26 +326,40 @@ def test_sigterm_to_all_processes_is_no_failure_of_the_reward(pooled: Make) -> N
     assert [portion.values for portion in found] == [[1.0], [2.0], [3.0], [4.0]]
 
 
-def test_a_script_ends_quietly_though_its_rewards_hang_or_write_everywhere(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
+def script(folder: Path, body: str) -> Path:
+    """A script whose guarded part is `body`; `ask(outputs)` hands samples out to `obey`."""
+    path = folder / "script.py"
+    path.write_text(
         textwrap.dedent("""
+        import functools
         import time
+        import torch
         from grpokit import Prompt, Sample
         from grpokit.rewards.worker_pool import PooledReward
 
-        if __name__ == "__main__":
-            def ask(output):
-                return PooledReward("pool_rewards:obey").submit([Sample(prompt=Prompt(text="p"), output=output, group=0)])
+        @functools.cache
+        def reward(use):
+            return PooledReward(f"pool_rewards:{use}", workers=2, per_sample=True)
 
-            print(*(portion.failure for portion in ask("scribble-everywhere")))
-            pending = ask("hang")  # and nothing is closed
-            time.sleep(0.5)
-            print("done", flush=True)
+        def ask(*outputs, use="obey"):
+            return reward(use).submit([Sample(prompt=Prompt(text="p"), output=x, group=0) for x in outputs])
+
+        if __name__ == "__main__":
         """)
+        + textwrap.indent(textwrap.dedent(body), "    ")
     )
-    environment = os.environ | PATHS
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=30)
+    return path
+
+
+def test_a_script_ends_quietly_though_its_rewards_hang_or_write_everywhere(tmp_path: Path) -> None:
+    body = """
+    print(*(portion.failure for portion in ask("scribble-everywhere")))
+    pending = ask("hang", "hang")  # and nothing is closed
+    time.sleep(0.5)
+    print("done", flush=True)
+    """
+    command = [sys.executable, script(tmp_path, body)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | PATHS, timeout=60)
     failure = "wrote bytes that are no answer into the pipe of its worker process"
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{failure}\ndone\n", "")
 
@@ -360,41 +374,21 @@ def test_what_nobody_began_is_called_off_when_an_answer_is_refused(pooled: Make,
 
 
 def test_torch_gets_one_thread_even_where_the_script_imports_it(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent("""
-        import torch
-        from grpokit import Prompt, Sample
-        from grpokit.rewards.worker_pool import PooledReward
-
-        if __name__ == "__main__":
-            print(PooledReward("pool_rewards:torch_threads")([Sample(prompt=Prompt(text="p"), output="", group=0)]))
-        """)
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    environment |= PATHS
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=60)
-    assert done.stdout == "[1.0]\n", done.stderr
+    command = [sys.executable, script(tmp_path, 'print(*(x.values for x in ask("", use="torch_threads")))')]
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | PATHS
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout == "[1]\n", done.stderr
 
 
 def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
-    script = tmp_path / "parent.py"
-    script.write_text(
-        textwrap.dedent("""
-        import time
-        from grpokit import Prompt, Sample
-        from grpokit.rewards.worker_pool import PooledReward
-
-        if __name__ == "__main__":
-            reward = PooledReward("pool_rewards:obey", workers=2, per_sample=True)
-            print(*{int(x) for x in reward([Sample(prompt=Prompt(text="p"), output="pid", group=0)] * 20)}, flush=True)
-            reward.submit([Sample(prompt=Prompt(text="p"), output="hang", group=0)] * 2)
-            time.sleep(60)
-        """)
-    )
-    environment = os.environ | PATHS
+    body = """
+    print(*{portion.values[0] for portion in ask(*["pid"] * 20)}, flush=True)
+    ask("hang", "hang")
+    time.sleep(60)
+    """
+    command = [sys.executable, script(tmp_path, body)]
     parent = subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | PATHS
     )
     assert parent.stdout is not None
     assert parent.stderr is not None
