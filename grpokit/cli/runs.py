@@ -280,7 +280,7 @@ def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
         settings = json.dumps(checkpoint.read_state(folder).get("notes", {}).get("config"))
         return schema.parse(settings, f"the config in {folder}", overrides or []), folder
     if not (folder / "config.yaml").is_file():
-        raise UsageError(f"{folder} is no run folder: it has no config.yaml. It is no checkpoint either.")
+        raise UsageError(f"{folder} is not a run folder: it has no config.yaml. It is not a checkpoint either.")
     config, _ = presets.read_config(source, overrides or [])
     last = checkpoint.latest(folder / "checkpoints")
     if last is None:

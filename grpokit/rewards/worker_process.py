@@ -70,7 +70,7 @@ def _leave_with_parent() -> None:
 
 
 def _leave_resource_tracker() -> None:
-    """Let go of the pipe to the run's resource tracker, which prints a traceback for whatever it does not understand.
+    """Let go of the pipe to the run's resource tracker, which prints a traceback for bytes that it does not understand.
 
     A reward that writes into all file descriptors would reach it. Where the reward needs a tracker, Python starts one.
     """
@@ -96,7 +96,7 @@ def _answer_all(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
             raise PluginError(f"The reward '{use}' gave {a_type(reward)}, which cannot be called.")
     except GrpokitError as error:
         return _send(pipe, 0, "error", *_typed(error))
-    except BaseException as error:  # the run hears of whatever it is
+    except BaseException as error:  # whatever it is, the run reports it
         return _send(pipe, 0, "error", "PluginError", f"The reward '{use}' cannot be built: {typed_line(error)}.")
     _send(pipe, 0, "built")
     number, process = 0, os.getpid()
@@ -116,7 +116,7 @@ def _answer_all(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
 
 
 def _send(pipe: Connection, number: int, kind: str, *content: Any) -> None:
-    """Send a message; `number` counts the calls, so that what a reward itself writes into the pipe is no answer."""
+    """Send a message; `number` counts the calls, so that a reward's own bytes are not taken for an answer."""
     pipe.send_bytes(json.dumps([number, kind, *content], default=_plain).encode())
 
 
@@ -125,9 +125,7 @@ def _answer(reward: Any, samples: list[Sample] | BaseException) -> tuple[Any, ..
     torch = sys.modules.get("torch")  # a reward that does without it is spared its import
     try:
         if isinstance(samples, BaseException):
-            raise UsageError(
-                f"samples cannot be read in its worker process ({typed_line(samples)}). Take `workers` out"
-            )
+            raise UsageError(f"samples cannot be read in its worker process ({typed_line(samples)}). Remove `workers`")
         order = tuple(samples)
         with torch.no_grad() if torch else nullcontext():
             values = reward(samples)
@@ -143,7 +141,7 @@ def _answer(reward: Any, samples: list[Sample] | BaseException) -> tuple[Any, ..
         return "error", "RewardError", f"it {REORDERED}."
     try:
         json.dumps(values, default=_plain)
-    except BaseException as error:  # of whatever the reward made
+    except BaseException as error:  # the reward may return anything
         inside = (
             f" that holds {error.args[0]}" if isinstance(error, _NoNumberError) and error.value is not values else ""
         )
@@ -173,6 +171,6 @@ def _typed(error: GrpokitError) -> tuple[str, str]:
     """The kind of an error, which the run knows, and its words."""
     try:
         text = str(error)
-    except Exception:  # of a class that somebody wrote
+    except Exception:  # a user's class may fail in its __str__
         text = typed_line(error)
     return type(reworded(error, text)).__name__, text

@@ -38,18 +38,18 @@ def kind_of(name: str, kind: str | None) -> str:
     if kind not in (None, "policy", "reward"):
         raise UsageError(f"--kind must be policy or reward, got '{kind}'.")
     if kind is not None:
-        registry.spec_of(kind, name)  # refuses a name that is none
+        registry.spec_of(kind, name)  # refuses an unknown name
         return kind
-    known = {
+    names_of_kind = {
         (k, n) for k in ("policy", "reward") for p, s in registry.installed(k) for n in (s.name, f"{p.name}:{s.name}")
     }
-    kinds = [k for k, n in sorted(known) if n == name]
+    kinds = [k for k, n in sorted(names_of_kind) if n == name]
     if len(kinds) == 1:
         return kinds[0]
     if kinds:
         raise UsageError(f"'{name}' is a policy and a reward: add --kind policy or --kind reward.")
     if ":" not in name:
-        names = sorted({n for _, n in known if ":" not in n})
+        names = sorted({n for _, n in names_of_kind if ":" not in n})
         remedy = registry.remedy("policy", name) or registry.remedy("reward", name)
         raise UsageError(
             f"There is no policy or reward called '{name}'{'' if remedy else nearest(name, names)}. "

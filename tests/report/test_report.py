@@ -305,7 +305,7 @@ def test_a_run_that_is_still_going_says_so(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("\n".join(rows[:3]) + '\n{"step": 4, "rew')
     page = text_of(report.write(folder))
     assert "3 steps of 4 planned" in page
-    assert "are no rows" not in page  # a torn last line is ordinary
+    assert "damaged lines" not in page  # a torn last line is ordinary
 
 
 @pytest.mark.parametrize(
@@ -324,14 +324,14 @@ def test_a_damaged_line_is_reported_and_the_rest_is_read(tmp_path: Path, name: s
     lines = (folder / name).read_text().splitlines()
     (folder / name).write_text("\n".join([lines[0], bad, *lines[2:]]) + "\n")
     page = text_of(report.write(folder))
-    assert f"{name} holds lines that are no rows, which are left out here: 2." in page
+    assert f"{name} has damaged lines, which are left out here: 2." in page
     assert "4 steps" in page
     journal = Journal(folder, 3)  # a resume keeps the good rows, and says what it left out
     assert journal.last_evaluation == (0 if name == "eval.jsonl" else 2)
     kept, bad_lines = report.read_journal(folder / name)
     assert bad_lines == []
     assert [row["step"] for row in kept][:2] == ([0] if name == "eval.jsonl" else [1, 3])
-    said = f"{name} held lines that are no rows, which were left out on resume: 2."
+    said = f"{name} had damaged lines, which the resume left out: 2."
     assert (said, [3]) in read(folder).warnings
 
 
@@ -610,7 +610,7 @@ def test_a_comparison_of_runs_that_share_little(tmp_path: Path) -> None:
     assert "The same prompts" not in words
     assert "rewards.0.name nice other" in words
     (a / "eval.jsonl").unlink()
-    assert "Not both runs have an evaluation" in text_of(report.compare(a, b))
+    assert "At least one of the runs has no evaluation" in text_of(report.compare(a, b))
 
 
 def test_the_command(tmp_path: Path, call: Call) -> None:
@@ -618,11 +618,11 @@ def test_the_command(tmp_path: Path, call: Call) -> None:
     assert call("report", "a", "b") == Done(0, "comparison: b/compare.html\n", "")
     for words, error in (
         (("a", a), f"a and {a} are the same run folder; a comparison needs two runs."),
-        (("a", "c"), "c is no run folder: it has no config.yaml."),
+        (("a", "c"), "c is not a run folder: it has no config.yaml."),
         ((a, b, "c"), "Give one run folder for its report, or two to compare; got 3."),
     ):
         assert call("report", *words) == Done(2, "", f"error: {error}\n")
-    with pytest.raises(UsageError, match="is no run folder"):
+    with pytest.raises(UsageError, match="is not a run folder"):
         report.compare(tmp_path, b)
 
 

@@ -27,6 +27,7 @@ from pool_rewards import obey
 
 Make = Callable[..., PooledReward]
 PATHS = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}  # for scripts of their own
+NO_ANSWER = "wrote bytes that are not an answer into the pipe of its worker process"
 
 
 @pytest.fixture
@@ -90,8 +91,8 @@ def test_answers_may_be_arrays_and_samples_may_hold_pictures(pooled: Make) -> No
         ("cancelled", "raised CancelledError (pool_rewards.py, line "),
         ("generator-exit", "raised GeneratorExit (pool_rewards.py, line "),
         ("close", "closed the pipe of its worker process on row 2 (prompt 'prompt 1')"),
-        ("scribble", "wrote bytes that are no answer into the pipe of its worker process on row 2 (prompt 'prompt 1')"),
-        ("forge", "wrote bytes that are no answer into the pipe of its worker process on row 2 (prompt 'prompt 1')"),
+        ("scribble", f"{NO_ANSWER} on row 2 (prompt 'prompt 1')"),
+        ("forge", f"{NO_ANSWER} on row 2 (prompt 'prompt 1')"),
         ("orphan", "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')"),
     ],
 )
@@ -101,7 +102,7 @@ def test_a_failure_is_an_error_of_its_row(pooled: Make, order: str, words: str) 
     with pytest.raises(RewardError) as caught:
         asked(reward, given)
     assert str(caught.value).startswith(f"Reward 'r' {words}")
-    assert str(caught.value).endswith(". Mend it, or set `on_error: skip` to count its rows as unscored.")
+    assert str(caught.value).endswith(". Correct it, or set `on_error: skip` to count its rows as unscored.")
     found = asked(reward, given, on_error="skip")
     assert found.matrix[:, 0].nan_to_num(nan=-1).tolist() == [0, 1, -1, 3, 4, 5]
     assert found.failed == [1]
@@ -127,7 +128,7 @@ def test_many_failures_are_told_by_three(pooled: Make) -> None:
     (note,) = asked(reward, samples(*["raise"] * 5, "1"), on_error="skip", skip_limit=1).notes
     assert note.startswith("Reward 'r' left 5 rows unscored: it raised ValueError")
     assert note.count("raised") == 3
-    assert note.endswith(" on row 2 (prompt 'prompt 1'), and 2 calls failed beside these.")
+    assert note.endswith(" on row 2 (prompt 'prompt 1'), and 2 other calls failed.")
 
 
 def test_the_first_failing_row_is_named_whoever_fails_first(pooled: Make) -> None:
@@ -169,7 +170,7 @@ def test_a_wrong_target_is_never_skipped(pooled: Make) -> None:
 
 
 def test_a_sample_that_cannot_be_sent(pooled: Make) -> None:
-    with pytest.raises(UsageError, match=r"Reward 'r': samples cannot be sent to its worker process .*Take `workers`"):
+    with pytest.raises(UsageError, match=r"Reward 'r': samples cannot be sent to its worker .*Remove `workers`"):
         column(pooled("obey"), samples(lambda: 1, "2"))
 
 
@@ -360,8 +361,7 @@ def test_a_script_ends_quietly_though_its_rewards_hang_or_write_everywhere(tmp_p
     """
     command = [sys.executable, script(tmp_path, body)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | PATHS, timeout=60)
-    failure = "wrote bytes that are no answer into the pipe of its worker process"
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{failure}\ndone\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{NO_ANSWER}\ndone\n", "")
 
 
 def test_what_nobody_began_is_called_off_when_an_answer_is_refused(pooled: Make, tmp_path: Path) -> None:

@@ -408,7 +408,7 @@ def test_a_changed_version_is_named_as_the_likely_cause(copy: Path) -> None:
 
     tampered(copy, change)
     lines = list(redraw(copy, 2).lines())
-    assert lines[0] == "step 2: 8 samples drawn again; they are not what the run drew"
+    assert lines[0] == "step 2: 8 samples drawn again; they differ from those of the run"
     assert "  outputs: equal to the bit" in lines
     assert "  advantages: 1 of 8 differ (advantages in row 0)" in lines
     assert f"Changed since then: torch 1.0 -> {torch.__version__}. " in lines[-1]
@@ -562,18 +562,18 @@ def test_rows_that_cannot_be_scored_are_counted(tmp_path: Path) -> None:
 def test_prompts_that_have_changed_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     (tmp_path / "run" / "prompts.txt").write_text("one\nthree\n")
-    with pytest.raises(DataError, match=r"step 1 was drawn for 'two' as prompt 1 \(from 0\), which is now 'three'"):
+    with pytest.raises(DataError, match=r"step 1 was drawn for 'two' as prompt 1 \(counted from 0\), but that is now"):
         rescore(tmp_path / "run", "tiny_rewards:letters", out=tmp_path / "x.parquet")
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
     (tmp_path / "run" / "prompts.txt").write_text("one\n")
-    with pytest.raises(DataError, match="which is now one of 1 prompts only"):
+    with pytest.raises(DataError, match="there is only 1 prompt now"):
         rescore(tmp_path / "run", "tiny_rewards:letters")
 
 
 def test_outputs_that_are_only_described_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     record.write(tmp_path / "run", step_of([Board(), Board()]))
-    with pytest.raises(UsageError, match=r"outputs of step 1 cannot be scored again: row 0 is known only as '<.*Board"):
+    with pytest.raises(UsageError, match=r"of step 1 cannot be scored again: row 0 is recorded only as '<.*Board"):
         rescore(tmp_path / "run", "tiny_rewards:letters")
 
 
@@ -604,8 +604,8 @@ def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rescore", "nowhere", "--reward", "length"], "nowhere is no run folder: it has no config.yaml."),
-        (["redraw", "nowhere", "--step", "1"], "nowhere is no run folder: it has no config.yaml."),
+        (["rescore", "nowhere", "--reward", "length"], "nowhere is not a run folder: it has no config.yaml."),
+        (["redraw", "nowhere", "--step", "1"], "nowhere is not a run folder: it has no config.yaml."),
         (
             ["rescore", "plain", "--reward", "length"],
             "plain holds no record of its rollouts. A run keeps one with run.record",
@@ -613,11 +613,11 @@ def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
         (["rescore", "run", "--reward", "lenght"], "There is no reward called 'lenght' (did you mean 'length'?)"),
         (["rescore", "run", "--reward", "length", "max=3"], "has no parameter 'max'"),
         (["rescore", "run", "--reward", "length", "3"], "Expected a parameter as key=value, got '3'."),
-        (["rescore", "run", "--reward", "tiny_rewards:letters", "--out", "plain"], "plain is there already."),
+        (["rescore", "run", "--reward", "tiny_rewards:letters", "--out", "plain"], "plain already exists."),
         (["rescore", "run", "--reward", "tiny_rewards:letters", "--out", "no/x"], "there is no folder no."),
-        (["redraw", "run", "--step", "7"], "The run run has no step 7 to compare with: it has done the steps 1 to 6."),
+        (["redraw", "run", "--step", "7"], "run has no step 7 to compare with: it has completed the steps 1 to 6."),
         (["redraw", "run", "--step", "0"], "has no step 0 to compare with"),
-        (["redraw", "plain", "--step", "1"], "has no step 1 to compare with: it has done no step yet."),
+        (["redraw", "plain", "--step", "1"], "has no step 1 to compare with: it has completed no step yet."),
     ],
 )
 def test_bad_input(words: list[str], message: str, lm: Path, tmp_path: Path, call: Call) -> None:

@@ -221,7 +221,7 @@ def test_a_change_in_the_middle_of_an_array_is_seen(whole: Any) -> None:
         rows = [Sample(prompt=Prompt(text="p"), output=copy.deepcopy(whole), group=group) for group in (0, 1)]
         checks = {c.name: c for c in reward_checks(reward, rows, ladder=False)}
         if changed:
-            with pytest.raises(CheckError, match="got another output in row 0"):
+            with pytest.raises(CheckError, match="got a change of output in row 0"):
                 checks["inputs-unchanged"]()
         else:
             checks["inputs-unchanged"]()
@@ -239,7 +239,7 @@ def test_what_is_changed_once_is_seen() -> None:
     checks = {c.name: c for c in reward_checks(shrinks, example_samples({"image"}), ladder=False)}
     checks["numbers"]()
     checks["order"]()
-    with pytest.raises(CheckError, match=r"got another prompt\.image, prompt\.target, output in row 0"):
+    with pytest.raises(CheckError, match=r"got a change of prompt\.image, prompt\.target, output in row 0"):
         checks["inputs-unchanged"]()
 
 

@@ -43,7 +43,7 @@ def ladder(reward: Reward | Submits, *, spec: RewardSpec | None = None) -> Ladde
         The grades; where scikit-image is missing, a note says that the photographs were not measured.
 
     Raises:
-        Exception: whatever the reward raises that is no `GrpokitError`.
+        Exception: any error of the reward that is not a `GrpokitError`.
 
     >>> from grpokit.builtin.text_rewards import ExactMatch
     >>> print(ladder(ExactMatch()).overall)
