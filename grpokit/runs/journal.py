@@ -32,21 +32,31 @@ SHOWN_SAMPLES = 16
 
 
 class Journal:
-    """The growing files of a run. After a resume, what lies beyond the checkpoint is cut off first."""
+    """The growing files of a run. After a resume, what lies beyond the checkpoint is cut off first.
+
+    Args:
+        folder: the run's.
+        completed: steps of the checkpoint; 0 for a new run.
+
+    Attributes:
+        last_step: the last step in `metrics.jsonl`; 0 if there is none.
+        last_evaluation: the step of the last evaluation; -1 if there is none.
+        damage: a sentence for each file with damaged lines, which were left out.
+    """
 
     def __init__(self, folder: Path, completed: int) -> None:
         self.folder = folder
         self.last_evaluation = -1
         self.last_step = 0
         self._evaluations: list[Mapping[str, Any]] = []
-        complaints = []
+        self.damage: list[str] = []
         for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl"):
             path = folder / name
             if name == "warnings.jsonl" and not path.is_file():
                 continue  # it is written with the first warning
             journal, bad_lines = read_journal(path)
             if bad_lines:
-                complaints.append(f"{name} had damaged lines, which the resume left out: {listed(bad_lines)}.")
+                self.damage.append(f"{name} had damaged lines, which the resume left out: {listed(bad_lines)}")
             rows = [row for row in journal if row["step"] <= completed]
             write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
             if name == "eval.jsonl" and rows:
@@ -54,8 +64,6 @@ class Journal:
                 self._evaluations = list(rows)
             elif name == "metrics.jsonl" and rows:
                 self.last_step = rows[-1]["step"]
-        for line in complaints:
-            self.warning(completed, line)
         for number, place in [*step_folders(folder / "samples"), *step_folders(folder / "groups")]:
             if number > completed:
                 shutil.rmtree(place)

@@ -195,6 +195,7 @@ def _train(
         watcher.start(trainer)
         _notify(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
         journal = Journal(folder, trainer.completed)
+        warnings += journal.damage
         if "held_out" in changes:
             warnings.append(journal.set_evaluations_aside())
         if start is not None:
