@@ -40,6 +40,7 @@ class Journal:
 
     Attributes:
         last_step: the last step in `metrics.jsonl`; 0 if there is none.
+        evaluations: the rows of `eval.jsonl`, in the order of their steps.
         last_evaluation: the step of the last evaluation; -1 if there is none.
         damage: a sentence for each file with damaged lines, which were left out.
     """
@@ -48,7 +49,7 @@ class Journal:
         self.folder = folder
         self.last_evaluation = -1
         self.last_step = 0
-        self._evaluations: list[Mapping[str, Any]] = []
+        self.evaluations: list[Mapping[str, Any]] = []
         self.damage: list[str] = []
         for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl"):
             path = folder / name
@@ -61,7 +62,7 @@ class Journal:
             write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
             if name == "eval.jsonl" and rows:
                 self.last_evaluation = rows[-1]["step"]
-                self._evaluations = list(rows)
+                self.evaluations = list(rows)
             elif name == "metrics.jsonl" and rows:
                 self.last_step = rows[-1]["step"]
         for number, place in [*step_folders(folder / "samples"), *step_folders(folder / "groups")]:
@@ -88,11 +89,11 @@ class Journal:
         save_samples(place, evaluation)
         row = {"step": step, **_finite(evaluation.summary())}
         if step < self.last_evaluation:  # the evaluation before training, which was missing
-            self._evaluations = sorted([*self._evaluations, row], key=lambda row: row["step"])
-            write_text(self.folder / "eval.jsonl", "".join(json.dumps(row) + "\n" for row in self._evaluations))
+            self.evaluations = sorted([*self.evaluations, row], key=lambda row: row["step"])
+            write_text(self.folder / "eval.jsonl", "".join(json.dumps(row) + "\n" for row in self.evaluations))
             return
         self._append("eval.jsonl", row)
-        self._evaluations.append(row)
+        self.evaluations.append(row)
         self.last_evaluation = step
 
     def set_evaluations_aside(self) -> str:
@@ -108,7 +109,7 @@ class Journal:
             for old, new in moves.items():
                 if (self.folder / old).exists():
                     os.replace(self.folder / old, self.folder / new)
-        self._evaluations, self.last_evaluation = [], -1
+        self.evaluations, self.last_evaluation = [], -1
         return (
             f"the held-out prompts have changed: earlier evaluations are kept in {moves['eval.jsonl']} and "
             f"{moves['samples']}, and the score before training is now that of the new prompts"
@@ -121,7 +122,7 @@ class Journal:
             name: the score's.
             weight: the reward's: below 0 the lowest mean is the best, as in training, else the highest.
         """
-        *earlier, last = self._evaluations
+        *earlier, last = self.evaluations
         sign = -1 if weight < 0 else 1
         others = [sign * row[name] for row in earlier if row["step"] > 0 and row.get(name) is not None]
         mean = last.get(name)

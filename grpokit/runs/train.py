@@ -23,7 +23,7 @@ from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, rewor
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
 from grpokit.policy import Policy
-from grpokit.report import alarm, read_journal
+from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
 from grpokit.runs import before_training, build, resuming, rollout_record
@@ -244,12 +244,11 @@ def _train(
     if suspicion:
         watcher.say(f"warning: {suspicion}")
     _notify(watcher, "grpokit_run_end", folder=folder)
-    evaluations, _ = read_journal(folder / "eval.jsonl")
     return Result(
         folder=folder,
         steps=trainer.completed,
-        before=next((row for row in evaluations if row["step"] == 0), None),
-        after=evaluations[-1] if evaluations else None,
+        before=next((row for row in journal.evaluations if row["step"] == 0), None),
+        after=journal.evaluations[-1] if journal.evaluations else None,
         interrupted=interrupted,
     )
 
