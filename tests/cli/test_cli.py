@@ -268,14 +268,14 @@ def test_a_file_is_no_folder(call: Call, tmp_path: Path) -> None:
     assert "out/deeper cannot be made" in done.err
 
 
-@pytest.mark.parametrize(("made", "words"), [(False, "not there"), (True, "empty")])
+@pytest.mark.parametrize(("made", "words"), [(False, "does not exist"), (True, "is empty")])
 def test_nothing_to_resume(call: Call, tmp_path: Path, made: bool, words: str) -> None:
     config(tmp_path)
     if made:
         (tmp_path / "out").mkdir()
     done = call("train", "c.yaml", "--resume")
     assert done.code == 2
-    assert f"There is nothing to resume in out: it is {words}." in done.err
+    assert f"There is nothing to resume in out: it {words}." in done.err
 
 
 # --- resume --------------------------------------------------------------------------------------------------------
