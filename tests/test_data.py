@@ -97,7 +97,7 @@ def test_two_pictures_for_one_line(file: Path, tmp_path: Path) -> None:
 
 
 def test_missing_file_and_folder(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"The file .*no\.txt does not exist \(looked in "):
+    with pytest.raises(DataError, match=r"The text file .*no\.txt does not exist \(looked in "):
         read_text(tmp_path / "no.txt")
     with pytest.raises(DataError, match=r"The folder .*pictures does not exist \(looked in "):
         read_text(file, targets=tmp_path / "pictures")

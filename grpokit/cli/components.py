@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpokit.cli.app import app, console, given_prompts
+from grpokit.cli.app import app, console
+from grpokit.cli.options import Prompts, PromptsFile, read_prompts
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import UsageError, counted
 
@@ -85,13 +85,14 @@ def check(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its parameters, as in temperature=0.7.")
     ] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="policy or reward, where NAME could be both.")] = None,
-    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt for a policy; give two.")] = None,
-    prompts: Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")] = None,
+    prompt: Prompts = None,
+    prompts: PromptsFile = None,
     slow: Annotated[bool, typer.Option("--slow", help="Also check that a policy learns a toy reward.")] = False,
 ) -> None:
     """Check a policy or a reward against its contract.
 
-    For a reward, a report follows on how easily it is fooled.
+    A policy draws for the prompts that you give (two or more), or else for those of a preset that uses it. For a
+    reward, the command also measures how easily the reward is fooled.
     """
     import warnings
 
@@ -101,7 +102,7 @@ def check(
     from grpokit.testing import by_name
 
     ladder = None
-    chosen = given_prompts(prompt, prompts)
+    chosen = read_prompts(prompt, prompts)
     params = parse_parameters(parameters or [])
     with warnings.catch_warnings(record=True) as caught, _progress() as show:  # warnings are printed below the table
         show(f"building {name}")
@@ -203,7 +204,9 @@ def _report(ladder: Ladder, results: Sequence[Outcome]) -> str:
         return f"ladder: not measured, since {UNSCORED}"
     try:
         return f"ladder\n{ladder.report}"
-    except (Exception, SystemExit) as error:  # a component may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a component may raise anything
         return f"ladder: not measured, since the reward raised {type(error).__name__}"
 
 

@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpokit.cli.app import app, console, given_prompts
+from grpokit.cli.app import app, console
 from grpokit.cli.config_options import ConfigCommand
+from grpokit.cli.options import (
+    Count,
+    Limit,
+    Overrides,
+    Prompts,
+    PromptsFile,
+    Reward,
+    RunOrSource,
+    Source,
+    read_prompts,
+    whole_number,
+)
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import RunError, UsageError, counted, shown
 
@@ -26,19 +38,6 @@ if TYPE_CHECKING:
 
 _TEXTS = 5  # drawn texts that a command shows
 _PROMPTS = 16  # prompts that `sample` takes
-
-Source = Annotated[
-    str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder to --resume.")
-]
-RunOrSource = Annotated[
-    str,
-    typer.Argument(metavar="RUN_OR_PRESET", help="A run folder or one of its checkpoints, a preset, a config file."),
-]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config, as in trainer.steps=50.")
-]
-Count = Annotated[int | None, typer.Option("-n", "--count", min=1, help="Samples per prompt.", show_default=False)]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="The most prompts to take.", show_default=False)]
 
 
 @app.command(cls=ConfigCommand)
@@ -89,8 +88,8 @@ def sample(
     source: RunOrSource,
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the samples.")] = Path("samples"),
-    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")] = None,
-    prompts: Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")] = None,
+    prompt: Prompts = None,
+    prompts: PromptsFile = None,
     count: Count = None,
     limit: Limit = None,
     overwrite: Annotated[
@@ -105,7 +104,7 @@ def sample(
     from grpokit.evaluation.held_out import draw
     from grpokit.runs import build, journal
 
-    chosen = given_prompts(prompt, prompts)
+    chosen = read_prompts(prompt, prompts)
     if os.path.isfile(out):
         raise UsageError(f"{out} is a file; expected a folder for the samples. Choose another with --out.")
     if os.path.isdir(out) and any(out.iterdir()) and not overwrite:
@@ -202,7 +201,7 @@ def report(
 @app.command()
 def rescore(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with recorded rollouts.")],
-    reward: Annotated[str, typer.Option("--reward", help="Its name, or package.module:function.")],
+    reward: Reward,
     parameters: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The reward's parameters, as in maximum=3.")
     ] = None,
@@ -231,7 +230,7 @@ def rescore(
 @app.command()
 def redraw(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    step: Annotated[int, typer.Option("--step", help="The step, from 1.")],
+    step: Annotated[int, whole_number("--step", help="The step, from 1.")],
 ) -> None:
     """Draw a step of a run again, and compare bit by bit.
 

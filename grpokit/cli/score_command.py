@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpokit.cli.app import app, console
+from grpokit.cli.options import PromptsFile, Rewards, whole_number
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworded
 from grpokit.files import replacing
@@ -41,18 +42,14 @@ def score(
             help="Parameters of the rewards, as in contains.ignore_case=true, or changes to the config.",
         ),
     ] = None,
-    reward: Annotated[
-        list[str] | None, typer.Option("--reward", help="A reward: its name, or package.module:function; repeatable.")
-    ] = None,
+    reward: Rewards = None,
     config: Annotated[
         str | None, typer.Option("--config", help="Take the rewards and weights of this preset, file or run.")
     ] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt of the picture or pictures.")] = None,
     target: Annotated[Path | None, typer.Option("--target", help="The picture to compare with.")] = None,
     source: Annotated[Path | None, typer.Option("--source", help="The picture that was edited.")] = None,
-    prompts: Annotated[
-        Path | None, typer.Option("--prompts", help="A file with one prompt per line, for pictures named by line.")
-    ] = None,
+    prompts: PromptsFile = None,
     targets: Annotated[Path | None, typer.Option("--targets", help="Folder of target pictures named by line.")] = None,
     sources: Annotated[Path | None, typer.Option("--sources", help="Folder of source pictures named by line.")] = None,
     out: Annotated[
@@ -61,11 +58,14 @@ def score(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the summary goes to stderr.")] = False,
     max_pixels: Annotated[
-        int | None, typer.Option("--max-pixels", min=1, help="Refuse pictures with more pixels; by default 36 million.")
+        int | None, whole_number("--max-pixels", help="Refuse pictures with more pixels; by default 36 million.")
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples in memory at a time.")] = 32,
+    batch_size: Annotated[int, whole_number("--batch-size", help="Samples in memory at a time.")] = 32,
 ) -> None:
-    """Score pictures or texts in files, without training."""
+    """Score pictures or texts in files, without training.
+
+    Give --reward once or several times, or --config. With --prompts, a picture's name is the line of its prompt.
+    """
     if out is not None and os.path.lexists(out) and not (overwrite and out.is_file()):
         kind = "is a folder; expected a file" if out.is_dir() else "is there already"
         more = "." if out.is_dir() else ", or add --overwrite."

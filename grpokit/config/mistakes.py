@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -59,10 +60,13 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
         elif issue["type"] == "missing":
             lines.append(f"{where}: the key '{key}' is missing.")
         elif issue["type"] in ("value_error", TWO_SOURCES):  # keys of one group that do not go together
+            what = str(issue["ctx"]["error"]) if issue["type"] == "value_error" else issue["msg"]
             below = source.overrides_below(path)
-            causes = dict.fromkeys([where, *(f"override {shown(override)}" for override in below.values())])
-            remedy = _replacement(path, got, below) if issue["type"] == TWO_SOURCES else ""
-            what = issue["ctx"]["error"] if issue["type"] == "value_error" else issue["msg"]
+            sources = issue.get("ctx", {}).get("sources", "none")  # of several sources, the others have no part
+            clashing = what if sources == "none" else sources
+            involved = [override for key, override in below.items() if _names_one(clashing, key[len(path) :])]
+            causes = dict.fromkeys([where, *(f"override {shown(override)}" for override in involved)])
+            remedy = _replacement(path, got, below) if issue["type"] == TWO_SOURCES and involved else ""
             lines.append(f"{', with '.join(causes)}: {key or 'config'}: {what}.{remedy}")
         else:
             words = _EXPECTED.get(issue["type"])
@@ -111,10 +115,13 @@ def _meant(path: Path, model: type[BaseModel]) -> str:
     return next((hint.replace(key, full) for key, full in elsewhere.items() if f"'{key}'" in hint), "")
 
 
+def _names_one(message: str, keys: Path) -> bool:
+    """Whether the message about a clash names one of the keys; each such message names all that take part."""
+    return any(re.search(rf"\b{re.escape(key)}\b", message) for key in keys if isinstance(key, str))
+
+
 def _replacement(path: Path, group: Any, below: Mapping[Path, str]) -> str:
     """How to replace a whole group, for somebody who overrode single keys of it."""
-    if not below:
-        return ""
     values: dict[str, Any] = {}
     for key in below:
         here, there = group, values

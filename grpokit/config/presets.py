@@ -56,7 +56,9 @@ def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]
     package, _, inside = spec.factory.partition(":")
     try:
         text = importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
-    except (ImportError, OSError, ValueError) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # importing the plugin's package may raise anything
         raise PluginError(
             f"Preset '{source}' should be the file {inside} in package {package}: {one_line(error)}."
         ) from error

@@ -23,10 +23,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from grpokit import files
 from grpokit.config.mistakes import TWO_SOURCES, explain
 from grpokit.config.overrides import apply
 from grpokit.config.yaml_source import Source, read
-from grpokit.errors import ConfigError, UsageError, nearest, one_line, shown
+from grpokit.errors import ConfigError, UsageError, nearest, shown
 from grpokit.knobs import (
     ClipSettings,
     Count,
@@ -156,7 +157,7 @@ class DataConfig(_Strict):
                 {"sources": " and ".join(sources) or "none"},
             )
         if self.use is not None and self.max_pixels is not None:
-            raise ValueError("'max_pixels' goes with prompts, jsonl and dataset; a function opens its own pictures")
+            raise ValueError("'max_pixels' cannot stand beside 'use': a function opens its own pictures")
         unknown = next(iter(self.model_extra or {}), None)
         if unknown and self.use is None:
             raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")
@@ -278,15 +279,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: the file is missing or not YAML, or the config is wrong. The message names the file and, where
             there is one, the line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ConfigError(f"The config file {path} does not exist (looked in {Path.cwd()}).") from error
-    except IsADirectoryError as error:
-        raise ConfigError(f"{path} is a folder; expected a config file.") from error
-    except (OSError, ValueError) as error:  # the second: not UTF-8, or a name that no file can have
-        raise ConfigError(f"The config file {path} cannot be read as UTF-8 text: {one_line(error)}.") from error
-    return parse(text, str(path), overrides)
+    return parse(files.read_text(path, kind="config file", error=ConfigError), str(path), overrides)
 
 
 def parse(

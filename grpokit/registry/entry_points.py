@@ -79,7 +79,9 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
         for i, spec in enumerate(specs):
             if any((spec.kind, spec.name) == (other.kind, other.name) for other in specs[:i]):
                 raise PluginError(f"it yields two records of the {spec.kind} '{spec.name}'; expected one")
-    except (Exception, SystemExit) as error:  # the one place that isolates: what a plugin does wrong stays its own
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the one place that isolates: what a plugin does wrong stays its own
         plugin.error = str(error) if isinstance(error, GrpokitError) else described(error)
         return plugin
     plugin.specs, plugin.manager = specs, manager
@@ -161,6 +163,8 @@ def notify(hook: str, **arguments: Any) -> list[str]:
         if plugin.manager is not None:
             try:
                 getattr(plugin.manager.hook, hook)(**arguments)
-            except Exception as error:  # a watcher's mistake must not end a run
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a watcher's mistake must not end a run
                 failures.append(f"plugin '{plugin.name}' failed in {hook}: {described(error)}")
     return failures

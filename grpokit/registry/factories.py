@@ -85,13 +85,13 @@ def explained(what: str) -> Iterator[None]:
     """Whatever the code of a plugin or of a user raises in here becomes one message: `what`, the error, its place.
 
     Raises:
-        PluginError: in place of any error but grpokit's own.
+        PluginError: in place of any error but grpokit's own and a KeyboardInterrupt.
     """
     try:
         yield
-    except GrpokitError:
+    except (GrpokitError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # such as a SystemExit or a cancelled task
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = (
             f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})" if last.filename != __file__ else ""

@@ -32,7 +32,9 @@ def import_name(path: str, what: str, install: str = "") -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise missing(error, what, install, factory=module_name) from error
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise PluginError(f"The {what} cannot be imported from '{module_name}': {described(error)}.") from error
     target = getattr(module, attribute, None)
     if target is not None and not callable(target):

@@ -247,7 +247,7 @@ OVERRIDES = {
 
 DATA_FILES = {
     "prompts that are not there": change(
-        "data.prompts=no.txt", "override 'data.prompts=no.txt': data.prompts: The file no.txt does not exist (looked in"
+        "data.prompts=no.txt", "override 'data.prompts=no.txt': data.prompts: The text file no.txt does not exist (look"
     ),
     "prompts that are a folder": change("data.prompts=d", "d is a folder; expected a text file", files={"d/x": ""}),
     "an empty name of a prompts file": change("data.prompts=''", "data.prompts: expected a text that is not empty"),
@@ -317,7 +317,7 @@ DATA_FILES = {
         leaves=True,
     ),
     "held-out prompts that are not there": change(
-        "data.eval_prompts=no.txt", "data.eval_prompts: The file no.txt does not exist"
+        "data.eval_prompts=no.txt", "data.eval_prompts: The text file no.txt does not exist"
     ),
     "held-out JSONL with a bad line": change(
         "data.eval_jsonl=e.jsonl", "data.eval_jsonl: e.jsonl, line 1: not JSON", files={"e.jsonl": "x\n"}
@@ -417,6 +417,22 @@ FUNCTIONS = {
         "def f(rewards, weights, groups):\n    return rewards.nope",
         "trainer.advantage: The advantage 'bad_s:f' cannot work: AttributeError: ",
         "(bad_s.py, line 2, in f)",
+    ),
+    "a reward's class that is cancelled": code(
+        "rewards=[{use: 'bad_aa:R'}]",
+        "from asyncio import CancelledError\n\n\nclass R:\n    def __init__(self):\n        raise CancelledError",
+        "reward 'bad_aa:R' cannot be built with its defaults: CancelledError (bad_aa.py, line 6, in __init__)",
+    ),
+    "a module that is cancelled": code(
+        "rewards=[{use: 'bad_ab:f'}]",
+        "from asyncio import CancelledError\n\nraise CancelledError('gone')",
+        "cannot be imported from 'bad_ab': CancelledError: gone",
+    ),
+    "an error whose text cannot be made": code(
+        "data={use: 'bad_ac:f'}",
+        "class Wordless(Exception):\n    def __str__(self):\n        raise GeneratorExit\n\n\n"
+        "def f(split):\n    raise Wordless",
+        "cannot be built with split='train': Wordless, whose text cannot be made (bad_ac.py, line 7, in f)",
     ),
     "a module that is missing inside a module": code(
         "rewards=[{use: 'bad_t:f'}]",
@@ -530,15 +546,18 @@ OPTIONS = {
     "an unknown command": Bad(["trian"], ["No such command 'trian'"], usage=True),
     "an unknown option": Bad(["train", "c.yaml", "--overwrit"], ["No such option: --overwrit"], usage=True),
     "train without a source": Bad(["train"], ["Missing argument 'PRESET_OR_FILE'"], usage=True),
-    "no sample": Bad(["sample", "c.yaml", "-n", "0"], ["Invalid value for '-n' / '--count'"], usage=True),
-    "a count that is a word": Bad(
-        ["sample", "c.yaml", "-n", "two"], ["Invalid value for '-n' / '--count'"], usage=True
+    "no sample": Bad(["sample", "c.yaml", "-n", "0"], ["--count must be at least 1, got 0."]),
+    "a count that is a word": Bad(["sample", "c.yaml", "-n", "two"], ["--count must be a whole number, got 'two'."]),
+    "a limit below 1": Bad(["sample", "c.yaml", "--limit", "-1"], ["--limit must be at least 1, got -1."]),
+    "no pixel": Bad(
+        ["score", "a.png", "--reward", "length", "--max-pixels", "0"], ["--max-pixels must be at least 1, got 0."]
     ),
-    "a limit below 1": Bad(["sample", "c.yaml", "--limit", "-1"], ["Invalid value for '--limit'"], usage=True),
     "both kinds of prompts": Bad(
         ["sample", "c.yaml", "--prompt", "1", "--prompts", "prompts.txt"], ["either --prompt or --prompts, not both"]
     ),
-    "a prompts option of nothing": Bad(["sample", "c.yaml", "--prompts", "no.txt"], ["The file no.txt does not exist"]),
+    "a prompts option of nothing": Bad(
+        ["sample", "c.yaml", "--prompts", "no.txt"], ["The text file no.txt does not exist (looked in /"]
+    ),
     "a check of an unknown kind": Bad(
         ["check", "length", "--kind", "rewrad"], ["--kind must be policy or reward, got"]
     ),

@@ -851,7 +851,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "minibatches": (["train", "c.yaml", "trainer.minibatches=3"], ["minibatches=3 does not divide prompts_per_step=2"]),
     "no GPU": (["train", "c.yaml", "trainer.device=cuda"], ["torch finds no CUDA device"]),
     "a tracker": (["train", "c.yaml", "run.trackers=[tensorbored]"], ["tensorbored"]),
-    "no prompts": (["train", "c.yaml", "data={prompts: no.txt}"], ["The file no.txt does not exist"]),
+    "no prompts": (["train", "c.yaml", "data={prompts: no.txt}"], ["The text file no.txt does not exist"]),
     "empty prompts": (["train", "c.yaml", "data={prompts: empty.txt}"], ["empty.txt holds no prompt"]),
     "no target": (
         ["train", "c.yaml", "data={prompts: two.txt, targets: pictures}"],
@@ -873,7 +873,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     ),
     "report of nothing": (["report", "nowhere"], ["nowhere is no run folder"]),
     "sample of nothing": (["sample", "nowhere.yaml"], ["nowhere.yaml does not exist"]),
-    "sample without prompts": (["sample", "c.yaml", "--prompts", "no.txt"], ["The file no.txt does not exist"]),
+    "sample without prompts": (["sample", "c.yaml", "--prompts", "no.txt"], ["The text file no.txt does not exist"]),
 }
 
 

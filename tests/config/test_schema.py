@@ -350,6 +350,19 @@ def test_a_clash_of_two_overrides_names_both() -> None:
     assert refused(GOOD, first, second).startswith(f"override {first!r}, with override {second!r}: trainer: ")
 
 
+def test_an_override_without_a_part_in_a_clash_is_not_named() -> None:
+    two = POLICY + "data: {prompts: a.txt, jsonl: b}\n" + REWARDS
+    assert refused(two, "data.max_pixels=9").startswith("c.yaml, line 2: data: give exactly one of prompts, jsonl,")
+    assert "To replace them all" not in refused(two, "data.max_pixels=9")
+    assert refused(GOOD, "data.prompts=null").startswith("c.yaml, line 2, with override 'data.prompts=null': data:")
+    message = refused(GOOD, "data.max_pixels=9", "data.jsonl=x")
+    assert message.startswith("c.yaml, line 2, with override 'data.jsonl=x': data: give exactly one of")
+    assert message.endswith("write 'data={max_pixels: 9, jsonl: x}'.")
+    assert refused(GOOD, "rewards.0.name=x", "rewards.0.every=2").startswith(
+        "c.yaml, line 3, with override 'rewards.0.every=2': rewards.0: every: 2 goes with"
+    )
+
+
 def test_how_to_replace_a_source_of_prompts() -> None:
     text = POLICY + "data: {use: 'm:f', count: 3}\n" + REWARDS
     assert refused(text, "data.prompts=a.txt", "data.targets=my t").endswith(

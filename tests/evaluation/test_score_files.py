@@ -605,7 +605,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "missing prompts": (
         ["pictures", "--prompts", "nix.txt", *WITH],
-        "The file nix.txt does not exist (looked in {here}).",
+        "The text file nix.txt does not exist (looked in {here}).",
     ),
     "missing target": (
         ["pictures", "--prompts", "prompts.txt", "--targets", "named", *WITH],
@@ -628,11 +628,13 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "a reward for texts": (
         ["pictures", *WITH, "--reward", "contains"],
-        "The reward 'contains' scores texts, but pictures/1.png is a picture. Installed rewards for pictures: ",
+        "The reward 'contains' scores texts, but some samples (such as pictures/1.png) are pictures. Installed "
+        "rewards for pictures: ",
     ),
     "a reward for pictures": (
         ["r.jsonl", *WITH],
-        "The reward 'mse' scores pictures, but r.jsonl, line 1 is a text. Installed rewards for texts: ",
+        "The reward 'mse' scores pictures, but some samples (such as r.jsonl, line 1) are texts. Installed rewards "
+        "for texts: ",
     ),
     "no reward": (
         ["pictures"],

@@ -51,6 +51,7 @@ ERRORS = {
     "twice": ["it yields two records of the reward 'twin'; expected one"],
     "returns-number": ["grpokit_rewards returned 3; expected it to yield RewardSpec records"],
     "exits": ["SystemExit: no licence"],
+    "cancelled": ["CancelledError: no server"],
 }
 
 
@@ -341,6 +342,7 @@ def test_plugins_marks_an_ambiguous_name(rival: Path) -> None:
     [
         ("no_such_package:a.yaml", "should be the file a.yaml in package no_such_package: No module named"),
         ("odd_preset:a.yaml", "should be the file a.yaml in package odd_preset: "),
+        ("raising_preset:a.yaml", "should be the file a.yaml in package raising_preset: no server"),
         ("odd_preset:bytes.yaml", "should be the file bytes.yaml in package odd_preset: 'utf-8' codec can't decode"),
     ],
 )
@@ -349,6 +351,7 @@ def test_presets_without_a_readable_file(site: Path, factory: str, words: str) -
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    (site / "raising_preset.py").write_text("raise RuntimeError('no server')\n")
     distribution(
         site,
         "odd_presets",
@@ -482,6 +485,12 @@ def test_a_factory_that_fails_otherwise() -> None:
     assert "cannot be imported from 'fixture_needy.broken'" in str(caught.value)
     assert "RuntimeError: the engine's library is too old" in str(caught.value)
     assert "pip install" not in str(caught.value)
+
+
+def test_an_interrupt_of_the_user_passes(site: Path) -> None:
+    (site / "interrupted.py").write_text("def policy():\n    raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        registry.create("policy", "interrupted:policy")
 
 
 @pytest.mark.usefixtures("fixtures")
@@ -650,7 +659,7 @@ def test_run_events(tmp_path: Path) -> None:
     assert done.steps == 2
     assert len((done.folder / "metrics.jsonl").read_text().splitlines()) == 2
     assert lines == [
-        f"warning: plugin 'watcher' failed in grpokit_step_end: RuntimeError: no connection in step {step}"
+        f"warning: plugin 'watcher' failed in grpokit_step_end: CancelledError: no connection in step {step}"
         for step in (1, 2)
     ]
     from fixture_good.plugin import EVENTS  # type: ignore[import-not-found]
