@@ -6,40 +6,21 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from grpokit import UsageError
-from grpokit.config import presets
-from grpokit.runs import train as run
-from whole_runs import STEPS, assert_same, measured
+from whole_runs import STEPS, assert_same, measured, train
 
-SMALL = [
+CHANGES = (
     f"trainer.steps={STEPS}",
-    "trainer.prompts_per_step=2",
-    "trainer.group_size=4",
-    "trainer.micro_batch_size=3",
-    "trainer.updates_per_rollout=2",
-    "trainer.minibatches=2",
     "trainer.kl_coef=0.05",
     "trainer.schedule=cosine",
     "data.limit=20",
     "run.save_every=1",
     "run.keep_last=null",
     "run.eval_every=4",
-]
+)
 PRESETS = ["toy-lm", "toy-glyph", "toy-flow"]
 pytestmark = pytest.mark.usefixtures("without_report")
-
-
-def train(
-    preset: str, folder: Path, *, resume: bool = False, force: bool = False, overrides: tuple[str, ...] = ()
-) -> run.Result:
-    threads = torch.get_num_threads()
-    try:
-        config, _ = presets.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
-        return run.train(config, resume=resume, force=force)
-    finally:
-        torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=PRESETS)
@@ -48,7 +29,7 @@ def whole(
 ) -> tuple[str, Path]:
     """A preset and the folder of its uninterrupted run, with a checkpoint after every step."""
     folder = tmp_path_factory.mktemp(request.param) / "whole"
-    train(request.param, folder)
+    train(request.param, folder, *CHANGES)
     return request.param, folder
 
 
@@ -65,9 +46,10 @@ def test_a_changed_config_is_refused_with_the_difference(whole: tuple[str, Path]
     interrupted(uninterrupted, 10, tmp_path / "again")
     before = (tmp_path / "again" / "metrics.jsonl").read_text()
     with pytest.raises(UsageError, match=r"trainer\.learning_rate: 0\.\d+ -> 0\.25\n.*--force"):
-        train(preset, tmp_path / "again", resume=True, overrides=("trainer.learning_rate=0.25",))
+        train(preset, tmp_path / "again", *CHANGES, "trainer.learning_rate=0.25", resume=True)
     assert (tmp_path / "again" / "metrics.jsonl").read_text() == before
-    result = train(preset, tmp_path / "again", resume=True, force=True, overrides=("trainer.learning_rate=1e-4",))
+    changes = (*CHANGES, "trainer.learning_rate=1e-4")
+    result = train(preset, tmp_path / "again", *changes, resume=True, force=True)
     assert result.steps == STEPS
     assert measured(tmp_path / "again", "metrics.jsonl") != measured(uninterrupted, "metrics.jsonl")
 
@@ -76,7 +58,7 @@ def test_a_changed_config_is_refused_with_the_difference(whole: tuple[str, Path]
 def test_resume_is_bit_equal_at_every_step(whole: tuple[str, Path], step: int, tmp_path: Path) -> None:
     preset, uninterrupted = whole
     interrupted(uninterrupted, step, tmp_path / "again")
-    result = train(preset, tmp_path / "again", resume=True)
+    result = train(preset, tmp_path / "again", *CHANGES, resume=True)
     assert result.steps == STEPS
     assert_same(uninterrupted, tmp_path / "again")
     steps = [row["step"] for row in measured(tmp_path / "again", "metrics.jsonl")]

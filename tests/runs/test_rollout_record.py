@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+import whole_runs
 from grpokit import (
     DataError,
     Decisions,
@@ -35,7 +36,6 @@ from grpokit import (
 from grpokit.config import presets
 from grpokit.runs import build
 from grpokit.runs import rollout_record as record
-from grpokit.runs import train as run
 from grpokit.runs.redraw import redraw
 from grpokit.runs.rescore import kendall_tau, rescore
 from grpokit.runs.rollout_record import Described
@@ -43,30 +43,20 @@ from whole_runs import assert_same_record
 
 STEPS = 6
 ROWS = 8
-SMALL = [
+CHANGES = (
     f"trainer.steps={STEPS}",
-    "trainer.prompts_per_step=2",
-    "trainer.group_size=4",
-    "trainer.micro_batch_size=3",
-    "trainer.updates_per_rollout=2",
-    "trainer.minibatches=2",
     "data.limit=10",
     "run.save_every=2",
     "run.keep_last=2",
     "run.record=true",
-]
+)
 LETTERS = "rewards=[{use: 'tiny_rewards:letters', name: letters}]"
 REWARDS = {"toy-lm": "length", "toy-glyph": "ssim", "toy-flow": "ring"}  # quick ones
 EQUAL = "decisions, log-probs, prompts, outputs, rewards, advantages and metrics are equal to the bit"
 
 
 def train(preset: str, folder: Path, *overrides: str, **options: bool) -> None:
-    threads = torch.get_num_threads()
-    try:
-        config, _ = presets.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
-        run.train(config, **options)
-    finally:
-        torch.set_num_threads(threads)
+    whole_runs.train(preset, folder, *CHANGES, *overrides, **options)
 
 
 @pytest.fixture(scope="module", params=list(REWARDS))
@@ -651,7 +641,7 @@ def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
         (["rescore", "run", "--reward", "tiny_rewards:letters", "--out", "plain"], "plain is there already."),
         (["rescore", "run", "--reward", "tiny_rewards:letters", "--out", "no/x"], "there is no folder no."),
         (["redraw", "run", "--step", "7"], "The run run has no step 7 to compare with: it has done the steps 1 to 6."),
-        (["redraw", "run", "--step", "0"], "has no step 0 to compare with"),
+        (["redraw", "run", "--step", "0"], "--step must be at least 1, got 0."),
         (["redraw", "plain", "--step", "1"], "has no step 1 to compare with: it has done no step yet."),
     ],
 )
