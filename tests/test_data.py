@@ -256,7 +256,7 @@ def test_jsonl(tmp_path: Path) -> None:
     [
         ("{prompt: 1}", ["p.jsonl, line 3: not JSON", "at column 2"]),
         ('{"prompt": "a"', ["line 3: not JSON"]),
-        ('{"prompt": "a", "prompt": "b"}', ["line 3: cannot be read: the key 'prompt' stands twice"]),
+        ('{"prompt": "a", "prompt": "b"}', ["line 3: cannot be read: the key 'prompt' appears twice"]),
         ('{"prompt": "a", "n": ' + "9" * 5000 + "}", ["line 3: cannot be read: Exceeds the limit"]),
         ("[" * 100_000, ["line 3: cannot be read: maximum recursion depth exceeded"]),
         (r'{"prompt": "a \ud83d"}', ["line 3: the prompt", "half a surrogate pair"]),
@@ -392,11 +392,11 @@ def test_as_prompts() -> None:
     ("given", "words"),
     [
         ("a prompt", "Expected a list of prompts, got the single text 'a prompt'"),
-        ({"prompt": "a"}, "Expected a list of prompts, got one of type dict"),
-        ({"a", "b"}, "Expected a list of prompts, got one of type set"),
+        ({"prompt": "a"}, "Expected a list of prompts, got a value of type dict"),
+        ({"a", "b"}, "Expected a list of prompts, got a value of type set"),
         ([Prompt(text=5)], "Prompt 0 has 5 as its text; expected a text"),  # type: ignore[arg-type]
         (["a", 5], "Prompt 1 is of type int; expected a text or a grpokit.Prompt"),
-        (None, "Expected a list of prompts, got one of type NoneType"),
+        (None, "Expected a list of prompts, got a value of type NoneType"),
     ],
 )
 def test_no_prompts(given: Any, words: str) -> None:

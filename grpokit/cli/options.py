@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpokit.errors import UsageError
-from grpokit.knobs import Total, problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +25,8 @@ def whole_number(*names: str, help: str) -> Any:
     """
 
     def read(word: str | int) -> int:  # a default is a number already
+        from grpokit.knobs import Total, problem
+
         value = word
         with suppress(ValueError):
             value = int(word)

@@ -13,7 +13,7 @@ from typing import Any
 
 from grpokit import registry
 from grpokit.config.schema import RunConfig, TrainerConfig, load, parse
-from grpokit.errors import ConfigError, PluginError, one_line
+from grpokit.errors import ConfigError, PluginError, typed_line
 
 
 def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, str]:
@@ -51,7 +51,7 @@ def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]
         plugin, spec = registry.find("preset", source)
     except PluginError as error:
         raise ConfigError(
-            f"{error} There is no folder {source} in {Path.cwd()} either, and a config file ends in .yaml."
+            f"{error} Nor is there a folder {source} in {Path.cwd()}. A config file ends in .yaml."
         ) from error
     package, _, inside = spec.factory.partition(":")
     try:
@@ -60,7 +60,7 @@ def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]
         raise
     except BaseException as error:  # importing the plugin's package may raise anything
         raise PluginError(
-            f"Preset '{source}' should be the file {inside} in package {package}: {one_line(error)}."
+            f"The preset '{source}' cannot be read from the file {inside} in package {package}: {typed_line(error)}."
         ) from error
 
     def name_components(data: dict[str, Any]) -> None:  # before the overrides, whose names are the user's

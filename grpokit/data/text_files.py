@@ -141,7 +141,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for key, value in pairs:
         if key in row:
-            raise ValueError(f"the key {shown(key)} stands twice")
+            raise ValueError(f"the key {shown(key)} appears twice")
         row[key] = value
     return row
 

@@ -23,9 +23,9 @@ def check_accepts(reward: str, kind: str, *, what: str) -> None:
     spec = spec_of("reward", reward)
     if not isinstance(spec, RewardSpec) or kind in spec.accepts:
         return
-    wanted = _NOUNS.get(kind, kind)
+    noun = _NOUNS.get(kind, kind)
     others = sorted(other.name for _, other in installed("reward") if kind in getattr(other, "accepts", ()))
     raise UsageError(
         f"The reward '{reward}' scores {' and '.join(_NOUNS.get(k, k) for k in sorted(spec.accepts))}, but {what} "
-        f"{wanted}. Installed rewards for {wanted}: {', '.join(others) or 'none'}."
+        f"{noun}. Installed rewards for {noun}: {', '.join(others) or 'none'}."
     )

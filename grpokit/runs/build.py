@@ -45,10 +45,10 @@ def policy(config: RunConfig) -> Policy:
     """Build the policy, on the config's device."""
     with _at(config, "policy"):
         built = registry.create("policy", config.policy.use, config.policy.params)
-        missing = missing_methods(built)
-        if missing:
+        methods = missing_methods(built)
+        if methods:
             raise PluginError(
-                f"Policy '{config.policy.use}' lacks {', '.join(missing)} of the policy contract (it is of type "
+                f"Policy '{config.policy.use}' lacks {', '.join(methods)} of the policy contract (it is of type "
                 f"{type(built).__name__})."
             )
     with _at(config, "trainer", "device"):
@@ -116,8 +116,8 @@ def _own_keys_named() -> Iterator[None]:
 def _check_callable(kind: str, name: str, built: Any, arguments: str) -> None:
     if not callable(built):
         raise PluginError(
-            f"The {kind} '{name}' gave something of type {type(built).__name__}; expected a function, or an object "
-            f"that can be called with {arguments}."
+            f"The factory of {kind} '{name}' returned an object of type {type(built).__name__}; expected a function, "
+            f"or an object that can be called with {arguments}."
         )
 
 
@@ -169,9 +169,9 @@ def _read(
 
 def _from_function(config: RunConfig, use: str, split: str) -> PromptSequence:
     with _at(config, "data", "use"):
-        made = registry.call(use, {"split": split, **(config.data.model_extra or {})}, what="data source")
-        with registry.explained(f"The data source '{use}' failed while it gave prompts for split '{split}'"):
-            prompts = data.as_prompts(made, source=f"{use}, split '{split}'")  # which may come one by one
+        items = registry.call(use, {"split": split, **(config.data.model_extra or {})}, what="data source")
+        with registry.explained(f"The data source '{use}' failed while giving prompts for split '{split}'"):
+            prompts = data.as_prompts(items, source=f"{use}, split '{split}'")  # which may come one by one
         if not prompts:
             raise DataError(f"The data source '{use}' gave no prompts for split '{split}'.")
     return prompts
@@ -200,15 +200,15 @@ def trainer(
 
 def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
     """Build the advantage function, and try it on numbers in the shapes of training: it checks its parameters there."""
-    given = config.trainer.advantage
-    name = given if isinstance(given, str) else given.use
+    setting = config.trainer.advantage
+    name = setting if isinstance(setting, str) else setting.use
     with _at(config, "trainer", "advantage"):
-        built: AdvantageFn = _component("advantage", given, {})
+        built: AdvantageFn = _component("advantage", setting, {})
         _check_callable("advantage", name, built, "rewards, weights and groups")
         groups = torch.arange(2).repeat_interleave(config.trainer.group_size)
         weights = torch.tensor([r.weight for r in rewards if not r.monitor], dtype=torch.float64)
         scores = torch.arange(float(len(groups) * len(weights))).reshape(len(groups), -1).double()
-        with registry.explained(f"The advantage '{name}' cannot work"):
+        with registry.explained(f"The advantage '{name}' fails on a trial batch"):
             built(scores, weights, groups)
     return built
 
@@ -220,16 +220,16 @@ def objective(config: RunConfig) -> Objective:
         built = _component("objective", t.objective, t.flat_objective)
         if not isinstance(built, Objective):
             raise PluginError(
-                f"The objective '{t.objective if isinstance(t.objective, str) else t.objective.use}' gave something of "
-                f"type {type(built).__name__}; expected a grpokit.Objective."
+                f"The factory of objective '{t.objective if isinstance(t.objective, str) else t.objective.use}' "
+                f"returned an object of type {type(built).__name__}; expected a grpokit.Objective."
             )
     return built
 
 
-def _component(kind: str, given: str | Component, flat: dict[str, Any]) -> Any:
-    if isinstance(given, str):
-        return registry.create(kind, given, flat)
-    twice = sorted(set(given.params) & set(flat))
+def _component(kind: str, setting: str | Component, flat: dict[str, Any]) -> Any:
+    if isinstance(setting, str):
+        return registry.create(kind, setting, flat)
+    twice = sorted(set(setting.params) & set(flat))
     if twice:
-        raise ConfigError(f"'{twice[0]}' stands both in trainer and in trainer.{kind}; keep one.")
-    return registry.create(kind, given.use, {**flat, **given.params})
+        raise ConfigError(f"'{twice[0]}' is set both in trainer and in trainer.{kind}; keep one.")
+    return registry.create(kind, setting.use, {**flat, **setting.params})

@@ -131,8 +131,8 @@ CONFIG_FILE = {
     "two documents in a config": written(GOOD + "---\n" + GOOD, "line 6: not YAML", "another document"),
     "a tab in a config": written(GOOD + "data:\n\tx: 1\n", "c.yaml, line 7: not YAML", r"'\t'"),
     "a bracket that stays open": written(GOOD + "run: [", "c.yaml, line 6: not YAML", "expected the node content"),
-    "a key twice": written(GOOD + "seed: 1\nseed: 2\n", "c.yaml, line 7: not YAML: the key 'seed' stands twice"),
-    "an anchor inside itself": written(GOOD + "x: &a [*a]\n", "line 6: not YAML: an anchor stands inside itself"),
+    "a key twice": written(GOOD + "seed: 1\nseed: 2\n", "c.yaml, line 7: not YAML: the key 'seed' appears twice"),
+    "an anchor inside itself": written(GOOD + "x: &a [*a]\n", "line 6: not YAML: an anchor contains itself"),
     "an alias of nothing": written(GOOD + "x: *a\n", "line 6: not YAML", "undefined alias 'a'"),
     "a Python object": written(GOOD + "x: !!python/name:os.system\n", "line 6: not YAML", "python/name"),
     "a date by a tag": written(GOOD + "seed: !!timestamp 2026-99-99\n", "line 6: not YAML", "timestamp"),
@@ -165,7 +165,7 @@ KEYS = {
     "rewards that are no list": part(
         REWARDS, "rewards: {use: length}\n", "line 3: rewards: expected a list, got keys (use) (as in [{use: my-rew"
     ),
-    "no reward": part(REWARDS, "rewards: []\n", "line 3: rewards: expected at least 1, got a list of 0"),
+    "no reward": part(REWARDS, "rewards: []\n", "line 3: rewards: expected a list of at least 1, got a list of 0"),
     "a reward that is a text": part(
         REWARDS, "rewards: [length]\n", "rewards.0: expected a group of keys, got 'length'"
     ),
@@ -233,16 +233,16 @@ OVERRIDES = {
         "trainer.stepz=5", "override 'trainer.stepz=5': unknown key 'trainer.stepz'"
     ),
     "an override inside a single value": change("policy.use.x=5", "policy.use is a single value, not"),
-    "an override behind the list's end": change(
-        "rewards.1.weight=2", "rewards is a list of 1; use a number from 0 to 0"
+    "an override behind the list's end": change("rewards.1.weight=2", "rewards is a list of 1; write 0 in place of"),
+    "an override of a list by a word": change(
+        "rewards.length.weight=2", "rewards is a list of 1", "write 0 in place of 'length'"
     ),
-    "an override of a list by a word": change("rewards.length.weight=2", "rewards is a list of 1", "for 'length'"),
     "an override in an empty list": Bad(
         ["train", "c.yaml", "rewards=[]", "rewards.0.weight=1"], ["rewards is a list of 0; it has no entry"]
     ),
     "an override that is no YAML": change("trainer.steps=[", "a value that is not YAML (", "Put quotes round a text"),
     "an override of the wrong type": change("trainer.steps=x", "override 'trainer.steps=x': trainer.steps: expected a"),
-    "an override inside itself": change("policy.a=&x [*x]", "not YAML (an anchor stands inside itself)"),
+    "an override inside itself": change("policy.a=&x [*x]", "not YAML (an anchor contains itself)"),
 }
 
 DATA_FILES = {
@@ -270,7 +270,7 @@ DATA_FILES = {
     "a line without a prompt": jsonl('{"promt": "x"}', "line 2: there is no key 'prompt' (did you mean 'promt'?)"),
     "a prompt that is a number": jsonl('{"prompt": 5}', "p.jsonl, line 2: the prompt is 5; expected a text"),
     "a prompt of spaces": jsonl('{"prompt": "  "}', "p.jsonl, line 2: the prompt is '  '; expected a text"),
-    "a prompt twice in a line": jsonl('{"prompt": "1", "prompt": "2"}', "line 2: cannot be read: the key 'prompt' st"),
+    "a prompt twice in a line": jsonl('{"prompt": "1", "prompt": "2"}', "line 2: cannot be read: the key 'prompt' ap"),
     "half a surrogate in a prompt": jsonl(r'{"prompt": "\ud83d"}', "line 2: the prompt", "half a surrogate pair"),
     "a line of brackets": jsonl("[" * 100_000, "p.jsonl, line 2: cannot be read: maximum recursion depth exceeded"),
     "an empty JSONL file": change("data={jsonl: e.jsonl}", "e.jsonl holds no prompt", files={"e.jsonl": "\n"}),
@@ -362,10 +362,10 @@ FUNCTIONS = {
     "a data function that raises on the way": code(
         "data={use: 'bad_d:f'}",
         "def f(split):\n    yield 'a'\n    raise RuntimeError('the server is gone')",
-        "The data source 'bad_d:f' failed while it gave prompts for split 'train': RuntimeError: the server is gone",
+        "The data source 'bad_d:f' failed while giving prompts for split 'train': RuntimeError: the server is gone",
     ),
     "a data function that returns None": code(
-        "data={use: 'bad_e:f'}", "def f(split): ...", "Expected a list of prompts, got one of type NoneType"
+        "data={use: 'bad_e:f'}", "def f(split): ...", "Expected a list of prompts, got a value of type NoneType"
     ),
     "a data function that returns numbers": code(
         "data={use: 'bad_f:f'}", "def f(split): return [1]", "Prompt 0 is of type int; expected a text or a grpokit.P"
@@ -396,7 +396,7 @@ FUNCTIONS = {
         "reward 'bad_o:R' cannot be built with its defaults: KeyError: 'scale' (bad_o.py, line 3, in __init__)",
     ),
     "a reward's class that cannot be called": code(
-        "rewards=[{use: 'bad_p:R'}]", "class R: ...", "gave something of type R; expected a function, or an object"
+        "rewards=[{use: 'bad_p:R'}]", "class R: ...", "returned an object of type R; expected a function, or an object"
     ),
     "a policy's factory that returns None": code(
         "policy={use: 'bad_q:f'}",
@@ -405,7 +405,7 @@ FUNCTIONS = {
         "of the policy contract (it is of type None",
     ),
     "an objective's factory that returns None": code(
-        "trainer.objective={use: 'bad_r:f'}", "def f(): ...", "gave something of type NoneType; expected a grpokit.Obj"
+        "trainer.objective={use: 'bad_r:f'}", "def f(): ...", "returned an object of type NoneType; expected a grp"
     ),
     "a reward's own kind of error, as it is built": code(
         "rewards=[{use: 'bad_w:R'}]",
@@ -415,7 +415,7 @@ FUNCTIONS = {
     "an advantage that raises": code(
         "trainer.advantage={use: 'bad_s:f'}",
         "def f(rewards, weights, groups):\n    return rewards.nope",
-        "trainer.advantage: The advantage 'bad_s:f' cannot work: AttributeError: ",
+        "trainer.advantage: The advantage 'bad_s:f' fails on a trial batch: AttributeError: ",
         "(bad_s.py, line 2, in f)",
     ),
     "a reward's class that is cancelled": code(
@@ -496,7 +496,7 @@ COMPONENTS = {
     ),
     "a parameter in two places": change(
         "trainer={objective: {use: grpo, kl_coef: 1}, kl_coef: 2}",
-        "'kl_coef' stands both in trainer and in trainer.obj",
+        "'kl_coef' is set both in trainer and in trainer.obj",
     ),
     "a run folder that is three deep": Bad(
         ["train", "c.yaml", "run.dir=a/b/out", "trainer.minibatches=3"], ["minibatches=3 does not divide"]
@@ -522,14 +522,14 @@ FOLDERS = {
     "resume and overwrite": Bad(
         ["train", "c.yaml", "--resume", "--overwrite"], ["either --resume or --overwrite, not"]
     ),
-    "evaluation of a folder that is no run": Bad(["evaluate", "d"], ["d is no run folder"], {"d/x": ""}),
+    "evaluation of a folder that is no run": Bad(["evaluate", "d"], ["d is neither a run folder"], {"d/x": ""}),
     "evaluation of a run without a checkpoint": Bad(
         ["evaluate", "out"], ["The run out has no checkpoint yet"], {"out/config.yaml": GOOD, "out/versions.json": "{}"}
     ),
     "evaluation of a run with a damaged config": Bad(
         ["evaluate", "out"], ["out/config.yaml, line 1: not YAML"], {"out/config.yaml": "{", "out/versions.json": "{}"}
     ),
-    "evaluation without held-out prompts": Bad(["evaluate", "c.yaml"], ["names no held-out prompts: give data.eval_"]),
+    "evaluation without held-out prompts": Bad(["evaluate", "c.yaml"], ["names no held-out prompts. Set data.eval_"]),
     "samples in place of a file": Bad(
         ["sample", "c.yaml", "--out", "prompts.txt"], ["prompts.txt is a file; expected a folder for the samples"]
     ),
@@ -587,7 +587,7 @@ FAILED_RUNS = {
         ["score", "a.jsonl", "--reward", "bad_y:f", "--out", "s.jsonl"],
         [
             "Reward 'f': scale.txt, line 7: no number (Rows are counted from 0, in the batch from ",
-            "before is in s.jsonl",
+            "The earlier scores are in s.jsonl",
         ],
         {
             "bad_y.py": f"{OWN}def f(samples):\n    raise Own('scale.txt', 7)",

@@ -307,15 +307,17 @@ def test_resume_of_a_finished_run_changes_nothing(call: Call, tmp_path: Path) ->
     done = call("train", "c.yaml", "--resume")
     assert done.code == 0
     assert "\nresuming after step 2 of 2\n" in done.out
-    assert "\nout is already complete (2 of 2 steps); raise trainer.steps to go on.\n" in done.out
+    assert "\nout is already complete (2 of 2 steps). Raise trainer.steps to train further.\n" in done.out
     assert before == {name: (tmp_path / "out" / name).read_bytes() for name in before}
 
 
 def test_resume_of_a_finished_run_with_a_schedule_that_ends(call: Call, tmp_path: Path) -> None:
     config(tmp_path, trainer__steps=1, trainer__schedule="cosine")
     assert call("train", "c.yaml").code == 0
-    assert "\nout is already complete (1 of 1 step); raise trainer.steps to go on, which this schedule allows with " \
-        "--force only.\n" in call("train", "c.yaml", "--resume").out  # fmt: skip
+    assert (
+        "\nout is already complete (1 of 1 step). Raise trainer.steps to train further (with this schedule it also needs "
+        "--force).\n"
+    ) in call("train", "c.yaml", "--resume").out
     assert call("train", "out", "trainer.steps=2", "--resume").code == 2
     done = call("train", "out", "trainer.steps=2", "--resume", "--force")
     assert done.code == 0
@@ -846,7 +848,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     ),
     "a parameter twice": (
         ["train", "c.yaml", "trainer.objective={use: grpo, kl_coef: 1}"],
-        ["'kl_coef' stands both in trainer and in trainer.objective"],
+        ["'kl_coef' is set both in trainer and in trainer.objective"],
     ),
     "minibatches": (["train", "c.yaml", "trainer.minibatches=3"], ["minibatches=3 does not divide prompts_per_step=2"]),
     "no GPU": (["train", "c.yaml", "trainer.device=cuda"], ["torch finds no CUDA device"]),
@@ -866,7 +868,10 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["train", "c.yaml", "data={prompts: two.txt, eval_fraction: 0.9}"],
         ["leaves 0 for training and 2 for evaluation"],
     ),
-    "a folder that is no run": (["evaluate", "pictures"], ["pictures is no run folder: it has no config.yaml"]),
+    "a folder that is no run": (
+        ["evaluate", "pictures"],
+        ["pictures is neither a run folder (it has no config.yaml) nor a checkpoint"],
+    ),
     "nothing held out": (
         ["evaluate", "c.yaml", "data={prompts: two.txt}"],
         ["names no held-out prompts", "data.eval_prompts"],
