@@ -344,9 +344,9 @@ def _say_what_is_missing(
         wrong.append(f"{some} missing or unreadable: {_listed(unreadable, between='; ')}.")
     silent = [n for n, column in tally.summary().items() if column.unscored and not column.scored and n != "reward"]
     if silent:
-        rewards = "; nor by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
+        names = "; or by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
         wrong.append(
-            f"No sample could be scored by {rewards}. A reward may need a prompt (--prompt, --prompts), a target "
+            f"No sample could be scored by {names}. A reward may need a prompt (--prompt, --prompts), a target "
             f"(--target, --targets) or a source (--source, --sources).{unused}"
         )
     if wrong:

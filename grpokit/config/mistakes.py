@@ -29,10 +29,10 @@ _EXPECTED = {  # pydantic's kinds of mistake, in our words; its own words for an
     "string_too_long": "at most {max_length} characters",
     "string_unicode": "a text without half a surrogate pair",
     "literal_error": "{expected}",
-    "greater_than": "more than {gt}",
-    "greater_than_equal": "at least {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "at most {le}",
+    "greater_than": "more than {gt:,}",
+    "greater_than_equal": "at least {ge:,}",
+    "less_than": "less than {lt:,}",
+    "less_than_equal": "at most {le:,}",
     "invalid_key": "a text as key",
 }
 

@@ -74,7 +74,7 @@ def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]
 
 
 def _components(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Kind, group and key of each name of a component in a config that nobody has validated yet."""
+    """Kind, group and key of each name of a component in a config that is not validated yet."""
     rewards = data.get("rewards")
     components = [
         ("policy", data.get("policy")),

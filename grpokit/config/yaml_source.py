@@ -96,7 +96,10 @@ def write_inline(data: Any) -> str:
 
 def problem(error: yaml.YAMLError) -> str:
     """What is wrong, in one line without the place."""
-    return (isinstance(error, yaml.MarkedYAMLError) and (error.problem or error.context)) or one_line(error)
+    if not isinstance(error, yaml.MarkedYAMLError) or not (error.problem or error.context):
+        return one_line(error)
+    is_half = bool(error.context) and str(error.problem).startswith("but ")  # "expected ..., but found ..."
+    return f"{error.context}, {error.problem}" if is_half else str(error.problem or error.context)
 
 
 def load_value(text: str) -> Any:

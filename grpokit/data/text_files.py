@@ -12,7 +12,7 @@ from typing import Any
 
 from grpokit import files
 from grpokit.data.sequences import PromptSequence, Row, Rows
-from grpokit.errors import DataError, nearest, one_line, shown
+from grpokit.errors import DataError, counted, one_line, shown
 from grpokit.images import MAX_PIXELS, PICTURES, check_picture, other_pictures, to_convert
 
 
@@ -131,7 +131,7 @@ def _picture(
         hint += f" {to_convert(others)}." if others else ""
         raise DataError(
             f"{prompts}, line {number}, has no picture in {folder}: expected {number}.png (or .jpg, .jpeg, .webp). "
-            f"The folder has {len(pictures)} numbered pictures.{hint}"
+            f"The folder has {counted(len(pictures), 'numbered picture')}.{hint}"
         )
     check_picture(pictures[number], where=f"{prompts}, line {number}", max_pixels=max_pixels)
     return pictures[number]
@@ -149,12 +149,10 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _from_mapping(row: dict[str, Any], folder: Path, where: str, max_pixels: int) -> Row:
     row = dict(row)
     if "prompt" not in row:
-        raise DataError(
-            f"{where}: there is no key 'prompt'{nearest('prompt', row)} (keys: {', '.join(row) or 'none'})."
-        )
+        raise DataError(f"{where}: the key 'prompt' is missing (keys: {', '.join(row) or 'none'}).")
     text, target, image = row.pop("prompt"), row.pop("target", None), row.pop("image", None)
     if not isinstance(text, str) or not text.strip():
-        raise DataError(f"{where}: the prompt is {shown(text)}; expected a text.")
+        raise DataError(f"{where}: the prompt is {shown(text)}; expected a text that is not empty.")
     for role, value in (("prompt", text), ("target", target)):
         if isinstance(value, str) and not _writable(value):
             raise DataError(f"{where}: the {role} {shown(value)} has half a surrogate pair, which no file can hold.")

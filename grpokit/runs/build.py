@@ -48,7 +48,7 @@ def policy(config: RunConfig) -> Policy:
         methods = missing_methods(built)
         if methods:
             raise PluginError(
-                f"Policy '{config.policy.use}' lacks {', '.join(methods)} of the policy contract (it is of type "
+                f"The policy '{config.policy.use}' lacks {', '.join(methods)} of the policy contract (it is of type "
                 f"{type(built).__name__})."
             )
     with _at(config, "trainer", "device"):

@@ -128,7 +128,7 @@ CONFIG_FILE = {
     "a config of comments": written("# steps: 3\n", "expected keys such as policy", "got an empty file"),
     "a config that is a list": written("- policy\n- data\n", "expected keys such as policy", "got a list of 2"),
     "a config that is a text": written("policy", "expected keys such as policy", "got 'policy'"),
-    "two documents in a config": written(GOOD + "---\n" + GOOD, "line 6: not YAML", "another document"),
+    "two documents in a config": written(GOOD + "---\n" + GOOD, "line 6: not YAML: expected a single document in the stream, but found another"),
     "a tab in a config": written(GOOD + "data:\n\tx: 1\n", "c.yaml, line 7: not YAML", r"'\t'"),
     "a bracket that stays open": written(GOOD + "run: [", "c.yaml, line 6: not YAML", "expected the node content"),
     "a key twice": written(GOOD + "seed: 1\nseed: 2\n", "c.yaml, line 7: not YAML: the key 'seed' appears twice"),
@@ -194,7 +194,7 @@ VALUES = {
     "a list for a number": part("steps: 1", "steps: [1]", "expected a whole number, got a list of 1"),
     "null for a number": part("steps: 1", "steps: null", "expected a whole number, got nothing (null)"),
     "no step": part("steps: 1", "steps: 0", "trainer.steps: expected at least 1, got 0"),
-    "a step count beyond reason": part("steps: 1", "steps: 1e12", "trainer.steps: expected at most 1000000000, got 1"),
+    "a step count beyond reason": part("steps: 1", "steps: 1e12", "trainer.steps: expected at most 1,000,000,000, got"),
     "more digits than Python reads": part("steps: 1", "steps: " + "9" * 5000, "expected a whole number, got '999999"),
     "a group of one": part("group_size: 2", "group_size: 1", "trainer.group_size: expected at least 2, got 1"),
     "rows beyond reason": part(
@@ -206,7 +206,7 @@ VALUES = {
     "a learning rate that is not a number": change("trainer.learning_rate=.nan", "expected a finite number, got nan"),
     "an infinite weight": change("rewards.0.weight=.inf", "rewards.0.weight: expected a finite number, got inf"),
     "a weight that is true": change("rewards.0.weight=true", "rewards.0.weight: expected a number, got true"),
-    "a seed beyond 64 bits": change("seed=1e20", "seed: expected less than 9223372036854775808, got 1000000000000000"),
+    "a seed beyond 64 bits": change("seed=1e20", "seed: expected less than 9,223,372,036,854,775,808, got 1"),
     "a kl that is none": change("trainer.kl=k4", "expected 'k1', 'k2', 'k3' or 'gaussian', got 'k4'."),
     "precision by another name": change("trainer.mixed_precision=bf61", "'bf16'", "got 'bf61' (did you mean 'bf16'?)"),
     "a tracker misspelt": change(
@@ -221,7 +221,7 @@ VALUES = {
         "run.dir=" + "x" * 300, "a name that a folder can have, of at most 200"
     ),
     "a run folder with a NUL byte": change('run.dir="a\\0b"', "dir must be a name that a folder can have"),
-    "more threads than machines have": change("run.threads=1e5", "run.threads: expected at most 1024, got 100000"),
+    "more threads than machines have": change("run.threads=1e5", "run.threads: expected at most 1,024, got 100000"),
     "a skip limit above 1": change("rewards.0.skip_limit=2", "rewards.0.skip_limit: expected at most 1, got 2"),
 }
 
@@ -267,7 +267,7 @@ DATA_FILES = {
     ),
     "a line that is no JSON": jsonl("{prompt: 1}", "data.jsonl: p.jsonl, line 2: not JSON (Expecting", "at column 2"),
     "a line that is a list": jsonl("[1]", "p.jsonl, line 2: expected an object like {\"prompt\": ...}, got '[1]'"),
-    "a line without a prompt": jsonl('{"promt": "x"}', "line 2: there is no key 'prompt' (did you mean 'promt'?)"),
+    "a line without a prompt": jsonl('{"promt": "x"}', "line 2: the key 'prompt' is missing (keys: promt)"),
     "a prompt that is a number": jsonl('{"prompt": 5}', "p.jsonl, line 2: the prompt is 5; expected a text"),
     "a prompt of spaces": jsonl('{"prompt": "  "}', "p.jsonl, line 2: the prompt is '  '; expected a text"),
     "a prompt twice in a line": jsonl('{"prompt": "1", "prompt": "2"}', "line 2: cannot be read: the key 'prompt' ap"),
@@ -356,7 +356,7 @@ FUNCTIONS = {
     "a data function that raises": code(
         "data={use: 'bad_b:f'}",
         "def f(split):\n    return {}[split]",
-        "data.use: The data source 'bad_b:f' cannot be built with split='train': KeyError: 'train' (bad_b.py, line 2",
+        "data.use: The data source 'bad_b:f' fails with split='train': KeyError: 'train' (bad_b.py, line 2",
     ),
     "a data function that exits": code("data={use: 'bad_c:f'}", "def f(split):\n    exit(3)", "SystemExit: 3"),
     "a data function that raises on the way": code(
@@ -432,7 +432,7 @@ FUNCTIONS = {
         "data={use: 'bad_ac:f'}",
         "class Wordless(Exception):\n    def __str__(self):\n        raise GeneratorExit\n\n\n"
         "def f(split):\n    raise Wordless",
-        "cannot be built with split='train': Wordless, whose text cannot be made (bad_ac.py, line 7, in f)",
+        "fails with split='train': Wordless, whose text cannot be made (bad_ac.py, line 7, in f)",
     ),
     "a module that is missing inside a module": code(
         "rewards=[{use: 'bad_t:f'}]",

@@ -315,8 +315,8 @@ def test_resume_of_a_finished_run_with_a_schedule_that_ends(call: Call, tmp_path
     config(tmp_path, trainer__steps=1, trainer__schedule="cosine")
     assert call("train", "c.yaml").code == 0
     assert (
-        "\nout is already complete (1 of 1 step). Raise trainer.steps to train further (with this schedule it also needs "
-        "--force).\n"
+        "\nout is already complete (1 of 1 step). Raise trainer.steps to train further (with this schedule it also "
+        "needs --force).\n"
     ) in call("train", "c.yaml", "--resume").out
     assert call("train", "out", "trainer.steps=2", "--resume").code == 2
     done = call("train", "out", "trainer.steps=2", "--resume", "--force")

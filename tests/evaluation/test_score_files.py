@@ -470,7 +470,7 @@ def test_the_pictures_of_a_config_are_used_with_its_prompts(call: Call, three: P
         done = call("pictures", *words, "--config", "c.yaml")
         assert done.code == 2
         assert done.err.startswith("error: No sample could be scored by mse: minus the mean")
-        assert "; nor by structure: structural similarity of the picture and the source picture" in done.err
+        assert "; or by structure: structural similarity of the picture and the source picture" in done.err
         assert done.err.endswith(
             " The config's data.targets is not used here; give --prompts prompts.txt --targets targets. The config's "
             "data.images is not used here; give --prompts prompts.txt --sources sources.\n"
