@@ -128,7 +128,9 @@ CONFIG_FILE = {
     "a config of comments": written("# steps: 3\n", "expected keys such as policy", "got an empty file"),
     "a config that is a list": written("- policy\n- data\n", "expected keys such as policy", "got a list of 2"),
     "a config that is a text": written("policy", "expected keys such as policy", "got 'policy'"),
-    "two documents in a config": written(GOOD + "---\n" + GOOD, "line 6: not YAML: expected a single document in the stream, but found another"),
+    "two documents in a config": written(
+        GOOD + "---\n" + GOOD, "line 6: not YAML: expected a single document in the stream, but f"
+    ),
     "a tab in a config": written(GOOD + "data:\n\tx: 1\n", "c.yaml, line 7: not YAML", r"'\t'"),
     "a bracket that stays open": written(GOOD + "run: [", "c.yaml, line 6: not YAML", "expected the node content"),
     "a key twice": written(GOOD + "seed: 1\nseed: 2\n", "c.yaml, line 7: not YAML: the key 'seed' appears twice"),
