@@ -25,7 +25,7 @@ _HOME = {
     ],
     "registry.hookspecs": ["hookimpl"],
     "registry.specs": ["AdvantageSpec", "ObjectiveSpec", "PolicySpec", "PresetSpec", "RewardSpec"],
-    "types": ["Prompt", "Rollout", "Sample", "Seeds", "StepReport", "Decisions", "Trace"],
+    "types": ["Prompt", "Rollout", "Sample", "Seeds", "Decisions", "Trace"],
     "policy": ["Policy"],
     "policies.reference": ["adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
@@ -33,6 +33,7 @@ _HOME = {
     "rewards.submission": ["Pending", "Portion", "Submits"],
     "rewards.worker_pool": ["PooledReward"],
     "objectives": ["Objective"],
+    "training.step_report": ["StepReport"],
     "trainer": ["Trainer"],
     "evaluation.held_out": ["evaluate"],
 }
@@ -67,12 +68,12 @@ if TYPE_CHECKING:
     from grpokit.rewards.submission import Submits as Submits
     from grpokit.rewards.worker_pool import PooledReward as PooledReward
     from grpokit.trainer import Trainer as Trainer
+    from grpokit.training.step_report import StepReport as StepReport
     from grpokit.types import Decisions as Decisions
     from grpokit.types import Prompt as Prompt
     from grpokit.types import Rollout as Rollout
     from grpokit.types import Sample as Sample
     from grpokit.types import Seeds as Seeds
-    from grpokit.types import StepReport as StepReport
     from grpokit.types import Trace as Trace
 
 __getattr__, __dir__ = lazy(__name__, _MODULE_OF)

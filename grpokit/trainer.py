@@ -19,12 +19,12 @@ from grpokit import advantages as advantage_functions
 from grpokit import knobs
 from grpokit.advantages import AdvantageFn
 from grpokit.data import as_prompts, check_prompts, prompt_indices
-from grpokit.errors import GrpokitError, UsageError
+from grpokit.errors import UsageError
 from grpokit.knobs import SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.rewards.hacking import RewardHacking
-from grpokit.rewards.scoring import Reward, RewardTerm, Scores, as_terms, score
+from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
 from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
 from grpokit.training.backward import Backward
@@ -34,9 +34,11 @@ from grpokit.training.loss_weights import reduction_weights
 from grpokit.training.micro_batches import Batch, minibatch_rows
 from grpokit.training.out_of_memory import explained, shrinking
 from grpokit.training.parts import Part
+from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
+from grpokit.training.step_report import StepReport
 from grpokit.training.updates import Updates, trainable
-from grpokit.types import Decisions, Prompt, Rollout, StepReport
+from grpokit.types import Decisions, Prompt, Rollout
 
 T = TypeVar("T")
 
@@ -49,12 +51,14 @@ class Trainer(TrainerSettings, SeedSettings):
 
     Attributes:
         policy: the policy to train; moved to the device, and changed in place.
-        rewards: callables, `RewardTerm`s with weights, or a mapping from names to callables; stored in `terms`.
+        rewards: callables, objects with `submit` and `close`, `RewardTerm`s with weights, or a mapping from names to
+            callables; stored in `terms`.
         prompts: texts or `Prompt`s; stored in `train_prompts`.
         advantage: `(rewards [B, R], weights [R], groups [B]) -> [B]`, or one for each decision [B, T].
         objective: the loss per decision.
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
         folder: where trackers write.
+        progress: iterating prints the batches, warnings, and a line about every ten seconds on stderr.
         completed: the number of completed steps.
 
     Raises:
@@ -63,18 +67,17 @@ class Trainer(TrainerSettings, SeedSettings):
     """
 
     policy: Policy
-    rewards: InitVar[Sequence[Reward | RewardTerm] | Mapping[str, Reward]]
+    rewards: InitVar[Rewards]
     prompts: InitVar[Iterable[str | Prompt]]
     _: KW_ONLY
     advantage: AdvantageFn = advantage_functions.group
     objective: Objective = field(default_factory=GRPO)
     trackers: Sequence[str] = ()
     folder: Path | str | None = None
+    progress: bool = True
     completed: int = field(default=0, init=False)
 
-    def __post_init__(
-        self, rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward], prompts: Iterable[str | Prompt]
-    ) -> None:
+    def __post_init__(self, rewards: Rewards, prompts: Iterable[str | Prompt]) -> None:
         self.terms, self.train_prompts = as_terms(rewards), as_prompts(prompts)
         self._check()
         check_prompts(self.policy, self.train_prompts)
@@ -101,8 +104,11 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def __iter__(self) -> Iterator[StepReport]:
         """Take the remaining steps, or stop earlier when the policy has converged."""
+        lines = IntervalLines(self, enabled=self.progress)
         while self.completed < self.steps and not self.converged:
-            yield self.step()
+            report = self.step()
+            lines.step(report)
+            yield report
 
     @property
     def converged(self) -> str:
@@ -195,12 +201,7 @@ class Trainer(TrainerSettings, SeedSettings):
         Raises:
             RunError: it cannot be written, or the reference has changed.
         """
-        try:
-            self._probe.check(when=f"after step {self.completed}")
-        except GrpokitError:
-            raise
-        except Exception:  # the next step reports a policy that cannot score any more; its weights are worth saving
-            pass
+        self._probe.check_before_save(step=self.completed)
         state = {"step": self.completed, "updates_done": self.updates.done, "notes": dict(notes or {})}
         checkpoint.save(
             Path(folder), policy=self.policy, optimizer=self.updates.optimizer, parts=self._parts, state=state

@@ -7,6 +7,7 @@ import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from grpokit import (
     evaluate,
     objectives,
 )
+from grpokit.training import progress
 from grpokit.training.metrics import Stopwatch
 from grpokit.training.micro_batches import micro_batches, minibatch_rows
 from tiny_policies import OBJECTIVES_BY_NAME, BatchesSeen, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
@@ -150,6 +152,22 @@ def test_a_sampler_that_disagrees_shows_in_the_gap() -> None:
         make(Hot()).step()
     report = make(Hot(), max_logprob_diff=0.2).step()
     assert report.metrics["logprob_diff/max"] > 0.05
+
+
+def test_a_long_loop_prints_lines_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = itertools.count(0, 4)  # of the clock: a line is due in every third step
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    trainer = make(steps=7)
+    list(trainer)
+    printed = capsys.readouterr()
+    first, *lines = printed.err.splitlines()
+    assert first == trainer.describe()
+    assert [line.split("  ")[0] for line in lines] == ["step 3/7", "step 6/7"]
+    assert printed.out == ""
+    list(make(steps=7, progress=False))
+    assert capsys.readouterr().err == ""
 
 
 def test_it_learns() -> None:

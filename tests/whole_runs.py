@@ -33,7 +33,6 @@ trainer:
 run: {{record: true, save_every: 1, eval_every: 3, keep_last: 2, best: format, threads: 1}}
 """
 
-
 SMALL = (
     "trainer.prompts_per_step=2",
     "trainer.group_size=4",
@@ -44,8 +43,8 @@ SMALL = (
 KEPT = ["best", f"step_{STEPS - 1:06d}", f"step_{STEPS:06d}"]
 
 
-def train(preset: str, folder: Path, *overrides: str, **options: bool) -> run.Result:
-    """A run of a preset with small steps, whose number of threads ends with it."""
+def train_preset(preset: str, folder: Path, *overrides: str, **options: bool) -> run.Result:
+    """Train a preset in small steps; the number of threads stays as it is."""
     threads = torch.get_num_threads()
     try:
         config, _ = presets.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -105,7 +105,11 @@ def check(
     ladder = None
     own_prompts = read_prompts(prompt, prompts)
     params = parse_parameters(parameters or [])
-    with warnings.catch_warnings(record=True) as records, _progress() as show:  # warnings are printed below the table
+    with (
+        warnings.catch_warnings(record=True) as records,  # warnings are printed below the table
+        _progress() as show,
+        ExitStack() as stack,
+    ):
         show(f"building {name}")
         if by_name.kind_of(name, kind) == "policy":
             first = own_prompts if prompts is None or own_prompts is None else own_prompts[:4]
@@ -116,7 +120,7 @@ def check(
                     f"'{name}' is a reward, which reads no prompts. Leave out --prompt and --prompts, or add --kind "
                     "policy if it makes a policy."
                 )
-            checks, ladder = by_name.of_reward(name, params)
+            checks, ladder = stack.enter_context(by_name.of_reward(name, params))
         results = list(_run(checks, show))
         report = "" if ladder is None else _report(ladder, results)
     table = Table(box=None, pad_edge=False)

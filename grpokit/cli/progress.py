@@ -6,10 +6,9 @@ once a minute.
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -22,36 +21,16 @@ if TYPE_CHECKING:
     from grpokit.evaluation.held_out import Evaluation
     from grpokit.runs.train import Watcher
     from grpokit.trainer import Trainer
-    from grpokit.types import StepReport
+    from grpokit.training.step_report import StepReport
 
-_BARS = "▁▂▃▄▅▆▇█"
 _LONGEST_SILENCE = 60  # seconds without a line, where no bar shows that the run goes on
-
-
-def sparkline(values: Sequence[float], width: int = 16) -> str:
-    """The course of `values` in `width` characters or fewer.
-
-    >>> sparkline([0.0, 0.5, 1.0])
-    '▁▅█'
-    """
-    if not values:
-        return ""
-    count = min(width, len(values))
-    edges = [round(i * len(values) / count) for i in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
-    low, high = min(means), max(means)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[round((mean - low) * scale)] for mean in means)
-
-
-def _score(mean: float) -> str:
-    return "not scored" if mean != mean else f"{mean:.3f}"
 
 
 @contextmanager
 def watch(console: Console) -> Iterator[Watcher]:
     """A watcher that shows the run on `console`."""
     from grpokit.runs.train import Watcher
+    from grpokit.training.progress import Course, score_text
 
     bar = Progress(
         TextColumn("{task.description}"),
@@ -63,7 +42,7 @@ def watch(console: Console) -> Iterator[Watcher]:
         disable=not console.is_terminal,
     )
     task = bar.add_task("training", total=None, news="", visible=False)
-    rewards: list[float] = []
+    course = Course()
     total, last_line = 1, -math.inf
 
     def say(line: str) -> None:
@@ -80,13 +59,7 @@ def watch(console: Console) -> Iterator[Watcher]:
     def step(report: StepReport) -> None:
         nonlocal last_line
         m = report.metrics
-        if m["reward"] == m["reward"]:  # not NaN
-            rewards.append(m["reward"])
-        parts = [f"reward {_score(m['reward'])} {sparkline(rewards)}"]
-        parts += [f"kl {m['kl']:.3f}"] if "kl" in m else []
-        clipped = m.get("clip_ratio/low_mean", 0.0) + m.get("clip_ratio/high_mean", 0.0)
-        parts += [f"clipped {clipped:.1%}", f"grad {m['grad_norm']:.2g}"]
-        news = "  ".join(parts)
+        news = course.line(report)
         for line in report.warnings:
             say(f"warning, step {report.step}: {line}")
         if report.step == 1 and abs(m["loss"]) < 1e-3 and m["frac_reward_zero_std"] < 1:
@@ -109,7 +82,7 @@ def watch(console: Console) -> Iterator[Watcher]:
 
     def evaluated(step: int, evaluation: Evaluation) -> None:
         bar.update(task, description="training")
-        scores = "  ".join(f"{name} {_score(mean)}" for name, mean in evaluation.means().items())
+        scores = "  ".join(f"{name} {score_text(mean)}" for name, mean in evaluation.means().items())
         say(f"held-out prompts after step {step}: {scores}")
 
     with bar:

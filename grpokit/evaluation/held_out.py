@@ -5,7 +5,7 @@ So the results before and after training differ only by the weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from grpokit.data import as_prompts
 from grpokit.errors import UsageError
 from grpokit.evaluation.intervals import half_width, mean_of_totals
 from grpokit.policy import Policy
-from grpokit.rewards.scoring import Reward, RewardTerm, Scores, as_terms, score
+from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.out_of_memory import fitting
@@ -104,7 +104,7 @@ def draw(
 
 def evaluate(
     policy: Policy,
-    rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward],
+    rewards: Rewards,
     prompts: Iterable[str | Prompt],
     *,
     seed: int = 42,

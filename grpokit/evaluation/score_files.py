@@ -19,7 +19,7 @@ from grpokit.evaluation.intervals import mean_of_totals
 from grpokit.evaluation.sample_files import Entry
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.failures import too_many
-from grpokit.rewards.scoring import Reward, RewardTerm, as_terms, score
+from grpokit.rewards.scoring import Rewards, RewardTerm, as_terms, score
 from grpokit.types import Prompt, Sample
 
 
@@ -55,7 +55,7 @@ class Row:
 
 
 def score_files(
-    rewards: Sequence[Reward | RewardTerm] | Mapping[str, Reward],
+    rewards: Rewards,
     entries: Sequence[Entry],
     *,
     batch_size: int = 32,

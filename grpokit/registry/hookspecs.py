@@ -16,7 +16,7 @@ import pluggy
 from grpokit.registry.specs import AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec
 
 if TYPE_CHECKING:
-    from grpokit.types import StepReport
+    from grpokit.training.step_report import StepReport
 
 PROJECT = "grpokit"
 hookspec = pluggy.HookspecMarker(PROJECT)

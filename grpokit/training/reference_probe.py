@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from grpokit.errors import CheckpointError, RunError, UsageError
+from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.logprob_diff import LogprobDiffLimit
 from grpokit.training.parts import State
@@ -69,6 +69,21 @@ class ReferenceProbe:
                 "causes: the reference shares its weights with the policy (copy them, see grpokit."
                 "frozen_copy), an adapter that stays on, or a policy that starts from other weights in every build."
             )
+
+    def check_before_save(self, *, step: int) -> None:
+        """Check before a checkpoint is written. A policy that cannot score any more is let through.
+
+        The next step reports such a policy, and its weights are worth saving.
+
+        Raises:
+            RunError: as `check`.
+        """
+        try:
+            self.check(when=f"after step {step}")
+        except GrpokitError:
+            raise
+        except Exception:
+            pass
 
     def state(self) -> State:
         """The row and its log-probs; empty before the first step."""

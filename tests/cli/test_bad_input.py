@@ -513,14 +513,14 @@ FOLDERS = {
     "a run folder that is a file": change("run.dir=prompts.txt", "The run folder prompts.txt is a file", "run.dir=..."),
     "a run folder below a file": change("run.dir=prompts.txt/out", "prompts.txt/out cannot be made"),
     "a run folder of something else": change(
-        "run.dir=d", "d holds files that are no run of grpokit", files={"d/x": ""}
+        "run.dir=d", "d holds files that are not a run of grpokit", files={"d/x": ""}
     ),
     "a run folder in use": Bad(
         ["train", "c.yaml"],
-        ["out holds a run already. Add --resume to go on with it, --overwrite to delete it"],
+        ["out already holds a run. Add --resume to go on with it, --overwrite to delete it"],
         {"out/config.yaml": GOOD, "out/versions.json": "{}"},
     ),
-    "resume of nothing": Bad(["train", "c.yaml", "--resume"], ["There is nothing to resume in out: it is not there"]),
+    "resume of nothing": Bad(["train", "c.yaml", "--resume"], ["There is nothing to resume in out: it does not exist"]),
     "resume and overwrite": Bad(
         ["train", "c.yaml", "--resume", "--overwrite"], ["either --resume or --overwrite, not"]
     ),
@@ -541,7 +541,7 @@ FOLDERS = {
     "samples in a folder in use": Bad(
         ["sample", "c.yaml", "--out", "d"], ["d holds files already. Choose another folder with --out"], {"d/x": ""}
     ),
-    "a report of nothing": Bad(["report", "nowhere"], ["nowhere is no run folder"]),
+    "a report of nothing": Bad(["report", "nowhere"], ["nowhere is not a run folder"]),
 }
 
 OPTIONS = {

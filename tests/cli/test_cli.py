@@ -196,7 +196,7 @@ def test_a_folder_in_use_is_refused(call: Call, finished: Path, monkeypatch: pyt
     done = call("train", "c.yaml")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(
-        "error: out holds a run already. Add --resume to go on with it, --overwrite to delete it"
+        "error: out already holds a run. Add --resume to go on with it, --overwrite to delete it"
     )
     assert (finished / "out/metrics.jsonl").read_bytes() == before
     done = call("train", "c.yaml", "--resume", "--overwrite")
@@ -223,7 +223,7 @@ def test_a_foreign_folder_is_left_alone(call: Call, tmp_path: Path, option: list
     (tmp_path / "out" / file).write_text("years of work")
     done = call("train", "c.yaml", *option)
     assert done.code == 2
-    assert "out holds files that are no run of grpokit. Choose another folder with run.dir=..." in done.err
+    assert "out holds files that are not a run of grpokit. Choose another folder with run.dir=..." in done.err
     assert (tmp_path / "out" / file).read_text() == "years of work"
 
 
@@ -269,14 +269,14 @@ def test_a_file_is_no_folder(call: Call, tmp_path: Path) -> None:
     assert "out/deeper cannot be made" in done.err
 
 
-@pytest.mark.parametrize(("made", "words"), [(False, "not there"), (True, "empty")])
+@pytest.mark.parametrize(("made", "words"), [(False, "does not exist"), (True, "is empty")])
 def test_nothing_to_resume(call: Call, tmp_path: Path, made: bool, words: str) -> None:
     config(tmp_path)
     if made:
         (tmp_path / "out").mkdir()
     done = call("train", "c.yaml", "--resume")
     assert done.code == 2
-    assert f"There is nothing to resume in out: it is {words}." in done.err
+    assert f"There is nothing to resume in out: it {words}." in done.err
 
 
 # --- resume --------------------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def test_resume_without_a_checkpoint(call: Call, tmp_path: Path) -> None:
     (tmp_path / "out/checkpoints/step_000001/state.json").unlink()
     done = call("train", "c.yaml", "--resume")
     assert done.code == 2
-    assert "out has no checkpoint to resume from. Start anew with --overwrite." in done.err
+    assert "out has no checkpoint to resume from. Start again with --overwrite." in done.err
 
 
 def test_a_damaged_checkpoint(call: Call, tmp_path: Path) -> None:
@@ -474,9 +474,9 @@ def test_a_reward_that_raises(call: Call, tmp_path: Path) -> None:
     assert done.code == 1
     first, second = done.err.splitlines()
     assert first.startswith("error: Reward 'score' raised OSError on 8 samples: the server is gone (rewards_of_")
-    assert first.endswith("in score). Mend it, or set `on_error: skip` to count its rows as unscored.")
+    assert first.endswith("in score). Correct it, or set `on_error: skip` to count its rows as unscored.")
     saved = "The state after step 3 is saved in out/checkpoints/step_000003; "
-    assert second == saved + "with the cause mended, go on with --resume."
+    assert second == saved + "correct the cause, then go on with --resume."
     assert "Traceback" not in done.out
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2, 3]
     (tmp_path / "mended").touch()
@@ -543,7 +543,7 @@ def test_a_full_disk_at_the_end(call: Call, tmp_path: Path, monkeypatch: pytest.
     done = call("train", "c.yaml")
     assert done.code == 1
     assert done.err == (
-        "error: no space left\nThe state after step 2 could not be saved; start anew with --overwrite.\n"
+        "error: no space left\nThe state after step 2 could not be saved; start again with --overwrite.\n"
     )
     assert written == [Path("out")]
     assert rows(tmp_path / "out/warnings.jsonl")[-1]["message"] == "no space left"
@@ -565,7 +565,7 @@ def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ValueError, match="a fault in step 4") as caught:
         run.train(presets.read_config("c.yaml")[0], name="c")
     assert caught.value.__notes__ == [
-        "The state after step 3 is saved in out/checkpoints/step_000003; with the cause mended, go on with --resume."
+        "The state after step 3 is saved in out/checkpoints/step_000003; correct the cause, then go on with --resume."
     ]
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2, 3]
     assert rows(tmp_path / "out/warnings.jsonl")[-1] == {"step": 4, "message": "ValueError: a fault in step 4"}
@@ -876,7 +876,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["evaluate", "c.yaml", "data={prompts: two.txt}"],
         ["names no held-out prompts", "data.eval_prompts"],
     ),
-    "report of nothing": (["report", "nowhere"], ["nowhere is no run folder"]),
+    "report of nothing": (["report", "nowhere"], ["nowhere is not a run folder"]),
     "sample of nothing": (["sample", "nowhere.yaml"], ["nowhere.yaml does not exist"]),
     "sample without prompts": (["sample", "c.yaml", "--prompts", "no.txt"], ["The text file no.txt does not exist"]),
 }

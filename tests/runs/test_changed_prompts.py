@@ -177,7 +177,7 @@ def test_a_check_reads_no_more_than_the_headers_of_pictures(tmp_path: Path) -> N
 
 def test_a_step_that_draws_prompts_more_than_once_says_so() -> None:
     train("out", trainer__prompts_per_step=20, trainer__steps=1)
-    said = "a step draws 20 prompts, but there are only 8: each comes up to 3 times in a step, in a group of its own"
+    said = "a step draws 20 prompts, but there are only 8: each is drawn up to 3 times in a step, in a group of its own"
     assert rows("out/warnings.jsonl")[0]["message"].startswith(said)
 
 

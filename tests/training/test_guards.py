@@ -662,12 +662,13 @@ def test_whole_sequence_losses_score_no_masked_slice_either() -> None:
     assert torch.allclose(weights(a), weights(b), rtol=0, atol=2e-6)
 
 
-def test_iteration_ends_on_convergence() -> None:
+def test_iteration_ends_on_convergence(capsys: pytest.CaptureFixture[str]) -> None:
     trainer = make(steps=200, learning_rate=3e-2, max_zero_std_steps=5)
     reports = list(trainer)
     assert len(reports) < 200
     assert all(report.metrics["frac_reward_zero_std"] == 1 for report in reports[-5:])
     assert reports[-1].warnings == [trainer.converged]
+    assert f"warning, step {len(reports)}: {trainer.converged}\n" in capsys.readouterr().err
 
 
 # --- what is saved --------------------------------------------------------------------------------------------------
