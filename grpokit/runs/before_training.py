@@ -1,4 +1,4 @@
-"""Whether a step's rollout can be held in memory at all, and whether it draws a prompt more than once.
+"""What a run looks at before its first step: repeated prompts, held-out prompts that are trained on, and memory.
 
 For a step with very many rows, two figures are measured on small rollouts: the memory that a row keeps, and the further
 memory that a policy needs while it draws (on systems that report the peak of a process).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grpokit.errors import UsageError, counted
+from grpokit.data import PromptSequence
+from grpokit.errors import UsageError, counted, shown
+from grpokit.runs.resuming import Digests
 from grpokit.sampling import derive_seeds
 from grpokit.trainer import Trainer
 from grpokit.training.checked_policy import CheckedPolicy
@@ -41,6 +43,35 @@ def repeated_prompts(trainer: Trainer) -> list[str]:
         f"each is drawn up to {-(-per_step // total):,} times in a step, in a group of its own each time, and a step "
         f"has {per_step * trainer.group_size:,} rows"
     ]
+
+
+def trained_held_out_prompts(prompts: PromptSequence, held_out: PromptSequence | None, digests: Digests) -> list[str]:
+    """A warning where a held-out prompt is trained on as well: the same text with the same source picture.
+
+    Args:
+        prompts: the training prompts.
+        held_out: the held-out ones, if there are any.
+        digests: of both.
+    """
+    if held_out is None:
+        return []
+    training = set(_texts_and_pictures(prompts, digests["train"]))
+    shared = [i for i, pair in enumerate(_texts_and_pictures(held_out, digests["held_out"])) if pair in training]
+    if not shared:
+        return []
+    first = f"{held_out.where(shared[0])} ({shown(held_out.parts(shared[0])[0][0])})"
+    return [
+        f"{len(shared):,} of {counted(len(held_out), 'held-out prompt')} {'is' if len(shared) == 1 else 'are'} trained "
+        f"on as well (same text, same source picture), first {first}. Their scores say little about new prompts: take "
+        "them out of the training prompts, or hold out others"
+    ]
+
+
+def _texts_and_pictures(
+    prompts: PromptSequence, digests: Mapping[str, Sequence[str]] | None
+) -> Iterator[tuple[str, str]]:
+    """The text of each prompt, with the digest of its source picture."""
+    return ((prompts.parts(i)[0][0], image) for i, image in enumerate(digests["images"] if digests else ()))
 
 
 def refuse_what_cannot_fit(trainer: Trainer) -> None:

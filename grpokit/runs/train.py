@@ -184,6 +184,7 @@ def _train(
         trainer = build.trainer(config, policy, terms, prompts, folder)
         before_training.refuse_what_cannot_fit(trainer)
         warnings += before_training.repeated_prompts(trainer)
+        warnings += before_training.trained_held_out_prompts(prompts, held_out, digests)
         no_start = resume and held_out is not None and not has_start(folder)
         start = _start_evaluation(config, policy, terms, held_out) if no_start or "held_out" in changes else None
         if no_start:

@@ -298,9 +298,9 @@ def test_what_a_reward_accepts_is_held_against_the_policy(call: Call, tmp_path: 
     done = call("train", "c.yaml")
     assert done.code == 2
     assert done.err.count("c.yaml, line") == 1
-    assert "rewards.1: The reward 'ssim' scores images, but the policy 'toy-lm' makes texts." in done.err
-    assert "Installed rewards for these: " in done.err
-    assert "exact-match" in done.err.split("for these: ")[1]
+    assert "rewards.1: The reward 'ssim' scores pictures, but the policy 'toy-lm' makes texts." in done.err
+    assert "Installed rewards for texts: " in done.err
+    assert "exact-match" in done.err.split("for texts: ")[1]
     assert not (tmp_path / "out").exists()
 
 

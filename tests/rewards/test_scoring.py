@@ -577,9 +577,9 @@ def test_wrong_parameters_are_found_when_a_reward_is_built(reward: str, options:
     ("reward", "given", "words"),
     [
         (NumericAnswer(), samples("5", target="five"), "numeric-answer: the target 'five' is not a number"),
-        (ExactMatch(), samples(5, target="5"), "exact-match scores text, but the sample's output is a int"),
+        (ExactMatch(), samples(5, target="5"), "exact-match scores texts, but the sample's output is an int"),
         (contains, samples("5", target=["5"]), "contains compares with a text, but the target is a list"),
-        (Length(), samples(None), "length scores text, but the sample's output is a NoneType"),
+        (Length(), samples(None), "length scores texts, but the sample's output is a NoneType"),
     ],
 )
 def test_text_rewards_refuse(reward: Any, given: list[Sample], words: str) -> None:

@@ -181,6 +181,29 @@ def test_a_step_that_draws_prompts_more_than_once_says_so() -> None:
     assert rows("out/warnings.jsonl")[0]["message"].startswith(said)
 
 
+def test_held_out_prompts_that_are_trained_on_are_counted(tmp_path: Path) -> None:
+    train("out", trainer__steps=1, data__eval_jsonl="held.jsonl")
+    assert rows("out/warnings.jsonl")[0]["message"] == (
+        "2 of 2 held-out prompts are trained on as well (same text, same source picture), first held.jsonl, line 1 "
+        "('3'). Their scores say little about new prompts: take them out of the training prompts, or hold out others"
+    )
+    for name, grey in (("a", 1), ("b", 2), ("c", 1)):  # a and c are the same picture
+        Image.new("L", (4, 4), grey).save(tmp_path / f"{name}.png")
+
+    def warned(trained: list[dict[str, Any]], held: list[dict[str, Any]]) -> list[str]:
+        sequences = []
+        for name, prompts in (("trained", trained), ("held", held)):
+            Path(f"{name}.jsonl").write_text("".join(f"{json.dumps(prompt)}\n" for prompt in prompts))
+            sequences.append(read_jsonl(Path(f"{name}.jsonl")))
+        return before_training.trained_held_out_prompts(*sequences, resuming.digests(*sequences))
+
+    edit = {"prompt": "make it blue", "image": "a.png", "level": 1}
+    assert not warned([edit], [{**edit, "image": "b.png"}, {"prompt": "make it red", "image": "a.png"}])
+    (line,) = warned([edit], [{**edit, "image": "b.png"}, {**edit, "image": "c.png", "level": 2}])
+    assert line.startswith("1 of 2 held-out prompts is trained on as well (same text, same source picture), first held")
+    assert "held.jsonl, line 2 ('make it blue')" in line
+
+
 def test_a_step_that_no_memory_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(before_training, "_memory", lambda device: 10_000)
     monkeypatch.setattr(before_training, "_MANY_ROWS", 8)

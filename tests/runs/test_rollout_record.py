@@ -616,7 +616,7 @@ def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
         (["rescore", "run", "--reward", "tiny_rewards:letters", "--out", "plain"], "plain already exists."),
         (["rescore", "run", "--reward", "tiny_rewards:letters", "--out", "no/x"], "there is no folder no."),
         (["redraw", "run", "--step", "7"], "run has no step 7 to compare with: it has completed the steps 1 to 6."),
-        (["redraw", "run", "--step", "0"], "has no step 0 to compare with"),
+        (["redraw", "run", "--step", "0"], "--step must be at least 1, got 0."),
         (["redraw", "plain", "--step", "1"], "has no step 1 to compare with: it has completed no step yet."),
     ],
 )

@@ -146,13 +146,13 @@ def test_a_guard_that_stops_keeps_the_last_good_state(drawn: None) -> None:
     assert second == (
         "The state after step 3 is saved in out/checkpoints/step_000003; correct the cause, then go on with --resume."
     )
-    assert rows("out/warnings.jsonl") == [{"step": 4, "message": first}]
+    assert rows("out/warnings.jsonl")[-1] == {"step": 4, "message": first}
     assert "The loss is nan in step 4" in Path("out/report.html").read_text()
     Switch.off()
     train("out", resume=True)
     train("straight")
     assert steady("out") == steady("straight")
-    assert rows("out/warnings.jsonl") == []
+    assert not any(row["step"] == 4 for row in rows("out/warnings.jsonl"))
 
 
 def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch
     Switch.off()
     assert train("out", trainer__updates_per_rollout=2, resume=True).steps == STEPS
     assert [row["step"] for row in steady("out")] == list(range(1, STEPS + 1))
-    said = rows("out/warnings.jsonl")[0]
+    said = next(row for row in rows("out/warnings.jsonl") if "middle of step 3" in row["message"])
     assert said["step"] == 2
     assert "was saved in the middle of step 3, when 1 of its 2 updates were made" in said["message"]
 
