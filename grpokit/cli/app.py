@@ -13,6 +13,8 @@ from grpokit.errors import GrpokitError
 if TYPE_CHECKING:
     from rich.console import Console
 
+FAILED, INTERRUPTED = 1, 130  # exit codes, beside those of errors, which have their own
+
 app = typer.Typer(
     help="Post-train image generators, and any other stochastic generator, with GRPO.",
     no_args_is_help=True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpokit.cli.app import app, console
+from grpokit.cli.app import FAILED, app, console
 from grpokit.cli.options import Prompts, PromptsFile, read_prompts
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import UsageError, counted
@@ -145,7 +145,7 @@ def check(
     summary += [f"{skips} not checked"] if skips else []
     print(f"{name}: {', '.join(summary)}")
     if failures:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @contextmanager

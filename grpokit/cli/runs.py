@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpokit.cli.app import app, console
+from grpokit.cli.app import FAILED, INTERRUPTED, app, console
 from grpokit.cli.config_options import ConfigCommand
 from grpokit.cli.options import (
     Count,
@@ -73,11 +73,11 @@ def train(
             result = run.train(config, name=name, resume=resume, overwrite=overwrite, force=force, watcher=noting)
     except KeyboardInterrupt:
         print("Stopped at once. All steps after the last saved checkpoint are lost.", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     if result.interrupted:
         words = shlex.join(["grpokit", "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Go on with:\n  {words}")
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
     if resume and first == result.steps:
         print(_complete(result, config))
     if result.before is not None and result.after is not None:
@@ -245,7 +245,7 @@ def redraw(
     for line in comparison.lines():
         print(line)
     if not comparison.equal:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def _complete(result: Result, config: RunConfig) -> str:
