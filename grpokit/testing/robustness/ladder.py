@@ -1,7 +1,7 @@
 """The ladder: do scores drop when an output gets worse, and how easily is the reward fooled?
 
 `ladder` returns the report. `ladder_checks` gives the same measurement as named checks, which share one run of it.
-`photograph_ladder` and `word_ladder` measure, `adversarial` makes the outputs, `grades` holds the numbers and grades.
+`photograph_ladder` and `word_ladder` measure. `ladder_outputs` makes the outputs; `grades` holds numbers and grades.
 """
 
 from __future__ import annotations
