@@ -141,7 +141,7 @@ class CheckedPolicy:
                 micro_batch = rollout.select(rows)
                 for decisions in self.slices(micro_batch):
                     if bool(micro_batch.mask[:, decisions].any()):
-                        view = self.logprobs(micro_batch, decisions, Ask(entropy="no"), grad=False)
+                        view = self.logprobs(micro_batch, decisions, Ask(entropy="value" if entropy else "no"), grad=False)
                         logprobs[rows, decisions] = view.logprobs.to(logprobs)
                         if entropy and view.entropy is not None:
                             entropies = torch.zeros_like(logprobs) if entropies is None else entropies
