@@ -195,10 +195,9 @@ def decode(
     checked, step = 0, _Step(decoder, cache)
     stride = step.STRIDE if step.captured else 1
     for t in range(max_new_tokens):
-        drawn = draw(hidden, t, places.rows)
-        places.write(tokens, t, drawn.tokens)
-        places.write(logprobs, t, drawn.logprobs)
-        count, last = t + 1, drawn.tokens
+        drawn = draw(hidden if places.first is None else hidden[places.first], t, places.rows)
+        tokens[places.rows, t], logprobs[places.rows, t] = drawn.tokens, drawn.logprobs
+        count = t + 1
         if count == max_new_tokens:
             break
         if count - checked == check_every:
@@ -206,10 +205,9 @@ def decode(
             checked = count
             if bool(done.all()):
                 break
-            stay = places.leave(done, cache)
-            last = last if stay is None else last[stay]
+            places.leave(done, cache)
         cache.advance(t, stride=stride)
-        hidden = step(last, (cache.lengths + t).repeat_interleave(cache.group_size))
+        hidden = step(tokens[places.row_of, t], (cache.lengths + t).repeat_interleave(cache.group_size))
     return Written(tokens=tokens[:, :count], logprobs=logprobs[:, :count])
 
 
@@ -253,43 +251,36 @@ class _Step:
 class _Places:
     """Which sample each place of the cache belongs to.
 
-    Every prompt has equally many places, so one with fewer samples left repeats one of them; nothing is written from a
-    repetition.
+    Every prompt has equally many places, so one with fewer samples left repeats one of them.
+
+    Attributes:
+        rows: [b], the samples that are still being written, each once.
+        row_of: [places], each place's sample.
+        first: [b], a place of each of `rows`; None where all places are different samples.
     """
 
     def __init__(self, rows: int, device: torch.device) -> None:
-        self.rows = torch.arange(rows, device=device)
         self._rows = list(range(rows))
-        self._first: Tensor | None = None  # the places that are no repetitions; None if none is one
+        self.rows = self.row_of = torch.arange(rows, device=device)
+        self.first: Tensor | None = None
 
-    def write(self, target: Tensor, column: int, values: Tensor) -> None:
-        """Put the places' values [b] into a column of `target` [B, T]."""
-        if self._first is None:
-            target[self.rows, column] = values
-        else:
-            target[self.rows[self._first], column] = values[self._first]
-
-    def leave(self, done: Tensor, cache: GroupCache) -> Tensor | None:
-        """Let the places of samples that are done go, if that saves enough.
-
-        Returns:
-            The places that stay, or None if all do.
-        """
+    def leave(self, done: Tensor, cache: GroupCache) -> None:
+        """Let the places of samples that are done go, if that saves enough."""
         size = cache.group_size
         groups = [self._rows[i : i + size] for i in range(0, len(self._rows), size)]
         places = [
-            [i * size + j for j, row in enumerate(dict.fromkeys(group)) if not done[row]]
-            for i, group in enumerate(groups)
+            [start * size + group.index(row) for row in dict.fromkeys(group) if not done[row]]
+            for start, group in enumerate(groups)
         ]
         prompts = [i for i, group in enumerate(places) if group]
         most = max(len(group) for group in places)
         if len(prompts) * most > LEAVE_AT * len(self._rows):
-            return None
+            return
         stay = [place for i in prompts for place in places[i] + places[i][:1] * (most - len(places[i]))]
-        first = [i * most + j for i, prompt in enumerate(prompts) for j in range(len(places[prompt]))]
         cache.keep(torch.tensor(prompts), torch.tensor(stay), most)
         device = self.rows.device
+        first = [i * most + j for i, prompt in enumerate(prompts) for j in range(len(places[prompt]))]
         self._rows = [self._rows[place] for place in stay]
-        self.rows = torch.tensor(self._rows, device=device)
-        self._first = None if len(first) == len(stay) else torch.tensor(first, device=device)
-        return torch.tensor(stay, device=device)
+        self.row_of = torch.tensor(self._rows, device=device)
+        self.first = None if len(first) == len(stay) else torch.tensor(first, device=device)
+        self.rows = self.row_of if self.first is None else self.row_of[self.first]
