@@ -38,6 +38,7 @@ from grpokit.runs import rollout_record as record
 from grpokit.runs.redraw import redraw
 from grpokit.runs.rescore import kendall_tau, rescore
 from grpokit.runs.rollout_record import Described
+from grpokit.training import checkpoint
 from whole_runs import assert_same_record, train_preset
 
 STEPS = 6
@@ -446,8 +447,9 @@ def test_other_weights_make_other_samples(copy: Path) -> None:
 
 
 def test_a_checkpoint_from_the_middle_of_a_step_is_no_start(copy: Path) -> None:
-    state = copy / "checkpoints" / "step_000005" / "state.json"
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"updates_done": 1}))
+    place = copy / "checkpoints" / "step_000005"
+    state = checkpoint.read_state(place) | {"updates_done": 1}
+    (place / "state.json").write_text(json.dumps({**state, "digest": checkpoint._digest_of(state)}))
     found = redraw(copy, 6)
     assert found.equal
     assert found.start == copy / "checkpoints" / "step_000004"
