@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, one_line, typed_line
-from grpokit.files import replacing, step_number
+from grpokit.files import read_json, replacing, step_number
 from grpokit.policy import Policy
 from grpokit.training.parts import Part, restore, split
 
@@ -197,8 +197,8 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 def _state(folder: Path) -> dict[str, Any]:
     try:
-        state = json.loads((_place(folder) / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        state = read_json(_place(folder) / STATE)
+    except (OSError, ValueError) as error:
         raise _DamageError(f"{STATE} is not JSON ({one_line(error)})") from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int):
         raise CheckpointError(f"{folder} is not a checkpoint of grpokit: its {STATE} has no format.")

@@ -223,7 +223,7 @@ def test_a_foreign_folder_is_left_alone(call: Call, tmp_path: Path, option: list
     (tmp_path / "out" / file).write_text("years of work")
     done = call("train", "c.yaml", *option)
     assert done.code == 2
-    assert "out holds files that are not a run of grpokit. Choose another folder with run.dir=..." in done.err
+    assert "out holds files that are not a run of grpokit: it has no versions.json. Choose another" in done.err
     assert (tmp_path / "out" / file).read_text() == "years of work"
 
 
