@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpokit.errors import GrpokitError, RewardError, UsageError, a_type, counted, one_line, reworded, typed_line
-from grpokit.rewards.isolation import own_copies, torch_state_kept
+from grpokit.rewards.isolation import own_copies, process_state_kept
 from grpokit.rewards.submission import REORDERED, Pending, Portion, Submits, by_group, in_words, reordered
 from grpokit.rewards.validation import checked
 from grpokit.types import Sample
@@ -79,12 +79,12 @@ class _RaisedError(Exception):
 
 
 def _call(term: RewardTerm, samples: Sequence[Sample], rows: Sequence[int] | None, changes: list[str]) -> list[float]:
-    """The scores of some rows; what the reward changed of torch's global state is added to `changes`."""
+    """The scores of some rows; what the reward changed of the process's state is added to `changes`."""
     assert callable(term.reward)
     copies = own_copies(samples)
     order = tuple(copies)
     try:
-        with torch_state_kept(changes):
+        with process_state_kept(changes):
             answer = term.reward(copies)
     except UsageError as error:  # a parameter or a target is wrong: skipping rows would hide it
         raise _named(error, term) from error
@@ -116,13 +116,13 @@ _NOTICED: weakref.WeakValueDictionary[tuple[int, str], RewardTerm] = weakref.Wea
 
 
 def _new_notices(term: RewardTerm, changes: Sequence[str]) -> list[str]:
-    """A sentence on what a reward changed of torch's global state, the first time that it does."""
+    """A sentence on what a reward changed of the process's state, the first time that it does."""
     new = [change for change in dict.fromkeys(changes) if (id(term), change) not in _NOTICED]
     _NOTICED.update({(id(term), change): term for change in new})
     if not new:
         return []
     return [
-        f"Reward '{term.name}' changed torch's {' and '.join(new)}, which affects the whole process. It is restored "
+        f"Reward '{term.name}' changed {' and '.join(new)}, which affects the whole process. It is restored "
         "after each call. Change such state only in a `with` block inside the reward."
     ]
 
