@@ -19,10 +19,10 @@ from grpokit import advantages as advantage_functions
 from grpokit import knobs
 from grpokit.advantages import AdvantageFn
 from grpokit.data import as_prompts, check_prompts, prompt_indices
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, shown
 from grpokit.knobs import SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
-from grpokit.policy import Policy
+from grpokit.policy import Policy, missing_methods
 from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
@@ -128,7 +128,11 @@ class Trainer(TrainerSettings, SeedSettings):
     def _step(self, number: int) -> StepReport:
         watch = metrics.Stopwatch(self.accelerator.device)
         warnings: list[str] = []
-        self.updates.done = 0
+        if self.updates.done or self.updates.incomplete:
+            made = f"{self.updates.done} of its {self.updates_per_step} updates"
+            half = ", in the middle of the next" if self.updates.incomplete else ""
+            warnings.append(f"Step {number} was broken off after {made}{half}; these stay, and it is drawn anew.")
+        self.updates.done, self.updates.incomplete = 0, False
 
         with watch("rollout"):
             prompts, rollout = self._draw(warnings)
@@ -294,6 +298,17 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def _check(self) -> None:
         """Refuse settings that cannot work, before anything is set up."""
+        missing = missing_methods(self.policy)
+        if missing or isinstance(self.policy, type):
+            lack = f"which lacks {', '.join(missing)}" if missing else "a class; make an object of it"
+            raise UsageError(f"policy is {shown(self.policy)}, {lack}. See grpokit.Policy.")
+        for name, right, expected in (
+            ("advantage", callable(self.advantage), "a function such as grpokit.advantages.group"),
+            ("objective", isinstance(self.objective, Objective), "an objective such as grpokit.objectives.GRPO()"),
+            ("trackers", isinstance(self.trackers, (list, tuple)), 'a list of names such as ["tensorboard"]'),
+        ):
+            if not right:
+                raise UsageError(f"{name} is {shown(getattr(self, name))}; expected {expected}.")
         knobs.check(self)
         self.check_shares()
         trained = [term for term in self.terms if not term.monitor]

@@ -11,6 +11,7 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -765,3 +766,42 @@ def test_a_prompt_beyond_the_data_is_no_matter_without_a_reference(tmp_path: Pat
 def test_numbers_are_checked() -> None:
     with pytest.raises(UsageError, match="rollout_batch_size must be at least 1, or None, got 0"):
         make(rollout_batch_size=0)
+    with pytest.raises(UsageError, match="learning_rate must be a finite number, got a number of more than 80 digits"):
+        make(learning_rate=10**400)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policy": TinyTokens}, r"^policy is <class .*>, a class; make an object of it\."),
+        ({"policy": "gpt2"}, r"^policy is 'gpt2', which lacks rollout, .*, load\. See grpokit\.Policy\.$"),
+        ({"rewards": digit_sum}, r"^rewards is <function .*; expected a list of rewards, as in \[reward\], or a"),
+        ({"rewards": 3}, r"^rewards is 3; expected a list"),
+        ({"advantage": "group"}, r"^advantage is 'group'; expected a function such as grpokit\.advantages\.group\.$"),
+        ({"objective": "grpo"}, r"^objective is 'grpo'; expected an objective such as"),
+        ({"trackers": "tensorboard"}, r"^trackers is 'tensorboard'; expected a list of names such as"),
+    ],
+)
+def test_arguments_of_another_type_are_named(changes: dict[str, Any], message: str) -> None:
+    arguments = {"policy": TinyTokens(), "rewards": [digit_sum], "prompts": PROMPTS, "device": "cpu"}
+    with pytest.raises(UsageError, match=message):
+        Trainer(**(arguments | changes))
+
+
+def test_a_step_that_was_interrupted_between_two_updates_says_so_when_it_is_taken_again() -> None:
+    """Ctrl-C in a notebook, and the same cell once more: the weights are not those before the step."""
+
+    class Interrupted(TinyTokens):
+        calls = 0
+
+        def logprobs(self, rollout, steps):
+            self.calls += 1
+            if self.calls == 2:
+                raise KeyboardInterrupt
+            return super().logprobs(rollout, steps)
+
+    trainer = make(Interrupted(), updates_per_rollout=2)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.step()
+    words = "Step 1 was broken off after 1 of its 2 updates; these stay, and it is drawn anew."
+    assert [words in trainer.step().warnings for _ in range(2)] == [True, False]
