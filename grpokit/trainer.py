@@ -19,14 +19,15 @@ from grpokit import advantages as advantage_functions
 from grpokit import knobs
 from grpokit.advantages import AdvantageFn
 from grpokit.data import as_prompts, check_prompts, prompt_indices
-from grpokit.errors import UsageError, shown
+from grpokit.errors import UsageError
 from grpokit.knobs import SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
-from grpokit.policy import Policy, missing_methods
+from grpokit.policy import Policy
 from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
 from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
+from grpokit.training.arguments import check_arguments
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.devices import make_accelerator
@@ -298,17 +299,7 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def _check(self) -> None:
         """Refuse settings that cannot work, before anything is set up."""
-        missing = missing_methods(self.policy)
-        if missing or isinstance(self.policy, type):
-            lack = f"which lacks {', '.join(missing)}" if missing else "a class; make an object of it"
-            raise UsageError(f"policy is {shown(self.policy)}, {lack}. See grpokit.Policy.")
-        for name, right, expected in (
-            ("advantage", callable(self.advantage), "a function such as grpokit.advantages.group"),
-            ("objective", isinstance(self.objective, Objective), "an objective such as grpokit.objectives.GRPO()"),
-            ("trackers", isinstance(self.trackers, (list, tuple)), 'a list of names such as ["tensorboard"]'),
-        ):
-            if not right:
-                raise UsageError(f"{name} is {shown(getattr(self, name))}; expected {expected}.")
+        check_arguments(policy=self.policy, advantage=self.advantage, objective=self.objective, trackers=self.trackers)
         knobs.check(self)
         self.check_shares()
         trained = [term for term in self.terms if not term.monitor]

@@ -14,7 +14,6 @@ from grpokit import report
 from grpokit.report import page, reading, samples, scores
 from grpokit.runs import train as run
 from grpokit.runs.journal import Journal
-from grpokit.runs.train import Watcher
 from small_runs import rows, train, write_prompts
 from switched import Switch
 
