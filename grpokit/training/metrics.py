@@ -56,13 +56,19 @@ class Stopwatch:
 
 
 class Tally:
-    """Means and extremes of [b, t] statistics over all decisions that are not masked."""
+    """Means and extremes of [b, t] statistics over all decisions that are not masked.
+
+    Attributes:
+        scored: the number of decisions that were scored, padding included.
+        decided: the number of those that are not masked.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, Tensor] = {}
         self._max: dict[str, Tensor] = {}
         self._min: dict[str, Tensor] = {}
+        self.scored = self.decided = 0
 
     def add(self, name: str, values: Tensor, mask: Tensor) -> None:
         """Count `values` [b, t] where `mask` [b, t] is True."""
@@ -78,6 +84,7 @@ class Tally:
 
     def merge(self, other: Tally) -> None:
         """Add another tally's statistics."""
+        self.scored, self.decided = self.scored + other.scored, self.decided + other.decided
         for name, total in other._sums.items():
             zero = total.new_zeros(())
             self._sums[name] = self._sums.get(name, zero) + total
@@ -173,6 +180,7 @@ def decision_metrics(tally: Tally) -> dict[str, float]:
     metrics = {public: means[name] for name, public in names.items() if name in means}
     metrics["ratio/min"], metrics["ratio/max"] = tally.extremes("ratio")
     metrics["logprob_diff/max"] = tally.extremes("logprob_diff")[1]
+    metrics["positions_per_decision"] = tally.scored / max(tally.decided, 1)
     return metrics
 
 
