@@ -25,6 +25,8 @@ def ragged(lengths: torch.Tensor, width: int) -> torch.Tensor:
         ("group", 32, None, [0, 10]),
         ("length", 3, None, [0, 4, 10]),
         ("group", 5, 24, [0, 3, 6, 10]),
+        ("group", 32, 64, [0, 10]),  # one or two groups
+        ("group", 8, None, [0, 5, 6, 10]),
         ("length", 32, 24, [0, 10]),
         ("length", 32, 1, [0, 5, 10]),  # every row by itself
     ],
@@ -33,7 +35,9 @@ def test_every_decision_is_scored_once_within_the_bounds(by: str, size: int, tok
     generator = torch.Generator().manual_seed(0)
     groups = torch.arange(6).repeat(4)
     mask = ragged(torch.randint(0, 9, (24,), generator=generator), 10)
+    mask[groups == 1, 3:] = False  # a short group after a long one
     mask &= torch.rand(24, 10, generator=generator) < 0.8  # with gaps
+    mask[:, 5] = False  # nobody decides there
     slices = [slice(a, b) for a, b in itertools.pairwise(ends)]
     scored = torch.zeros(24, 10, dtype=torch.int64)
     for cut in cuts(groups, mask, slices, size, tokens=tokens, by=by):
@@ -46,6 +50,15 @@ def test_every_decision_is_scored_once_within_the_bounds(by: str, size: int, tok
             assert mask[cut.rows, cut.slices[-1].stop - 1].any()
     assert int(scored.max()) == 1
     assert bool((scored[mask] == 1).all())
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tokens", "expected"), [([1, 8, 1], 16, [[0, 1], [2]]), ([8, 8, 1, 1, 1], 8, [[0], [1], [2, 3, 4]])]
+)
+def test_a_pass_is_as_wide_as_its_longest_row(lengths: list[int], tokens: int, expected: list[list[int]]) -> None:
+    mask = ragged(torch.tensor(lengths), 8)
+    parts = cuts(torch.arange(len(lengths)), mask, [slice(0, 8)], 32, tokens=tokens)
+    assert [cut.rows.tolist() for cut in parts] == expected
 
 
 def per_decision(parts: list[Cut], mask: torch.Tensor) -> float:
