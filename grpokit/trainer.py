@@ -277,7 +277,7 @@ class Trainer(TrainerSettings, SeedSettings):
         def attempt(size: int) -> tuple[float, metrics.Tally]:
             self.updates.optimizer.zero_grad()  # a failed attempt or step may have left gradients
             tally = metrics.Tally()
-            return self._backward(batch, size=size, tally=tally, watch=watch, on_policy=on_policy), tally
+            return float(self._backward(batch, size=size, tally=tally, watch=watch, on_policy=on_policy)), tally
 
         loss, tally = self._in_micro_batches(attempt, warnings)
         step, update = self.completed + 1, self.updates.done + 1

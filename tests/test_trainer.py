@@ -25,8 +25,7 @@ from grpokit import (
     evaluate,
     objectives,
 )
-from grpokit.training import progress
-from grpokit.training.metrics import Stopwatch
+from grpokit.training import progress, updates
 from grpokit.training.micro_batches import cuts, minibatch_rows
 from tiny_policies import OBJECTIVES_BY_NAME, BatchesSeen, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
@@ -661,14 +660,11 @@ def test_after_an_exception_the_trainer_knows_what_its_weights_are(place: str, u
 def test_an_update_that_the_device_has_not_confirmed_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU reports what went wrong in a kernel when it is waited for, after the optimizer's step has returned."""
     trainer = make()
-    now = Stopwatch._now
 
-    def fail(self: Stopwatch) -> float:
-        if trainer.updates.incomplete:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return now(self)
+    def fail(device: torch.device) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(Stopwatch, "_now", fail)
+    monkeypatch.setattr(updates, "wait_for", fail)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         trainer.step()
     assert (trainer.completed, trainer.updates.done, trainer.updates.incomplete) == (0, 0, True)

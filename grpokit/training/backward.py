@@ -35,8 +35,10 @@ class Backward:
     def __init__(self, policy: CheckedPolicy, objective: Objective, backward: Callable[[Tensor], None]) -> None:
         self.policy, self.objective, self.backward = policy, objective, backward
 
-    def __call__(self, batch: Batch, *, size: int, tally: Tally, watch: Stopwatch, on_policy: bool) -> float:
-        """Add the gradient of a batch to the parameters'; returns the loss.
+    def __call__(self, batch: Batch, *, size: int, tally: Tally, watch: Stopwatch, on_policy: bool) -> Tensor:
+        """Add the gradient of a batch to the parameters'; returns the loss, a scalar on the device.
+
+        Nothing in here waits for the device.
 
         Args:
             batch: the rows of one optimizer step.
@@ -63,7 +65,7 @@ class Backward:
                 with watch("backward"):
                     self.backward(value)
                 total += value.detach()
-        return float(total)
+        return total
 
     def _whole_sequences(
         self, batch: Batch, slices: Sequence[slice], tally: Tally, watch: Stopwatch, *, on_policy: bool

@@ -14,45 +14,54 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpokit.advantages import zero_std_groups
 from grpokit.rewards.scoring import Scores
+from grpokit.training.devices import wait_for
 
 
 class Stopwatch:
-    """Seconds per named phase; on CUDA each phase waits for the device at its start and end."""
+    """Seconds per named phase; on CUDA as the device sees them, by events for which nothing waits before the end."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.seconds: dict[str, float] = defaultdict(float)
         self.start = time.perf_counter()
+        self._spans: list[tuple[str, Any, Any]] = []
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Add the time spent inside the context to `phase`."""
-        start = self._now()
+        start = self._mark()
         try:
             yield
         finally:
-            self.seconds[phase] += self._now() - start
+            self._spans.append((phase, start, self._mark()))
 
     def metrics(self) -> dict[str, float]:
         """Seconds since the stopwatch was made, seconds per phase, and the peak memory since then."""
+        wait_for(self.device)
+        seconds: dict[str, float] = defaultdict(float)
+        for phase, start, end in self._spans:
+            seconds[phase] += start.elapsed_time(end) / 1000 if self.device.type == "cuda" else end - start
         return {
-            "step_time": self._now() - self.start,
-            **{f"time/{phase}": seconds for phase, seconds in self.seconds.items()},
+            "step_time": time.perf_counter() - self.start,
+            **{f"time/{phase}": duration for phase, duration in seconds.items()},
             "memory/peak_mb": peak_memory_mb(self.device),
         }
 
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+    def _mark(self) -> Any:
+        """A time: an event in the device's queue, or the clock's seconds."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
 
 
 class Tally:
