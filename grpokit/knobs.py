@@ -60,6 +60,8 @@ class TrainerSettings:
         prompts_per_step: P, groups per step.
         group_size: G, samples per prompt; GRPO compares the samples of a group with each other.
         micro_batch_size: the most rows in one forward and backward pass; changes memory and speed, not the result.
+        micro_batch_tokens: the most decisions scored in one pass, padding included: rows x the longest row; a longer
+            row has a pass of its own. None sets no such bound.
         rollout_batch_size: the most rows drawn at a time; None draws all at once.
         updates_per_rollout: passes over a rollout.
         minibatches: optimizer steps per pass, each on an equal share of the groups.
@@ -89,6 +91,7 @@ class TrainerSettings:
     prompts_per_step: Count = 4
     group_size: GroupSize = 8
     micro_batch_size: Count = 8
+    micro_batch_tokens: Count | None = None
     rollout_batch_size: Count | None = None
     updates_per_rollout: Count = 1
     minibatches: Count = 1
@@ -119,10 +122,13 @@ class TrainerSettings:
         size, updates = self.micro_batch_size, self.updates_per_step
         fits = size // self.group_size  # groups in a micro-batch; a larger group is cut
         cuts = math.ceil(share / fits) if fits else share * math.ceil(self.group_size / size)
+        parts = f"{counted(cuts, 'micro-batch')} of at most {size:,}"
+        if self.micro_batch_tokens is not None:
+            parts = f"micro-batches of at most {size:,} rows and {self.micro_batch_tokens:,} decisions"
         return (
             f"{counted(self.prompts_per_step, 'prompt')} x {self.group_size} samples = {rows:,} rows a step; "
-            f"{counted(updates, 'update')} of {share * self.group_size:,} rows in {counted(cuts, 'micro-batch')} of at "
-            f"most {size:,}; {counted(self.steps, 'step')} = {counted(self.steps * updates, 'update')} on "
+            f"{counted(updates, 'update')} of {share * self.group_size:,} rows in {parts}; "
+            f"{counted(self.steps, 'step')} = {counted(self.steps * updates, 'update')} on "
             f"{self.steps * rows:,} samples"
         )
 

@@ -12,11 +12,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from torch import nn
 
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
+
+CutBy: TypeAlias = Literal["group", "length"]
 
 
 @runtime_checkable
@@ -33,10 +35,17 @@ class Policy(Protocol):
     5. The reference never changes, and leaving `reference()` restores the policy.
     6. `mask` is True only where the policy decided and the decision has a density. A sampler's noiseless last step is
        masked out, and is then never scored.
-    7. Slices follow each other from 0 to T. Tensors in `trace.per_group` are in ascending order of the group's id.
+    7. Slices follow each other from 0 to T. `logprobs` also takes slices that are cut short, at the last decision of
+       the longest row. Tensors in `trace.per_group` are in ascending order of the group's id.
 
     The trainer moves `modules()` to its device. The policy moves whatever else it needs there.
+
+    Attributes:
+        cut_by: how rows are cut into micro-batches; optional. "group" keeps the rows of a group together, for a policy
+            that shares work inside a group. "length" puts rows of about the same length together, for one that pads.
     """
+
+    cut_by: ClassVar[CutBy] = "group"
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` samples per prompt, without gradient.

@@ -87,7 +87,9 @@ class Trainer(TrainerSettings, SeedSettings):
         check_prompts(self.policy, self.train_prompts)
         self.accelerator = make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
         self.updates = Updates(trainable(self.policy, self.accelerator.device), self, self.accelerator)
-        self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
+        self._policy = CheckedPolicy(
+            self.policy, mixed_precision=self.mixed_precision, micro_batch_tokens=self.micro_batch_tokens
+        )
         self._backward = Backward(self._policy, self.objective, self.accelerator.backward)
         self._diff_limit = logprob_diff.LogprobDiffLimit.of(
             self.max_logprob_diff, low_precision=self._policy.low_precision
@@ -157,13 +159,14 @@ class Trainer(TrainerSettings, SeedSettings):
         norms: list[float] = []
         for update in range(self.updates_per_rollout):
             for rows in minibatch_rows(rollout.groups, self.minibatches, key=(self.seed, self.completed, update)):
+                here = rows.to(advantages.device, non_blocking=True)
                 batch = Batch(
                     rollout=rollout if len(rows) == rollout.rows else rollout.select(rows),
-                    old=old and old.select(rows),
-                    advantages=advantages[rows],
-                    reference=reference and reference.select(rows),
+                    old=old and old.select(here),
+                    advantages=advantages[here],
+                    reference=reference and reference.select(here),
                     weights=reduction_weights(
-                        rollout.mask[rows], self.objective.reduction, max_decisions=rollout.max_decisions
+                        rollout.mask[here], self.objective.reduction, max_decisions=rollout.max_decisions
                     ),  # fixed here, before any cutting
                 )
                 if entropy is not None:
@@ -191,7 +194,7 @@ class Trainer(TrainerSettings, SeedSettings):
                 **self._adaptive_entropy.metrics(),
                 "grad_norm": sum(norms) / len(norms),
                 "learning_rate": self.updates.rate(number * self.updates_per_step - 1),
-                **metrics.length_metrics(rollout.mask),
+                **metrics.length_metrics(rollout.host_mask),
                 **watch.metrics(),
             },
             rollout=rollout,
@@ -313,7 +316,7 @@ class Trainer(TrainerSettings, SeedSettings):
         def attempt(size: int) -> tuple[float, metrics.Tally]:
             self.updates.optimizer.zero_grad()  # a failed attempt or step may have left gradients
             tally = metrics.Tally()
-            return self._backward(batch, size=size, tally=tally, watch=watch, on_policy=on_policy), tally
+            return float(self._backward(batch, size=size, tally=tally, watch=watch, on_policy=on_policy)), tally
 
         loss, tally = self._in_micro_batches(attempt, warnings)
         step, update = self.completed + 1, self.updates.done + 1

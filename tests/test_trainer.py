@@ -25,9 +25,8 @@ from grpokit import (
     evaluate,
     objectives,
 )
-from grpokit.training import progress
-from grpokit.training.metrics import Stopwatch
-from grpokit.training.micro_batches import micro_batches, minibatch_rows
+from grpokit.training import progress, updates
+from grpokit.training.micro_batches import cuts, minibatch_rows
 from tiny_policies import OBJECTIVES_BY_NAME, BatchesSeen, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -353,7 +352,8 @@ def test_a_fixed_length_is_the_policys_and_not_the_rollouts() -> None:
 def test_micro_batches_keep_groups_together() -> None:
     groups = torch.arange(4).repeat(8)  # interleaved rows
     for size, count in ((8, 4), (16, 2), (12, 4), (32, 1), (4, 8), (3, 12)):
-        pieces = micro_batches(groups, size)
+        mask = torch.ones(32, 1, dtype=torch.bool)
+        pieces = [cut.rows for cut in cuts(groups, mask, [slice(0, 1)], size)]
         assert len(pieces) == count
         assert sorted(torch.cat(pieces).tolist()) == list(range(32))
         assert all(len(p) <= size for p in pieces)
@@ -670,14 +670,11 @@ def test_after_an_exception_the_trainer_knows_what_its_weights_are(place: str, u
 def test_an_update_that_the_device_has_not_confirmed_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU reports what went wrong in a kernel when it is waited for, after the optimizer's step has returned."""
     trainer = make()
-    now = Stopwatch._now
 
-    def fail(self: Stopwatch) -> float:
-        if trainer.updates.incomplete:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return now(self)
+    def fail(device: torch.device) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(Stopwatch, "_now", fail)
+    monkeypatch.setattr(updates, "wait_for", fail)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         trainer.step()
     assert (trainer.completed, trainer.updates.done, trainer.updates.incomplete) == (0, 0, True)

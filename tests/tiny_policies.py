@@ -66,7 +66,7 @@ class TinyTokens(Policy):
         """[b, t] each -> [b, t, V]"""
         parts = (prompt % 16, 16), (position, self.length), (previous, self.vocab)
         dtype = next(self.net.parameters()).dtype
-        return self.net(torch.cat([nn.functional.one_hot(x, n).to(dtype) for x, n in parts], dim=-1))
+        return self.net(torch.cat([torch.eye(n, dtype=dtype)[x] for x, n in parts], dim=-1))
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         numbers = torch.tensor([int(p.text) for p in prompts]).repeat_interleave(group_size)

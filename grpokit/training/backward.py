@@ -19,7 +19,7 @@ from torch import Tensor
 from grpokit.objectives import Loss, Objective
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.metrics import Stopwatch, Tally
-from grpokit.training.micro_batches import Batch, micro_batches
+from grpokit.training.micro_batches import Batch
 from grpokit.types import Ask, Decisions
 
 
@@ -35,8 +35,10 @@ class Backward:
     def __init__(self, policy: CheckedPolicy, objective: Objective, backward: Callable[[Tensor], None]) -> None:
         self.policy, self.objective, self.backward = policy, objective, backward
 
-    def __call__(self, batch: Batch, *, size: int, tally: Tally, watch: Stopwatch, on_policy: bool) -> float:
-        """Add the gradient of a batch to the parameters'; returns the loss.
+    def __call__(self, batch: Batch, *, size: int, tally: Tally, watch: Stopwatch, on_policy: bool) -> Tensor:
+        """Add the gradient of a batch to the parameters'; returns the loss, a scalar on the device.
+
+        Nothing in here waits for the device.
 
         Args:
             batch: the rows of one optimizer step.
@@ -46,15 +48,14 @@ class Backward:
             on_policy: whether no weight has changed since the rollout, so the log-probs must be the rollout's.
         """
         total = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
-        for rows in micro_batches(batch.rollout.groups, size):
-            micro_batch = batch.select(rows)
-            mask = micro_batch.rollout.mask
-            # A slice without decisions, such as a sampler's noiseless last step, has no density and is not scored.
-            slices = [s for s in self.policy.slices(micro_batch.rollout) if bool(mask[:, s].any())]
-            if self.objective.whole_sequence and len(slices) > 1:
-                total += self._whole_sequences(micro_batch, slices, tally, watch, on_policy=on_policy)
+        tally.decided += int(batch.rollout.host_mask.numpy().sum())
+        for cut in self.policy.cuts(batch.rollout, size):
+            micro_batch = batch.select(cut.rows)
+            tally.scored += cut.positions
+            if self.objective.whole_sequence and len(cut.slices) > 1:
+                total += self._whole_sequences(micro_batch, cut.slices, tally, watch, on_policy=on_policy)
                 continue
-            for decisions in slices:
+            for decisions in cut.slices:
                 with watch("logprobs"):
                     reference = self._reference(micro_batch, [decisions], decisions)
                     ask = replace(self._ask(), slope=self._slope(micro_batch, decisions, reference))
@@ -64,13 +65,14 @@ class Backward:
                 with watch("backward"):
                     self.backward(value)
                 total += value.detach()
-        return float(total)
+        return total
 
     def _whole_sequences(
         self, batch: Batch, slices: Sequence[slice], tally: Tally, watch: Stopwatch, *, on_policy: bool
     ) -> Tensor:
         """The loss of whole sequences, with a policy that scores slice by slice."""
-        columns = torch.cat([torch.arange(s.start, s.stop) for s in slices]).to(batch.weights.device)
+        columns = torch.cat([torch.arange(s.start, s.stop) for s in slices])
+        columns = columns.to(batch.weights.device, non_blocking=True)
         with watch("logprobs"):
             parts = [self.policy.logprobs(batch.rollout, s, self._ask(), grad=False) for s in slices]
             detached = _requiring_grad(concatenate(parts))

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit.errors import RunError
-from grpokit.policy import Policy, scorer
+from grpokit.errors import RunError, UsageError
+from grpokit.policy import CutBy, Policy, scorer
 from grpokit.training.devices import autocast
-from grpokit.training.micro_batches import micro_batches
+from grpokit.training.micro_batches import Cut, cuts
 from grpokit.training.rollout_calls import calls, concatenate_rollouts
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 
@@ -33,10 +33,15 @@ class CheckedPolicy:
     Args:
         policy: the policy.
         mixed_precision: "no", "bf16" or "fp16": the autocast around rollout, logprobs and reference.
+        micro_batch_tokens: the most decisions scored in one pass, padding included.
     """
 
-    def __init__(self, policy: Policy, *, mixed_precision: str = "no") -> None:
-        self.policy, self.mixed_precision, self._scorer = policy, mixed_precision, scorer(policy)
+    def __init__(self, policy: Policy, *, mixed_precision: str = "no", micro_batch_tokens: int | None = None) -> None:
+        self.policy, self.mixed_precision, self.micro_batch_tokens = policy, mixed_precision, micro_batch_tokens
+        self._scorer = scorer(policy)
+        self._cut_by: CutBy = getattr(policy, "cut_by", "group")  # optional in the contract
+        if self._cut_by not in ("group", "length"):
+            raise UsageError(f"A policy's cut_by must be 'group' or 'length', got {self._cut_by!r}.")
         dtypes = {p.dtype for module in policy.modules().values() for p in module.parameters()}
         self.low_precision = mixed_precision != "no" or any(dtype in LOW_PRECISION for dtype in dtypes)
 
@@ -103,6 +108,17 @@ class CheckedPolicy:
             )
         return slices
 
+    def cuts(self, rollout: Rollout, size: int) -> list[Cut]:
+        """Cut a rollout into micro-batches of at most `size` rows."""
+        return cuts(
+            rollout.groups,
+            rollout.host_mask,
+            self.slices(rollout),
+            size,
+            tokens=self.micro_batch_tokens,
+            by=self._cut_by,
+        )
+
     def logprobs(self, rollout: Rollout, decisions: slice, ask: Ask, *, grad: bool) -> Decisions:
         """Score stored decisions again, in fp32 or better; an entropy has a gradient only if that is asked for.
 
@@ -137,15 +153,15 @@ class CheckedPolicy:
         """
         logprobs, entropies = torch.zeros_like(rollout.old.logprobs), None
         with context():
-            for rows in micro_batches(rollout.groups, micro_batch_size):
-                micro_batch = rollout.select(rows)
-                for decisions in self.slices(micro_batch):
-                    if bool(micro_batch.mask[:, decisions].any()):
-                        view = self.logprobs(micro_batch, decisions, Ask(entropy="value" if entropy else "no"), grad=False)
-                        logprobs[rows, decisions] = view.logprobs.to(logprobs)
-                        if entropy and view.entropy is not None:
-                            entropies = torch.zeros_like(logprobs) if entropies is None else entropies
-                            entropies[rows, decisions] = view.entropy.to(logprobs)
+            ask = Ask(entropy="value" if entropy else "no")
+            for cut in self.cuts(rollout, micro_batch_size):
+                micro_batch, here = rollout.select(cut.rows), cut.rows.to(logprobs.device, non_blocking=True)
+                for decisions in cut.slices:
+                    view = self.logprobs(micro_batch, decisions, ask, grad=False)
+                    logprobs[here, decisions] = view.logprobs.to(logprobs)
+                    if entropy and view.entropy is not None:
+                        entropies = torch.zeros_like(logprobs) if entropies is None else entropies
+                        entropies[here, decisions] = view.entropy.to(logprobs)
         return Decisions(logprobs=logprobs, entropy=entropies)
 
 

@@ -648,11 +648,11 @@ def test_the_command_on_a_policy(call: Call) -> None:
     words = ("check", "broken_components:Tokens", "seed=3", "--prompt", "1", "--prompt", "2")
     done = call(*words)
     assert done.code == 0, done.out + done.err
-    assert "all 19 checks" in done.out  # with the parameters
+    assert "all 20 checks" in done.out  # with the parameters
     done = call("check", "broken_components:SlicesOverlap", "--prompt", "1", "--prompt", "2")
     assert done.code == 1
     assert re.search(r"slices +failed +Expected a slice that begins at 4; got slice\(3, 7", done.out)
-    assert "1 of 18 checks failed" in done.out
+    assert "1 of 19 checks failed" in done.out
 
 
 @pytest.mark.parametrize("name", ["toy-lm", "ssim", "format", "length", "broken_components:good"])

@@ -1,4 +1,4 @@
-"""What a pass asks a policy for, and the slope that it predicts."""
+"""What a pass asks a policy for, the slope that it predicts, and that it never waits for the device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpokit import Ask, Decisions, Rollout, Trainer, objectives
+from grpokit.training.backward import Backward
+from grpokit.training.checked_policy import CheckedPolicy
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -86,10 +89,9 @@ def test_the_predicted_slope_is_the_gradient(name: str, slices: int) -> None:
         policy, [digit_sum], PROMPTS, objective=objective, micro_batch_size=6, updates_per_rollout=2,
         learning_rate=0.05, device="cpu",
     ).step()  # fmt: skip
-    if objective.whole_sequence and slices > 1:  # the loss of a slice is no function of its own decisions
-        assert policy.without > 0 == len(policy.pairs)
-        return
-    assert len(policy.pairs) > 0 == policy.without
+    # where a row's decisions are in several slices, the loss of whole sequences is no function of one slice's
+    assert (policy.without > 0) == (objective.whole_sequence and slices > 1)
+    assert len(policy.pairs) > 0
     assert any(gradient.abs().max() > 0 for _, gradient in policy.pairs)
     for predicted, gradient in policy.pairs:
         assert (predicted - gradient).abs().max() <= 1e-12 * gradient.abs().max()
@@ -103,3 +105,66 @@ def test_the_loss_of_moments_has_no_slope() -> None:
 
     objective = objectives.GRPO(kl="gaussian", kl_coef=0.1)
     Trainer(SlopedGaussian(), [nearness], PROMPTS, objective=objective, device="cpu").step()
+
+
+class Waits(TorchDispatchMode):
+    """Counts operations whose result the host must know before it can go on."""
+
+    WORDS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "equal", "is_nonzero", "bincount")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+        by_mask = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
+        if by_mask or name.strip("_").rstrip("2") in {word.strip("_") for word in self.WORDS}:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_counter_sees_what_waits() -> None:
+    x = torch.tensor([1.0, 0.0, 1.0])
+    with Waits() as waits:
+        float(x.sum()), x[x > 0], x.nonzero(), x.unique(), bool(x.any()), torch.equal(x, x)
+        x[[0, 1]], x[:2], torch.where(x > 0, x, 0.0), x.amax()
+    assert len(waits.found) == 6
+
+
+@pytest.mark.parametrize(
+    ("policy", "objective"),
+    [
+        (TinyTokens(slices=3), objectives.GRPO(kl_coef=0.1, entropy_coef=0.1)),
+        (TinyTokens(slices=3), objectives.GSPO(kl_coef=0.1)),
+        (TinyGaussian(), objectives.GRPO(kl="gaussian", kl_coef=0.1)),
+    ],
+)
+def test_scoring_and_backward_never_wait_for_the_device(
+    policy: TinyTokens, objective: objectives.Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    waits = Waits()
+
+    def counted(owner: type, name: str) -> None:
+        method = getattr(owner, name)
+
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            with waits:
+                return method(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, inside)
+
+    reward = nearness if isinstance(policy, TinyGaussian) else digit_sum
+    trainer = Trainer(
+        policy, [reward], PROMPTS, objective=objective, micro_batch_size=3, minibatches=2, updates_per_rollout=2,
+        device="cpu",
+    )  # fmt: skip
+    trainer.step()  # the probe of the reference is taken once
+    counted(Backward, "__call__")
+    counted(CheckedPolicy, "all_logprobs")
+    trainer.step()
+    assert waits.found == []
+    assert set(calls) == {"__call__"} | ({"all_logprobs"} if objective.kl_coef and objective.kl == "k3" else set())
