@@ -277,10 +277,12 @@ def test_the_gradient_of_a_bias_corrected_kl_is_the_true_one(kind: str) -> None:
 
 
 def test_a_bias_correction_is_refused_where_the_ratio_is_of_one_dimension_of_many() -> None:
-    with pytest.raises(UsageError, match="here a decision has 64, and kl is 'k1'"):
+    with pytest.raises(UsageError, match="a decision has 64 dimensions, and the ratio is that of one"):
         GRPO(kl="k1", kl_coef=0.1, kl_bias_correction=True).check_dimensions(64)
-    with pytest.raises(UsageError, match="kl: gaussian is exact"):
-        GRPO(kl="gaussian", kl_coef=0.1, kl_bias_correction=True).check_dimensions(1)
+    with pytest.raises(UsageError, match="kl 'gaussian' is exact, so kl_bias_correction has nothing to correct"):
+        GRPO(kl="gaussian", kl_bias_correction=True)
+    with pytest.raises(UsageError, match="kl_bias_correction must be true or false, got 'no'"):
+        GRPO(kl_bias_correction="no")
     GRPO(kl="k1", kl_bias_correction=True).check_dimensions(64)  # without a KL
 
 
