@@ -103,7 +103,7 @@ def test_dual_clip_by_hand() -> None:
 @pytest.mark.parametrize("ratio", [0.5, 0.79, 0.81, 1.1, 1.3, 3.9, 4.1, 20.0])
 @pytest.mark.parametrize("advantage", [-2.0, 2.0])
 def test_dual_clip_is_the_two_sided_clip(ratio: float, advantage: float) -> None:
-    """INTELLECT-2, equation 2: -min(min(r, delta) A, clip(r) A), with its value and its slope; delta = 4."""
+    """INTELLECT-2: -min(min(r, delta) A, clip(r) A), with its value and its slope; delta = 4."""
     new = torch.tensor(math.log(ratio), dtype=torch.float64, requires_grad=True)
     r = new.exp()
     two_sided = -torch.minimum(r.clamp(max=4.0) * advantage, r.clamp(0.8, 1.2) * advantage)
