@@ -230,10 +230,10 @@ def check(settings: Any) -> None:
     """
     hints = get_type_hints(type(settings), include_extras=True)
     for field in dataclasses.fields(settings):
-        problem = _problem(getattr(settings, field.name), hints[field.name])
-        if problem:
+        mistake = problem(getattr(settings, field.name), hints[field.name])
+        if mistake:
             meaning = meanings(type(settings))[field.name]
-            raise UsageError(f"{field.name} {problem}.{f' {field.name}: {meaning}' if meaning else ''}")
+            raise UsageError(f"{field.name} {mistake}.{f' {field.name}: {meaning}' if meaning else ''}")
 
 
 _BOUNDS = (
@@ -244,7 +244,7 @@ _BOUNDS = (
 )
 
 
-def _problem(value: Any, hint: Any) -> str:
+def problem(value: Any, hint: Any) -> str:
     """What is wrong with a value, such as "must be at least 1, got 0"; empty if it is right, or has no rule."""
     parts = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
     if value is None and NoneType in parts:

@@ -68,7 +68,7 @@ FIRST_DRAW = "tests/training/test_dynamic_sampling.py::test_the_first_draw_is_th
 FURTHER = "tests/training/test_dynamic_sampling.py::test_further_prompts_are_new_as_long_as_there_are_any"
 OVERLONG = "tests/rewards/test_scoring.py::test_soft_overlong_by_the_equation"
 REPETITION = "tests/rewards/test_scoring.py::test_repetition_penalty"
-ZERO_STD = "tests/test_advantages.py::test_zero_std_groups_are_those_whose_weighted_sums_are_equal"
+ZERO_STD = "tests/test_advantages.py::test_zero_std_per_group_are_those_whose_weighted_sums_are_equal"
 SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
 
 

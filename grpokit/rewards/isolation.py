@@ -1,8 +1,8 @@
-"""Keeps rewards apart: what one of them changes in place, nobody else sees.
+"""Keeps rewards apart: nobody else sees what one of them changes in place.
 
 A reward may shrink a picture in place, pop from a prompt's `meta`, or set torch's default dtype. Each call therefore
-gets copies of what the policy drew, and finds torch's global state as the run has it; what it changes there is set
-back after the call.
+gets copies of what the policy drew, and finds torch's global state as the run has it; what it changes there is
+restored after the call.
 """
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ def _new(value: Any, copies: _Copies) -> Any:
 
 @contextmanager
 def torch_state_kept(changes: list[str]) -> Iterator[None]:
-    """Sets torch's global state back at the end; gradients are off inside.
+    """Restores torch's global state at the end; gradients are off inside.
 
     Args:
-        changes: takes in the names of what was changed.
+        changes: the names of what was changed are added to it.
 
     Raises:
-        RewardError: something cannot be set back.
+        RewardError: something cannot be restored.
     """
     before = {name: read() for name, (read, _) in _STATE.items()}
     inference = torch.is_inference_mode_enabled()
     try:
-        with torch.inference_mode(inference), torch.no_grad():  # whose own ends set both back
+        with torch.inference_mode(inference), torch.no_grad():  # which restore both at their end
             try:
                 yield
             finally:

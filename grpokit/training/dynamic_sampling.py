@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from grpokit.advantages import zero_std_groups
+from grpokit.advantages import zero_std_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.training.rollout_calls import concatenate_rollouts
 from grpokit.types import Rollout, Seeds
@@ -69,7 +69,7 @@ def at_places(seeds: Seeds, places: Sequence[int]) -> Seeds:
 
 def _without_spread(drawn: Drawn) -> list[int]:
     trained = drawn.scores.trained
-    flat = zero_std_groups(trained.matrix, trained.weights, trained.groups)  # [P], ids ascend with places
+    flat = zero_std_per_group(trained.matrix, trained.weights, trained.groups)  # [P], ids ascend with places
     return [place for place, constant in enumerate(flat.tolist()) if constant]
 
 

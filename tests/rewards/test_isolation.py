@@ -173,8 +173,8 @@ def test_torchs_state_is_set_back_and_told_once(
         told += [note for note in score([term], full_samples()).notes if "torch's" in note]
         assert state() == before
     assert told == [
-        f"Reward 'r' changed torch's {name}, which holds for the whole process; it is set back after each call. Change "
-        "such state in a `with` block that ends in the reward."
+        f"Reward 'r' changed torch's {name}, which affects the whole process. It is restored after each call. Change "
+        "such state only in a `with` block inside the reward."
     ]
 
 

@@ -184,7 +184,7 @@ def test_an_exception_stops() -> None:
     message = str(caught.value)
     place = r"\(test_scoring\.py, line \d+, in broken\)\. "
     assert re.match(rf"Reward 'broken' raised ValueError on 2 samples: the server said no {place}", message)
-    assert "Mend it, or set `on_error: skip` to count its rows as unscored." in message
+    assert "Correct it, or set `on_error: skip` to count its rows as unscored." in message
     assert isinstance(caught.value.__cause__, ValueError)
 
 
@@ -192,7 +192,7 @@ def test_an_exception_without_words() -> None:
     def silent(given: Sequence[Sample]) -> list[float]:
         raise AssertionError
 
-    place = r"on 1 sample \(test_scoring\.py, line \d+, in silent\)\. Mend it"
+    place = r"on 1 sample \(test_scoring\.py, line \d+, in silent\)\. Correct it"
     with pytest.raises(RewardError, match=f"raised AssertionError {place}"):
         score(as_terms([silent]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 
@@ -231,7 +231,7 @@ def test_one_bad_sample_costs_its_group_alone() -> None:
 def test_skipping_has_a_limit() -> None:
     given = in_groups("a", "bb", "ccc", "poison")
     term = RewardTerm(name="fragile", reward=fragile, on_error="skip", skip_limit=0.4)
-    with pytest.raises(RewardError, match=r"it lost 2 of 4 rows; skip_limit allows a share of 0\.4\. Mend the reward"):
+    with pytest.raises(RewardError, match=r"lost 2 of 4 rows; skip_limit allows a share of 0\.4\. Correct the reward"):
         score([term], given)
     assert score([replace(term, skip_limit=0.5)], given).failed == [2]
 
@@ -307,7 +307,7 @@ def test_whatever_a_reward_raises_is_its_error(error: type[BaseException]) -> No
         return [1.0] * len(given)
 
     given = in_groups("a", "b", "c", "poison")
-    with pytest.raises(RewardError, match=rf"^Reward 'r' raised {error.__name__} on 4 samples.* Mend it, or set"):
+    with pytest.raises(RewardError, match=rf"^Reward 'r' raised {error.__name__} on 4 samples.* Correct it, or set"):
         score([RewardTerm(name="r", reward=raises)], given)
     scores = score([RewardTerm(name="r", reward=raises, on_error="skip")], given)
     assert scores.matrix[:, 0].nan_to_num(nan=-1).tolist() == [1, 1, -1, -1]
@@ -419,7 +419,7 @@ def test_a_reward_that_sorts_in_place_is_refused() -> None:
         return [float(s.output) for s in given]
 
     batch = samples("3", "1", "2")
-    words = "^Reward 'tidy' changed the order or the number of the samples in the list that it got"
+    words = "^Reward 'tidy' changed the order or the number of the samples in its list"
     with pytest.raises(RewardError, match=words):
         score([RewardTerm(name="tidy", reward=tidy, on_error="skip")], batch)
     assert [s.output for s in batch] == ["3", "1", "2"]
@@ -617,15 +617,11 @@ def test_wrong_parameters_are_found_when_a_reward_is_built(reward: str, options:
     ("reward", "given", "words"),
     [
         (NumericAnswer(), samples("5", target="five"), "numeric-answer: the target 'five' is not a number"),
-        (ExactMatch(), samples(5, target="5"), "exact-match scores text, but the sample's output is a int"),
+        (ExactMatch(), samples(5, target="5"), "exact-match scores texts, but the sample's output is an int"),
         (contains, samples("5", target=["5"]), "contains compares with a text, but the target is a list"),
-        (
-            SoftOverlong(maximum=9, cache=3, unit="tokens"),
-            samples("a"),
-            "does not count tokens: .* Set unit",
-        ),
-        (RepetitionPenalty(), samples(5), "repetition-penalty scores text, but the sample's output is a int"),
-        (Length(), samples(None), "length scores text, but the sample's output is a NoneType"),
+        (SoftOverlong(maximum=9, cache=3, unit="tokens"), samples("a"), "does not count tokens: .* Set unit"),
+        (RepetitionPenalty(), samples(5), "repetition-penalty scores texts, but the sample's output is an int"),
+        (Length(), samples(None), "length scores texts, but the sample's output is a NoneType"),
     ],
 )
 def test_text_rewards_refuse(reward: Any, given: list[Sample], words: str) -> None:
@@ -633,10 +629,13 @@ def test_text_rewards_refuse(reward: Any, given: list[Sample], words: str) -> No
         reward(given)
 
 
-@pytest.mark.parametrize("name", ["exact-match", "contains", "format", "numeric-answer", "length"])
+@pytest.mark.parametrize(
+    "name", ["exact-match", "contains", "format", "numeric-answer", "length", "soft-overlong", "repetition-penalty"]
+)
 def test_text_rewards_are_found_by_name_and_keep_their_range(name: str) -> None:
     _, spec = registry.find("reward", name)
-    reward = registry.create("reward", name, {"pattern": "a.*"} if name == "format" else {})
+    required = {"format": {"pattern": "a.*"}, "soft-overlong": {"maximum": 1, "cache": 1}}
+    reward = registry.create("reward", name, required.get(name, {}))
     low, high = spec.range  # type: ignore[attr-defined]
     values = reward(samples("a", "b7", "7", "", target="7"))
     assert len(values) == 4
