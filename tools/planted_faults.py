@@ -512,7 +512,7 @@ FAULTS = (
         "log_ratio(new.detach(), old",
         (OFF_POLICY, GOLDEN),
     ),
-    Fault("an off-policy mask for every row", "objectives.py", "(advantages >= 0) | (-", "(-", (OFF_POLICY, GOLDEN)),
+    Fault("an off-policy mask for every row", "objectives.py", "(advantages >= 0) | (-", "(-", (OFF_POLICY,)),
     Fault(
         "an off-policy mask slice by slice",
         "objectives.py",

@@ -90,9 +90,9 @@ def test_any_cutting_gives_the_gradient_of_one_batch(name: str) -> None:
 @pytest.mark.parametrize("minibatches", [1, 2])
 def test_the_gradient_is_one_written_by_hand(minibatches: int) -> None:
     gradients, rollout = first_gradients(
-        TinyTokens(dtype=torch.float64), top_entropy_quantile=0.25, minibatches=minibatches
+        TinyTokens(dtype=torch.float64), top_entropy_quantile=0.25, minibatches=minibatches, seed=45
     )
-    rows = minibatch_rows(rollout.groups, minibatches, key=(42, 0, 0))[0]
+    rows = minibatch_rows(rollout.groups, minibatches, key=(45, 0, 0))[0]  # with two, they are groups 1 and 3
     rollout, groups = rollout.select(rows), 4 // minibatches
     policy, rewards = TinyTokens(dtype=torch.float64), digit_sum(rollout.samples)
     rewards = torch.tensor(rewards, dtype=torch.float64).reshape(groups, 8)
