@@ -177,6 +177,10 @@ class ObjectiveSettings:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.kl_bias_correction and self.kl == "gaussian":
+            raise UsageError(
+                "kl 'gaussian' is exact, so kl_bias_correction has nothing to correct; leave one of them out."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,11 +72,10 @@ class Objective(ObjectiveSettings, ABC):
                 f"the dimensions, so it gives about 1/{action_dims:,} of the KL. Set kl: gaussian, which is exact (k1 "
                 "is right on average too, but as a loss its expected gradient is zero)."
             )
-        if self.needs_reference and self.kl_bias_correction and (action_dims > 1 or self.kl == "gaussian"):
+        if self.needs_reference and self.kl_bias_correction and action_dims > 1:
             raise UsageError(
-                "kl_bias_correction weights the KL by the importance ratio of a decision with one dimension, such as a "
-                f"token; here a decision has {action_dims:,}, and kl is '{self.kl}'. Leave it out: kl: gaussian is "
-                "exact and needs no correction."
+                "kl_bias_correction weights the KL by a decision's importance ratio, but here a decision has "
+                f"{action_dims:,} dimensions, and the ratio is that of one. Leave it out, and set kl: gaussian."
             )
 
     def __call__(

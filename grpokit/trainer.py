@@ -251,14 +251,19 @@ class Trainer(TrainerSettings, SeedSettings):
         used: Sequence[int] = (),
     ) -> Drawn:
         """Draw and score the step's groups; from attempt 1 on, those at `places` anew, with prompts not yet `used`."""
-        total, per_step, seed, step = len(self.train_prompts), self.prompts_per_step, self.seed, self.completed
+        per_step, total = self.prompts_per_step, len(self.train_prompts)
+        indices = prompt_indices(self.seed, self.completed, per_step=per_step, total=total)
         seeds = derive_seeds(
-            seed, stream="train", step=step, prompts=per_step, group_size=self.group_size, attempt=attempt
+            self.seed,
+            stream="train",
+            step=self.completed,
+            prompts=per_step,
+            group_size=self.group_size,
+            attempt=attempt,
         )
-        indices = prompt_indices(seed, step, per_step=per_step, total=total)
         if attempt:
+            indices = further_indices(self.seed, self.completed, attempt=attempt, places=places, total=total, used=used)
             seeds = at_places(seeds, places)
-            indices = further_indices(seed, step, attempt=attempt, places=places, total=total, used=used)
         prompts = [self.train_prompts[i] for i in indices]
         with watch("rollout"):
             rollout = shrinking(
@@ -271,7 +276,7 @@ class Trainer(TrainerSettings, SeedSettings):
             )
         self.objective.check_dimensions(rollout.action_dims)
         with watch("reward"):
-            scores = score(self.terms, rollout.samples, step=step + 1)
+            scores = score(self.terms, rollout.samples, step=self.completed + 1)
         return Drawn(prompts=indices, rollout=rollout, scores=scores)
 
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:

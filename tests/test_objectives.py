@@ -103,7 +103,7 @@ def test_dual_clip_by_hand() -> None:
 @pytest.mark.parametrize("ratio", [0.5, 0.79, 0.81, 1.1, 1.3, 3.9, 4.1, 20.0])
 @pytest.mark.parametrize("advantage", [-2.0, 2.0])
 def test_dual_clip_is_the_two_sided_clip(ratio: float, advantage: float) -> None:
-    """INTELLECT-2, equation 2: -min(min(r, delta) A, clip(r) A), with its value and its slope; delta = 4."""
+    """INTELLECT-2: -min(min(r, delta) A, clip(r) A), with its value and its slope; delta = 4."""
     new = torch.tensor(math.log(ratio), dtype=torch.float64, requires_grad=True)
     r = new.exp()
     two_sided = -torch.minimum(r.clamp(max=4.0) * advantage, r.clamp(0.8, 1.2) * advantage)
@@ -277,10 +277,12 @@ def test_the_gradient_of_a_bias_corrected_kl_is_the_true_one(kind: str) -> None:
 
 
 def test_a_bias_correction_is_refused_where_the_ratio_is_of_one_dimension_of_many() -> None:
-    with pytest.raises(UsageError, match="here a decision has 64, and kl is 'k1'"):
+    with pytest.raises(UsageError, match="a decision has 64 dimensions, and the ratio is that of one"):
         GRPO(kl="k1", kl_coef=0.1, kl_bias_correction=True).check_dimensions(64)
-    with pytest.raises(UsageError, match="kl: gaussian is exact"):
-        GRPO(kl="gaussian", kl_coef=0.1, kl_bias_correction=True).check_dimensions(1)
+    with pytest.raises(UsageError, match="kl 'gaussian' is exact, so kl_bias_correction has nothing to correct"):
+        GRPO(kl="gaussian", kl_bias_correction=True)
+    with pytest.raises(UsageError, match="kl_bias_correction must be true or false, got 'no'"):
+        GRPO(kl_bias_correction="no")
     GRPO(kl="k1", kl_bias_correction=True).check_dimensions(64)  # without a KL
 
 

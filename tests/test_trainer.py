@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -197,6 +198,22 @@ def test_every_objective_learns(name: str) -> None:
         objective=OBJECTIVES_BY_NAME[name](**{k: v for k, v in OBJECTIVES[name].items() if not k.startswith("kl")}),
         advantage=advantages.centred if name == "dr_grpo" else advantages.group,
     )
+    rewards = [report.metrics["reward"] for report in trainer]
+    assert sum(rewards[-5:]) / 5 > 1.5 * sum(rewards[:3]) / 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_entropy_quantile": 0.3},
+        {"entropy_target": 1.0, "entropy_coef_delta": 0.02},
+        {"dynamic_sampling": 2},
+        {"objective": objectives.GRPO(off_policy_mask_threshold=0.01, dual_clip=1.5)},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_it_learns_with_every_filter(options: dict[str, Any]) -> None:
+    trainer = make(steps=25, learning_rate=2e-2, updates_per_rollout=2, minibatches=2, **options)
     rewards = [report.metrics["reward"] for report in trainer]
     assert sum(rewards[-5:]) / 5 > 1.5 * sum(rewards[:3]) / 3
 

@@ -34,7 +34,7 @@ def further_indices(
         total: number of prompts.
         used: prompts to avoid while there are others.
 
-    >>> further_indices(1, 0, attempt=1, places=[0, 3], total=4, used=[0, 1])
+    >>> sorted(further_indices(1, 0, attempt=1, places=[0, 3], total=4, used=[0, 1]))
     [2, 3]
     """
     taken = set(used)

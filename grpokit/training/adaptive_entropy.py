@@ -1,6 +1,6 @@
 """Adapts the entropy bonus to a target: its coefficient rises while the entropy is below it, and else falls.
 
-From Skywork-OR1 (He et al., 2025, arXiv:2505.22312, section 4). The entropy is the mean over all decisions of an
+From Skywork-OR1 (He et al., 2025, arXiv:2505.22312). The entropy is the mean over all decisions of an
 optimizer step. It sets the coefficient of the next one, so a step's micro-batches all have the same.
 """
 

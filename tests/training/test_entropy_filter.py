@@ -11,6 +11,7 @@ import torch
 
 from grpokit import Rollout, Trainer, UsageError, objectives
 from grpokit.training.entropy_filter import top_entropy
+from grpokit.training.micro_batches import minibatch_rows
 from tiny_policies import TinyTokens, digit_sum
 
 PROMPTS = [str(i) for i in range(12)]
@@ -86,19 +87,26 @@ def test_any_cutting_gives_the_gradient_of_one_batch(name: str) -> None:
     assert (whole[0] - unfiltered[0]).norm() / unfiltered[0].norm() > 0.1
 
 
-def test_the_gradient_is_one_written_by_hand() -> None:
-    (gradient,), rollout = first_gradients(TinyTokens(dtype=torch.float64), top_entropy_quantile=0.25)
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_the_gradient_is_one_written_by_hand(minibatches: int) -> None:
+    gradients, rollout = first_gradients(
+        TinyTokens(dtype=torch.float64), top_entropy_quantile=0.25, minibatches=minibatches, seed=45
+    )
+    rows = minibatch_rows(rollout.groups, minibatches, key=(45, 0, 0))[0]  # with two, they are groups 1 and 3
+    rollout, groups = rollout.select(rows), 4 // minibatches
     policy, rewards = TinyTokens(dtype=torch.float64), digit_sum(rollout.samples)
-    rewards = torch.tensor(rewards, dtype=torch.float64).reshape(4, 8)
+    rewards = torch.tensor(rewards, dtype=torch.float64).reshape(groups, 8)
     view = policy.logprobs(rollout, slice(0, 7))
     threshold = torch.quantile(view.entropy[rollout.mask].detach(), 0.75)
-    advantages = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).reshape(32, 1)
-    weights = rollout.mask.double() / rollout.mask.sum(1, keepdim=True) / 32  # the decisions left out still count
+    advantages = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).reshape(-1, 1)
+    weights = (
+        rollout.mask.double() / rollout.mask.sum(1, keepdim=True) / len(rows)
+    )  # the decisions left out still count
     kept = view.entropy >= threshold - 1e-9
     loss = -(torch.where(kept & rollout.mask, view.logprobs, 0.0) * advantages * weights).sum()
     loss.backward()
     expected = torch.cat([p.grad.flatten() for p in policy.net.parameters()])
-    assert (gradient - expected).norm() / expected.norm() < 1e-12
+    assert (gradients[0] - expected).norm() / expected.norm() < 1e-12
 
 
 class Stores(TinyTokens):
