@@ -35,7 +35,7 @@ def check(job: Job) -> dict[str, str]:
     policy = build_policy(small)
     trainer = Trainer(
         policy,
-        even,
+        {"even": even},
         prompts(small),
         objective=GRPO(kl_coef=small.beta),
         prompts_per_step=small.prompts,

@@ -204,7 +204,9 @@ def play(
                     step = Step(**reply)
                     steps[worker.name].append(step)
                     _check_work(job, worker.name, number, step)
-                    print(f"{label} round {number + 1} of {warmup + rounds}: {worker.name}".strip(), file=sys.stderr)
+                    used = sum(getattr(step, clock).values())
+                    at = f"{label} round {number + 1} of {warmup + rounds}".strip()
+                    print(f"{at}: {worker.name} {used:.2f} s, {step.growth:.0f} MiB", file=sys.stderr)
     if "peaks" in failures:
         raise FailedError(f"the machine's peaks could not be measured: {failures['peaks']}")
     _check_entropy(steps)

@@ -21,16 +21,15 @@ STEPS = 1000
 
 def build_policy(job: Job) -> Any:
     """The policy of a job."""
-    adapter = {"lora": {"r": job.lora, "alpha": 2 * job.lora, "targets": "all-linear"}} if job.lora else {}
-    return grpokit.create(
-        "policy",
-        "hf-lm",
-        model=build_model(job),
-        tokenizer=build_tokenizer(job),
-        max_new_tokens=job.new_tokens,
-        temperature=1.0,
-        **adapter,
-    )
+    params: dict[str, Any] = {
+        "model": build_model(job),
+        "tokenizer": build_tokenizer(job),
+        "max_new_tokens": job.new_tokens,
+        "temperature": 1.0,
+    }
+    if job.lora:
+        params["lora"] = {"r": job.lora, "alpha": 2 * job.lora, "targets": "all-linear"}
+    return grpokit.create("policy", "hf-lm", params)
 
 
 def even(samples: Sequence[Sample]) -> list[float]:
@@ -52,7 +51,7 @@ def run(job: Job, turns: Turns) -> None:
     clock.watch(GRPO, "__call__", "loss")
     trainer = Trainer(
         policy,
-        even,
+        {"even": even},
         prompts(job),
         objective=GRPO(kl_coef=job.beta),
         steps=STEPS,
