@@ -102,7 +102,9 @@ def prepare(folder: Path) -> None:
     venv.create(folder, with_pip=True)
     same = [f"{name}=={metadata.version(name).split('+')[0]}" for name in ("torch", "transformers")]
     install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
-    subprocess.run([*install, "-r", str(PINS), *same], check=True)
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if subprocess.run([*install, "-r", str(PINS), *same], env=alone).returncode:
+        sys.exit(f"lm.py: pip could not fill {folder}; what it said stands above")
     print(f"TRL's environment is in {folder}.")
 
 

@@ -27,8 +27,8 @@ WITH_GRPOKIT = pytest.mark.skipif(
 
 
 def test_work_by_hand() -> None:
-    # A block has 16 + 8 + 8 + 16 + 3 * 32 = 144 weights, the output layer 64. Rows of 3 and 1 tokens: 4 are drawn, and 2
-    # read, which look at 3 and 4 tokens; the prompt's two look at 1 and 2. Each token looked at costs 16 FLOPs.
+    # A block has 16 + 8 + 8 + 16 + 3 * 32 = 144 weights, the output layer 64. Rows of 3 and 1 tokens: all are drawn, two
+    # are read, and those look at 3 and 4 tokens; the prompt's two look at 1 and 2. One look costs 16 FLOPs.
     prefill, decode = 2 * 144 * 2 + 16 * 3, 2 * 144 * 2 + 2 * 64 * 4 + 16 * 7
     weights, cache = 4 * (144 + 64), 4 * 2 * 2
     assert {name: (part.flops, part.bytes) for name, part in floor.work(BY_HAND, [3, 1]).items()} == {
