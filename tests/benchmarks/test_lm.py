@@ -27,8 +27,8 @@ WITH_GRPOKIT = pytest.mark.skipif(
 
 
 def test_work_by_hand() -> None:
-    # A block has 16 + 8 + 8 + 16 + 3 * 32 = 144 weights, the output layer 64. Rows of 3 and 1 tokens: all are drawn, two
-    # are read, and those look at 3 and 4 tokens; the prompt's two look at 1 and 2. One look costs 16 FLOPs.
+    # A block has 16 + 8 + 8 + 16 + 3 * 32 = 144 weights, the output layer 64. Rows of 3 and 1 tokens: all are drawn and
+    # two are read, which look at 3 and 4 tokens; the prompt's two look at 1 and 2. One look costs 16 FLOPs.
     prefill, decode = 2 * 144 * 2 + 16 * 3, 2 * 144 * 2 + 2 * 64 * 4 + 16 * 7
     weights, cache = 4 * (144 + 64), 4 * 2 * 2
     assert {name: (part.flops, part.bytes) for name, part in floor.work(BY_HAND, [3, 1]).items()} == {
@@ -270,6 +270,7 @@ def test_bad_options(
     options: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delattr(lm, "play")  # nothing is to be measured
     monkeypatch.setattr(sys, "argv", ["lm.py", *options.split()])
     with pytest.raises(SystemExit) as end:
         lm.main()
