@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-PHASES = ("generate", "reward", "old", "reference", "forward", "loss", "backward", "optimizer", "other")
-
 
 class Clock:
     """A step's seconds, each counted to the innermost phase that is open; "other" where none is.

@@ -52,9 +52,8 @@ def check(job: Job) -> dict[str, str]:
 
     def keep(*_: Any) -> None:
         named = dict(model.named_parameters())
-        updates.append(
-            ({n: p.detach().clone() for n, p in named.items()}, {n: p.grad.clone() for n, p in named.items()})
-        )
+        weights = {name: p.detach().clone() for name, p in named.items()}
+        updates.append((weights, {name: p.grad.clone() for name, p in named.items()}))
 
     hook = register_optimizer_step_pre_hook(keep)
     reports = [trainer.step() for _ in range(2)]
@@ -74,12 +73,10 @@ def check(job: Job) -> dict[str, str]:
             losses.append(value)
             worst_gradient = max(worst_gradient, _difference(gradient, expected))
         worst_loss = max(worst_loss, abs(report.metrics["loss"] - sum(losses) / 2))
-    words = f"grpokit = plain loop: loss to {worst_loss:.1e}, gradients to {worst_gradient:.1e} (relative)"
+    figures = f"loss {worst_loss:.1e}, gradient {worst_gradient:.1e} relative"
     if worst_loss <= TOLERANCE and worst_gradient <= TOLERANCE:
-        return {"problem": "", "words": words}
-    return {
-        "problem": f"grpokit and the plain loop differ: loss by {worst_loss:.1e}, gradient by {worst_gradient:.1e}."
-    }
+        return {"problem": "", "words": f"grpokit against the plain loop, largest differences: {figures}"}
+    return {"problem": f"grpokit and the plain loop differ by more than {TOLERANCE:g}: {figures}.", "words": ""}
 
 
 def _plain(

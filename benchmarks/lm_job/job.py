@@ -8,6 +8,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+PHASES = ("generate", "old", "reference", "forward", "loss", "backward", "optimizer", "reward", "other")
+"""Of a step; "other" is what belongs to none of the others."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -87,7 +90,7 @@ class Job:
 
     @property
     def end(self) -> int:
-        """The id that ends a row: in the vocabulary only if rows are to end early, so nobody has to suppress it."""
+        """The id that ends a row of `generate`: outside the vocabulary unless rows end early, so it is never drawn."""
         return 1 if self.ragged else self.vocab
 
     def prompt_ids(self, step: int) -> list[list[int]]:

@@ -33,13 +33,13 @@ def build_model(job: Job) -> Any:
     return LlamaForCausalLM(config).float().to(job.device)
 
 
-def build_tokenizer(job: Job) -> Any:
-    """Token i is the word "t<i>"; the end token is the job's."""
+def build_tokenizer(job: Job, *, end: int) -> Any:
+    """Token i is the word "t<i>", and `end` the end token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    names = {job.pad: "<pad>", 2: "<unk>", job.end: "<end>"}
-    vocabulary = {names.get(i, f"t{i}"): i for i in range(max(job.vocab, job.end + 1))}
+    names = {job.pad: "<pad>", 2: "<unk>", end: "<end>"}
+    vocabulary = {names.get(i, f"t{i}"): i for i in range(max(job.vocab, end + 1))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unk>"}

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -128,7 +128,6 @@ class Worker:
     name: str
     process: subprocess.Popen[str]
     log: Path
-    ready: dict[str, Any] = field(default_factory=dict)
 
     def ask(self, line: str = "") -> dict[str, Any]:
         """The reply to a line; without one, the first reply."""
@@ -179,18 +178,16 @@ def play(
     together = [("peaks", *names)] if job.device == "cpu" else [("peaks",), *((name,) for name in names)]
     for some in together:
         with ExitStack() as stack:
-            workers = []
-            for name in some:
-                python = peers_python if name in PEERS else Path(sys.executable)
-                worker = stack.enter_context(_started(name, job, python))
+            pythons = {name: peers_python if name in PEERS else Path(sys.executable) for name in some}
+            workers = [stack.enter_context(_started(name, job, python)) for name, python in pythons.items()]
+            for worker in workers:
                 try:
-                    worker.ready = worker.ask()
+                    ready = worker.ask()
                 except FailedError as failed:
-                    failures[name] = str(failed)
+                    failures[worker.name] = str(failed)
                     continue
-                versions |= {k: v for k, v in worker.ready["versions"].items() if name != "peaks"}
-                machine |= worker.ready["machine"]
-                workers.append(worker)
+                versions |= ready["versions"] if worker.name != "peaks" else {}
+                machine |= ready["machine"]
             for number in range(warmup + rounds):
                 for worker in [w for w in workers if w.name not in failures]:
                     try:

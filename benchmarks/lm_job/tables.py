@@ -11,13 +11,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from lm_job.job import Job
+from lm_job.job import PHASES, Job
 from lm_job.rounds import Entrant, Result
 
 TABLES = ("main", "prompts", "micro", "scaling")
-
-SHOWN = ("generate", "old", "reference", "forward", "loss", "backward", "optimizer")
-"""Phases with a column of their own."""
 
 Row = Sequence[str]
 
@@ -74,35 +71,22 @@ def write(page: Path, name: str, text: str) -> None:
 
 def _contenders(result: Result) -> Iterable[Row]:
     gpu = bool(result.machine["gpu"])
-    head = ["contender", "time, s" if gpu else "time", "memory growth", "share of floor", "generation's share"]
-    yield [
-        *head,
-        "generate",
-        "old",
-        "reference",
-        "forward",
-        "loss",
-        "backward",
-        "optimizer",
-        "reward, other",
-        *["new tokens/s"] * gpu,
-    ]
+    head = ["contender", "time, s" if gpu else "time", "memory growth", "share of floor", "share in generation"]
+    yield [*head, *PHASES, *["new tokens/s"] * gpu]
     first = _first(result.entrants)
     for entrant in result.entrants:
         if entrant.failure or first is None:
-            yield [entrant.name, f"did not finish: {entrant.failure}", *[""] * (4 + len(SHOWN) + gpu)]
+            yield [entrant.name, f"did not finish: {entrant.failure}", *[""] * (3 + len(PHASES) + gpu)]
             continue
         unit = 1.0 if gpu else first.seconds
-        phases = {name: seconds / unit for name, seconds in entrant.phases().items()}
-        other = phases.get("reward", 0.0) + phases.get("other", 0.0)
+        phases = entrant.phases()
         yield [
             entrant.name,
             f"{entrant.seconds / unit:.2f}",
             f"{entrant.growth / 1024:.1f} GiB" if gpu else f"{entrant.growth / first.growth:.2f}",
             f"{result.floor / entrant.seconds:.0%}",
-            f"{result.generate_floor / entrant.phases()['generate']:.0%}",
-            *[f"{phases[name]:.2f}" if name in phases else "-" for name in SHOWN],
-            f"{other:.3f}",
+            f"{result.generate_floor / phases['generate']:.0%}",
+            *[f"{phases[name] / unit:.3f}" if name in phases else "-" for name in PHASES],
             *[f"{1 / entrant.per_token:,.0f}"] * gpu,
         ]
 
@@ -110,10 +94,12 @@ def _contenders(result: Result) -> Iterable[Row]:
 def _sweep(results: Mapping[str, Result]) -> Iterable[Row]:
     names = [entrant.name for entrant in next(iter(results.values())).entrants]
     first, *others = names
-    columns = [
-        f"{first}: {what}" for what in ("time per token", "memory growth", "last / first growth", "share of floor")
+    own = ("time per token", "memory growth", "last / first growth", "share of floor")
+    yield [
+        "job",
+        *(f"{first}: {what}" for what in own),
+        *(f"{name}: {what}" for name in others for what in ("time", "memory growth")),
     ]
-    yield ["job", *columns, *(f"{name}: {what}" for name in others for what in ("time", "memory growth"))]
     base: Entrant | None = None
     for label, result in results.items():
         entrants = {entrant.name: entrant for entrant in result.entrants}

@@ -63,7 +63,7 @@ def run(job: Job, turns: Turns, *, checkpointing: bool = False) -> None:
             reward_funcs=_even,
             args=options,
             train_dataset=Dataset.from_dict({"prompt": prompts}),
-            processing_class=build_tokenizer(job),
+            processing_class=build_tokenizer(job, end=job.end),
             peft_config=lora_config(job) if job.lora else None,
         )
         if job.ragged:
