@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from grpokit import CheckpointError, UsageError
 from grpokit.errors import one_line
+from grpokit_lm.adapters import quiet
 from grpokit_lm.loading import Loaded, load_model
 
 MODEL, ADAPTER, ADAPTER_CONFIG = "model.safetensors", "adapter_model.safetensors", "adapter_config.json"
@@ -106,7 +107,8 @@ def _merged(model: Any, loaded: Loaded) -> Any:
     full: Any = load_model(
         loaded.name, tokenizer=loaded.tokenizer, dtype="bfloat16", trains_base=False, revision=loaded.revision
     ).model
-    adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
+    with quiet():
+        adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
     for name, tensor in _tensors(adapted).items():
         tensor.data.copy_(_tensors(model)[name])
     return adapted.merge_and_unload(safe_merge=True)
