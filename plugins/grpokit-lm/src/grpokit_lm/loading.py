@@ -141,8 +141,8 @@ def _check_settings(*, dtype: str, device: str | None, quantization: str | None,
         )
     if device == "cpu" or not torch.cuda.is_available():
         raise UsageError(
-            f"quantization '{quantization}' needs a CUDA device: on a CPU, bitsandbytes packs weights into a form through "
-            "which no gradient flows. Leave quantization out, or train on a GPU."
+            f"quantization '{quantization}' needs a CUDA device: on a CPU, bitsandbytes packs weights into a form "
+            "through which no gradient flows. Leave quantization out, or train on a GPU."
         )
 
 
