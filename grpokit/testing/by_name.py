@@ -56,7 +56,7 @@ def kind_of(name: str, kind: str | None) -> str:
             f"Known: {', '.join(names) or 'none'}.{remedy}{registry.broken_plugins()}"
         )
     target = registry.resolve(name)
-    policy = isinstance(target, type) and (issubclass(target, Policy) or not missing_methods(target))
+    policy = isinstance(target, type) and (Policy in target.__mro__ or not missing_methods(target))
     return "policy" if policy else "reward"
 
 

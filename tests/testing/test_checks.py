@@ -343,6 +343,8 @@ def test_too_little_to_check_with() -> None:
         ("contains", {}, {"ladder-extra-text"}),
         ("numeric-answer", {}, {"ladder-extra-text"}),
         ("length", {"maximum": 5}, set()),
+        ("soft-overlong", {"maximum": 20, "cache": 10}, set()),
+        ("repetition-penalty", {}, set()),
         ("format", {"pattern": "[0-9]+"}, set()),
     ],
 )
@@ -648,11 +650,11 @@ def test_the_command_on_a_policy(call: Call) -> None:
     words = ("check", "broken_components:Tokens", "seed=3", "--prompt", "1", "--prompt", "2")
     done = call(*words)
     assert done.code == 0, done.out + done.err
-    assert "all 19 checks" in done.out  # with the parameters
+    assert "all 20 checks" in done.out  # with the parameters
     done = call("check", "broken_components:SlicesOverlap", "--prompt", "1", "--prompt", "2")
     assert done.code == 1
     assert re.search(r"slices +failed +Expected a slice that begins at 4; got slice\(3, 7", done.out)
-    assert "1 of 18 checks failed" in done.out
+    assert "1 of 19 checks failed" in done.out
 
 
 @pytest.mark.parametrize("name", ["toy-lm", "ssim", "format", "length", "broken_components:good"])

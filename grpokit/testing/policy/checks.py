@@ -87,6 +87,7 @@ _CHECKS = (
     ("logprobs-repeat", "two calls are equal to the bit", "logprob.logprobs_repeat"),
     ("mask", "nothing under the mask counts", "logprob.masked_out"),
     ("slices", "step slices partition the decisions", "logprob.slices"),
+    ("trimmed", "a slice that is cut short gives the same log-probs", "logprob.trimmed"),
     ("frequencies", "tokens are drawn as often as log-probs say, where there are any", "logprob.frequencies"),
     ("gaussian", "log-probs agree with mean and std, where there are any", "logprob.gaussian"),
     ("gradient", "every trainable parameter gets a gradient", "weight.gradient"),

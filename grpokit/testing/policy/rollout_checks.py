@@ -13,6 +13,7 @@ from grpokit.testing.policy.case import (
     largest_difference,
     same_decisions,
     same_output,
+    scored_slices,
 )
 from grpokit.training.rollout_calls import calls, concatenate_rollouts
 from grpokit.types import Rollout, Seeds
@@ -34,8 +35,7 @@ def shapes(case: Case) -> None:
     expect(not old.requires_grad, "old log-probs without gradient", "a graph", "no torch.no_grad() around rollout")
     expect(old[mask].isfinite().all(), "finite log-probs of decisions", f"{old[mask][~old[mask].isfinite()][:3]}",
            "a decision that truncation excludes, or a standard deviation of 0")  # fmt: skip
-    for steps in policy.slices(rollout):
-        new = policy.logprobs(rollout, steps)
+    for steps, new in scored_slices(policy, rollout):
         shape = tuple(mask[:, steps].shape)
         expect(tuple(new.logprobs.shape) == shape, f"log-probs of the shape {shape} for {steps}",
                f"{tuple(new.logprobs.shape)}", "a slice that is ignored, or a dimension too many")  # fmt: skip
