@@ -251,13 +251,17 @@ class CausalLMPolicy(Policy):
 
     def save(self, folder: Path) -> None:
         """Write what trains: the adapter, or the model; and a reference that moves."""
-        saving.save(self.model, Path(folder))
+        saving.save_weights(self.model, Path(folder))
         self._reference.save(Path(folder))
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
         self._reference.load(Path(folder))
-        saving.load(self.model, Path(folder))
+        saving.load_weights(self.model, Path(folder))
+
+    def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
+        """Write a folder that plain peft or transformers loads; returns facts for its model card."""
+        return saving.export(self.model, self.loaded, Path(folder), merge=merge)
 
 
 class _Pen:
@@ -270,9 +274,7 @@ class _Pen:
         truncation: top_k, top_p and min_p.
     """
 
-    def __init__(
-        self, chances: Tensor, *, temperature: float, scored_at: float, truncation: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, chances: Tensor, *, temperature: float, scored_at: float, truncation: Mapping[str, Any]) -> None:
         self.chances, self.temperature, self.scored_at, self.truncation = chances, temperature, scored_at, truncation
         self._kept: Tensor | None = None
 
