@@ -259,9 +259,9 @@ class CausalLMPolicy(Policy):
         self._reference.load(Path(folder))
         saving.load_weights(self.model, Path(folder))
 
-    def export(self, folder: Path, *, merge: bool) -> Mapping[str, str]:
-        """Write a folder for plain peft or plain transformers; returns facts for its model card."""
-        return saving.export(self.model, self.loaded, folder, merge=merge)
+    def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
+        """Write a folder that plain peft or transformers loads; returns facts for its model card."""
+        return saving.export(self.model, self.loaded, Path(folder), merge=merge)
 
 
 class _Pen:
