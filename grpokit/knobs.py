@@ -73,6 +73,7 @@ class TrainerSettings:
         device: "auto", "cpu" or "cuda".
         max_logprob_diff: the largest mean difference, in nats, between the rollout's log-probs and those of the first
             training pass; None means the usual limit of the precision.
+        max_age: the most optimizer steps by which the weights of a rollout may be behind those of the policy.
         max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
             with an error if the reward has been higher before; None sets no limit.
     """
@@ -93,6 +94,7 @@ class TrainerSettings:
     mixed_precision: Precision = "no"
     device: Device = "auto"
     max_logprob_diff: Positive | None = None
+    max_age: Whole = 0
     max_zero_std_steps: Total | None = 20
 
     @property
@@ -152,6 +154,40 @@ class ObjectiveSettings:
 
     def __post_init__(self) -> None:
         check(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """Weights of the surrogate where a rollout's log-probs are not those of training: the ratio of the two.
+
+    Attributes:
+        how: "truncate": a weight outside the bounds becomes the nearest bound; "mask": it becomes 0.
+        per: "token": one weight per decision; "sequence": the product over a row's decisions.
+        low: the lower bound.
+        high: the upper bound.
+    """
+
+    how: Literal["truncate", "mask"] = "truncate"
+    per: Literal["token", "sequence"] = "token"
+    low: NotNegative = 0.0
+    high: Positive = 2.0
+
+    def __post_init__(self) -> None:
+        check(self)
+        check_bounds(self)
+
+
+def check_bounds(correction: Correction) -> None:
+    """Refuse bounds that exclude the weight 1, which right log-probs have.
+
+    Raises:
+        UsageError: with the bounds.
+    """
+    if not correction.low <= 1 <= correction.high:
+        raise UsageError(
+            f"A correction needs low <= 1 <= high, since equal log-probs have the weight 1; got low={correction.low} "
+            f"and high={correction.high}."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

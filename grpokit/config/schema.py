@@ -29,6 +29,7 @@ from grpokit.config.yaml_source import Source, read
 from grpokit.errors import ConfigError, UsageError, nearest, one_line, shown
 from grpokit.knobs import (
     ClipSettings,
+    Correction,
     Count,
     ObjectiveSettings,
     RewardSettings,
@@ -36,6 +37,7 @@ from grpokit.knobs import (
     Total,
     TrainerSettings,
     Whole,
+    check_bounds,
     meanings,
 )
 
@@ -187,6 +189,20 @@ else:
     )
 
 
+class CorrectionConfig(_Strict, Correction):  # type: ignore[misc]  # no dataclass itself, so frozen or not
+    """Importance weights where a rollout's log-probs are not those of training."""
+
+    model_config = ConfigDict(json_schema_extra=_described_by(Correction))
+
+    @model_validator(mode="after")
+    def _bounds_around_one(self) -> CorrectionConfig:
+        try:
+            check_bounds(self)
+        except UsageError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+        return self
+
+
 class TrainerConfig(_FlatObjective, TrainerSettings):
     """The knobs of `grpokit.Trainer`, and those of the advantage and the objective."""
 
@@ -194,6 +210,7 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
 
     advantage: _Text | Component = "group"
     objective: _Text | Component = "grpo"
+    correction: CorrectionConfig | None = None
 
     @property
     def flat_objective(self) -> dict[str, Any]:

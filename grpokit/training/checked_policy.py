@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError, UsageError
-from grpokit.policy import CutBy, Policy, scorer
+from grpokit.policy import CutBy, Policy, Work, scorer
 from grpokit.training.devices import autocast
 from grpokit.training.micro_batches import Cut, cuts
 from grpokit.training.rollout_calls import calls, concatenate_rollouts
@@ -27,7 +27,12 @@ LOW_PRECISION = (torch.bfloat16, torch.float16)
 class CheckedPolicy:
     """A policy whose results are checked.
 
+    What is optional in the contract has its default here, for a policy that is no subclass of `Policy`.
+
     Attributes:
+        during: the policy's context for a stretch of work.
+        version: of the weights, as `updated` counts them.
+        reference_moves: whether the reference follows the policy.
         low_precision: whether it computes in less than fp32, so that sampling and scoring differ by rounding.
 
     Args:
@@ -39,11 +44,20 @@ class CheckedPolicy:
     def __init__(self, policy: Policy, *, mixed_precision: str = "no", micro_batch_tokens: int | None = None) -> None:
         self.policy, self.mixed_precision, self.micro_batch_tokens = policy, mixed_precision, micro_batch_tokens
         self._scorer = scorer(policy)
-        self._cut_by: CutBy = getattr(policy, "cut_by", "group")  # optional in the contract
+        self.during: Callable[[Work], AbstractContextManager[Any]] = getattr(policy, "during", _nothing_during)
+        self._updated: Callable[[int], None] = getattr(policy, "updated", _nothing_updated)
+        self.version = 0
+        self.reference_moves: bool = getattr(policy, "reference_moves", False)
+        self._cut_by: CutBy = getattr(policy, "cut_by", "group")
         if self._cut_by not in ("group", "length"):
             raise UsageError(f"A policy's cut_by must be 'group' or 'length', got {self._cut_by!r}.")
         dtypes = {p.dtype for module in policy.modules().values() for p in module.parameters()}
         self.low_precision = mixed_precision != "no" or any(dtype in LOW_PRECISION for dtype in dtypes)
+
+    def updated(self, version: int) -> None:
+        """Tell the policy of new weights."""
+        self.version = version
+        self._updated(version)
 
     @property
     def device(self) -> torch.device:
@@ -68,14 +82,16 @@ class CheckedPolicy:
         Raises:
             RunError: see `check_rollout`.
         """
-        for call in calls(seeds, group_size, at_once):
-            part = prompts[call.prompts]
-            with torch.no_grad(), self._autocast():
-                rollout = self.policy.rollout(
-                    part, call.group_size, seeds=call.seeds.to(self.device), evaluate=evaluate
-                )
-            check_rollout(rollout, part, call.group_size, call.seeds, first_row=call.first_row)
-            yield replace(rollout, old=_upcast(rollout.old))
+        with self.during("rollout"):
+            for call in calls(seeds, group_size, at_once):
+                part = prompts[call.prompts]
+                with torch.no_grad(), self._autocast():
+                    rollout = self.policy.rollout(
+                        part, call.group_size, seeds=call.seeds.to(self.device), evaluate=evaluate
+                    )
+                check_rollout(rollout, part, call.group_size, call.seeds, first_row=call.first_row)
+                version = self.version if rollout.version is None else rollout.version
+                yield replace(rollout, old=_upcast(rollout.old), version=version)
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, at_once: int) -> Rollout:
         """The rollouts of `rollouts`, concatenated to one.
@@ -213,6 +229,14 @@ def not_finite(rollout: Rollout, logprobs: Tensor, rows: Tensor | None = None) -
         f"(prompt {rollout.samples[row].prompt.text!r}; {len(places[:, 0].unique())} of {rollout.rows} "
         "rows are affected)"
     )
+
+
+def _nothing_during(work: Work) -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+def _nothing_updated(version: int) -> None:
+    pass
 
 
 def _upcast(decisions: Decisions) -> Decisions:

@@ -83,6 +83,8 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
         mask=_stack([part.mask for part in parts], "mask"),
         max_decisions=max(part.max_decisions for part in parts),
         action_dims=parts[0].action_dims,
+        exact=all(part.exact for part in parts),
+        version=min((part.version for part in parts if part.version is not None), default=None),
         trace=Trace(
             per_row=_trace([part.trace.per_row for part in parts], "per_row"),
             per_group={
