@@ -32,7 +32,7 @@ from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.devices import make_accelerator
 from grpokit.training.loss_weights import reduction_weights
 from grpokit.training.micro_batches import Batch, minibatch_rows
-from grpokit.training.out_of_memory import explained, shrinking
+from grpokit.training.out_of_memory import ForcedSizes, explained, shrinking
 from grpokit.training.parts import Part
 from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
@@ -93,6 +93,7 @@ class Trainer(TrainerSettings, SeedSettings):
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
         self._probe = ReferenceProbe(self._policy, self.train_prompts, self._diff_limit)
         self._parts: dict[str, Part] = {
+            "batch_sizes": ForcedSizes(self, ("micro_batch_size", "rollout_batch_size")),
             "zero_std": self._zero_std,
             "reward_hacking": self._reward_hacking,
             **self.updates.parts,
@@ -240,14 +241,12 @@ class Trainer(TrainerSettings, SeedSettings):
         seeds = derive_seeds(
             self.seed, stream="train", step=self.completed, prompts=per_step, group_size=self.group_size
         )
-        rollout = shrinking(
-            lambda n: self._policy.rollout(prompts, self.group_size, seeds, at_once=n),
-            self,
-            "rollout_batch_size",
-            most=len(seeds.row),
-            what="drawing samples",
-            warnings=warnings,
-        )
+
+        def fit(draw: Callable[[int], Rollout]) -> Rollout:
+            most = len(seeds.row)
+            return shrinking(draw, self, "rollout_batch_size", most=most, what="drawing samples", warnings=warnings)
+
+        rollout = self._policy.rollout(prompts, self.group_size, seeds, fit=fit)
         self.objective.check_dimensions(rollout.action_dims)
         guards.check_age(rollout, self.updates.version, self.max_age)
         return indices, rollout

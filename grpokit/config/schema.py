@@ -243,6 +243,9 @@ class RunSettings(_Strict):
     record: bool = Field(default=False, description="keep every rollout in rollouts/, for rescore and redraw")
     eval_every: Whole = Field(default=0, description="evaluate every n steps; 0: only before and after")
     eval_samples: Count = Field(default=1, description="samples per held-out prompt")
+    eval_batch_size: Count | None = Field(
+        default=None, description="the most held-out samples drawn at a time; null: as many as a rollout has room for"
+    )
     trackers: list[_Tracker] = Field(default_factory=list, description="tensorboard, wandb, mlflow, ...")
     threads: int | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
 

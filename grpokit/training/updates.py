@@ -13,8 +13,7 @@ from grpokit.errors import UsageError
 from grpokit.knobs import TrainerSettings
 from grpokit.policy import Policy
 from grpokit.training import guards
-from grpokit.training.checked_policy import LOW_PRECISION
-from grpokit.training.devices import place, wait_for
+from grpokit.training.devices import is_low_precision, place, wait_for
 from grpokit.training.lr_schedule import learning_rate
 from grpokit.training.out_of_memory import explained
 from grpokit.training.parts import Part, State
@@ -36,7 +35,7 @@ def trainable(policy: Policy, device: torch.device) -> dict[str, torch.nn.Parame
             f"The policy has no trainable parameter: modules() gives {', '.join(modules) or 'nothing'}, and none "
             "of their parameters requires a gradient. Is an adapter missing, or is everything frozen?"
         )
-    dtype = next((p.dtype for p in parameters.values() if p.dtype in LOW_PRECISION), None)
+    dtype = next((p.dtype for p in parameters.values() if is_low_precision(p.dtype)), None)
     if dtype is not None:
         raise UsageError(
             f"Trainable parameters are {dtype}, which rounds away most updates of a usual learning rate. Keep them in "
