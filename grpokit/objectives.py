@@ -79,7 +79,14 @@ class Objective(ObjectiveSettings, ABC):
             )
 
     def __call__(
-        self, new: Decisions, old: Decisions, advantages: Tensor, mask: Tensor, reference: Decisions | None = None
+        self,
+        new: Decisions,
+        old: Decisions,
+        advantages: Tensor,
+        mask: Tensor,
+        reference: Decisions | None = None,
+        *,
+        correction: Tensor | None = None,
     ) -> Loss:
         """Loss per decision.
 
@@ -89,6 +96,7 @@ class Objective(ObjectiveSettings, ABC):
             advantages: [b], or [b, t].
             mask: [b, t] bool.
             reference: [b, t]; required if `kl_coef` is not 0.
+            correction: [b, t], factors of the surrogate only, without gradient; or None.
         """
         advantages = advantages[:, None] if advantages.ndim == 1 else advantages
         advantages = torch.where(mask, advantages.to(new.logprobs), 0.0)  # [b] -> [b, t]
@@ -100,7 +108,7 @@ class Objective(ObjectiveSettings, ABC):
         logprobs = torch.where(mask, new.logprobs, 0.0)
         ratio = _bounded(log_ratio(new.logprobs, old.logprobs, mask, self.ratio)).exp()
         surrogate = self.surrogate(ratio, advantages, logprobs)
-        value = surrogate.value
+        value = surrogate.value if correction is None else surrogate.value * correction.to(surrogate.value)
         stats |= {"ratio": ratio.detach(), **surrogate.stats}
         if self.needs_reference:
             if reference is None:
