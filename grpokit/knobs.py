@@ -12,6 +12,7 @@ import inspect
 import math
 import operator
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -271,6 +272,8 @@ def _requirement(value: Any, rule: Any, bounds: list[Any]) -> str | None:
     if rule not in (int, float):
         return None
     whole = isinstance(value, int) and not isinstance(value, bool)
+    if rule is float and whole and abs(value) > sys.float_info.max:
+        return "a finite number"
     if not (whole or (rule is float and isinstance(value, float) and math.isfinite(value))):
         return "a whole number" if rule is int else "a finite number"
     return next(_violations(value, bounds), None)

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from grpokit.errors import UsageError, one_line
-from grpokit.files import step_folders, step_name
+from grpokit.files import read_json, step_folders, step_name
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -138,13 +138,17 @@ def read(folder: Path) -> Run:
 
 
 def read_journal(path: Path) -> tuple[Rows, list[int]]:
-    """Rows of a file that grows by one object with a "step" at a time, and the numbers of damaged lines.
+    """Rows of a file that grows by one object with a "step" at a time, and the numbers of damaged or doubled lines.
 
     The last line does not count as damaged where it is torn, as a crash or a running training leaves it: without the
     line break at its end.
     """
     lines = list(_lines(path))
     bad = [number for number, row in lines if row is None or not _is_journal_row(row)]
+    if path.name != "warnings.jsonl":  # where a step may have several
+        first: dict[int, int] = {}
+        good = [(number, row["step"]) for number, row in lines if row is not None and number not in bad]
+        bad = sorted([*bad, *(number for number, step in good if first.setdefault(step, number) != number)])
     cut_off = bool(lines) and lines[-1][1] is None and not path.read_bytes().endswith(b"\n")
     torn = lines[-1][0] if cut_off else 0
     return [row for number, row in lines if row is not None and number not in bad], [n for n in bad if n != torn]
@@ -164,7 +168,7 @@ def read_scores(path: Path) -> Scored:
         OSError: it does not exist.
         ValueError: it is not what a run writes; the message says what is wrong.
     """
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     if not isinstance(content, dict) or content.keys() != {"prompts", "prompt", "scores"}:
         raise ValueError("expected the keys prompts, prompt and scores")
     prompt, scores = content["prompt"], content["scores"]

@@ -7,17 +7,18 @@ stops the run, or costs the groups that raise it alone. KeyboardInterrupt is the
 from __future__ import annotations
 
 import math
+import numbers
 import time
 import traceback
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpokit.errors import GrpokitError, RewardError, UsageError, a_type, counted, one_line, reworded, typed_line
-from grpokit.rewards.isolation import own_copies, torch_state_kept
+from grpokit.errors import GrpokitError, RewardError, UsageError, a_type, counted, one_line, reworded, shown, typed_line
+from grpokit.rewards.isolation import own_copies, process_state_kept
 from grpokit.rewards.submission import REORDERED, Pending, Portion, Submits, by_group, in_words, reordered
 from grpokit.rewards.validation import checked
 from grpokit.types import Sample
@@ -79,12 +80,12 @@ class _RaisedError(Exception):
 
 
 def _call(term: RewardTerm, samples: Sequence[Sample], rows: Sequence[int] | None, changes: list[str]) -> list[float]:
-    """The scores of some rows; what the reward changed of torch's global state is added to `changes`."""
+    """The scores of some rows; what the reward changed of the process's state is added to `changes`."""
     assert callable(term.reward)
     copies = own_copies(samples)
     order = tuple(copies)
     try:
-        with torch_state_kept(changes):
+        with process_state_kept(changes):
             answer = term.reward(copies)
     except UsageError as error:  # a parameter or a target is wrong: skipping rows would hide it
         raise _named(error, term) from error
@@ -116,13 +117,13 @@ _NOTICED: weakref.WeakValueDictionary[tuple[int, str], RewardTerm] = weakref.Wea
 
 
 def _new_notices(term: RewardTerm, changes: Sequence[str]) -> list[str]:
-    """A sentence on what a reward changed of torch's global state, the first time that it does."""
+    """A sentence on what a reward changed of the process's state, the first time that it does."""
     new = [change for change in dict.fromkeys(changes) if (id(term), change) not in _NOTICED]
     _NOTICED.update({(id(term), change): term for change in new})
     if not new:
         return []
     return [
-        f"Reward '{term.name}' changed torch's {' and '.join(new)}, which affects the whole process. It is restored "
+        f"Reward '{term.name}' changed {' and '.join(new)}, which affects the whole process. It is restored "
         "after each call. Change such state only in a `with` block inside the reward."
     ]
 
@@ -199,12 +200,14 @@ def _portions(term: RewardTerm, pending: Pending, count: int) -> Iterator[Portio
             portion = Portion(rows=sorted(unanswered), failure=f"raised {typed_line(error)} {_place(error)}")
         instead = "nothing more" if portion is None else a_type(portion)
         if isinstance(portion, Portion):
-            rows = set(portion.rows)
-            if rows and len(rows) == len(portion.rows) and rows <= unanswered:
-                unanswered -= rows
-                yield portion
+            rows = list(portion.rows) if isinstance(portion.rows, Iterable) else []
+            numbered = all(isinstance(row, numbers.Integral) for row in rows)
+            if rows and numbered and len(set(rows)) == len(rows) and unanswered.issuperset(rows):
+                unanswered.difference_update(rows)
+                yield replace(portion, rows=rows)
                 continue
-            instead = f"rows {list(portion.rows)[:20]}"
+            wrong = f"that are {shown(portion.rows)}" if not isinstance(portion.rows, Iterable) else f"{rows[:20]}"
+            instead = f"rows {wrong}"
         rest = f"{counted(len(unanswered), 'row')} of {count}"
         raise RewardError(
             f"Reward '{term.name}' answered with {instead} where {rest} had no answer yet; expected a "
@@ -212,8 +215,10 @@ def _portions(term: RewardTerm, pending: Pending, count: int) -> Iterator[Portio
         )
 
 
-def _named(error: GrpokitError, term: RewardTerm) -> GrpokitError:
-    """An error with its reward's name in front."""
+def _named(error: Exception, term: RewardTerm) -> GrpokitError:
+    """An error with its reward's name in front; one that is not grpokit's becomes a RewardError."""
+    if not isinstance(error, GrpokitError):
+        return RewardError(f"Reward '{term.name}': {typed_line(error)}.")
     try:
         text = str(error)
     except Exception:  # a user's class may fail in its __str__

@@ -10,14 +10,14 @@ the same time as the others (`submission`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, shown
 from grpokit.knobs import RewardSettings
 from grpokit.reward_totals import totals
 from grpokit.rewards.failures import Column, collected, measured, submitted
@@ -106,7 +106,12 @@ def as_terms(
         UsageError: there is no reward, or an object that cannot score.
     """
     if isinstance(rewards, Mapping):
-        unnumbered: list[RewardTerm] = [RewardTerm(name=name, reward=reward) for name, reward in rewards.items()]
+        unnumbered: list[RewardTerm] = [RewardTerm(name=str(name), reward=reward) for name, reward in rewards.items()]
+    elif callable(rewards) or not isinstance(rewards, Iterable):
+        raise UsageError(
+            f"rewards is {shown(rewards)}; expected a list of rewards, as in [reward], or a mapping from names to "
+            "rewards."
+        )
     else:
         unnumbered = [r if isinstance(r, RewardTerm) else RewardTerm(name=_name_of(r), reward=r) for r in rewards]
     if not unnumbered:

@@ -25,7 +25,7 @@ from grpokit import registry
 from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.errors import RunError, UsageError
-from grpokit.files import delete, partial_of, replacing
+from grpokit.files import delete, partial_of, read_json, replacing
 
 VERSIONS, DATA, CONFIG = "versions.json", "data.json", "config.yaml"
 _HEADER = (VERSIONS, DATA, CONFIG)  # in the order in which they are written
@@ -158,8 +158,12 @@ def _check(folder: Path, *, resume: bool, overwrite: bool) -> bool:
         unusable = "holds a run whose set-up did not finish" if names else "is empty"
         state = unusable if folder.is_dir() else "does not exist"
         raise UsageError(f"There is nothing to resume in {folder}: it {state}. Start the run without --resume.")
-    if holds_run and not {VERSIONS, CONFIG} <= names:  # a project may have the second
-        raise UsageError(f"{folder} holds files that are not a run of grpokit. Choose another folder with run.dir=...")
+    missing = [name for name in (VERSIONS, CONFIG) if name not in names]  # a project may have the second
+    if holds_run and missing:
+        raise UsageError(
+            f"{folder} holds files that are not a run of grpokit: it has no {missing[0]}. Choose another folder with "
+            "run.dir=..."
+        )
     if holds_run and not resume and not overwrite:
         raise UsageError(
             f"{folder} already holds a run. Add --resume to go on with it, --overwrite to delete it and start again, "
@@ -177,7 +181,7 @@ def _is_unfinished(folder: Path, names: set[str]) -> bool:
     if VERSIONS not in names:
         return True
     try:
-        content = json.loads((folder / VERSIONS).read_text(encoding="utf-8"))
+        content = read_json(folder / VERSIONS)
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and "grpokit" in content  # another program's file of that name is not ours

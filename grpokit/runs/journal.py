@@ -42,7 +42,7 @@ class Journal:
         last_step: the last step in `metrics.jsonl`; 0 if there is none.
         evaluations: the rows of `eval.jsonl`, in the order of their steps.
         last_evaluation: the step of the last evaluation; -1 if there is none.
-        damage: a sentence for each file with damaged lines, which were left out.
+        damage: a sentence for each file with damaged lines, which were left out, and on rows that are missing.
     """
 
     def __init__(self, folder: Path, completed: int) -> None:
@@ -65,6 +65,8 @@ class Journal:
                 self.evaluations = list(rows)
             elif name == "metrics.jsonl" and rows:
                 self.last_step = rows[-1]["step"]
+            if name == "metrics.jsonl" and (missing := set(range(1, completed + 1)) - {row["step"] for row in rows}):
+                self.damage.append(f"{name} lacks the rows of some steps: {listed(missing)}")
         for number, place in [*step_folders(folder / "samples"), *step_folders(folder / "groups")]:
             if number > completed:
                 shutil.rmtree(place)

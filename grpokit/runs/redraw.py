@@ -7,7 +7,6 @@ is written.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch import Tensor
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences
 from grpokit.errors import UsageError
+from grpokit.files import read_json
 from grpokit.report import read_journal
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.runs import build, rollout_record
@@ -251,7 +251,7 @@ def _few(rows: Sequence[int]) -> str:
 def _changes(run: Path, record: Recorded | None, device: torch.device) -> dict[str, tuple[Any, Any]]:
     """Versions and devices that are not what they were: what -> (then, now)."""
     try:
-        before = json.loads((run / "versions.json").read_text(encoding="utf-8"))
+        before = read_json(run / "versions.json")
     except (OSError, ValueError):
         before = versions()
     changes = {what: (then, now) for what, then, now in differences(before, versions())}

@@ -6,7 +6,6 @@ ones. Other versions give a warning. The run folder's header holds what the run 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences, resolved
 from grpokit.data import PromptSequence
 from grpokit.errors import UsageError, counted, shown
+from grpokit.files import read_json
 from grpokit.runs.folder import CONFIG, DATA, VERSIONS, versions
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
@@ -68,7 +68,7 @@ def changed_prompts(
         For each kind ("train", "held_out") that differs a line about it, and warnings where that cannot be known.
     """
     try:
-        before = json.loads((folder / DATA).read_text(encoding="utf-8"))
+        before = read_json(folder / DATA)
         lines = {kind: _change(before[kind], now[kind], sequences[kind]) for kind in _KINDS}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}, [f"{folder / DATA} cannot be read, so it is not known whether the prompts are the same"]
@@ -96,7 +96,7 @@ def refuse_other_prompts(folder: Path, changes: Mapping[str, str], unknown: Sequ
 def changed_versions(folder: Path) -> list[str]:
     """A warning where versions of the packages that take part in a run are not those that it was started with."""
     try:
-        before = json.loads((folder / VERSIONS).read_text(encoding="utf-8"))
+        before = read_json(folder / VERSIONS)
     except (OSError, ValueError):
         before = None
     if not isinstance(before, dict):

@@ -90,8 +90,7 @@ def folder_of(run: Path, step: int) -> Path:
 
 def steps(run: Path) -> list[int]:
     """The recorded steps of a run, ascending."""
-    folders = step_folders(run / "rollouts")
-    return [step for step, place in folders if (place / SAMPLES).is_file() and (place / TRACE).is_file()]
+    return [step for step, _ in step_folders(run / "rollouts")]  # a folder is whole, or damaged since
 
 
 def cut(run: Path, completed: int) -> None:

@@ -205,11 +205,6 @@ def _train(
         if resume:
             write_header(folder, config, digests)
         rollout_record.cut(folder, trainer.completed)
-        if journal.last_step < trainer.completed:
-            warnings.append(
-                f"metrics.jsonl ends at step {journal.last_step}, but the checkpoint is of step {trainer.completed}: "
-                "the steps between are missing"
-            )
         warnings += [f"resumed with other {line}" for line in changes.values()]
         for line in warnings:
             journal.warning(trainer.completed, line)

@@ -223,7 +223,7 @@ def test_a_foreign_folder_is_left_alone(call: Call, tmp_path: Path, option: list
     (tmp_path / "out" / file).write_text("years of work")
     done = call("train", "c.yaml", *option)
     assert done.code == 2
-    assert "out holds files that are not a run of grpokit. Choose another folder with run.dir=..." in done.err
+    assert "out holds files that are not a run of grpokit: it has no versions.json. Choose another" in done.err
     assert (tmp_path / "out" / file).read_text() == "years of work"
 
 
@@ -328,6 +328,10 @@ def test_resume_without_a_checkpoint(call: Call, tmp_path: Path) -> None:
     config(tmp_path, trainer__steps=1)
     assert call("train", "c.yaml").code == 0
     (tmp_path / "out/checkpoints/step_000001/state.json").unlink()
+    done = call("train", "c.yaml", "--resume")
+    assert done.code == 2
+    assert "out/checkpoints/step_000001 is not a checkpoint of grpokit: it has no state.json." in done.err
+    (tmp_path / "out/checkpoints/step_000001").rename(tmp_path / "away")
     done = call("train", "c.yaml", "--resume")
     assert done.code == 2
     assert "out has no checkpoint to resume from. Start again with --overwrite." in done.err
@@ -698,7 +702,7 @@ def test_a_checkpoint_can_be_used_without_its_run(call: Call, finished: Path, tm
     (tmp_path / "mine/policy/net.safetensors").write_bytes(b"torn")
     done = call("sample", "mine", "--out", "d", *words)
     assert done.code == 2
-    assert done.err.startswith("error: The checkpoint mine is damaged: the policy cannot read its weights (")
+    assert done.err.startswith("error: The checkpoint mine is damaged: policy/net.safetensors was changed after it ")
     assert not (tmp_path / "d").exists()
 
 

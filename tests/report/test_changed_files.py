@@ -115,8 +115,14 @@ def test_the_page_and_a_resume_name_the_file_and_the_line(
     assert "samples/step_000000/scores.json, line 1 is not what the run wrote (Expecting" in damage
     assert "samples/step_000002/scores.json is not what the run wrote (expected whole numbers in prompt)" in damage
     changes = {"trainer__steps": 2, "trainer__prompts_per_step": 3, "run__eval_every": 1, "run__save_every": 1}
+    metrics = Path("out/metrics.jsonl").read_text().splitlines()
+    Path("out/metrics.jsonl").write_text(f"{metrics[1]}\n{metrics[1]}\n")
+    Path("out/versions.json").write_text("[" * 100_000)
     lines: list[str] = []
     assert train("out", resume=True, watcher=run.Watcher(say=lines.append), **changes).steps == 2
     damage = "eval.jsonl had damaged lines, which the resume left out: 2"
     assert damage in [row["message"] for row in rows("out/warnings.jsonl")]
     assert f"warning: {damage}" in lines
+    assert "warning: metrics.jsonl had damaged lines, which the resume left out: 2" in lines
+    assert "warning: metrics.jsonl lacks the rows of some steps: 1" in lines
+    assert any(line.startswith("warning: out/versions.json cannot be read") for line in lines)

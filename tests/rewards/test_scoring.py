@@ -395,12 +395,20 @@ def test_a_submit_that_raises_fails_all_rows() -> None:
         ([[0, 0]], r"answered with rows \[0, 0\] where 4 rows of 4"),
         ([[-1]], r"answered with rows \[-1\]"),
         ([[]], r"answered with rows \[\]"),
+        ([[[0]]], r"answered with rows \[\[0\]\]"),
+        ([None], r"answered with rows that are nothing \(null\)"),
     ],
 )
-def test_each_row_is_answered_once(rows: list[list[int]], words: str) -> None:
-    reward = Elsewhere(lambda _: [Portion(rows=part, values=[1.0] * len(part)) for part in rows])
+def test_each_row_is_answered_once(rows: Any, words: str) -> None:
+    reward = Elsewhere(lambda _: [Portion(rows=part, values=[1.0] * len(part or ())) for part in rows])
     with pytest.raises(RewardError, match=f"^Reward 'r' {words}"):
         score([RewardTerm(name="r", reward=reward, on_error="skip")], in_groups(*"abcd"))
+
+
+def test_an_error_of_any_class_in_a_portion_is_the_rewards() -> None:
+    reward = Elsewhere(lambda _: [Portion(rows=[0], error=ValueError("no route"))])  # type: ignore[arg-type]
+    with pytest.raises(RewardError, match=r"^Reward 'r': ValueError: no route\.$"):
+        score([RewardTerm(name="r", reward=reward)], in_groups("a"))
 
 
 # --- terms ---------------------------------------------------------------------------------------------------------

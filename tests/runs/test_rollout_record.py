@@ -38,6 +38,7 @@ from grpokit.runs import rollout_record as record
 from grpokit.runs.redraw import redraw
 from grpokit.runs.rescore import kendall_tau, rescore
 from grpokit.runs.rollout_record import Described
+from grpokit.training import checkpoint
 from whole_runs import assert_same_record, train_preset
 
 STEPS = 6
@@ -252,14 +253,16 @@ def test_tensors_that_share_memory_are_kept_each(tmp_path: Path) -> None:
     assert back["per_group.wide"].dtype == torch.bfloat16
 
 
-def test_half_a_record_is_none(tmp_path: Path) -> None:
+def test_half_a_record_is_damaged(tmp_path: Path) -> None:
     record.write(tmp_path, step_of(["a", "b"]))
     record.write(tmp_path, step_of(["c", "d"], step=2))
     rollouts = tmp_path / "rollouts"
     shutil.copytree(rollouts / "step_000002", rollouts / ".step_000003.partial")
     shutil.copytree(rollouts / "step_000002", rollouts / "step_000004")
     (rollouts / "step_000004" / record.TRACE).unlink()
-    assert record.steps(tmp_path) == [1, 2]
+    assert record.steps(tmp_path) == [1, 2, 4]  # to leave the last out would be another run, without a word
+    with pytest.raises(RunError, match=r"step_000004/trace\.safetensors is damaged"):
+        record.read_trace(tmp_path, 4)
     record.cut(tmp_path, 1)
     assert [p.name for p in rollouts.iterdir()] == ["step_000001"]
     record.write(tmp_path, step_of(["e", "f"]))  # in the place of the old one
@@ -446,8 +449,9 @@ def test_other_weights_make_other_samples(copy: Path) -> None:
 
 
 def test_a_checkpoint_from_the_middle_of_a_step_is_no_start(copy: Path) -> None:
-    state = copy / "checkpoints" / "step_000005" / "state.json"
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"updates_done": 1}))
+    place = copy / "checkpoints" / "step_000005"
+    state = checkpoint.read_state(place) | {"updates_done": 1}
+    (place / "state.json").write_text(json.dumps({**state, "digest": checkpoint._digest_of(state)}))
     found = redraw(copy, 6)
     assert found.equal
     assert found.start == copy / "checkpoints" / "step_000004"
