@@ -508,11 +508,11 @@ FAULTS = (
     Fault(
         "an off-policy mask by the wrong sign",
         "objectives.py",
-        "-log_ratio(new.detach(), old",
-        "log_ratio(new.detach(), old",
+        "-log_ratio(new.logprobs.detach()",
+        "log_ratio(new.logprobs.detach()",
         (OFF_POLICY, GOLDEN),
     ),
-    Fault("an off-policy mask for every row", "objectives.py", "(advantages >= 0) | (-", "(-", (OFF_POLICY,)),
+    Fault("an off-policy mask for every row", "objectives.py", "(advantages < 0) & (drift", "(drift", (OFF_POLICY,)),
     Fault(
         "an off-policy mask slice by slice",
         "objectives.py",
