@@ -28,6 +28,7 @@ def test_the_numbers_and_the_library(
     wide: bool, dtype: torch.dtype, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "_wide_vectors", lambda: wide)
+    monkeypatch.setattr(products, "TILE", 30)  # of 140 numbers
     draws = torch.Generator().manual_seed(0)
     x, weight, bias, d = (torch.randn(s, generator=draws).to(dtype) for s in ((rows, 20), (7, 20), (7,), (rows, 7)))
     x = x.t().contiguous().t()  # laid out the other way round
@@ -42,6 +43,15 @@ def test_the_numbers_and_the_library(
         torch.testing.assert_close(ours.double(), exact, rtol=tolerance, atol=tolerance)
     assert outer.dtype == torch.promote_types(dtype, torch.float32)
     assert ("_linear_pointwise" in names.seen) == (wide and dtype == torch.float32 and rows > 0)
+
+
+def test_a_window_of_a_larger_matrix_is_copied_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_wide_vectors", lambda: True)
+    x, weight = torch.eye(8)[:, 2:6], torch.arange(48.0).reshape(6, 8)[:, 1:5]
+    with Names() as names:
+        out = products.linear(x, weight)
+    assert "clone" in names.seen
+    assert torch.equal(out, x @ weight.t())
 
 
 def test_a_total_is_changed_in_place() -> None:
