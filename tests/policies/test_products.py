@@ -59,3 +59,11 @@ def test_a_total_is_changed_in_place() -> None:
     total = products.sum_of_outer(None, a, b)
     assert products.sum_of_outer(total, a, b).data_ptr() == total.data_ptr()
     assert total.tolist() == [[6.0] * 4] * 5
+
+
+@pytest.mark.filterwarnings("ignore:TF32")
+def test_onednn_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_wide_vectors", lambda: True)
+    assert products.by_onednn(torch.ones(2, 2))
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert not products.by_onednn(torch.ones(2, 2))
