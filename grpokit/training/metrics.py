@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from grpokit.advantages import zero_std_groups
+from grpokit.advantages import zero_std_per_group
 from grpokit.rewards.scoring import Scores
 
 
@@ -106,7 +106,7 @@ def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
     """
     groups, totals, trained = scores.groups, scores.totals, scores.trained
     has_total = ~totals.isnan()
-    no_spread = zero_std_groups(trained.matrix, trained.weights, groups)
+    no_spread = zero_std_per_group(trained.matrix, trained.weights, groups)
     per_group = [totals[(groups == group) & has_total] for group in groups.unique()]
     stds = [float(part.std()) if len(part) > 1 else 0.0 for part in per_group]
     metrics = {
