@@ -54,6 +54,16 @@ def test_a_window_of_a_larger_matrix_is_copied_first(monkeypatch: pytest.MonkeyP
     assert torch.equal(out, x @ weight.t())
 
 
+@pytest.mark.parametrize(("most", "copied"), [(6, True), (5, False)])
+def test_a_very_large_weight_is_not_copied(most: int, copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_wide_vectors", lambda: True)
+    monkeypatch.setattr(products, "COPIED", most)
+    weight = torch.arange(6.0).reshape(2, 3)
+    across = products.transposed(weight)
+    assert (across.data_ptr() != weight.data_ptr()) == copied
+    torch.testing.assert_close(products.linear(torch.eye(2), across), weight)
+
+
 def test_a_total_is_changed_in_place() -> None:
     a, b = torch.ones(3, 5), torch.ones(3, 4)
     total = products.sum_of_outer(None, a, b)
