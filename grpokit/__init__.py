@@ -25,7 +25,7 @@ _HOME = {
     ],
     "registry.hookspecs": ["hookimpl"],
     "registry.specs": ["AdvantageSpec", "ObjectiveSpec", "PolicySpec", "PresetSpec", "RewardSpec"],
-    "types": ["Prompt", "Rollout", "Sample", "Seeds", "Decisions", "Trace"],
+    "types": ["Ask", "Prompt", "Rollout", "Sample", "Seeds", "Decisions", "Trace"],
     "policy": ["Policy"],
     "policies.reference": ["adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from grpokit.rewards.worker_pool import PooledReward as PooledReward
     from grpokit.trainer import Trainer as Trainer
     from grpokit.training.step_report import StepReport as StepReport
+    from grpokit.types import Ask as Ask
     from grpokit.types import Decisions as Decisions
     from grpokit.types import Prompt as Prompt
     from grpokit.types import Rollout as Rollout

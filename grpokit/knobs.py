@@ -12,6 +12,7 @@ import inspect
 import math
 import operator
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -36,7 +37,7 @@ Precision: TypeAlias = Literal["no", "bf16", "fp16"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 RatioKind: TypeAlias = Literal["token", "sequence"]
 KLKind: TypeAlias = Literal["k1", "k2", "k3", "gaussian"]
-Reduction: TypeAlias = Literal["sequence_mean", "token_mean", "fixed_length"]
+Reduction: TypeAlias = Literal["sequence_mean", "token_mean", "fixed_length", "sequence_sum"]
 
 
 @dataclass(kw_only=True)
@@ -59,6 +60,8 @@ class TrainerSettings:
         prompts_per_step: P, groups per step.
         group_size: G, samples per prompt; GRPO compares the samples of a group with each other.
         micro_batch_size: the most rows in one forward and backward pass; changes memory and speed, not the result.
+        micro_batch_tokens: the most decisions scored in one pass, padding included: rows x the longest row; a longer
+            row has a pass of its own. None sets no such bound.
         rollout_batch_size: the most rows drawn at a time; None draws all at once.
         updates_per_rollout: passes over a rollout.
         minibatches: optimizer steps per pass, each on an equal share of the groups.
@@ -71,6 +74,15 @@ class TrainerSettings:
         device: "auto", "cpu" or "cuda".
         max_logprob_diff: the largest mean difference, in nats, between the rollout's log-probs and those of the first
             training pass; None means the usual limit of the precision.
+        dynamic_sampling: groups without spread are drawn anew, from further prompts, up to this many times a step; 0
+            never.
+        top_entropy_quantile: the share of an optimizer step's decisions, those of highest entropy, that the policy loss
+            acts on.
+        entropy_target: entropy in nats that the entropy bonus keeps up: its coefficient then starts at `entropy_coef`,
+            rises while the entropy is at or below the target and falls else, and acts only there; None keeps it fixed.
+        entropy_coef_delta: the change of that coefficient in each optimizer step.
+        entropy_coef_min: its lower bound.
+        entropy_coef_max: its upper bound.
         max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
             with an error if the reward has been higher before; None sets no limit.
     """
@@ -79,6 +91,7 @@ class TrainerSettings:
     prompts_per_step: Count = 4
     group_size: GroupSize = 8
     micro_batch_size: Count = 8
+    micro_batch_tokens: Count | None = None
     rollout_batch_size: Count | None = None
     updates_per_rollout: Count = 1
     minibatches: Count = 1
@@ -90,6 +103,12 @@ class TrainerSettings:
     mixed_precision: Precision = "no"
     device: Device = "auto"
     max_logprob_diff: Positive | None = None
+    dynamic_sampling: Whole = 0
+    top_entropy_quantile: Share = 1.0
+    entropy_target: Positive | None = None
+    entropy_coef_delta: Positive = 0.005
+    entropy_coef_min: NotNegative = 0.0
+    entropy_coef_max: NotNegative = 1.0
     max_zero_std_steps: Total | None = 20
 
     @property
@@ -103,10 +122,13 @@ class TrainerSettings:
         size, updates = self.micro_batch_size, self.updates_per_step
         fits = size // self.group_size  # groups in a micro-batch; a larger group is cut
         cuts = math.ceil(share / fits) if fits else share * math.ceil(self.group_size / size)
+        parts = f"{counted(cuts, 'micro-batch')} of at most {size:,}"
+        if self.micro_batch_tokens is not None:
+            parts = f"micro-batches of at most {size:,} rows and {self.micro_batch_tokens:,} decisions"
         return (
             f"{counted(self.prompts_per_step, 'prompt')} x {self.group_size} samples = {rows:,} rows a step; "
-            f"{counted(updates, 'update')} of {share * self.group_size:,} rows in {counted(cuts, 'micro-batch')} of at "
-            f"most {size:,}; {counted(self.steps, 'step')} = {counted(self.steps * updates, 'update')} on "
+            f"{counted(updates, 'update')} of {share * self.group_size:,} rows in {parts}; "
+            f"{counted(self.steps, 'step')} = {counted(self.steps * updates, 'update')} on "
             f"{self.steps * rows:,} samples"
         )
 
@@ -114,7 +136,7 @@ class TrainerSettings:
         """Refuse numbers that do not fit together.
 
         Raises:
-            UsageError: too many rows a step, or minibatches that do not divide the prompts.
+            UsageError: too many rows a step, minibatches that do not divide the prompts, or bounds in the wrong order.
         """
         rows = self.prompts_per_step * self.group_size
         if rows > 10_000_000:
@@ -124,6 +146,10 @@ class TrainerSettings:
                 f"minibatches={self.minibatches} does not divide prompts_per_step={self.prompts_per_step}: every "
                 "optimizer step takes the same number of whole groups."
             )
+        if self.entropy_coef_min > self.entropy_coef_max:
+            raise UsageError(
+                f"entropy_coef_min={self.entropy_coef_min} is above entropy_coef_max={self.entropy_coef_max}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,20 +158,29 @@ class ObjectiveSettings:
 
     Attributes:
         ratio: "token": one importance ratio per decision; "sequence": the geometric mean over a row's decisions.
-        reduction: how a batch is averaged: "sequence_mean", "token_mean" or "fixed_length".
+        reduction: how a batch is averaged: "sequence_mean", "token_mean", "fixed_length" or "sequence_sum".
         kl: the estimator of the KL from the reference; "gaussian" if decisions have several dimensions.
         kl_coef: weight of that KL; 0 needs no reference.
+        kl_bias_correction: weight the KL by the importance ratio, with gradient: then its gradient is unbiased.
         entropy_coef: weight of the entropy bonus.
+        off_policy_mask_threshold: a row with A < 0 gives no policy loss once its mean of old - new log-probs is above
+            this many nats; None keeps all rows.
     """
 
     ratio: RatioKind = "token"
     reduction: Reduction = "sequence_mean"
     kl: KLKind = "k3"
     kl_coef: NotNegative = 0.0
+    kl_bias_correction: bool = False
     entropy_coef: float = 0.0
+    off_policy_mask_threshold: Positive | None = None
 
     def __post_init__(self) -> None:
         check(self)
+        if self.kl_bias_correction and self.kl == "gaussian":
+            raise UsageError(
+                "kl 'gaussian' is exact, so kl_bias_correction has nothing to correct; leave one of them out."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +237,10 @@ def check(settings: Any) -> None:
     """
     hints = get_type_hints(type(settings), include_extras=True)
     for field in dataclasses.fields(settings):
-        problem = _problem(getattr(settings, field.name), hints[field.name])
-        if problem:
+        mistake = problem(getattr(settings, field.name), hints[field.name])
+        if mistake:
             meaning = meanings(type(settings))[field.name]
-            raise UsageError(f"{field.name} {problem}.{f' {field.name}: {meaning}' if meaning else ''}")
+            raise UsageError(f"{field.name} {mistake}.{f' {field.name}: {meaning}' if meaning else ''}")
 
 
 _BOUNDS = (
@@ -216,7 +251,7 @@ _BOUNDS = (
 )
 
 
-def _problem(value: Any, hint: Any) -> str:
+def problem(value: Any, hint: Any) -> str:
     """What is wrong with a value, such as "must be at least 1, got 0"; empty if it is right, or has no rule."""
     parts = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
     if value is None and NoneType in parts:
@@ -238,9 +273,13 @@ def _requirement(value: Any, rule: Any, bounds: list[Any]) -> str | None:
     if get_origin(rule) is Literal:
         choices = get_args(rule)
         return None if value in choices else " or ".join(map(repr, choices))
+    if rule is bool:
+        return None if isinstance(value, bool) else "true or false"
     if rule not in (int, float):
         return None
     whole = isinstance(value, int) and not isinstance(value, bool)
+    if rule is float and whole and abs(value) > sys.float_info.max:
+        return "a finite number"
     if not (whole or (rule is float and isinstance(value, float) and math.isfinite(value))):
         return "a whole number" if rule is int else "a finite number"
     return next(_violations(value, bounds), None)

@@ -8,14 +8,17 @@ else about it. A policy may subclass `Policy` for the default `slices` and `chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from torch import nn
 
-from grpokit.types import Decisions, Prompt, Rollout, Seeds
+from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
+
+CutBy: TypeAlias = Literal["group", "length"]
 
 
 @runtime_checkable
@@ -32,10 +35,17 @@ class Policy(Protocol):
     5. The reference never changes, and leaving `reference()` restores the policy.
     6. `mask` is True only where the policy decided and the decision has a density. A sampler's noiseless last step is
        masked out, and is then never scored.
-    7. Slices follow each other from 0 to T. Tensors in `trace.per_group` are in ascending order of the group's id.
+    7. Slices follow each other from 0 to T. `logprobs` also takes slices that are cut short, at the last decision of
+       the longest row. Tensors in `trace.per_group` are in ascending order of the group's id.
 
     The trainer moves `modules()` to its device. The policy moves whatever else it needs there.
+
+    Attributes:
+        cut_by: how rows are cut into micro-batches; optional. "group" keeps the rows of a group together, for a policy
+            that shares work inside a group. "length" puts rows of about the same length together, for one that pads.
     """
+
+    cut_by: ClassVar[CutBy] = "group"
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` samples per prompt, without gradient.
@@ -52,8 +62,14 @@ class Policy(Protocol):
         """
         ...
 
-    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
-        """Score the decisions in the slice `steps` of all rows in `rollout` again, with gradient: [b, t]."""
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
+        """Score the decisions in the slice `steps` of all rows in `rollout` again, with gradient: [b, t].
+
+        Args:
+            rollout: b rows.
+            steps: consecutive decisions.
+            ask: what the caller will read. A method without this parameter is called without it.
+        """
         ...
 
     def slices(self, rollout: Rollout) -> Iterable[slice]:
@@ -102,3 +118,10 @@ def _has(policy: object, name: str) -> bool:
     method = getattr(policy, name, None)
     inherited = getattr(method, "__func__", method) is getattr(Policy, name)
     return callable(method) and (name == "slices" or not inherited)
+
+
+def scorer(policy: Policy) -> Callable[[Rollout, slice, Ask], Decisions]:
+    """`policy.logprobs` as a function of rollout, steps and ask, for a method without the parameter `ask` too."""
+    if "ask" in inspect.signature(policy.logprobs).parameters:
+        return lambda rollout, steps, ask: policy.logprobs(rollout, steps, ask=ask)
+    return lambda rollout, steps, ask: policy.logprobs(rollout, steps)

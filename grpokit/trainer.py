@@ -18,7 +18,7 @@ from torch import Tensor
 from grpokit import advantages as advantage_functions
 from grpokit import knobs
 from grpokit.advantages import AdvantageFn
-from grpokit.data import as_prompts, check_prompts, prompt_indices
+from grpokit.data import as_prompts, check_prompts, further_indices, prompt_indices
 from grpokit.errors import UsageError
 from grpokit.knobs import SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
@@ -27,9 +27,13 @@ from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
 from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
+from grpokit.training.adaptive_entropy import AdaptiveEntropy
+from grpokit.training.arguments import check_arguments
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.devices import make_accelerator
+from grpokit.training.dynamic_sampling import Drawn, at_places, with_spread
+from grpokit.training.entropy_filter import keep_top_entropy, rollout_entropy
 from grpokit.training.loss_weights import reduction_weights
 from grpokit.training.micro_batches import Batch, minibatch_rows
 from grpokit.training.out_of_memory import explained, shrinking
@@ -84,19 +88,22 @@ class Trainer(TrainerSettings, SeedSettings):
         self.accelerator = make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
         self.updates = Updates(trainable(self.policy, self.accelerator.device), self, self.accelerator)
         self._policy = CheckedPolicy(
-            self.policy, mixed_precision=self.mixed_precision, entropy_grad=self.objective.entropy_coef != 0
+            self.policy, mixed_precision=self.mixed_precision, micro_batch_tokens=self.micro_batch_tokens
         )
         self._backward = Backward(self._policy, self.objective, self.accelerator.backward)
         self._diff_limit = logprob_diff.LogprobDiffLimit.of(
             self.max_logprob_diff, low_precision=self._policy.low_precision
         )
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
+        self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, self._diff_limit)
         self._parts: dict[str, Part] = {
             "zero_std": self._zero_std,
             "reward_hacking": self._reward_hacking,
             **self.updates.parts,
         }
+        if self.entropy_target is not None:
+            self._parts["adaptive_entropy"] = self._adaptive_entropy
         if self.objective.needs_reference:
             self._parts["reference_probe"] = self._probe
             with self.policy.reference():  # lets the policy take its frozen copy before any update or resume
@@ -128,17 +135,21 @@ class Trainer(TrainerSettings, SeedSettings):
     def _step(self, number: int) -> StepReport:
         watch = metrics.Stopwatch(self.accelerator.device)
         warnings: list[str] = []
-        self.updates.done = 0
+        if self.updates.done or self.updates.incomplete:
+            made = f"{self.updates.done} of its {self.updates_per_step} updates"
+            half = ", in the middle of the next" if self.updates.incomplete else ""
+            warnings.append(f"Step {number} was broken off after {made}{half}; these stay, and it is drawn anew.")
+        self.updates.done, self.updates.incomplete = 0, False
 
-        with watch("rollout"):
-            prompts, rollout = self._draw(warnings)
-        with watch("reward"):
-            scores = score(self.terms, rollout.samples, step=number)
+        drawn = self._draw(watch, warnings)
+        drawn = with_spread(drawn, lambda *group: self._draw(watch, warnings, *group), most=self.dynamic_sampling)
+        prompts, rollout, scores = drawn.prompts, drawn.rollout, drawn.scores
         warnings += [*scores.notes, *self._reward_hacking.look(scores, step=number)]
         advantages = self._advantages(scores.trained, rollout)
         warnings += self._zero_std.look(scores.trained, advantages.cpu(), step=number)
         with watch("logprobs"):
             old, reference = self._old_and_reference(rollout, warnings)
+            entropy = self._entropy(rollout, warnings)
         if self.objective.needs_reference:
             with explained("scoring a sample with the reference"):
                 self._probe.take(rollout, prompts)
@@ -148,21 +159,26 @@ class Trainer(TrainerSettings, SeedSettings):
         norms: list[float] = []
         for update in range(self.updates_per_rollout):
             for rows in minibatch_rows(rollout.groups, self.minibatches, key=(self.seed, self.completed, update)):
+                here = rows.to(advantages.device, non_blocking=True)
                 batch = Batch(
                     rollout=rollout if len(rows) == rollout.rows else rollout.select(rows),
-                    old=old and old.select(rows),
-                    advantages=advantages[rows],
-                    reference=reference and reference.select(rows),
+                    old=old and old.select(here),
+                    advantages=advantages[here],
+                    reference=reference and reference.select(here),
                     weights=reduction_weights(
-                        rollout.mask[rows], self.objective.reduction, max_decisions=rollout.max_decisions
+                        rollout.mask[here], self.objective.reduction, max_decisions=rollout.max_decisions
                     ),  # fixed here, before any cutting
                 )
+                if entropy is not None:
+                    batch = keep_top_entropy(batch, entropy[rows], self.top_entropy_quantile)
+                self._backward.objective = self._adaptive_entropy.objective
                 loss, decisions = self._gradient(batch, rows, watch, warnings)
                 losses.append(loss)
                 tally.merge(decisions)
                 with watch("optimizer"):
                     norms.append(self.updates.make(number))
                 self.updates.made()
+                self._adaptive_entropy.look(decisions)
 
         if number == 1:
             self._probe.check(when="after the first step")
@@ -173,10 +189,12 @@ class Trainer(TrainerSettings, SeedSettings):
                 "step": number,
                 "loss": sum(losses) / len(losses),
                 **metrics.reward_metrics(scores, advantages),
+                **drawn.metrics,
                 **metrics.decision_metrics(tally),
+                **self._adaptive_entropy.metrics(),
                 "grad_norm": sum(norms) / len(norms),
                 "learning_rate": self.updates.rate(number * self.updates_per_step - 1),
-                **metrics.length_metrics(rollout.mask),
+                **metrics.length_metrics(rollout.host_mask),
                 **watch.metrics(),
             },
             rollout=rollout,
@@ -224,24 +242,42 @@ class Trainer(TrainerSettings, SeedSettings):
         """Let trackers write everything and finish."""
         self.accelerator.end_training()
 
-    def _draw(self, warnings: list[str]) -> tuple[list[int], Rollout]:
-        """The indices of the step's prompts, and the samples for them."""
-        per_step = self.prompts_per_step
-        indices = prompt_indices(self.seed, self.completed, per_step=per_step, total=len(self.train_prompts))
-        prompts = [self.train_prompts[i] for i in indices]
+    def _draw(
+        self,
+        watch: metrics.Stopwatch,
+        warnings: list[str],
+        attempt: int = 0,
+        places: Sequence[int] = (),
+        used: Sequence[int] = (),
+    ) -> Drawn:
+        """Draw and score the step's groups; from attempt 1 on, those at `places` anew, with prompts not yet `used`."""
+        per_step, total = self.prompts_per_step, len(self.train_prompts)
+        indices = prompt_indices(self.seed, self.completed, per_step=per_step, total=total)
         seeds = derive_seeds(
-            self.seed, stream="train", step=self.completed, prompts=per_step, group_size=self.group_size
+            self.seed,
+            stream="train",
+            step=self.completed,
+            prompts=per_step,
+            group_size=self.group_size,
+            attempt=attempt,
         )
-        rollout = shrinking(
-            lambda n: self._policy.rollout(prompts, self.group_size, seeds, at_once=n),
-            self,
-            "rollout_batch_size",
-            most=len(seeds.row),
-            what="drawing samples",
-            warnings=warnings,
-        )
+        if attempt:
+            indices = further_indices(self.seed, self.completed, attempt=attempt, places=places, total=total, used=used)
+            seeds = at_places(seeds, places)
+        prompts = [self.train_prompts[i] for i in indices]
+        with watch("rollout"):
+            rollout = shrinking(
+                lambda n: self._policy.rollout(prompts, self.group_size, seeds, at_once=n),
+                self,
+                "rollout_batch_size",
+                most=len(seeds.row),
+                what="drawing samples",
+                warnings=warnings,
+            )
         self.objective.check_dimensions(rollout.action_dims)
-        return indices, rollout
+        with watch("reward"):
+            scores = score(self.terms, rollout.samples, step=self.completed + 1)
+        return Drawn(prompts=indices, rollout=rollout, scores=scores)
 
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
         """[B] or [B, T], with their shape and values checked."""
@@ -267,6 +303,15 @@ class Trainer(TrainerSettings, SeedSettings):
             )
         return old, reference
 
+    def _entropy(self, rollout: Rollout, warnings: list[str]) -> Tensor | None:
+        """[B, T] the entropies that the filter compares; None without it."""
+        if self.top_entropy_quantile == 1:
+            return None
+        return rollout_entropy(
+            rollout,
+            lambda: self._in_micro_batches(lambda n: self._policy.all_logprobs(rollout, n, entropy=True), warnings),
+        )
+
     def _gradient(
         self, batch: Batch, rows: Tensor, watch: metrics.Stopwatch, warnings: list[str]
     ) -> tuple[float, metrics.Tally]:
@@ -276,7 +321,7 @@ class Trainer(TrainerSettings, SeedSettings):
         def attempt(size: int) -> tuple[float, metrics.Tally]:
             self.updates.optimizer.zero_grad()  # a failed attempt or step may have left gradients
             tally = metrics.Tally()
-            return self._backward(batch, size=size, tally=tally, watch=watch, on_policy=on_policy), tally
+            return float(self._backward(batch, size=size, tally=tally, watch=watch, on_policy=on_policy)), tally
 
         loss, tally = self._in_micro_batches(attempt, warnings)
         step, update = self.completed + 1, self.updates.done + 1
@@ -294,6 +339,7 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def _check(self) -> None:
         """Refuse settings that cannot work, before anything is set up."""
+        check_arguments(policy=self.policy, advantage=self.advantage, objective=self.objective, trackers=self.trackers)
         knobs.check(self)
         self.check_shares()
         trained = [term for term in self.terms if not term.monitor]

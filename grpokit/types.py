@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpokit.errors import UsageError
 
@@ -103,6 +104,23 @@ class Decisions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What the caller of `Policy.logprobs` will read besides log-probs; the rest need not be computed.
+
+    Attributes:
+        entropy: "no": it is not read; "value": it is read without gradient; "grad": with gradient.
+        moments: whether mean and std of Gaussian decisions are read.
+        slope: log-probs [b', t] of the rows `rows` of the rollout -> the derivative [b', t] of the loss by each of
+            them, or None. With it an output layer can form its gradient in the forward pass. It is a prediction: the
+            gradient that arrives in the backward pass is the right one, and may be another.
+    """
+
+    entropy: Literal["no", "value", "grad"] = "value"
+    moments: bool = False
+    slope: Callable[[Tensor, slice], Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trace:
     """A policy's private record of a rollout: what `logprobs` needs to score the stored decisions again.
 
@@ -125,9 +143,11 @@ class Trace:
 class Rollout:
     """B = P * G samples with the decisions that made them.
 
+    Facts about groups and lengths are on the CPU, so that nobody waits for the device to decide what to do next.
+
     Attributes:
         samples: B samples, for the rewards.
-        groups: [B] int64, each row's global group id.
+        groups: [B] int64, each row's global group id; moved to the CPU.
         old: the decisions as the sampling policy saw them, [B, T].
         mask: [B, T] bool, True where the policy decided (not prompt, forced or padding).
         max_decisions: the most decisions a row can have; the constant of the fixed-length reduction.
@@ -144,6 +164,7 @@ class Rollout:
     trace: Trace = field(default_factory=Trace)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", self.groups.cpu())
         shape = tuple(self.old.logprobs.shape)
         if len(shape) != 2 or tuple(self.mask.shape) != shape or tuple(self.groups.shape) != shape[:1]:
             raise UsageError(
@@ -154,7 +175,7 @@ class Rollout:
             raise UsageError(f"A rollout of {shape[0]} rows needs as many samples, got {len(self.samples)}.")
         for kind, tensors, count in (
             ("per_row", self.trace.per_row, shape[0]),
-            ("per_group", self.trace.per_group, len(self.groups.unique())),
+            ("per_group", self.trace.per_group, len(set(self.groups.tolist()))),
         ):
             for name, x in tensors.items():
                 if len(x) != count:
@@ -165,28 +186,53 @@ class Rollout:
         """B, the number of samples."""
         return len(self.samples)
 
-    @property
+    @cached_property
     def group_index(self) -> Tensor:
-        """[B] int64: for each row, its group's position in the tensors of `trace.per_group`."""
-        index: Tensor = self.groups.unique(return_inverse=True)[1]
-        return index
+        """[B] int64 on the CPU: for each row, its group's position in the tensors of `trace.per_group`.
+
+        `per_group["x"][rollout.group_index.to(device, non_blocking=True)]` does not wait for the device.
+        """
+        groups = self.groups.tolist()
+        position = {group: i for i, group in enumerate(sorted(set(groups)))}
+        return self.groups.new_tensor([position[group] for group in groups])
+
+    @cached_property
+    def host_mask(self) -> Tensor:
+        """[B, T] bool: `mask` on the CPU."""
+        return self.mask.cpu()
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """[B] int64 on the CPU: each row's last decided column + 1, or 0."""
+        return row_lengths(self.host_mask)
 
     def select(self, rows: Tensor) -> Rollout:
         """Return the rollout of some rows (`rows`: int64 indices), with everything that belongs to them."""
-        positions = self.group_index[rows].unique()  # in per_group, which has the same ascending order
-        return replace(
+        here = rows.cpu()
+        positions = sorted(set(self.group_index[here].tolist()))  # in per_group, which has the same ascending order
+        groups = self.groups.new_tensor(positions)
+        part = replace(
             self,
-            samples=[self.samples[i] for i in rows.tolist()],
-            groups=self.groups[rows],
+            samples=[self.samples[i] for i in here.tolist()],
+            groups=self.groups[here],
             old=self.old.select(rows),
             mask=_rows(self.mask, rows),
             trace=Trace(
                 per_row={name: _rows(x, rows) for name, x in self.trace.per_row.items()},
-                per_group={name: _rows(x, positions) for name, x in self.trace.per_group.items()},
+                per_group={name: _rows(x, groups) for name, x in self.trace.per_group.items()},
             ),
         )
+        vars(part).update(host_mask=self.host_mask[here], lengths=self.lengths[here])  # known without the device
+        return part
+
+
+def row_lengths(mask: Tensor) -> Tensor:
+    """Each row's last decided column + 1, or 0: mask [B, T] on the CPU -> [B] int64."""
+    if not mask.shape[1]:
+        return mask.sum(-1)
+    return (mask.cumsum(-1).argmax(-1) + 1) * mask.any(-1)
 
 
 def _rows(x: Tensor, rows: Tensor | slice) -> Tensor:
     """Some rows of x on any device, since a policy may keep large parts of its trace off the rollout's."""
-    return x[rows] if isinstance(rows, slice) else x[rows.to(x.device)]
+    return x[rows] if isinstance(rows, slice) else x[rows.to(x.device, non_blocking=True)]

@@ -192,6 +192,19 @@ class SlicesBackwards(Tokens):
         return [slice(4, self.length), slice(0, 4)]
 
 
+class ShortSlicesIgnored(Tokens):
+    """Scores up to the width of the rollout, wherever a slice ends."""
+
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        return super().logprobs(rollout, slice(steps.start, self.length))
+
+
+class CountsFromTheSlicesEnd(Tokens):
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        view = super().logprobs(rollout, steps)
+        return replace(view, logprobs=view.logprobs - 0.05 * (self.length - steps.stop))
+
+
 class AnotherStd(TinyGaussian):
     def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
         view = super().logprobs(rollout, steps)
@@ -337,6 +350,8 @@ POLICIES: list[tuple[Callable[[], Any], set[str]]] = [
     (LooksBehindTheEnd, {"mask"}),
     (SlicesOverlap, {"slices"}),
     (SlicesBackwards, {"slices"}),
+    (ShortSlicesIgnored, {"trimmed"}),
+    (CountsFromTheSlicesEnd, {"trimmed"}),
     (DrawsBoldly, {"frequencies"}),
     (AnotherStd, {"gaussian"}),
     (SummedDensity, {"gaussian"}),

@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -25,9 +26,8 @@ from grpokit import (
     evaluate,
     objectives,
 )
-from grpokit.training import progress
-from grpokit.training.metrics import Stopwatch
-from grpokit.training.micro_batches import micro_batches, minibatch_rows
+from grpokit.training import progress, updates
+from grpokit.training.micro_batches import cuts, minibatch_rows
 from tiny_policies import OBJECTIVES_BY_NAME, BatchesSeen, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -66,6 +66,9 @@ OBJECTIVES = {
     "gspo": {"clip_range": 0.2, "clip_range_high": 0.3, "kl_coef": 0.1, "entropy_coef": 0.1},
     "cispo": {},
     "sapo": {},
+    "bnpo": {"kl_coef": 0.1, "kl_bias_correction": True},
+    "luspo": {"clip_range": 0.2, "clip_range_high": 0.3},
+    "vespo": {"off_policy_mask_threshold": 0.003},
 }
 
 
@@ -89,6 +92,13 @@ def test_masks_of_the_additivity_test_are_ragged() -> None:
     lengths = make().step().rollout.mask.sum(-1)
     assert lengths.min() <= 2
     assert lengths.max() == 7
+
+
+def test_the_off_policy_mask_of_the_additivity_test_acts() -> None:
+    objective = OBJECTIVES_BY_NAME["vespo"](**OBJECTIVES["vespo"])
+    metrics = make(objective=objective, learning_rate=0.05, updates_per_rollout=2).step().metrics
+    assert 0.1 < metrics["off_policy_mask/mean"] < 0.4  # over two updates, and none in the first
+    assert metrics["vespo/phi_mean"] != 1
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
@@ -185,9 +195,25 @@ def test_every_objective_learns(name: str) -> None:
         learning_rate=2e-2,
         updates_per_rollout=2,
         minibatches=2,
-        objective=OBJECTIVES_BY_NAME[name](**{k: v for k, v in OBJECTIVES[name].items() if k not in ("kl_coef", "kl")}),
+        objective=OBJECTIVES_BY_NAME[name](**{k: v for k, v in OBJECTIVES[name].items() if not k.startswith("kl")}),
         advantage=advantages.centred if name == "dr_grpo" else advantages.group,
     )
+    rewards = [report.metrics["reward"] for report in trainer]
+    assert sum(rewards[-5:]) / 5 > 1.5 * sum(rewards[:3]) / 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_entropy_quantile": 0.3},
+        {"entropy_target": 1.0, "entropy_coef_delta": 0.02},
+        {"dynamic_sampling": 2},
+        {"objective": objectives.GRPO(off_policy_mask_threshold=0.01, dual_clip=1.5)},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_it_learns_with_every_filter(options: dict[str, Any]) -> None:
+    trainer = make(steps=25, learning_rate=2e-2, updates_per_rollout=2, minibatches=2, **options)
     rewards = [report.metrics["reward"] for report in trainer]
     assert sum(rewards[-5:]) / 5 > 1.5 * sum(rewards[:3]) / 3
 
@@ -343,7 +369,8 @@ def test_a_fixed_length_is_the_policys_and_not_the_rollouts() -> None:
 def test_micro_batches_keep_groups_together() -> None:
     groups = torch.arange(4).repeat(8)  # interleaved rows
     for size, count in ((8, 4), (16, 2), (12, 4), (32, 1), (4, 8), (3, 12)):
-        pieces = micro_batches(groups, size)
+        mask = torch.ones(32, 1, dtype=torch.bool)
+        pieces = [cut.rows for cut in cuts(groups, mask, [slice(0, 1)], size)]
         assert len(pieces) == count
         assert sorted(torch.cat(pieces).tolist()) == list(range(32))
         assert all(len(p) <= size for p in pieces)
@@ -660,14 +687,11 @@ def test_after_an_exception_the_trainer_knows_what_its_weights_are(place: str, u
 def test_an_update_that_the_device_has_not_confirmed_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU reports what went wrong in a kernel when it is waited for, after the optimizer's step has returned."""
     trainer = make()
-    now = Stopwatch._now
 
-    def fail(self: Stopwatch) -> float:
-        if trainer.updates.incomplete:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return now(self)
+    def fail(device: torch.device) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(Stopwatch, "_now", fail)
+    monkeypatch.setattr(updates, "wait_for", fail)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         trainer.step()
     assert (trainer.completed, trainer.updates.done, trainer.updates.incomplete) == (0, 0, True)

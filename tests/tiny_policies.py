@@ -13,11 +13,22 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, frozen_copy, swapped
+from grpokit.builtin.objectives import BNPO, CISPO, LUSPO, SAPO, VESPO
 from grpokit.flow import gaussian_logprobs
-from grpokit.objectives import CISPO, DAPO, GRPO, GSPO, SAPO, DrGRPO
+from grpokit.objectives import DAPO, GRPO, GSPO, DrGRPO
 from grpokit.sampling import sample_categorical, uniforms
 
-OBJECTIVES_BY_NAME = {"grpo": GRPO, "dapo": DAPO, "dr_grpo": DrGRPO, "gspo": GSPO, "cispo": CISPO, "sapo": SAPO}
+OBJECTIVES_BY_NAME = {
+    "grpo": GRPO,
+    "dapo": DAPO,
+    "dr_grpo": DrGRPO,
+    "bnpo": BNPO,
+    "gspo": GSPO,
+    "luspo": LUSPO,
+    "cispo": CISPO,
+    "sapo": SAPO,
+    "vespo": VESPO,
+}
 
 
 class TinyTokens(Policy):
@@ -55,7 +66,7 @@ class TinyTokens(Policy):
         """[b, t] each -> [b, t, V]"""
         parts = (prompt % 16, 16), (position, self.length), (previous, self.vocab)
         dtype = next(self.net.parameters()).dtype
-        return self.net(torch.cat([nn.functional.one_hot(x, n).to(dtype) for x, n in parts], dim=-1))
+        return self.net(torch.cat([torch.eye(n, dtype=dtype)[x] for x, n in parts], dim=-1))
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         numbers = torch.tensor([int(p.text) for p in prompts]).repeat_interleave(group_size)

@@ -58,8 +58,10 @@ class GroupCache(Packed):
     def __init__(self, prompts: Sequence[int], group_size: int, columns: int, *, device: torch.device) -> None:
         self.prompts, self.group_size, self.columns = list(prompts), group_size, columns
         self.column = -1  # of the token that is being read; -1 while the prompts are
-        longest = max(prompts)
-        place = torch.arange(longest)
+        self.limit = 0  # columns that attention looks at; those behind the current one are hidden
+        self.now = torch.zeros(1, dtype=torch.int64, device=device)  # the column again, where a captured step reads it
+        self.slots = max(prompts)  # S
+        place = torch.arange(self.slots)
         starts = torch.tensor([0, *self.prompts[:-1]]).cumsum(0)
         real = place < torch.tensor(self.prompts)[:, None]  # [P, S]
         self._padded = torch.where(real, starts[:, None] + place, 0).flatten().to(device)
@@ -81,12 +83,15 @@ class GroupCache(Packed):
         q, k, v = (x[self._padded].view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))
         self._shared[layer] = k.transpose(-1, -2).contiguous(), v.contiguous()
         buffer = (count * self.group_size, key.shape[1], self.columns)
-        self._own[layer] = key.new_empty(*buffer, key.shape[2]), value.new_empty(*buffer, value.shape[2])
+        # Zeros, since a column that is hidden is multiplied by 0, which only a finite number survives.
+        self._own[layer] = key.new_zeros(*buffer, key.shape[2]), value.new_zeros(*buffer, value.shape[2])
         return causal_attention(q, k, v, rules).transpose(1, 2).flatten(0, 1)[self._real]
 
     def _read_samples(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         (shared_keys, shared_values), (keys, values) = self._shared[layer], self._own[layer]
-        keys[:, :, self.column], values[:, :, self.column] = key, value
+        keys.index_copy_(2, self.now, key[:, :, None])
+        values.index_copy_(2, self.now, value[:, :, None])
+        keys, values = keys[:, :, : self.limit], values[:, :, : self.limit]
         rows, heads, width = query.shape
         count, kv = shared_keys.shape[:2]
         each, size = heads // kv, rows // count
@@ -94,7 +99,7 @@ class GroupCache(Packed):
         folded = (count, size, kv, each)
         together = query.view(*folded, width).transpose(1, 2).reshape(count, kv, size * each, width)
         prompt = (together @ shared_keys).view(count, kv, size, each, -1).transpose(1, 2)  # [P, G, K, H / K, S]
-        own = (query @ keys[:, :, : self.column + 1].transpose(-1, -2)).view(*folded, -1)  # [P, G, K, H / K, t]
+        own = (query @ keys.transpose(-1, -2)).view(*folded, -1)  # [P, G, K, H / K, t]
         scores = torch.cat([prompt, own], -1)
         if rules.softcap is not None:
             scores = rules.softcap * torch.tanh(scores / rules.softcap)
@@ -105,21 +110,29 @@ class GroupCache(Packed):
         split = shared_keys.shape[-1]
         first = weights[..., :split].transpose(1, 2).reshape(count, kv, size * each, split) @ shared_values
         output = first.view(count, kv, size, each, -1).transpose(1, 2).reshape(rows, kv, each, -1)
-        output = output + weights[..., split:].view(rows, kv, each, -1) @ values[:, :, : self.column + 1]
+        output = output + weights[..., split:].view(rows, kv, each, -1) @ values
         return output.reshape(rows, heads, -1)
 
     def _invisible(self, window: int | None) -> Tensor | None:
         """[P, S + t], True for the keys that a sample of the prompt does not see now; None if it sees all."""
-        seen = self.column + 1
-        if window is None or max(self.prompts) + seen <= window:
-            if self._hidden is None:
-                return None
-            return torch.nn.functional.pad(self._hidden, (0, seen))
-        slots = torch.arange(self._shared[0][0].shape[-1], device=self.lengths.device)
-        now = self.lengths[:, None] + self.column  # [P, 1], the position of the token that is being read
-        prompt = (slots >= self.lengths[:, None]) | (now - slots >= window)
-        own = torch.arange(seen, device=now.device).expand(len(now), -1)
-        return torch.cat([prompt, self.column - own >= window], 1)
+        if window is not None and self.slots + self.limit <= window:
+            window = None
+        if self._hidden is None and window is None and self.limit == self.column + 1:
+            return None
+        device = self.now.device
+        slots, columns = torch.arange(self.slots, device=device), torch.arange(self.limit, device=device)
+        prompt = slots >= self.lengths[:, None]  # [P, S]
+        own = (columns > self.now).expand(len(prompt), -1)  # [P, t]
+        if window is not None:
+            prompt = prompt | (self.lengths[:, None] + self.now - slots >= window)
+            own = own | (self.now - columns >= window)
+        return torch.cat([prompt, own], 1)
+
+    def advance(self, column: int, *, stride: int = 1) -> None:
+        """Go to the next token: its column, and columns to look at in steps of `stride`."""
+        self.column = column
+        self.limit = min(self.columns, -(-(column + 1) // stride) * stride)
+        self.now.fill_(column)
 
     def keep(self, prompts: Tensor, places: Tensor, group_size: int) -> None:
         """Keep some prompts and, of each, `group_size` places.
@@ -140,7 +153,7 @@ class GroupCache(Packed):
 
 
 def _kept(buffer: Tensor, places: Tensor, filled: int) -> Tensor:
-    smaller = buffer.new_empty(len(places), *buffer.shape[1:])
+    smaller = buffer.new_zeros(len(places), *buffer.shape[1:])
     smaller[:, :, :filled] = buffer[:, :, :filled][places]
     return smaller
 
@@ -179,12 +192,12 @@ def decode(
     positions = torch.cat([torch.arange(len(prompt), device=device) for prompt in prompts])
     hidden = run(decoder, torch.cat(list(prompts)), positions, cache)[cache.last].repeat_interleave(group_size, 0)
     places = _Places(rows, device)
-    checked = 0
+    checked, step = 0, _Step(decoder, cache)
+    stride = step.STRIDE if step.captured else 1
     for t in range(max_new_tokens):
-        drawn = draw(hidden, t, places.rows)
-        places.write(tokens, t, drawn.tokens)
-        places.write(logprobs, t, drawn.logprobs)
-        count, last = t + 1, drawn.tokens
+        drawn = draw(hidden if places.first is None else hidden[places.first], t, places.rows)
+        tokens[places.rows, t], logprobs[places.rows, t] = drawn.tokens, drawn.logprobs
+        count = t + 1
         if count == max_new_tokens:
             break
         if count - checked == check_every:
@@ -192,53 +205,82 @@ def decode(
             checked = count
             if bool(done.all()):
                 break
-            stay = places.leave(done, cache)
-            last = last if stay is None else last[stay]
-        cache.column = t
-        hidden = run(decoder, last, (cache.lengths + t).repeat_interleave(cache.group_size), cache)
+            places.leave(done, cache)
+        cache.advance(t, stride=stride)
+        hidden = step(tokens[places.row_of, t], (cache.lengths + t).repeat_interleave(cache.group_size))
     return Written(tokens=tokens[:, :count], logprobs=logprobs[:, :count])
+
+
+class _Step:
+    """Reads one token of each sample: [b] tokens and [b] positions -> [b, H].
+
+    On CUDA, where starting thousands of small kernels would take longer than their work, a step is captured as a graph
+    and replayed, anew for each `STRIDE` columns and whenever samples have left.
+    """
+
+    STRIDE = 256
+
+    def __init__(self, decoder: Any, cache: GroupCache) -> None:
+        self.decoder, self.cache = decoder, cache
+        self.captured = cache.now.is_cuda
+        self._shape = (0, 0)
+
+    def __call__(self, last: Tensor, positions: Tensor) -> Tensor:
+        if not self.captured:
+            return run(self.decoder, last, positions, self.cache)
+        if self._shape != (len(last), self.cache.limit):
+            self._capture(last, positions)
+        self._last.copy_(last)
+        self._positions.copy_(positions)
+        self._graph.replay()
+        return self._hidden
+
+    def _capture(self, last: Tensor, positions: Tensor) -> None:
+        self._shape = (len(last), self.cache.limit)
+        self._last, self._positions = last.clone(), positions.clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # a first run outside the graph lets libraries set themselves up
+            run(self.decoder, self._last, self._positions, self.cache)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._hidden = run(self.decoder, self._last, self._positions, self.cache)
 
 
 class _Places:
     """Which sample each place of the cache belongs to.
 
-    Every prompt has equally many places, so one with fewer samples left repeats one of them; nothing is written from a
-    repetition.
+    Every prompt has equally many places, so one with fewer samples left repeats one of them.
+
+    Attributes:
+        rows: [b], the samples that are still being written, each once.
+        row_of: [places], each place's sample.
+        first: [b], a place of each of `rows`; None where all places are different samples.
     """
 
     def __init__(self, rows: int, device: torch.device) -> None:
-        self.rows = torch.arange(rows, device=device)
         self._rows = list(range(rows))
-        self._first: Tensor | None = None  # the places that are no repetitions; None if none is one
+        self.rows = self.row_of = torch.arange(rows, device=device)
+        self.first: Tensor | None = None
 
-    def write(self, target: Tensor, column: int, values: Tensor) -> None:
-        """Put the places' values [b] into a column of `target` [B, T]."""
-        if self._first is None:
-            target[self.rows, column] = values
-        else:
-            target[self.rows[self._first], column] = values[self._first]
-
-    def leave(self, done: Tensor, cache: GroupCache) -> Tensor | None:
-        """Let the places of samples that are done go, if that saves enough.
-
-        Returns:
-            The places that stay, or None if all do.
-        """
+    def leave(self, done: Tensor, cache: GroupCache) -> None:
+        """Let the places of samples that are done go, if that saves enough."""
         size = cache.group_size
         groups = [self._rows[i : i + size] for i in range(0, len(self._rows), size)]
         places = [
-            [i * size + j for j, row in enumerate(dict.fromkeys(group)) if not done[row]]
-            for i, group in enumerate(groups)
+            [start * size + group.index(row) for row in dict.fromkeys(group) if not done[row]]
+            for start, group in enumerate(groups)
         ]
         prompts = [i for i, group in enumerate(places) if group]
         most = max(len(group) for group in places)
         if len(prompts) * most > LEAVE_AT * len(self._rows):
-            return None
+            return
         stay = [place for i in prompts for place in places[i] + places[i][:1] * (most - len(places[i]))]
-        first = [i * most + j for i, prompt in enumerate(prompts) for j in range(len(places[prompt]))]
         cache.keep(torch.tensor(prompts), torch.tensor(stay), most)
         device = self.rows.device
+        first = [i * most + j for i, prompt in enumerate(prompts) for j in range(len(places[prompt]))]
         self._rows = [self._rows[place] for place in stay]
-        self.rows = torch.tensor(self._rows, device=device)
-        self._first = None if len(first) == len(stay) else torch.tensor(first, device=device)
-        return torch.tensor(stay, device=device)
+        self.row_of = torch.tensor(self._rows, device=device)
+        self.first = None if len(first) == len(stay) else torch.tensor(first, device=device)
+        self.rows = self.row_of if self.first is None else self.row_of[self.first]

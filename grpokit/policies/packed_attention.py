@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 
 from grpokit.errors import UsageError
 
@@ -101,16 +102,18 @@ class _Block:
             self.real = real.flatten().nonzero()[:, 0].to(device)  # token -> padded place
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> list[Tensor]:
+        """The outputs [n, H, D] of the prompt, if it has tokens, and of its samples."""
         begin = self.start + self.prompt
-        shared = [x[self.start : begin].transpose(0, 1)[None] for x in (query, key, value)]  # [1, H, S, D]
-        own = [self._by_sample(x[begin : self.stop]) for x in (query, key, value)]  # [G, H, T, D]
+        own_query, own_key, own_value = (self._by_sample(x[begin : self.stop]) for x in (query, key, value))
         outputs = []
         if self.prompt:
-            outputs.append(causal_attention(*shared, rules)[0].transpose(0, 1))  # [S, H, D]
-            seen = [torch.cat([s.expand(len(o), -1, -1, -1), o], 2) for s, o in zip(shared[1:], own[1:], strict=True)]
-        else:
-            seen = own[1:]
-        rows = causal_attention(own[0], seen[0], seen[1], rules).transpose(1, 2).flatten(0, 1)  # [G * T, H, D]
+            q, k, v = (x[self.start : begin].transpose(0, 1)[None] for x in (query, key, value))  # [1, H, S, D]
+            outputs.append(causal_attention(q, k, v, rules)[0].transpose(0, 1))  # [S, H, D]
+            own_key, own_value = (
+                torch.cat([shared.expand(len(own), -1, -1, -1), own], 2)  # [G, K, S + T, D]
+                for shared, own in ((k, own_key), (v, own_value))
+            )
+        rows = causal_attention(own_query, own_key, own_value, rules).transpose(1, 2).flatten(0, 1)  # [G * T, H, D]
         return [*outputs, rows if self.padded is None else rows[self.real]]
 
     def _by_sample(self, x: Tensor) -> Tensor:
@@ -130,14 +133,16 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, rules: Rules) ->
         [B, H, T, D].
     """
     queries, keys = query.shape[2], key.shape[2]
-    windowed = rules.window is not None and keys > rules.window
-    if queries == keys and not windowed and rules.softcap is None:
-        return _product(query, key, value, rules, is_causal=True)
+    window = rules.window if rules.window is not None and rules.window < keys else None
+    if window is None and rules.softcap is None:
+        if queries == keys:
+            return _product(query, key, value, rules, is_causal=True)
+        return _product(query, key, value, rules, attn_mask=causal_lower_right(queries, keys))
     place = torch.arange(keys, device=query.device)
     distance = place[-queries:, None] - place  # [T, S]
     visible = distance >= 0
-    if windowed:
-        visible &= distance < rules.window
+    if window is not None:
+        visible &= distance < window
     return masked_attention(query, key, value, visible, rules)
 
 

@@ -28,12 +28,12 @@ def rollout_weights(model: nn.Module, *, transpose: bool | None = None) -> Itera
     changed: list[nn.Module] = []
     try:
         for module in [*_linear_layers(model)]:
-            weight = _merged(module)
-            base = module.get_base_layer() if weight is not None else module  # type: ignore[operator]
-            if weight is None and not transpose:
+            merged = _merged(module)
+            if merged is None and not transpose:
                 continue
-            weight = base.weight.detach() if weight is None else weight
-            module.forward = _product(weight, base.bias, transpose)  # an attribute that hides the class's method
+            base: Any = module if merged is None else module.base_layer
+            weight = base.weight.detach() if merged is None else merged
+            module.forward = _product(weight, base.bias, transpose)  # an attribute, which hides the class's method
             changed.append(module)
         yield
     finally:
@@ -60,7 +60,8 @@ def _merged(module: Any) -> Tensor | None:
         return None
     deltas = [module.get_delta_weight(name) for name in adapters if name in module.lora_A]
     with torch.no_grad():
-        return sum((delta.to(base.weight) for delta in deltas), base.weight.detach())
+        weight: Tensor = base.weight.detach()
+        return weight + torch.stack([delta.to(weight) for delta in deltas]).sum(0)
 
 
 def _product(weight: Tensor, bias: Tensor | None, transpose: bool) -> Callable[[Tensor], Tensor]:

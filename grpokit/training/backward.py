@@ -10,15 +10,17 @@ by each decision. In the second one these derivatives are the constant weights o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from grpokit.objectives import Objective
+from grpokit.objectives import Loss, Objective
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.metrics import Stopwatch, Tally
-from grpokit.training.micro_batches import Batch, micro_batches
-from grpokit.types import Decisions
+from grpokit.training.micro_batches import Batch
+from grpokit.types import Ask, Decisions
 
 
 class Backward:
@@ -33,8 +35,10 @@ class Backward:
     def __init__(self, policy: CheckedPolicy, objective: Objective, backward: Callable[[Tensor], None]) -> None:
         self.policy, self.objective, self.backward = policy, objective, backward
 
-    def __call__(self, batch: Batch, *, size: int, tally: Tally, watch: Stopwatch, on_policy: bool) -> float:
-        """Add the gradient of a batch to the parameters'; returns the loss.
+    def __call__(self, batch: Batch, *, size: int, tally: Tally, watch: Stopwatch, on_policy: bool) -> Tensor:
+        """Add the gradient of a batch to the parameters'; returns the loss, a scalar on the device.
+
+        Nothing in here waits for the device.
 
         Args:
             batch: the rows of one optimizer step.
@@ -43,41 +47,45 @@ class Backward:
             watch: measures the phases "logprobs" and "backward".
             on_policy: whether no weight has changed since the rollout, so the log-probs must be the rollout's.
         """
-        loss = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
-        for rows in micro_batches(batch.rollout.groups, size):
-            micro_batch = batch.select(rows)
-            mask = micro_batch.rollout.mask
-            # A slice without decisions, such as a sampler's noiseless last step, has no density and is not scored.
-            slices = [s for s in self.policy.slices(micro_batch.rollout) if bool(mask[:, s].any())]
-            if self.objective.whole_sequence and len(slices) > 1:
-                loss += self._whole_sequences(micro_batch, slices, tally, watch, on_policy=on_policy)
+        total = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
+        tally.decided += int(batch.rollout.host_mask.numpy().sum())
+        for cut in self.policy.cuts(batch.rollout, size):
+            micro_batch = batch.select(cut.rows)
+            tally.scored += cut.positions
+            if self.objective.whole_sequence and len(cut.slices) > 1:
+                total += self._whole_sequences(micro_batch, cut.slices, tally, watch, on_policy=on_policy)
                 continue
-            for decisions in slices:
+            for decisions in cut.slices:
                 with watch("logprobs"):
                     reference = self._reference(micro_batch, [decisions], decisions)
-                    new = self.policy.logprobs(micro_batch.rollout, decisions, grad=True)
-                    value = self._loss(micro_batch, new, decisions, reference, tally, on_policy=on_policy)
+                    ask = replace(self._ask(), slope=self._slope(micro_batch, decisions, reference))
+                    new = self.policy.logprobs(micro_batch.rollout, decisions, ask, grad=True)
+                    value, loss = self._loss(micro_batch, new, decisions, reference)
+                    self._count(tally, micro_batch, new, decisions, loss, on_policy=on_policy)
                 with watch("backward"):
                     self.backward(value)
-                loss += value.detach()
-        return float(loss)
+                total += value.detach()
+        return total
 
     def _whole_sequences(
         self, batch: Batch, slices: Sequence[slice], tally: Tally, watch: Stopwatch, *, on_policy: bool
     ) -> Tensor:
         """The loss of whole sequences, with a policy that scores slice by slice."""
-        columns = torch.cat([torch.arange(s.start, s.stop) for s in slices]).to(batch.weights.device)
+        columns = torch.cat([torch.arange(s.start, s.stop) for s in slices])
+        columns = columns.to(batch.weights.device, non_blocking=True)
         with watch("logprobs"):
-            parts = [self.policy.logprobs(batch.rollout, s, grad=False) for s in slices]
+            parts = [self.policy.logprobs(batch.rollout, s, self._ask(), grad=False) for s in slices]
             detached = _requiring_grad(concatenate(parts))
             reference = self._reference(batch, slices, columns)
-            value = self._loss(batch, detached, columns, reference, tally, on_policy=on_policy)
+            value, loss = self._loss(batch, detached, columns, reference)
+            self._count(tally, batch, detached, columns, loss, on_policy=on_policy)
         gradients = _gradients(value, detached)
+        ask = Ask(entropy="grad" if "entropy" in gradients else "no", moments="mean" in gradients)
         start = 0
         for decisions in slices:
             stop = start + decisions.stop - decisions.start
             with watch("logprobs"):
-                new = self.policy.logprobs(batch.rollout, decisions, grad=True)
+                new = self.policy.logprobs(batch.rollout, decisions, ask, grad=True)
                 terms = [(gradient[:, start:stop] * getattr(new, name)).sum() for name, gradient in gradients.items()]
                 weighted = torch.stack(terms).sum()
             with watch("backward"):
@@ -88,9 +96,35 @@ class Backward:
     def _reference(self, batch: Batch, slices: Sequence[slice], columns: slice | Tensor) -> Decisions | None:
         """The reference's view of some slices, which together are `columns`."""
         if self.objective.needs_moments:
+            ask = Ask(entropy="no", moments=True)
             with self.policy.reference():
-                return concatenate([self.policy.logprobs(batch.rollout, s, grad=False) for s in slices])
+                return concatenate([self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in slices])
         return batch.reference and batch.reference.select(decisions=columns)
+
+    def _ask(self) -> Ask:
+        """What the loss reads of the new decisions."""
+        entropy: Literal["grad", "value"] = "grad" if self.objective.entropy_coef != 0 else "value"
+        return Ask(entropy=entropy, moments=self.objective.needs_moments)
+
+    def _slope(
+        self, batch: Batch, columns: slice, reference: Decisions | None
+    ) -> Callable[[Tensor, slice], Tensor] | None:
+        """The derivative of the loss by log-probs, for `Ask.slope`: None if the loss reads moments, or on a GPU.
+
+        There a second pass over the loss costs more than it saves.
+        """
+        if batch.weights.device.type != "cpu" or self.objective.needs_moments:
+            return None
+
+        def slope(logprobs: Tensor, rows: slice) -> Tensor:
+            detached = logprobs.detach()
+            leaf = detached.to(torch.promote_types(detached.dtype, torch.float32)).requires_grad_()
+            entropy = torch.zeros_like(detached) if self.objective.entropy_coef != 0 else None  # has its own gradient
+            with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+                value, _ = self._loss(batch, Decisions(logprobs=leaf, entropy=entropy), columns, reference, rows=rows)
+            return torch.autograd.grad(value, leaf)[0].to(logprobs)
+
+        return slope
 
     def _loss(
         self,
@@ -98,20 +132,29 @@ class Backward:
         new: Decisions,
         columns: slice | Tensor,
         reference: Decisions | None,
-        tally: Tally,
         *,
-        on_policy: bool,
-    ) -> Tensor:
-        """The weighted sum of the objective over some decisions of a batch: a scalar."""
+        rows: slice = slice(None),
+    ) -> tuple[Tensor, Loss]:
+        """The objective on some decisions of some rows of a batch: its weighted sum, a scalar, and each decision's."""
+        advantages = batch.advantages[rows] if batch.advantages.ndim == 1 else batch.advantages[rows, columns]
+        loss = self.objective(
+            new,
+            batch.old.select(rows, columns) if batch.old else new.detach(),
+            advantages,
+            batch.rollout.mask[rows, columns],
+            reference and reference.select(rows),
+        )
+        return (loss.value * batch.weights[rows, columns].to(loss.value)).sum(), loss
+
+    def _count(
+        self, tally: Tally, batch: Batch, new: Decisions, columns: slice | Tensor, loss: Loss, *, on_policy: bool
+    ) -> None:
+        """Add the statistics of some decisions."""
         mask = batch.rollout.mask[:, columns]
-        old = batch.old.select(decisions=columns) if batch.old else new.detach()
-        advantages = batch.advantages if batch.advantages.ndim == 1 else batch.advantages[:, columns]
-        loss = self.objective(new, old, advantages, mask, reference)
         for name, values in loss.stats.items():
             tally.add(name, values, mask)
         if on_policy:
             tally.add("logprob_diff", (new.logprobs.detach() - batch.rollout.old.logprobs[:, columns]).abs(), mask)
-        return (loss.value * batch.weights[:, columns].to(loss.value)).sum()
 
 
 def concatenate(parts: Sequence[Decisions]) -> Decisions:

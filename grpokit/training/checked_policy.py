@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit.errors import RunError
-from grpokit.policy import Policy
+from grpokit.errors import RunError, UsageError
+from grpokit.policy import CutBy, Policy, scorer
 from grpokit.training.devices import autocast
-from grpokit.training.micro_batches import micro_batches
+from grpokit.training.micro_batches import Cut, cuts
 from grpokit.training.rollout_calls import calls, concatenate_rollouts
-from grpokit.types import Decisions, Prompt, Rollout, Seeds
+from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
@@ -33,11 +33,15 @@ class CheckedPolicy:
     Args:
         policy: the policy.
         mixed_precision: "no", "bf16" or "fp16": the autocast around rollout, logprobs and reference.
-        entropy_grad: whether the entropy needs a gradient; otherwise its graph is dropped at once.
+        micro_batch_tokens: the most decisions scored in one pass, padding included.
     """
 
-    def __init__(self, policy: Policy, *, mixed_precision: str = "no", entropy_grad: bool = False) -> None:
-        self.policy, self.mixed_precision, self.entropy_grad = policy, mixed_precision, entropy_grad
+    def __init__(self, policy: Policy, *, mixed_precision: str = "no", micro_batch_tokens: int | None = None) -> None:
+        self.policy, self.mixed_precision, self.micro_batch_tokens = policy, mixed_precision, micro_batch_tokens
+        self._scorer = scorer(policy)
+        self._cut_by: CutBy = getattr(policy, "cut_by", "group")  # optional in the contract
+        if self._cut_by not in ("group", "length"):
+            raise UsageError(f"A policy's cut_by must be 'group' or 'length', got {self._cut_by!r}.")
         dtypes = {p.dtype for module in policy.modules().values() for p in module.parameters()}
         self.low_precision = mixed_precision != "no" or any(dtype in LOW_PRECISION for dtype in dtypes)
 
@@ -104,14 +108,25 @@ class CheckedPolicy:
             )
         return slices
 
-    def logprobs(self, rollout: Rollout, decisions: slice, *, grad: bool) -> Decisions:
-        """Score stored decisions again, in fp32 or better.
+    def cuts(self, rollout: Rollout, size: int) -> list[Cut]:
+        """Cut a rollout into micro-batches of at most `size` rows."""
+        return cuts(
+            rollout.groups,
+            rollout.host_mask,
+            self.slices(rollout),
+            size,
+            tokens=self.micro_batch_tokens,
+            by=self._cut_by,
+        )
+
+    def logprobs(self, rollout: Rollout, decisions: slice, ask: Ask, *, grad: bool) -> Decisions:
+        """Score stored decisions again, in fp32 or better; an entropy has a gradient only if that is asked for.
 
         Raises:
             RunError: the result's shape does not begin with [rows, decisions of the slice].
         """
         with torch.set_grad_enabled(grad), self._autocast():
-            view = self.policy.logprobs(rollout, decisions)
+            view = self._scorer(rollout, decisions, ask)
         expected = tuple(rollout.mask[:, decisions].shape)
         for name, x in vars(view).items():
             if x is not None and tuple(x.shape[:2]) != expected:
@@ -120,7 +135,7 @@ class CheckedPolicy:
                     f"{rollout.rows} rows gave {name} of shape {tuple(x.shape)}; expected a shape that begins with "
                     f"{expected}: rows, then decisions."
                 )
-        if view.entropy is not None and not self.entropy_grad:
+        if view.entropy is not None and ask.entropy != "grad":
             view = replace(view, entropy=view.entropy.detach())
         return _upcast(view)
 
@@ -129,17 +144,25 @@ class CheckedPolicy:
         rollout: Rollout,
         micro_batch_size: int,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        *,
+        entropy: bool = False,
     ) -> Decisions:
-        """Score all decisions without gradient, inside `context`, in the micro-batches of training: [B, T]."""
-        logprobs = torch.zeros_like(rollout.old.logprobs)
+        """Score all decisions without gradient, inside `context`, in the micro-batches of training: [B, T].
+
+        With `entropy`, the result has the entropy too, if the policy gives it.
+        """
+        logprobs, entropies = torch.zeros_like(rollout.old.logprobs), None
         with context():
-            for rows in micro_batches(rollout.groups, micro_batch_size):
-                micro_batch = rollout.select(rows)
-                for decisions in self.slices(micro_batch):
-                    if bool(micro_batch.mask[:, decisions].any()):
-                        view = self.logprobs(micro_batch, decisions, grad=False)
-                        logprobs[rows, decisions] = view.logprobs.to(logprobs)
-        return Decisions(logprobs=logprobs)
+            ask = Ask(entropy="value" if entropy else "no")
+            for cut in self.cuts(rollout, micro_batch_size):
+                micro_batch, here = rollout.select(cut.rows), cut.rows.to(logprobs.device, non_blocking=True)
+                for decisions in cut.slices:
+                    view = self.logprobs(micro_batch, decisions, ask, grad=False)
+                    logprobs[here, decisions] = view.logprobs.to(logprobs)
+                    if entropy and view.entropy is not None:
+                        entropies = torch.zeros_like(logprobs) if entropies is None else entropies
+                        entropies[here, decisions] = view.entropy.to(logprobs)
+        return Decisions(logprobs=logprobs, entropy=entropies)
 
 
 def check_rollout(

@@ -44,6 +44,12 @@ def place(modules: Mapping[str, torch.nn.Module], device: torch.device) -> None:
             module.to(device)
 
 
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU has done all that was asked of it; what went wrong there is raised here."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManager[Any]:
     """The autocast around a policy's calls; accelerate's own would follow the settings of the latest trainer.
 

@@ -14,55 +14,70 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpokit.advantages import zero_std_groups
+from grpokit.advantages import zero_std_per_group
 from grpokit.rewards.scoring import Scores
+from grpokit.training.devices import wait_for
 
 
 class Stopwatch:
-    """Seconds per named phase; on CUDA each phase waits for the device at its start and end."""
+    """Seconds per named phase; on CUDA as the device sees them, by events for which nothing waits before the end."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.seconds: dict[str, float] = defaultdict(float)
         self.start = time.perf_counter()
+        self._spans: list[tuple[str, Any, Any]] = []
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Add the time spent inside the context to `phase`."""
-        start = self._now()
+        start = self._mark()
         try:
             yield
         finally:
-            self.seconds[phase] += self._now() - start
+            self._spans.append((phase, start, self._mark()))
 
     def metrics(self) -> dict[str, float]:
         """Seconds since the stopwatch was made, seconds per phase, and the peak memory since then."""
+        wait_for(self.device)
+        seconds: dict[str, float] = defaultdict(float)
+        for phase, start, end in self._spans:
+            seconds[phase] += start.elapsed_time(end) / 1000 if self.device.type == "cuda" else end - start
         return {
-            "step_time": self._now() - self.start,
-            **{f"time/{phase}": seconds for phase, seconds in self.seconds.items()},
+            "step_time": time.perf_counter() - self.start,
+            **{f"time/{phase}": duration for phase, duration in seconds.items()},
             "memory/peak_mb": peak_memory_mb(self.device),
         }
 
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+    def _mark(self) -> Any:
+        """A time: an event in the device's queue, or the clock's seconds."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
 
 
 class Tally:
-    """Means and extremes of [b, t] statistics over all decisions that are not masked."""
+    """Means and extremes of [b, t] statistics over all decisions that are not masked.
+
+    Attributes:
+        scored: the number of decisions that were scored, padding included.
+        decided: the number of those that are not masked.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, Tensor] = {}
         self._max: dict[str, Tensor] = {}
         self._min: dict[str, Tensor] = {}
+        self.scored = self.decided = 0
 
     def add(self, name: str, values: Tensor, mask: Tensor) -> None:
         """Count `values` [b, t] where `mask` [b, t] is True."""
@@ -78,6 +93,7 @@ class Tally:
 
     def merge(self, other: Tally) -> None:
         """Add another tally's statistics."""
+        self.scored, self.decided = self.scored + other.scored, self.decided + other.decided
         for name, total in other._sums.items():
             zero = total.new_zeros(())
             self._sums[name] = self._sums.get(name, zero) + total
@@ -106,7 +122,7 @@ def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
     """
     groups, totals, trained = scores.groups, scores.totals, scores.trained
     has_total = ~totals.isnan()
-    no_spread = zero_std_groups(trained.matrix, trained.weights, groups)
+    no_spread = zero_std_per_group(trained.matrix, trained.weights, groups)
     per_group = [totals[(groups == group) & has_total] for group in groups.unique()]
     stds = [float(part.std()) if len(part) > 1 else 0.0 for part in per_group]
     metrics = {
@@ -171,8 +187,10 @@ def decision_metrics(tally: Tally) -> dict[str, float]:
         "logprob_diff": "logprob_diff/mean",
     }
     metrics = {public: means[name] for name, public in names.items() if name in means}
+    metrics |= {name: mean for name, mean in means.items() if "/" in name}  # of an objective's own
     metrics["ratio/min"], metrics["ratio/max"] = tally.extremes("ratio")
     metrics["logprob_diff/max"] = tally.extremes("logprob_diff")[1]
+    metrics["positions_per_decision"] = tally.scored / max(tally.decided, 1)
     return metrics
 
 

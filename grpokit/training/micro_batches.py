@@ -1,7 +1,8 @@
 """Cuts the rows of a rollout into optimizer steps, and those into micro-batches that fit into memory.
 
-An optimizer step takes whole groups. A micro-batch keeps the rows of a group together if they fit. The loss is a sum
-over decisions with fixed normalisers, so any cutting gives the same gradient.
+An optimizer step takes whole groups. A micro-batch keeps the rows of a group together if they fit, or puts rows of
+about the same length together. The loss is a sum over decisions with fixed normalisers, so any cutting gives the same
+gradient. Everything here is decided on the CPU.
 """
 
 from __future__ import annotations
@@ -12,50 +13,117 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grpokit.policy import CutBy
 from grpokit.sampling import STREAMS, permutation
-from grpokit.types import Decisions, Rollout
+from grpokit.types import Decisions, Rollout, row_lengths
 
 
 def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Tensor]:
     """Distribute whole groups over the `count` optimizer steps of one pass, in an order that depends only on `key`.
 
     Args:
-        groups: [B] group ids, in any order.
+        groups: [B] group ids on the CPU, in any order.
         count: the number of optimizer steps; it divides the number of groups.
         key: seed, step and pass.
 
     Returns:
         Row indices per optimizer step.
     """
-    ids = groups.unique()
+    row_groups = groups.tolist()
+    ids = sorted(set(row_groups))
     order = list(range(len(ids))) if count == 1 else permutation(len(ids), STREAMS["minibatch"], *key)
     share = len(ids) // count
-    parts = [ids[order[i : i + share]] for i in range(0, len(ids), share)]
-    return [torch.isin(groups, part).nonzero()[:, 0] for part in parts]
+    step_of = {ids[i]: place // share for place, i in enumerate(order)}
+    steps: list[list[int]] = [[] for _ in range(count)]
+    for row, group in enumerate(row_groups):
+        steps[step_of[group]].append(row)
+    return [torch.tensor(rows) for rows in steps]
 
 
-def micro_batches(groups: Tensor, size: int) -> list[Tensor]:
-    """Cut rows into micro-batches of at most `size`; the rows of a group stay together if they fit.
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """One micro-batch.
+
+    Attributes:
+        rows: [b] int64 row indices on the CPU.
+        slices: of decisions, cut short at the last decision of the longest row; one without decisions is left out.
+    """
+
+    rows: Tensor
+    slices: tuple[slice, ...]
+
+    @property
+    def positions(self) -> int:
+        """How many decisions are scored, padding included."""
+        width: int = sum(s.stop - s.start for s in self.slices)
+        return len(self.rows) * width
+
+
+def cuts(
+    groups: Tensor,
+    mask: Tensor,
+    slices: Sequence[slice],
+    size: int,
+    *,
+    tokens: int | None = None,
+    by: CutBy = "group",
+) -> list[Cut]:
+    """Cut rows into micro-batches.
 
     Args:
-        groups: [B] group ids, in any order.
-        size: the most rows of a micro-batch; a larger group gets several of its own.
+        groups: [B] group ids on the CPU, in any order.
+        mask: [B, T] bool on the CPU.
+        slices: of the T decisions; each is scored in a pass of its own.
+        size: the most rows of a micro-batch.
+        tokens: the most decisions that one pass scores, padding included, where a single row has no more.
+        by: "group": the rows of a group stay together if they fit. "length": rows of about the same length go
+            together, the longest first.
 
-    Returns:
-        Row indices per micro-batch.
-
-    >>> [rows.tolist() for rows in micro_batches(torch.tensor([0, 0, 0, 1, 1, 1]), 4)]
-    [[0, 1, 2], [3, 4, 5]]
+    >>> groups, mask = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([[True, True], [True, False]]).repeat(3, 1)
+    >>> [(cut.rows.tolist(), cut.slices) for cut in cuts(groups, mask, [slice(0, 2)], 4)]
+    [([0, 1, 2], (slice(0, 2, None),)), ([3, 4, 5], (slice(0, 2, None),))]
+    >>> [(cut.rows.tolist(), cut.slices) for cut in cuts(groups, mask, [slice(0, 2)], 3, by="length")]
+    [([0, 2, 4], (slice(0, 2, None),)), ([1, 3, 5], (slice(0, 1, None),))]
     """
-    batches: list[list[int]] = [[]]
-    for group in groups.unique():
-        rows = (groups == group).nonzero()[:, 0].tolist()
-        for start in range(0, len(rows), size):
-            part = rows[start : start + size]
-            if len(batches[-1]) + len(part) > size:
-                batches.append([])
-            batches[-1].extend(part)
-    return [torch.tensor(rows, device=groups.device) for rows in batches if rows]
+    lengths = row_lengths(mask).tolist()
+
+    def fit(count: int, longest: int) -> bool:
+        """Whether so many rows can be one micro-batch."""
+        if tokens is None or count == 1:
+            return count <= size
+        return count <= size and count * max(min(s.stop, longest) - s.start for s in slices) <= tokens
+
+    def by_length(rows: Sequence[int]) -> list[list[int]]:
+        parts: list[list[int]] = []
+        for row in sorted(rows, key=lambda row: -lengths[row]):
+            if not parts or not fit(len(parts[-1]) + 1, lengths[parts[-1][0]]):
+                parts.append([])
+            parts[-1].append(row)
+        return parts
+
+    batches = by_length(range(len(lengths))) if by == "length" else []
+    if by == "group":
+        members: dict[int, list[int]] = {}
+        for row, group in enumerate(groups.tolist()):
+            members.setdefault(group, []).append(row)
+        longest = 0
+        for _, rows in sorted(members.items()):
+            for part in [rows] if fit(len(rows), max(lengths[row] for row in rows)) else by_length(rows):
+                end = max(lengths[row] for row in part)
+                if batches and fit(len(batches[-1]) + len(part), max(longest, end)):
+                    batches[-1].extend(part)
+                    longest = max(longest, end)
+                else:
+                    batches.append(list(part))
+                    longest = end
+
+    def trimmed(rows: Tensor) -> tuple[slice, ...]:
+        columns: list[bool] = mask[rows].any(0).tolist()  # [b, T] -> [T]
+        end = max(lengths[row] for row in rows.tolist())
+        short = (slice(s.start, min(s.stop, end)) for s in slices if s.start < end)
+        return tuple(s for s in short if any(columns[s]))
+
+    return [Cut(rows=rows, slices=trimmed(rows)) for rows in map(torch.tensor, batches)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +145,12 @@ class Batch:
     weights: Tensor
 
     def select(self, rows: Tensor) -> Batch:
-        """Return the batch of some of its rows (int64 indices)."""
+        """Return the batch of some of its rows (int64 indices on the CPU)."""
+        here = rows.to(self.weights.device, non_blocking=True)
         return Batch(
             rollout=self.rollout.select(rows),
-            old=self.old and self.old.select(rows),
-            advantages=self.advantages[rows],
-            reference=self.reference and self.reference.select(rows),
-            weights=self.weights[rows],
+            old=self.old and self.old.select(here),
+            advantages=self.advantages[here],
+            reference=self.reference and self.reference.select(here),
+            weights=self.weights[here],
         )

@@ -46,8 +46,8 @@ class ReferenceProbe:
             prompts: index of each group's prompt in the training prompts, in the order of the rows.
         """
         if self.rollout is None:
-            row = int(rollout.mask.sum(-1).argmax())
-            longest = rollout.select(torch.tensor([row], device=rollout.groups.device))
+            row = int(rollout.host_mask.sum(-1).argmax())
+            longest = rollout.select(torch.tensor([row]))
             self.logprobs = self.policy.all_logprobs(longest, 1, self.policy.reference).logprobs
             self.rollout, self.prompt = longest, prompts[row // (rollout.rows // len(prompts))]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,6 @@ TINY = Job(
 )
 SMALL = {"hidden": 4, "intermediate": 8, "layers": 1, "heads": 2, "kv_heads": 1, "vocab": 16}
 BY_HAND = Job(**SMALL, prompts=1, prompt_tokens=2, group=2, new_tokens=3, micro=1)
-WITH_GRPOKIT = pytest.mark.skipif(
-    not metadata.entry_points(group="grpokit", name="lm"), reason="the plugin grpokit-lm is not installed"
-)
 
 
 def test_work_by_hand() -> None:
@@ -136,7 +132,6 @@ def test_rounds_measure_every_phase_and_a_contender_may_fail(tmp_path: Path) -> 
     assert "did not finish: no room left" in tables.markdown({"": result})
 
 
-@WITH_GRPOKIT
 @pytest.mark.parametrize("ragged", [False, True])
 def test_grpokit_does_the_job(ragged: bool) -> None:
     job = Job(**{**vars(TINY), "ragged": ragged})
@@ -146,7 +141,6 @@ def test_grpokit_does_the_job(ragged: bool) -> None:
     assert set(ours.phases()) == set(PHASES) - {"old"}
 
 
-@WITH_GRPOKIT
 def test_grpokit_has_the_plain_loops_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     from lm_job import equality
 

@@ -22,7 +22,15 @@ from PIL import Image
 from grpokit import DataError, Pending, Portion, Prompt, RewardError, RewardTerm, Sample, UsageError, registry
 from grpokit.advantages import group
 from grpokit.builtin.image_rewards import jpeg_size
-from grpokit.builtin.text_rewards import ExactMatch, Length, NumericAnswer, TextFormat, contains
+from grpokit.builtin.text_rewards import (
+    ExactMatch,
+    Length,
+    NumericAnswer,
+    RepetitionPenalty,
+    SoftOverlong,
+    TextFormat,
+    contains,
+)
 from grpokit.rewards.scoring import as_terms, score
 from grpokit.runs import build
 
@@ -176,7 +184,7 @@ def test_an_exception_stops() -> None:
     message = str(caught.value)
     place = r"\(test_scoring\.py, line \d+, in broken\)\. "
     assert re.match(rf"Reward 'broken' raised ValueError on 2 samples: the server said no {place}", message)
-    assert "Mend it, or set `on_error: skip` to count its rows as unscored." in message
+    assert "Correct it, or set `on_error: skip` to count its rows as unscored." in message
     assert isinstance(caught.value.__cause__, ValueError)
 
 
@@ -184,7 +192,7 @@ def test_an_exception_without_words() -> None:
     def silent(given: Sequence[Sample]) -> list[float]:
         raise AssertionError
 
-    place = r"on 1 sample \(test_scoring\.py, line \d+, in silent\)\. Mend it"
+    place = r"on 1 sample \(test_scoring\.py, line \d+, in silent\)\. Correct it"
     with pytest.raises(RewardError, match=f"raised AssertionError {place}"):
         score(as_terms([silent]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 
@@ -223,7 +231,7 @@ def test_one_bad_sample_costs_its_group_alone() -> None:
 def test_skipping_has_a_limit() -> None:
     given = in_groups("a", "bb", "ccc", "poison")
     term = RewardTerm(name="fragile", reward=fragile, on_error="skip", skip_limit=0.4)
-    with pytest.raises(RewardError, match=r"it lost 2 of 4 rows; skip_limit allows a share of 0\.4\. Mend the reward"):
+    with pytest.raises(RewardError, match=r"lost 2 of 4 rows; skip_limit allows a share of 0\.4\. Correct the reward"):
         score([term], given)
     assert score([replace(term, skip_limit=0.5)], given).failed == [2]
 
@@ -299,7 +307,7 @@ def test_whatever_a_reward_raises_is_its_error(error: type[BaseException]) -> No
         return [1.0] * len(given)
 
     given = in_groups("a", "b", "c", "poison")
-    with pytest.raises(RewardError, match=rf"^Reward 'r' raised {error.__name__} on 4 samples.* Mend it, or set"):
+    with pytest.raises(RewardError, match=rf"^Reward 'r' raised {error.__name__} on 4 samples.* Correct it, or set"):
         score([RewardTerm(name="r", reward=raises)], given)
     scores = score([RewardTerm(name="r", reward=raises, on_error="skip")], given)
     assert scores.matrix[:, 0].nan_to_num(nan=-1).tolist() == [1, 1, -1, -1]
@@ -387,12 +395,20 @@ def test_a_submit_that_raises_fails_all_rows() -> None:
         ([[0, 0]], r"answered with rows \[0, 0\] where 4 rows of 4"),
         ([[-1]], r"answered with rows \[-1\]"),
         ([[]], r"answered with rows \[\]"),
+        ([[[0]]], r"answered with rows \[\[0\]\]"),
+        ([None], r"answered with rows that are nothing \(null\)"),
     ],
 )
-def test_each_row_is_answered_once(rows: list[list[int]], words: str) -> None:
-    reward = Elsewhere(lambda _: [Portion(rows=part, values=[1.0] * len(part)) for part in rows])
+def test_each_row_is_answered_once(rows: Any, words: str) -> None:
+    reward = Elsewhere(lambda _: [Portion(rows=part, values=[1.0] * len(part or ())) for part in rows])
     with pytest.raises(RewardError, match=f"^Reward 'r' {words}"):
         score([RewardTerm(name="r", reward=reward, on_error="skip")], in_groups(*"abcd"))
+
+
+def test_an_error_of_any_class_in_a_portion_is_the_rewards() -> None:
+    reward = Elsewhere(lambda _: [Portion(rows=[0], error=ValueError("no route"))])  # type: ignore[arg-type]
+    with pytest.raises(RewardError, match=r"^Reward 'r': ValueError: no route\.$"):
+        score([RewardTerm(name="r", reward=reward)], in_groups("a"))
 
 
 # --- terms ---------------------------------------------------------------------------------------------------------
@@ -411,7 +427,7 @@ def test_a_reward_that_sorts_in_place_is_refused() -> None:
         return [float(s.output) for s in given]
 
     batch = samples("3", "1", "2")
-    words = "^Reward 'tidy' changed the order or the number of the samples in the list that it got"
+    words = "^Reward 'tidy' changed the order or the number of the samples in its list"
     with pytest.raises(RewardError, match=words):
         score([RewardTerm(name="tidy", reward=tidy, on_error="skip")], batch)
     assert [s.output for s in batch] == ["3", "1", "2"]
@@ -554,9 +570,41 @@ def test_length(options: dict[str, Any], expected: list[float]) -> None:
     assert Length(**options)(samples("", "ab", "abcde")) == expected
 
 
+@pytest.mark.parametrize(("length", "expected"), [(0, 0), (80, 0), (85, -0.25), (90, -0.5), (100, -1), (101, -1)])
+def test_soft_overlong_by_the_equation(length: int, expected: float) -> None:
+    assert SoftOverlong(maximum=100, cache=20)(samples("x" * length)) == [expected]
+    counted = [Sample(prompt=Prompt(text="p"), output="a text", group=0, info={"tokens": length})]
+    assert SoftOverlong(maximum=100, cache=20, unit="tokens")(counted) == [expected]
+
+
+def test_soft_overlong_without_a_cache_is_a_hard_limit() -> None:
+    assert SoftOverlong(maximum=2, cache=0)(samples("", "ab", "abc")) == [0, 0, -1]
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "expected"),
+    [
+        ({}, "one two three four", 0),
+        ({}, "one two", 0),
+        ({}, "a b c a b c a", -2 / 5),  # abc bca cab abc bca: two of five are repeated
+        ({"ngram_size": 2}, "5 5 5 5 5", -0.75),  # one of four is new
+        ({"ngram_size": 1, "max_penalty": -0.5}, "a a b b", -0.25),
+        ({"ngram_size": 2, "unit": "characters"}, "abab", -1 / 3),
+        ({}, "", 0),
+    ],
+)
+def test_repetition_penalty(options: dict[str, Any], text: str, expected: float) -> None:
+    assert RepetitionPenalty(**options)(samples(text)) == [pytest.approx(expected)]
+
+
 @pytest.mark.parametrize(
     ("reward", "options", "words"),
     [
+        ("soft-overlong", {"maximum": 10, "cache": 11}, "cache must lie between 0 and the maximum 10, got 11"),
+        ("soft-overlong", {"maximum": 10, "cache": 5, "unit": "words"}, "'characters' or 'tokens'.* as 'unit'"),
+        ("soft-overlong", {"maximum": 10}, "cache"),
+        ("repetition-penalty", {"ngram_size": 0}, "ngram_size must be at least 1, got 0"),
+        ("repetition-penalty", {"max_penalty": 1.0}, r"max_penalty must be 0 or less, got 1\.0"),
         ("exact-match", {"pattern": "("}, r"exact-match: the pattern '\(' is not a regular expression: .*unterminated"),
         ("format", {"pattern": "*"}, "not a regular expression: nothing to repeat"),
         ("numeric-answer", {"pattern": "a{99999999999}"}, "not a regular expression: the repetition number is too"),
@@ -577,9 +625,11 @@ def test_wrong_parameters_are_found_when_a_reward_is_built(reward: str, options:
     ("reward", "given", "words"),
     [
         (NumericAnswer(), samples("5", target="five"), "numeric-answer: the target 'five' is not a number"),
-        (ExactMatch(), samples(5, target="5"), "exact-match scores text, but the sample's output is a int"),
+        (ExactMatch(), samples(5, target="5"), "exact-match scores texts, but the sample's output is an int"),
         (contains, samples("5", target=["5"]), "contains compares with a text, but the target is a list"),
-        (Length(), samples(None), "length scores text, but the sample's output is a NoneType"),
+        (SoftOverlong(maximum=9, cache=3, unit="tokens"), samples("a"), "does not count tokens: .* Set unit"),
+        (RepetitionPenalty(), samples(5), "repetition-penalty scores texts, but the sample's output is an int"),
+        (Length(), samples(None), "length scores texts, but the sample's output is a NoneType"),
     ],
 )
 def test_text_rewards_refuse(reward: Any, given: list[Sample], words: str) -> None:
@@ -587,10 +637,13 @@ def test_text_rewards_refuse(reward: Any, given: list[Sample], words: str) -> No
         reward(given)
 
 
-@pytest.mark.parametrize("name", ["exact-match", "contains", "format", "numeric-answer", "length"])
+@pytest.mark.parametrize(
+    "name", ["exact-match", "contains", "format", "numeric-answer", "length", "soft-overlong", "repetition-penalty"]
+)
 def test_text_rewards_are_found_by_name_and_keep_their_range(name: str) -> None:
     _, spec = registry.find("reward", name)
-    reward = registry.create("reward", name, {"pattern": "a.*"} if name == "format" else {})
+    required = {"format": {"pattern": "a.*"}, "soft-overlong": {"maximum": 1, "cache": 1}}
+    reward = registry.create("reward", name, required.get(name, {}))
     low, high = spec.range  # type: ignore[attr-defined]
     values = reward(samples("a", "b7", "7", "", target="7"))
     assert len(values) == 4

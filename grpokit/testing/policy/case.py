@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grpokit.policy import Policy
+from grpokit.policy import Policy, scorer
 from grpokit.sampling import derive_seeds
 from grpokit.testing.check import expect
-from grpokit.types import Decisions, Prompt, Rollout, Seeds
+from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 
 FIRST_GROUP = 5
 
@@ -22,7 +22,7 @@ class Case:
     """What the checks of a policy share.
 
     Attributes:
-        factory: builds the policy anew, always with the same weights.
+        factory: builds a new policy, always with the same weights.
         prompts: P prompts that it can read.
         group_size: G.
         tolerance: the largest difference of log-probs that counts as equal.
@@ -62,16 +62,17 @@ class Case:
 
 def all_logprobs(policy: Policy, rollout: Rollout) -> Tensor:
     """The log-probs of all decisions, [B, T], slice by slice and without gradient."""
-    logprobs = torch.full_like(rollout.old.logprobs, torch.nan)
+    logprobs, score = torch.full_like(rollout.old.logprobs, torch.nan), scorer(policy)
     with torch.no_grad():
         for steps in policy.slices(rollout):
-            logprobs[:, steps] = policy.logprobs(rollout, steps).logprobs.to(logprobs)
+            logprobs[:, steps] = score(rollout, steps, Ask(entropy="no")).logprobs.to(logprobs)
     return logprobs
 
 
 def scored_slices(policy: Policy, rollout: Rollout) -> list[tuple[slice, Decisions]]:
-    """Every slice with its decisions, with gradient."""
-    return [(steps, policy.logprobs(rollout, steps)) for steps in policy.slices(rollout)]
+    """Every slice with its decisions, entropy and moments included, with gradient."""
+    score = scorer(policy)
+    return [(steps, score(rollout, steps, Ask(moments=True))) for steps in policy.slices(rollout)]
 
 
 def detached_slices(policy: Policy, rollout: Rollout) -> list[tuple[slice, Decisions]]:

@@ -35,7 +35,7 @@ def policy_checks(
     """Yield the checks of a policy. Nothing is built before a check runs.
 
     Args:
-        factory: builds the policy anew, always with the same weights; a policy's class will do.
+        factory: builds a new policy, always with the same weights; a policy's class will do.
         prompts: at least two that it can read.
         group_size: samples per prompt, at least 2.
         tolerance: the largest difference of log-probs that counts as equal; 1e-4 suits fp32.
@@ -87,6 +87,7 @@ _CHECKS = (
     ("logprobs-repeat", "two calls are equal to the bit", "logprob.logprobs_repeat"),
     ("mask", "nothing under the mask counts", "logprob.masked_out"),
     ("slices", "step slices partition the decisions", "logprob.slices"),
+    ("trimmed", "a slice that is cut short gives the same log-probs", "logprob.trimmed"),
     ("frequencies", "tokens are drawn as often as log-probs say, where there are any", "logprob.frequencies"),
     ("gaussian", "log-probs agree with mean and std, where there are any", "logprob.gaussian"),
     ("gradient", "every trainable parameter gets a gradient", "weight.gradient"),

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from grpokit.flow import gaussian_logprobs
 from grpokit.objectives import GRPO
-from grpokit.policy import Policy
+from grpokit.policy import Policy, scorer
 from grpokit.testing.check import NotChecked, expect
 from grpokit.testing.policy.case import Case, all_logprobs, detached_slices, expect_close, scored_slices
-from grpokit.types import Rollout, Seeds, Trace
+from grpokit.types import Ask, Rollout, Seeds, Trace
 
 ENOUGH_DECISIONS, MOST_ROLLOUTS = 5000, 32
-"""How much is drawn to compare frequencies: rollouts until there are so many decisions, or so many rollouts."""
+"""To compare frequencies, rollouts are drawn until there are this many decisions, or this many rollouts."""
 
 MOST_DEVIATIONS = 5.0
 """Standard errors by which the mean surprisal may differ from the mean entropy."""
@@ -106,6 +106,25 @@ def slices(case: Case) -> None:
                  "positions counted from the slice's start")  # fmt: skip
 
 
+def trimmed(case: Case) -> None:
+    """A slice that is cut short gives the log-probs of the whole, as in a batch whose longest row ends there."""
+    policy = case.factory()
+    rollout = case.rollout(policy)
+    whole, score, length = all_logprobs(policy, rollout), scorer(policy), rollout.mask.shape[1]
+    for end in sorted({1, length // 2, length - 1} - {0}):
+        for steps in policy.slices(rollout):
+            short = slice(steps.start, min(steps.stop, end))
+            if short.start >= short.stop:
+                continue
+            with torch.no_grad():
+                new = score(rollout, short, Ask(entropy="no")).logprobs
+            expect(new.shape == whole[:, short].shape, f"log-probs of the shape {tuple(whole[:, short].shape)} for "
+                   f"{short}, which is cut short", f"{tuple(new.shape)}", "a slice that is ignored")  # fmt: skip
+            expect_close(case, new, whole[:, short], rollout.mask[:, short],
+                         f"the same log-probs for {short} as for the whole, of which it is the beginning",
+                         "positions counted from the end, or attention to later decisions")  # fmt: skip
+
+
 def frequencies(case: Case) -> None:
     """Tokens are drawn as often as their log-probs say: their mean surprisal is the stated entropy.
 
@@ -136,7 +155,7 @@ def frequencies(case: Case) -> None:
 
 
 def gaussian(case: Case) -> None:
-    """Log-probs are the density under the mean and std beside them, per dimension."""
+    """Log-probs are the density per dimension under the mean and std of the same decisions."""
     policy = case.factory()
     rollout = case.rollout(policy, seeds=case.seeds(group_size=max(case.group_size, 16)))
     squares: list[Tensor] = []

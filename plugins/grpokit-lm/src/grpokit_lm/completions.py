@@ -22,6 +22,7 @@ class Completions:
         tokens: [b, T] int64, padded on the right.
         lengths: b lengths, 0 for a completion that has nothing to score.
         groups: for each completion, the index of its prompt.
+        kept: [b, T, ...], the sets that tokens were drawn from (`token_sampling.Draw.kept`); None for all tokens.
     """
 
     prompts: Tensor
@@ -29,17 +30,20 @@ class Completions:
     tokens: Tensor
     lengths: Sequence[int]
     groups: Sequence[int]
+    kept: Tensor | None = None
 
     @classmethod
     def of(cls, rollout: Rollout, device: torch.device, stop: int) -> Completions:
         """The completions of a rollout's rows, up to the decision `stop`."""
         assert rollout.lengths is not None
+        kept = rollout.trace.per_row.get("kept")
         return cls(
             prompts=rollout.trace.per_group["prompt"].to(device),
             prompt_lengths=rollout.trace.per_group["prompt_length"].tolist(),
             tokens=rollout.trace.per_row["tokens"][:, :stop].to(device),
             lengths=rollout.lengths.clamp(max=stop).tolist(),
             groups=rollout.group_index.tolist(),
+            kept=None if kept is None else kept[:, :stop].to(device),
         )
 
 

@@ -25,10 +25,12 @@ class PackedPath:
         check_every: tokens between two looks at which samples have ended; None for what suits the device.
     """
 
+    cut_by = "group"
+
     def __init__(self, model: Any, *, check_every: int | None = None) -> None:
         install(model)
-        self.model, self.check_every = model, check_every
-        self.head, self.fused = Head(model), FusedHead()
+        self.model: Any = model
+        self.check_every, self.fused = check_every, FusedHead()
 
     def write(
         self,
@@ -40,13 +42,14 @@ class PackedPath:
         ended: Callable[[Tensor, int], Tensor],
     ) -> Written:
         """See `grpokit.policies.group_decoding.decode`; `draw` gets logits [b, V] in place of hidden states."""
+        head = Head(self.model)
         with torch.inference_mode(), rollout_weights(self.model):
             written = decode(
                 self.model.get_decoder(),
                 prompts,
                 group_size,
                 max_new_tokens=max_new_tokens,
-                draw=lambda hidden, t, rows: draw(self.head.logits(hidden), t, rows),
+                draw=lambda hidden, t, rows: draw(head.logits(hidden), t, rows),
                 ended=ended,
                 check_every=self.check_every or (1 if prompts[0].device.type == "cpu" else 16),
             )
@@ -61,14 +64,16 @@ class PackedPath:
         positions = arrangement.positions().to(completions.tokens.device)
         tokens = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source]
         hidden = run(self.model.get_decoder(), tokens, positions, arrangement)[plan.decided]
-        layer: Any = self.head.layer
+        head = Head(self.model)
+        layer: Any = head.layer
         logprobs, entropy = self.fused(
             hidden,
             plan.places.pick(completions.tokens[:, start:]),
             layer.weight,
             layer.bias,
-            scale=self.head.scale / temperature,
-            softcap=self.head.softcap,
+            scale=head.scale / temperature,
+            softcap=head.softcap,
+            kept=None if completions.kept is None else plan.places.pick(completions.kept[:, start:]),
             entropy=ask.entropy,
             slope=_slope(plan, ask),
             ends=plan.ends,

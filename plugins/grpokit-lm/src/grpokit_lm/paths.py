@@ -22,6 +22,7 @@ class Path(Protocol):
     """Writes completions and scores them."""
 
     model: Any
+    cut_by: str
 
     def write(
         self,

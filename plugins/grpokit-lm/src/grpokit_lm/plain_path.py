@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from grpokit.policies.group_decoding import Drawn, Written
+from grpokit.policies.truncation import restrict
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions
 
@@ -20,8 +21,10 @@ class PlainPath:
         model: a causal LM.
     """
 
+    cut_by = "length"
+
     def __init__(self, model: Any) -> None:
-        self.model = model
+        self.model: Any = model
 
     def write(
         self,
@@ -81,7 +84,10 @@ class PlainPath:
             position_ids=(place - begins[:, None]).clamp(min=0),
             use_cache=False,
         ).logits[:, longest - 1 + start : longest - 1 + start + width]
-        logprobs = (logits.float() / temperature).log_softmax(-1)  # [b, t, V]
+        logits = logits.float() / temperature  # [b, t, V]
+        if completions.kept is not None:
+            logits = restrict(logits.flatten(0, 1), completions.kept[:, start:].flatten(0, 1)).view(logits.shape)
+        logprobs = logits.log_softmax(-1)
         targets = completions.tokens[:, start : start + width, None]
         decided = (place[longest + start : longest + start + width] < ends[:, None]).view(len(rows), width)
         entropy = None if ask.entropy == "no" else -(logprobs.exp() * logprobs).sum(-1)

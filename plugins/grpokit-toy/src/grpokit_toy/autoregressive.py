@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, frozen_copy, swapped
+from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, frozen_copy, swapped
 from grpokit.sampling import sample_categorical, uniforms
 from grpokit_toy.transformer import PAD, Transformer
 
@@ -111,8 +111,8 @@ class AutoregressivePolicy(Policy, ABC):
             ),
         )
 
-    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
-        """Score the stored tokens in one forward pass: log-probs and entropy [b, t], both with gradient."""
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
+        """Score the stored tokens in one forward pass: log-probs and, if it is read, entropy [b, t]."""
         device = self.model.head.weight.device
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         tokens = rollout.trace.per_row["tokens"][:, :stop].to(device)
@@ -121,9 +121,11 @@ class AutoregressivePolicy(Policy, ABC):
         logits = self.model(prompts, tokens)[:, start:].float()  # [b, t, V]
         logprobs = (logits / temperature[:, None, None]).log_softmax(-1)
         chosen = logprobs.gather(-1, tokens[:, start:, None])[..., 0]  # [b, t, V] -> [b, t]
-        entropy = -(logprobs.exp() * logprobs).sum(-1)  # [b, t, V] -> [b, t]
         decided = rollout.mask[:, start:stop].to(device)
-        return Decisions(logprobs=torch.where(decided, chosen, 0.0), entropy=torch.where(decided, entropy, 0.0))
+        entropy = None
+        if ask.entropy != "no":
+            entropy = torch.where(decided, -(logprobs.exp() * logprobs).sum(-1), 0.0)  # [b, t, V] -> [b, t]
+        return Decisions(logprobs=torch.where(decided, chosen, 0.0), entropy=entropy)
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -176,7 +178,7 @@ class AutoregressivePolicy(Policy, ABC):
     def _info(self, tokens: Sequence[int]) -> dict[str, Any]:
         if self.eos is None:
             return {}
-        return {"finish": "stop" if tokens[-1] == self.eos else "length"}
+        return {"finish": "stop" if tokens[-1] == self.eos else "length", "tokens": len(tokens)}
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

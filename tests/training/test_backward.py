@@ -1,0 +1,170 @@
+"""What a pass asks a policy for, the slope that it predicts, and that it never waits for the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from grpokit import Ask, Decisions, Rollout, Trainer, objectives
+from grpokit.training.backward import Backward
+from grpokit.training.checked_policy import CheckedPolicy
+from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
+
+PROMPTS = [str(i) for i in range(12)]
+
+
+class Asked(TinyTokens):
+    """Keeps what it was asked for, and whether with gradient."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.asks: list[tuple[str, bool, bool]] = []
+
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
+        self.asks.append((ask.entropy, ask.moments, torch.is_grad_enabled()))
+        return super().logprobs(rollout, steps)
+
+
+class AskedGaussian(TinyGaussian, Asked):
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
+        self.asks.append((ask.entropy, ask.moments, torch.is_grad_enabled()))
+        return super().logprobs(rollout, steps)
+
+
+@pytest.mark.parametrize(
+    ("policy", "objective", "expected"),
+    [
+        (Asked(), objectives.GRPO(kl_coef=0.1), {("no", False, False), ("value", False, True)}),
+        (Asked(), objectives.GRPO(entropy_coef=0.1), {("grad", False, True)}),
+        # whole sequences in slices: the first pass reads the entropy, the second has its gradient
+        (Asked(slices=2), objectives.GSPO(entropy_coef=0.1), {("grad", False, False), ("grad", False, True)}),
+        (Asked(slices=2), objectives.GSPO(), {("value", False, False), ("no", False, True)}),
+        (AskedGaussian(), objectives.GRPO(kl="gaussian", kl_coef=0.1), {("no", True, False), ("value", True, True)}),
+    ],
+)
+def test_a_policy_is_asked_for_what_the_loss_reads(
+    policy: Asked, objective: objectives.Objective, expected: set[tuple[str, bool, bool]]
+) -> None:
+    reward = nearness if isinstance(policy, TinyGaussian) else digit_sum
+    Trainer(policy, [reward], PROMPTS, objective=objective, device="cpu").step()
+    probe = {("no", False, False)} if objective.needs_reference else set()  # the reference's sample
+    assert set(policy.asks) - probe == expected - probe
+    assert expected <= set(policy.asks)
+
+
+class Sloped(TinyTokens):
+    """Holds the slope that is predicted against the gradient that arrives."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.without = 0
+
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
+        new = super().logprobs(rollout, steps)
+        if not torch.is_grad_enabled():
+            return new
+        if ask.slope is None:
+            self.without += 1
+            return new
+        middle = rollout.rows // 2
+        halves = (slice(0, middle), slice(middle, rollout.rows))
+        with torch.no_grad():  # as in the forward pass of an autograd function
+            predicted = torch.cat([ask.slope(new.logprobs[rows], rows) for rows in halves])
+        logprobs = new.logprobs * 1
+        logprobs.register_hook(lambda gradient: self.pairs.append((predicted, gradient)))
+        return replace(new, logprobs=logprobs)
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize("name", OBJECTIVES_BY_NAME)
+def test_the_predicted_slope_is_the_gradient(name: str, slices: int) -> None:
+    policy = Sloped(slices=slices, dtype=torch.float64)
+    objective = OBJECTIVES_BY_NAME[name](kl_coef=0.1, entropy_coef=0.01)
+    Trainer(
+        policy, [digit_sum], PROMPTS, objective=objective, micro_batch_size=6, updates_per_rollout=2,
+        learning_rate=0.05, device="cpu",
+    ).step()  # fmt: skip
+    # where a row's decisions are in several slices, the loss of whole sequences is no function of one slice's
+    assert (policy.without > 0) == (objective.whole_sequence and slices > 1)
+    assert len(policy.pairs) > 0
+    assert any(gradient.abs().max() > 0 for _, gradient in policy.pairs)
+    for predicted, gradient in policy.pairs:
+        assert (predicted - gradient).abs().max() <= 1e-12 * gradient.abs().max()
+
+
+def test_the_loss_of_moments_has_no_slope() -> None:
+    class SlopedGaussian(TinyGaussian):
+        def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
+            assert ask.slope is None
+            return super().logprobs(rollout, steps)
+
+    objective = objectives.GRPO(kl="gaussian", kl_coef=0.1)
+    Trainer(SlopedGaussian(), [nearness], PROMPTS, objective=objective, device="cpu").step()
+
+
+class Waits(TorchDispatchMode):
+    """Counts operations whose result the host must know before it can go on."""
+
+    WORDS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "equal", "is_nonzero", "bincount")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+        by_mask = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
+        if by_mask or name.strip("_").rstrip("2") in {word.strip("_") for word in self.WORDS}:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_counter_sees_what_waits() -> None:
+    x = torch.tensor([1.0, 0.0, 1.0])
+    with Waits() as waits:
+        float(x.sum()), x[x > 0], x.nonzero(), x.unique(), bool(x.any()), torch.equal(x, x)
+        x[[0, 1]], x[:2], torch.where(x > 0, x, 0.0), x.amax()
+    assert len(waits.found) == 6
+
+
+@pytest.mark.parametrize(
+    ("policy", "objective"),
+    [
+        (TinyTokens(slices=3), objectives.GRPO(kl_coef=0.1, entropy_coef=0.1)),
+        (TinyTokens(slices=3), objectives.GSPO(kl_coef=0.1)),
+        (TinyGaussian(), objectives.GRPO(kl="gaussian", kl_coef=0.1)),
+    ],
+)
+def test_scoring_and_backward_never_wait_for_the_device(
+    policy: TinyTokens, objective: objectives.Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    waits = Waits()
+
+    def counted(owner: type, name: str) -> None:
+        method = getattr(owner, name)
+
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            with waits:
+                return method(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, inside)
+
+    reward = nearness if isinstance(policy, TinyGaussian) else digit_sum
+    trainer = Trainer(
+        policy, [reward], PROMPTS, objective=objective, micro_batch_size=3, minibatches=2, updates_per_rollout=2,
+        device="cpu",
+    )  # fmt: skip
+    trainer.step()  # the probe of the reference is taken once
+    counted(Backward, "__call__")
+    counted(CheckedPolicy, "all_logprobs")
+    trainer.step()
+    assert waits.found == []
+    assert set(calls) == {"__call__"} | ({"all_logprobs"} if objective.kl_coef and objective.kl == "k3" else set())

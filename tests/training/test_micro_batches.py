@@ -1,0 +1,140 @@
+"""Micro-batches: their bounds, what they leave out, and that any cutting gives one gradient."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from grpokit import Trainer, UsageError, objectives
+from grpokit.training.micro_batches import Cut, cuts
+from tiny_policies import TinyTokens, digit_sum
+
+PROMPTS = [str(i) for i in range(12)]
+
+
+def ragged(lengths: torch.Tensor, width: int) -> torch.Tensor:
+    return torch.arange(width) < lengths[:, None]
+
+
+@pytest.mark.parametrize(
+    ("by", "size", "tokens", "ends"),
+    [
+        ("group", 32, None, [0, 10]),
+        ("length", 3, None, [0, 4, 10]),
+        ("group", 5, 24, [0, 3, 6, 10]),
+        ("group", 32, 64, [0, 10]),  # one or two groups
+        ("group", 8, None, [0, 5, 6, 10]),
+        ("length", 32, 24, [0, 10]),
+        ("length", 32, 1, [0, 5, 10]),  # every row by itself
+    ],
+)
+def test_every_decision_is_scored_once_within_the_bounds(by: str, size: int, tokens: int | None, ends: list) -> None:
+    generator = torch.Generator().manual_seed(0)
+    groups = torch.arange(6).repeat(4)
+    mask = ragged(torch.randint(0, 9, (24,), generator=generator), 10)
+    mask[groups == 1, 3:] = False  # a short group after a long one
+    mask &= torch.rand(24, 10, generator=generator) < 0.8  # with gaps
+    mask[:, 5] = False  # nobody decides there
+    slices = [slice(a, b) for a, b in itertools.pairwise(ends)]
+    scored = torch.zeros(24, 10, dtype=torch.int64)
+    for cut in cuts(groups, mask, slices, size, tokens=tokens, by=by):
+        assert len(cut.rows) <= size
+        for s in cut.slices:
+            assert mask[cut.rows, s].any()
+            assert tokens is None or len(cut.rows) == 1 or len(cut.rows) * (s.stop - s.start) <= tokens
+            scored[cut.rows, s] += 1
+        if cut.slices:
+            assert mask[cut.rows, cut.slices[-1].stop - 1].any()
+    assert int(scored.max()) == 1
+    assert bool((scored[mask] == 1).all())
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tokens", "expected"), [([1, 8, 1], 16, [[0, 1], [2]]), ([8, 8, 1, 1, 1], 8, [[0], [1], [2, 3, 4]])]
+)
+def test_a_pass_is_as_wide_as_its_longest_row(lengths: list[int], tokens: int, expected: list[list[int]]) -> None:
+    mask = ragged(torch.tensor(lengths), 8)
+    parts = cuts(torch.arange(len(lengths)), mask, [slice(0, 8)], 32, tokens=tokens)
+    assert [cut.rows.tolist() for cut in parts] == expected
+
+
+def per_decision(parts: list[Cut], mask: torch.Tensor) -> float:
+    return sum(cut.positions for cut in parts) / int(mask.sum())
+
+
+def test_what_padding_costs() -> None:
+    """512 rows with log-normal lengths up to 1,024, in micro-batches of 8: positions scored per decision."""
+    draws = torch.randn(512, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    lengths = (5.5 + 0.8 * draws).exp().round().clamp(1, 1024).long()
+    groups, mask = torch.arange(64).repeat_interleave(8), ragged(lengths, 1024)
+    whole = [slice(0, 1024)]
+    assert 512 * 1024 / int(mask.sum()) == pytest.approx(3.32, abs=0.01)  # without cutting slices short
+    assert per_decision(cuts(groups, mask, whole, 8), mask) == pytest.approx(2.34, abs=0.01)
+    assert per_decision(cuts(groups, mask, whole, 8, by="length"), mask) == pytest.approx(1.022, abs=0.001)
+    by_tokens = cuts(groups, mask, whole, 512, tokens=8192, by="length")
+    assert per_decision(by_tokens, mask) == pytest.approx(1.065, abs=0.001)
+    assert len(by_tokens) == 22  # not 64: short rows go together in large numbers
+
+
+def gradient(**options) -> torch.Tensor:
+    policy = options.pop("policy", TinyTokens)(dtype=torch.float64, slices=options.pop("slices", 1))
+    trainer = Trainer(
+        policy, [digit_sum], PROMPTS, max_grad_norm=None, device="cpu",
+        objective=objectives.GSPO(clip_range=0.2, kl_coef=0.1, entropy_coef=0.1), **options,
+    )  # fmt: skip
+    seen: list[torch.Tensor] = []
+    trainer.updates.optimizer.optimizer.register_step_pre_hook(
+        lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trainer.updates.parameters]))
+    )
+    trainer.step()
+    return torch.cat(seen)
+
+
+class ByLength(TinyTokens):
+    cut_by = "length"
+
+
+@pytest.mark.parametrize("policy", [TinyTokens, ByLength])
+@pytest.mark.parametrize(("size", "tokens", "slices"), [(32, 9, 1), (3, None, 3), (5, 4, 1), (32, 20, 2)])
+def test_any_cutting_gives_the_gradient_of_one_batch(policy: type, size: int, tokens: int | None, slices: int) -> None:
+    whole = gradient(micro_batch_size=32)
+    parts = gradient(policy=policy, micro_batch_size=size, micro_batch_tokens=tokens, slices=slices)
+    assert (whole - parts).norm() / whole.norm() < 1e-12
+
+
+def test_a_policy_that_pads_scores_hardly_more_than_was_decided() -> None:
+    reports = [
+        Trainer(policy(), [digit_sum], PROMPTS, micro_batch_size=4, device="cpu").step()
+        for policy in (TinyTokens, ByLength)
+    ]
+    lengths = reports[0].rollout.mask.sum(-1)
+    assert lengths.unique().numel() > 3  # ragged, or nothing is compared
+    in_groups = [4 * int(part.max()) for group in lengths.split(8) for part in group.sort(descending=True)[0].split(4)]
+    by_length = [4 * int(part.max()) for part in lengths.sort(descending=True)[0].split(4)]
+    assert [report.metrics["positions_per_decision"] for report in reports] == pytest.approx(
+        [sum(in_groups) / int(lengths.sum()), sum(by_length) / int(lengths.sum())]
+    )
+
+
+def test_an_unknown_way_of_cutting_is_refused() -> None:
+    class ByName(TinyTokens):
+        cut_by = "name"
+
+    with pytest.raises(UsageError, match="cut_by must be 'group' or 'length', got 'name'"):
+        Trainer(ByName(), [digit_sum], PROMPTS, device="cpu")
+
+
+def test_a_policy_need_not_be_a_subclass() -> None:
+    class Own(nn.Module):  # has the methods of the contract and nothing optional
+        rollout, logprobs, slices = TinyTokens.rollout, TinyTokens.logprobs, TinyTokens.slices
+        reference, modules, logits = TinyTokens.reference, TinyTokens.modules, TinyTokens.logits
+        save, load = TinyTokens.save, TinyTokens.load
+
+    own = Own()
+    vars(own).update({k: v for k, v in vars(TinyTokens()).items() if k != "net"})
+    own.net = TinyTokens().net
+    norm = Trainer(own, [digit_sum], PROMPTS, device="cpu").step().metrics["grad_norm"]
+    assert norm == Trainer(TinyTokens(), [digit_sum], PROMPTS, device="cpu").step().metrics["grad_norm"]
