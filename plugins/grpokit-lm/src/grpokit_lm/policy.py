@@ -270,9 +270,7 @@ class _Pen:
         truncation: top_k, top_p and min_p.
     """
 
-    def __init__(
-        self, chances: Tensor, *, temperature: float, scored_at: float, truncation: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, chances: Tensor, *, temperature: float, scored_at: float, truncation: Mapping[str, Any]) -> None:
         self.chances, self.temperature, self.scored_at, self.truncation = chances, temperature, scored_at, truncation
         self._kept: Tensor | None = None
 
