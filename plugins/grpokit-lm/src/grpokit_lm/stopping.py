@@ -38,8 +38,9 @@ class Stops:
         new = torch.isin(tokens[:, first:], self.tokens.to(tokens.device)).any(1).cpu()
         if self.texts:
             known = min(first, self._lookback)  # columns that were looked at before, and may hold the beginning of one
-            for row, recent in enumerate(tokens[:, first - known :].tolist()):
-                new[row] |= self._first_end(recent, known) is not None
+            for row, fresh in enumerate(tokens[:, first:].tolist()):
+                if any(map(self._may_complete, fresh)):
+                    new[row] |= self._first_end(tokens[row, first - known :].tolist(), known) is not None
         return new
 
     def lengths(self, tokens: Tensor) -> tuple[list[int], list[bool]]:
