@@ -71,6 +71,8 @@ def main() -> None:
         )
     if given.device == "cuda" and not _has_cuda():
         parser.error("--device cuda needs a GPU, and torch finds none; leave it out for the CPU")
+    if given.device == "cuda" and given.clock == "cpu":
+        parser.error("--clock cpu counts what the CPU does while a GPU works; leave it out")
 
     try:
         if "grpokit" in names:

@@ -29,9 +29,10 @@ State = dict[str, Tensor]
 
 def check(job: Job) -> dict[str, str]:
     """Compare; "problem" is empty if all is equal, and "words" says how nearly."""
-    small = dataclasses.replace(
-        job, prompts=2, group=4, micro=4, lora=0, ragged=False, new_tokens=min(16, job.new_tokens), learning_rate=1e-3
-    )
+    least = {"layers": 4, "vocab": 32768, "prompt_tokens": 64, "new_tokens": 16}
+    sizes = {name: min(size, getattr(job, name)) for name, size in least.items()}
+    rows = {"prompts": 2, "group": 4, "micro": 4}
+    small = dataclasses.replace(job, **sizes, **rows, lora=0, ragged=False, learning_rate=1e-3)
     policy = build_policy(small)
     trainer = Trainer(
         policy,
@@ -63,8 +64,8 @@ def check(job: Job) -> dict[str, str]:
     worst_loss = worst_gradient = 0.0
     for number, report in enumerate(reports):
         trace = report.rollout.trace
-        each = trace.per_group["prompt"].repeat_interleave(small.group, 0)
-        ids = torch.cat([each, trace.per_row["tokens"]], 1).to(small.device)
+        asked, written = (part.to(small.device) for part in (trace.per_group["prompt"], trace.per_row["tokens"]))
+        ids = torch.cat([asked.repeat_interleave(small.group, 0), written], 1)  # [B, t]
         rewards = torch.tensor(even(report.rollout.samples), device=small.device)
         both = updates[2 * number : 2 * number + 2]
         losses = []
@@ -92,7 +93,7 @@ def _plain(
     scale = plain.advantages(rewards, job.group)
     value = plain.loss(new, old, frozen, scale, torch.ones_like(new), job.beta) / job.rows
     value.backward()
-    return float(value), {name: p.grad for name, p in twin.named_parameters()}
+    return float(value.detach()), {name: p.grad for name, p in twin.named_parameters()}
 
 
 def _difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:

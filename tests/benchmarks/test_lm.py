@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,6 @@ TINY = Job(
 )
 SMALL = {"hidden": 4, "intermediate": 8, "layers": 1, "heads": 2, "kv_heads": 1, "vocab": 16}
 BY_HAND = Job(**SMALL, prompts=1, prompt_tokens=2, group=2, new_tokens=3, micro=1)
-WITH_GRPOKIT = pytest.mark.skipif(
-    not metadata.entry_points(group="grpokit", name="lm"), reason="the plugin grpokit-lm is not installed"
-)
 
 
 def test_work_by_hand() -> None:
@@ -123,30 +119,22 @@ def test_rounds_measure_every_phase_and_a_contender_may_fail(tmp_path: Path) -> 
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no room left' >&2\nexit 1\n")
     broken.chmod(0o755)
-    result = rounds.play(TINY, ["plain", "trl"], rounds=2, warmup=1, clock="wall", peers_python=broken)
-    ours, failed = result.entrants
-    assert failed.failure == "no room left"
-    assert len(ours.steps) == 2
-    assert set(ours.phases()) == set(PHASES)
-    assert ours.steps[0].tokens == 16
-    assert ours.steps[0].facts["entropy"] == pytest.approx(math.log(64), abs=0.05)
-    assert 0 < result.generate_floor < result.floor < ours.seconds
-    assert ours.growth > 0
-    assert result.versions["torch"] == torch.__version__
-    assert "did not finish: no room left" in tables.markdown({"": result})
-
-
-@WITH_GRPOKIT
-@pytest.mark.parametrize("ragged", [False, True])
-def test_grpokit_does_the_job(ragged: bool) -> None:
-    job = Job(**{**vars(TINY), "ragged": ragged})
-    (ours,) = rounds.play(job, ["grpokit"], rounds=1, warmup=1, clock="cpu", peers_python=Path(sys.executable)).entrants
-    assert not ours.failure
-    assert ours.steps[0].tokens == sum(job.lengths(1))
+    job = Job(**{**vars(TINY), "ragged": True})
+    names = ["grpokit", "plain", "trl"]
+    played = rounds.play(job, names, rounds=2, warmup=1, clock="wall", peers_python=broken)
+    ours, by_hand, failed = played.entrants
     assert set(ours.phases()) == set(PHASES) - {"old"}
+    assert set(by_hand.phases()) == set(PHASES)
+    for one in (ours, by_hand):
+        assert [taken.tokens for taken in one.steps] == [sum(job.lengths(number)) for number in (1, 2)]
+        assert one.steps[0].facts["entropy"] == pytest.approx(math.log(64), abs=0.05)
+        assert 0 < played.generate_floor < played.floor < one.seconds
+        assert one.growth > 0
+    assert failed.failure == "no room left"
+    assert "did not finish: no room left" in tables.markdown({"": played})
+    assert played.versions["torch"] == torch.__version__
 
 
-@WITH_GRPOKIT
 def test_grpokit_has_the_plain_loops_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     from lm_job import equality
 
