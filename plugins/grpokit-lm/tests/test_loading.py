@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, PAD, save_tiny_model, tiny_model, tiny_tokenizer
 from tiny_vision import VISION_FAMILIES, save_tiny_vision_model
-from transformers import BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from grpokit import UsageError
 from grpokit_lm import loading
 from grpokit_lm.loading import load_model
+
+BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 300}
+BERT = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
 
 
 @pytest.fixture(scope="module")
@@ -121,15 +133,26 @@ def test_weights_that_are_incomplete_or_torn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "kind"),
     [
-        (BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8), BertForMaskedLM),
+        (BertConfig(**BERT), BertForMaskedLM),
+        (BertConfig(**BERT), BertLMHeadModel),  # it could, but is configured to look at what comes later
+        (BartConfig(**BART), BartForConditionalGeneration),
         (T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=1, vocab_size=300), T5ForConditionalGeneration),
     ],
 )
-def test_a_model_that_writes_no_text(config: object, kind: type, tmp_path: Path) -> None:
+def test_a_model_that_writes_no_text(config: Any, kind: type[Any], tmp_path: Path) -> None:
     kind(config).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=f"is no causal language model: it is {kind.__name__}"):
         load_model(tmp_path)
+    with pytest.raises(UsageError, match=f"is no causal language model: it is {kind.__name__}"):
+        load_model(kind(config), tokenizer=tiny_tokenizer())
+
+
+def test_an_encoder_with_a_decoder() -> None:
+    model = tiny_model("llama")
+    model.config.is_encoder_decoder = True
+    with pytest.raises(UsageError, match="is no causal language model: it is LlamaForCausalLM"):
+        load_model(model, tokenizer=tiny_tokenizer())
 
 
 def test_a_tokenizer_without_pad_takes_its_end_token_and_says_so() -> None:

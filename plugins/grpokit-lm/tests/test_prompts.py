@@ -53,14 +53,12 @@ def test_the_text_that_a_model_reads(settings: dict[str, Any], prompt: Prompt, t
 
 
 def test_tokens_of_a_template_get_no_second_beginning() -> None:
-    both = encoder()
-    tokenizer: Any = both.loaded.tokenizer
-    assert both.encode(Prompt(text="hi")) == tokenizer.convert_tokens_to_ids(
-        ["<user>", "h", "i", "<eos>", "<assistant>"]
-    )
-    plain = encoder(chat=False)
-    assert plain.encode(Prompt(text="hi")) == tokenizer.convert_tokens_to_ids(["h", "i"])
-    assert plain.encode(Prompt(text="")) == [tokenizer.bos_token_id]
+    begins = {"begins": True}
+    templated, plain = encoder(tokenizer=begins), encoder(tokenizer=begins, chat=False)
+    ids: Any = templated.loaded.tokenizer.convert_tokens_to_ids
+    assert templated.encode(Prompt(text="hi")) == ids(["<user>", "h", "i", "<eos>", "<assistant>"])
+    assert plain.encode(Prompt(text="hi")) == ids(["<bos>", "h", "i"])
+    assert encoder(chat=False).encode(Prompt(text="")) == ids(["<bos>"])
 
 
 def test_an_image_comes_before_its_question() -> None:

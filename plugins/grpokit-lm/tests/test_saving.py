@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,15 @@ def test_plain_transformers_reads_a_checkpoint_and_an_export(family: str, tmp_pa
         assert torch.equal(logits(again), logits(model))
     assert AutoTokenizer.from_pretrained(tmp_path / "out").encode("hi") == loaded.tokenizer.encode("hi")
     assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == loaded.tokenizer.eos_token_id
+
+
+def test_a_checkpoint_says_what_it_holds(tmp_path: Path) -> None:
+    model: Any = tiny_model("llama").bfloat16()
+    assert model.config.architectures is None
+    for dtype in ("bfloat16", "float32"):
+        save_weights(model.to(getattr(torch, dtype)), tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        assert (config["architectures"], config["dtype"]) == (["LlamaForCausalLM"], dtype)
 
 
 @pytest.mark.parametrize("dora", [False, True])

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 CONTEXT = 128
@@ -28,13 +28,16 @@ CHAT_TEMPLATE = (
 )
 
 
-def tiny_tokenizer(*, pad: bool = True, chat: bool = True, eos: bool = True, **named: str) -> PreTrainedTokenizerFast:
+def tiny_tokenizer(
+    *, pad: bool = True, chat: bool = True, eos: bool = True, begins: bool = False, **named: str
+) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer: ids 0 to 255 are bytes, then come the special tokens. It reads any text.
 
     Args:
         pad: whether it has a pad token.
         chat: whether it has a chat template.
         eos: whether it has an end token.
+        begins: whether it puts <bos> before a text, as Llama's does.
         named: further named special tokens, such as `image_token`.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -42,6 +45,8 @@ def tiny_tokenizer(*, pad: bool = True, chat: bool = True, eos: bool = True, **n
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
+    if begins:
+        core.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", BOS)])
     roles = {"bos_token": "<bos>", "eos_token": "<eos>" if eos else None, "pad_token": "<pad>" if pad else None}
     roles = {role: name for role, name in roles.items() if name is not None}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, extra_special_tokens=named or None, **roles)
