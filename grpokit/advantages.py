@@ -98,8 +98,9 @@ def gdpo(
     """Z-score per reward inside the group, weighted sum, then z-score over the batch.
 
     From GDPO (Liu et al., 2026, arXiv:2601.05242). In a sum of raw rewards the one with the largest spread dominates;
-    here a reward's influence is its weight. A reward's z-scores are over the rows that it scored. Arguments, return
-    value and errors as for `group`.
+    here a reward's influence is its weight. A reward's z-scores are over the rows that it scored. The others get 0, so
+    the weighted sums add up to 0 in every group, and their batch mean, which the paper subtracts, is only rounding.
+    Arguments, return value and errors as for `group`.
     """
     b = fill(rewards, weights, groups)
     total = torch.zeros_like(b.totals)
@@ -110,7 +111,7 @@ def gdpo(
     return _finished(b, centred / (batch_std(total, b.scored, std) + eps), total, clip, rewards)
 
 
-def zero_std_groups(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
+def zero_std_per_group(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
     """[P] bool, True for a group (ascending id) whose totals are all equal: it gives no gradient."""
     b = fill(rewards, weights, groups, allow_single=True)
     constant = b.groups.is_constant(b.totals, b.scored)

@@ -132,7 +132,9 @@ def one_line(error: BaseException, *, most: int = 300) -> str:
     """
     try:
         text = str(error)
-    except Exception:  # a user's class may fail in its __str__
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a user's class may fail in its __str__
         return f"{type(error).__name__}, whose text cannot be made"
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))  # nothing moves a cursor
     return _cut(line.rstrip("."), most) or type(error).__name__

@@ -1,12 +1,38 @@
-"""Files that are complete or do not exist, and the names of a step's folders."""
+"""Reads texts that a person wrote, writes files that are complete or do not exist, and names a step's folders."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from grpokit.errors import UsageError, one_line, shown
+
+
+def read_text(path: Path, *, kind: str, error: type[UsageError]) -> str:
+    """The text of a file that a person wrote, without a byte-order mark.
+
+    Args:
+        path: the file.
+        kind: what messages call it, such as "config file".
+        error: the error to raise.
+
+    Raises:
+        UsageError: of the class `error`: the file is missing, a folder, or not UTF-8.
+    """
+    name = shown(str(path), most=1000)[1:-1]
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as cause:
+        raise error(f"The {kind} {name} does not exist (looked in {Path.cwd()}).") from cause
+    except IsADirectoryError as cause:
+        raise error(f"{name} is a folder; expected a {kind}.") from cause
+    except (OSError, ValueError) as cause:  # the second: not UTF-8, or a name that no file can have
+        raise error(f"The {kind} {name} cannot be read as UTF-8 text: {one_line(cause)}.") from cause
 
 
 @contextmanager
@@ -37,6 +63,19 @@ def delete(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def step_name(step: int) -> str:

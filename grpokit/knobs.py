@@ -12,6 +12,7 @@ import inspect
 import math
 import operator
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -244,10 +245,10 @@ def check(settings: Any) -> None:
     """
     hints = get_type_hints(type(settings), include_extras=True)
     for field in dataclasses.fields(settings):
-        problem = _problem(getattr(settings, field.name), hints[field.name])
-        if problem:
+        mistake = problem(getattr(settings, field.name), hints[field.name])
+        if mistake:
             meaning = meanings(type(settings))[field.name]
-            raise UsageError(f"{field.name} {problem}.{f' {field.name}: {meaning}' if meaning else ''}")
+            raise UsageError(f"{field.name} {mistake}.{f' {field.name}: {meaning}' if meaning else ''}")
 
 
 _BOUNDS = (
@@ -258,7 +259,7 @@ _BOUNDS = (
 )
 
 
-def _problem(value: Any, hint: Any) -> str:
+def problem(value: Any, hint: Any) -> str:
     """What is wrong with a value, such as "must be at least 1, got 0"; empty if it is right, or has no rule."""
     parts = list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
     if value is None and NoneType in parts:
@@ -283,6 +284,8 @@ def _requirement(value: Any, rule: Any, bounds: list[Any]) -> str | None:
     if rule not in (int, float):
         return None
     whole = isinstance(value, int) and not isinstance(value, bool)
+    if rule is float and whole and abs(value) > sys.float_info.max:
+        return "a finite number"
     if not (whole or (rule is float and isinstance(value, float) and math.isfinite(value))):
         return "a whole number" if rule is int else "a finite number"
     return next(_violations(value, bounds), None)

@@ -27,6 +27,7 @@ from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
 from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
+from grpokit.training.arguments import check_arguments
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.devices import make_accelerator
@@ -129,7 +130,11 @@ class Trainer(TrainerSettings, SeedSettings):
     def _step(self, number: int) -> StepReport:
         watch = metrics.Stopwatch(self.accelerator.device)
         warnings: list[str] = []
-        self.updates.done = 0
+        if self.updates.done or self.updates.incomplete:
+            made = f"{self.updates.done} of its {self.updates_per_step} updates"
+            half = ", in the middle of the next" if self.updates.incomplete else ""
+            warnings.append(f"Step {number} was broken off after {made}{half}; these stay, and it is drawn anew.")
+        self.updates.done, self.updates.incomplete = 0, False
 
         with watch("rollout"):
             prompts, rollout = self._draw(warnings)
@@ -319,6 +324,7 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def _check(self) -> None:
         """Refuse settings that cannot work, before anything is set up."""
+        check_arguments(policy=self.policy, advantage=self.advantage, objective=self.objective, trackers=self.trackers)
         knobs.check(self)
         self.check_shares()
         trained = [term for term in self.terms if not term.monitor]

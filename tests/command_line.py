@@ -72,11 +72,12 @@ def call(
 
 def config(folder: Path, **changes: Any) -> Path:
     """Write a config of five short steps and its prompts; `trainer__steps=3` changes one key."""
-    (folder / "prompts.jsonl").write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(1, 5)))
+    for name, numbers in (("prompts", range(1, 5)), ("held", range(5, 9))):
+        (folder / f"{name}.jsonl").write_text("".join(f'{{"prompt": "{i}"}}\n' for i in numbers))
     settings: dict[str, Any] = {
         "seed": 7,
         "policy": {"use": "tiny_policies:TinyTokens"},
-        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "prompts.jsonl"},
+        "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "held.jsonl"},
         "rewards": [{"use": "tiny_policies:digit_sum", "weight": 0.5}, {"use": "length", "maximum": 3, "scale": 0.1}],
         "trainer": {
             "steps": 5,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import math
 import os
@@ -47,8 +48,14 @@ def _one(output: str) -> Any:
         os.write(_pipe().fileno(), b"progress: 10 %\n")
     if output == "forge":
         _pipe().send_bytes(b'["values", [1000]]')
+    if output == "scribble-everywhere":
+        for number in range(3, 100):
+            with contextlib.suppress(OSError):  # it is not open for writing
+                os.write(number, b"progress: 10 %\n")
     if output == "fork":
-        os.fork()  # both go on
+        child = os.fork()  # both go on, the copy first
+        if child:
+            os.waitpid(child, 0)
         return 2
     if output == "orphan":  # what was forked holds the pipe open
         if os.fork() == 0:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpokit import UsageError
-from grpokit.advantages import centred, gdpo, group, rloo, zero_std_groups
+from grpokit.advantages import centred, gdpo, group, rloo, zero_std_per_group
 
 NAN = math.nan
 GOLDEN = json.loads((Path(__file__).parent / "golden/advantages.json").read_text())
@@ -97,6 +97,15 @@ def test_gdpo_with_nan() -> None:
     assert got.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
 
 
+def test_the_batch_mean_that_gdpo_subtracts_is_only_rounding() -> None:
+    rewards = torch.rand(24, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 100
+    rewards[:4, 0] = rewards[5:7, 1] = rewards[6] = NAN  # a group, some rows, and all of a row
+    groups = torch.arange(24) // 4
+    zscores = gdpo(rewards, torch.tensor([1.0, 2.0, -0.5]), groups)
+    assert zscores.sum().item() == pytest.approx(0, abs=1e-12)
+    assert zscores.view(6, 4).sum(1).tolist() == pytest.approx([0.0] * 6, abs=1e-12)
+
+
 def test_gdpo_does_not_let_the_largest_scale_rule() -> None:
     rewards = torch.tensor([[0, 100.0], [1, 0], [0, 0], [1, 100]])
     groups = torch.zeros(4, dtype=torch.int64)
@@ -112,7 +121,7 @@ def test_constant_group_is_exactly_zero(function, value: float, n: int) -> None:
     rewards = torch.cat([torch.full((n, 1), value), torch.arange(n).float()[:, None]])
     groups = torch.arange(2).repeat_interleave(n)
     assert function(rewards, torch.ones(1), groups)[:n].eq(0).all()
-    assert zero_std_groups(rewards, torch.ones(1), groups).tolist() == [True, False]
+    assert zero_std_per_group(rewards, torch.ones(1), groups).tolist() == [True, False]
 
 
 def test_a_small_difference_between_large_rewards_still_teaches() -> None:
@@ -143,9 +152,9 @@ def test_a_reward_that_scored_no_row_changes_nothing(function) -> None:
 
 def test_zero_std_groups_are_those_whose_weighted_sums_are_equal() -> None:
     groups = torch.tensor([0, 0, 0, 1, 1, 1])
-    assert zero_std_groups(*one([0.1, 0.1, NAN, 1, 2, NAN], [0, 0, 0, 1, 1, 1])).tolist() == [True, False]
+    assert zero_std_per_group(*one([0.1, 0.1, NAN, 1, 2, NAN], [0, 0, 0, 1, 1, 1])).tolist() == [True, False]
     rewards = table([[1, 2], [2, 0], [0, 4], [1, 2], [2, 1], [3, 0]])
-    assert zero_std_groups(rewards, torch.tensor([2.0, 1.0]), groups).tolist() == [True, False]
+    assert zero_std_per_group(rewards, torch.tensor([2.0, 1.0]), groups).tolist() == [True, False]
 
 
 def test_a_single_score_teaches_nothing() -> None:

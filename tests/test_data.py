@@ -72,7 +72,10 @@ def test_pictures_are_named_by_line_numbers_from_one(file: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (["1.png"], ["prompts.txt, line 3, has no picture in", "expected 3.png (or .jpg, .jpeg, .webp)", "1 numbered"]),
+        (
+            ["1.png"],
+            ["prompts.txt, line 3, has no picture in", "expected 3.png (or .jpg, .jpeg", "has 1 numbered picture."],
+        ),
         (["0.png", "1.png", "2.png"], ["line 3", "3 numbered pictures", "starts at 1, but there is a file for 0"]),
         (["1.png", "3.bmp"], ["line 3", "expected 3.png"]),
         (["a.png"], ["line 1", "0 numbered pictures"]),
@@ -97,7 +100,7 @@ def test_two_pictures_for_one_line(file: Path, tmp_path: Path) -> None:
 
 
 def test_missing_file_and_folder(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"The file .*no\.txt does not exist \(looked in "):
+    with pytest.raises(DataError, match=r"The text file .*no\.txt does not exist \(looked in "):
         read_text(tmp_path / "no.txt")
     with pytest.raises(DataError, match=r"The folder .*pictures does not exist \(looked in "):
         read_text(file, targets=tmp_path / "pictures")
@@ -256,14 +259,17 @@ def test_jsonl(tmp_path: Path) -> None:
     [
         ("{prompt: 1}", ["p.jsonl, line 3: not JSON", "at column 2"]),
         ('{"prompt": "a"', ["line 3: not JSON"]),
-        ('{"prompt": "a", "prompt": "b"}', ["line 3: cannot be read: the key 'prompt' stands twice"]),
+        ('{"prompt": "a", "prompt": "b"}', ["line 3: cannot be read: the key 'prompt' appears twice"]),
         ('{"prompt": "a", "n": ' + "9" * 5000 + "}", ["line 3: cannot be read: Exceeds the limit"]),
         ("[" * 100_000, ["line 3: cannot be read: maximum recursion depth exceeded"]),
         (r'{"prompt": "a \ud83d"}', ["line 3: the prompt", "half a surrogate pair"]),
         ('{"prompt": "a", "image": ""}', ["line 3: image is ''; expected a file name"]),
         ('["a"]', ['line 3: expected an object like {"prompt": ...}', "got '[\"a\"]'"]),
-        ('{"promt": "a", "x": 1}', ["line 3: there is no key 'prompt'", "did you mean 'promt'?", "(keys: promt, x)"]),
-        ("{}", ["line 3: there is no key 'prompt'", "(keys: none)"]),
+        (
+            '{"promt": "a", "x": 1}',
+            ["line 3: the key 'prompt' is missing (keys: promt, x)."],
+        ),
+        ("{}", ["line 3: the key 'prompt' is missing", "(keys: none)"]),
         ('{"prompt": 5}', ["line 3: the prompt is 5; expected a text"]),
         ('{"prompt": " "}', ["line 3: the prompt is ' '; expected a text"]),
         ('{"prompt": "a", "image": "no.png"}', ["line 3: image: the file", "no.png does not exist"]),
@@ -392,11 +398,11 @@ def test_as_prompts() -> None:
     ("given", "words"),
     [
         ("a prompt", "Expected a list of prompts, got the single text 'a prompt'"),
-        ({"prompt": "a"}, "Expected a list of prompts, got one of type dict"),
-        ({"a", "b"}, "Expected a list of prompts, got one of type set"),
+        ({"prompt": "a"}, "Expected a list of prompts, got a value of type dict"),
+        ({"a", "b"}, "Expected a list of prompts, got a value of type set"),
         ([Prompt(text=5)], "Prompt 0 has 5 as its text; expected a text"),  # type: ignore[arg-type]
         (["a", 5], "Prompt 1 is of type int; expected a text or a grpokit.Prompt"),
-        (None, "Expected a list of prompts, got one of type NoneType"),
+        (None, "Expected a list of prompts, got a value of type NoneType"),
     ],
 )
 def test_no_prompts(given: Any, words: str) -> None:

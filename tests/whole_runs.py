@@ -14,7 +14,9 @@ import pyarrow.parquet as parquet
 import torch
 from safetensors.torch import load_file
 
+from grpokit.config import presets
 from grpokit.runs import rollout_record as record
+from grpokit.runs import train as run
 
 STEPS = 12
 CONFIG = f"""
@@ -31,8 +33,24 @@ trainer:
 run: {{record: true, save_every: 1, eval_every: 3, keep_last: 2, best: format, threads: 1}}
 """
 
-
+SMALL = (
+    "trainer.prompts_per_step=2",
+    "trainer.group_size=4",
+    "trainer.micro_batch_size=3",
+    "trainer.updates_per_rollout=2",
+    "trainer.minibatches=2",
+)
 KEPT = ["best", f"step_{STEPS - 1:06d}", f"step_{STEPS:06d}"]
+
+
+def train_preset(preset: str, folder: Path, *overrides: str, **options: bool) -> run.Result:
+    """Train a preset in small steps; the number of threads stays as it is."""
+    threads = torch.get_num_threads()
+    try:
+        config, _ = presets.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
+        return run.train(config, **options)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:

@@ -22,7 +22,7 @@ MOST_ROOT_MODULES = 16
 MAY_IMPORT = {
     "errors": "",
     "_lazy": "",
-    "files": "",
+    "files": "errors",
     "knobs": "errors",
     "types": "errors",
     "images": "errors",
@@ -34,10 +34,10 @@ MAY_IMPORT = {
     "advantages": "errors group_statistics reward_totals",
     "objectives": "errors knobs types",
     "flow": "errors types",
-    "data": "errors types images sampling policy",
+    "data": "errors files types images sampling policy",
     "registry": "errors",
     "builtin": "errors types images registry",  # what a third party may import, and no more
-    "config": "errors knobs registry",
+    "config": "errors files knobs registry",
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
     "training": "errors files knobs types sampling policy advantages objectives rewards",
@@ -47,8 +47,8 @@ MAY_IMPORT = {
     "runs": "errors files knobs types images sampling policy advantages objectives data registry config rewards "
     "training trainer evaluation report",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
-    "cli": "errors files types images data registry config scaffold rewards training trainer evaluation report runs "
-    "testing",
+    "cli": "errors files knobs types images data registry config scaffold rewards training trainer evaluation report "
+    "runs testing",
     "__init__": "_lazy",  # its other names are imported on first use
     "__main__": "cli",
 }

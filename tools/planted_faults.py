@@ -47,7 +47,7 @@ EQUAL = "tests/test_advantages.py::test_equal_sums_are_equal_however_they_are_ro
 FP64 = "tests/test_advantages.py::test_the_arithmetic_is_fp64_whatever_the_rewards_are"
 UNSCORED = "tests/test_advantages.py::test_a_reward_that_scored_no_row_changes_nothing"
 SINGLE = "tests/test_advantages.py::test_a_single_score_teaches_nothing"
-ZERO_STD = "tests/test_advantages.py::test_zero_std_groups_are_those_whose_weighted_sums_are_equal"
+ZERO_STD = "tests/test_advantages.py::test_zero_std_per_group_are_those_whose_weighted_sums_are_equal"
 SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
 CORRECTION = "tests/training/test_correction.py::test_"
 

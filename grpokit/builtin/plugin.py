@@ -18,7 +18,7 @@ _EXAMPLES = {
 _EXPECTED_FAILURES = {
     "contains": {"ladder-extra-text": "the target anywhere in a long text is right; mix it with length or format"},
     "numeric-answer": {
-        "ladder-extra-text": "by default the last number counts, whatever stands before; fix its pattern"
+        "ladder-extra-text": "by default the last number counts, whatever is before it; set a stricter pattern"
     },
 }
 

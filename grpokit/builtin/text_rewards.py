@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, a_type
 from grpokit.types import Sample
 
 _LAST_NUMBER = r"((?:[-+]|(?<!\d))\d[\d,]*+(?:\.\d++)?+)\D*+\Z"
@@ -43,7 +43,7 @@ class ExactMatch:
 
 
 def contains(samples: Sequence[Sample], *, ignore_case: bool = False) -> list[float]:
-    """1 where the target stands somewhere in the text, else 0. Easily fooled by long texts: mix it with `length`."""
+    """1 where the text contains the target, else 0. Easily fooled by long texts: mix it with `length`."""
 
     def one(text: str, target: str) -> float:
         return float(target.casefold() in text.casefold() if ignore_case else target in text)
@@ -68,7 +68,7 @@ class NumericAnswer:
     Samples are texts, each with a number (or its text) as target.
 
     Args:
-        pattern: where the number stands, as a group; by default the last number in the text. No match scores 0.
+        pattern: its group matches the number; by default the last number in the text. No match scores 0.
         tolerance: the largest absolute difference that still counts.
     """
 
@@ -76,7 +76,7 @@ class NumericAnswer:
         self.pattern = _compile(pattern or _LAST_NUMBER, "numeric-answer")
         if not self.pattern.groups:
             raise UsageError(
-                f"numeric-answer: the pattern {pattern!r} has no group, so it does not say where the number stands. "
+                f"numeric-answer: the pattern {pattern!r} has no group, so it does not say where the number is. "
                 "Put parentheses round it, as in 'Answer: ([0-9]+)'."
             )
         if tolerance < 0:
@@ -113,7 +113,7 @@ class Length:
 
 def _text(sample: Sample, reward: str) -> str:
     if not isinstance(sample.output, str):
-        raise UsageError(f"{reward} scores text, but the sample's output is a {type(sample.output).__name__}.")
+        raise UsageError(f"{reward} scores texts, but the sample's output is {a_type(sample.output)}.")
     return sample.output
 
 
@@ -122,7 +122,7 @@ def _against_target(sample: Sample, reward: str, compare: Callable[[str, str], f
     if target is None:
         return math.nan
     if not isinstance(target, (str, int, float)):
-        raise UsageError(f"{reward} compares with a text, but the target is a {type(target).__name__}.")
+        raise UsageError(f"{reward} compares with a text, but the target is {a_type(target)}.")
     return compare(text, str(target))
 
 

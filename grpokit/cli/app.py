@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpokit.errors import GrpokitError, UsageError
+from grpokit.errors import GrpokitError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from grpokit.types import Prompt
+FAILED, INTERRUPTED = 1, 130  # exit codes, beside those of errors, which have their own
 
 app = typer.Typer(
     help="Post-train image generators, and any other stochastic generator, with GRPO.",
@@ -52,21 +50,6 @@ def main() -> None:
     except GrpokitError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-
-
-def given_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Prompt] | None:
-    """The prompts of --prompt or --prompts, or None without either option.
-
-    Raises:
-        UsageError: both are there, or the file cannot be read.
-    """
-    from grpokit import data
-
-    if prompt and prompts:
-        raise UsageError("Give either --prompt or --prompts, not both.")
-    if prompt:
-        return data.as_prompts(prompt)
-    return data.read_text(prompts) if prompts else None
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -22,11 +22,11 @@ def new(
 ) -> None:
     """Write the package of a new reward or policy.
 
-    It works, is tested, and is yours to change.
+    The package works and has tests. Change it into your own.
     """
     from grpokit.scaffold import write
 
-    made = write.new(what, name, folder=folder, kind=kind)
-    print(f"{made.folder} holds a working {what} in {counted(len(made.files), 'file')}. Next:\n")
-    for line in made.next_steps:
+    package = write.new(what, name, folder=folder, kind=kind)
+    print(f"{package.folder} holds a working {what} in {counted(len(package.files), 'file')}. Next:\n")
+    for line in package.next_steps:
         print(f"  {line}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpokit.cli.app import app, console, given_prompts
+from grpokit.cli.app import FAILED, app, console
+from grpokit.cli.options import Prompts, PromptsFile, read_prompts
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import UsageError, counted
 
@@ -24,9 +24,10 @@ _WIDE = 100  # columns from which on a table has room for what a component does
 
 @app.command()
 def plugins() -> None:
-    """List what is installed: policies, rewards, presets.
+    """List the installed policies, rewards and presets.
 
-    Also advantages and objectives; each with the package that brings it, and what is broken or ambiguous.
+    It lists advantages and objectives, too. Each has the package that brings it, and a mark if it is broken or
+    ambiguous.
     """
     from rich.padding import Padding
     from rich.table import Table
@@ -63,7 +64,7 @@ _STYLES = {"ambiguous": "yellow", "broken": "red"}
 
 
 def _plugin_rows() -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Kind, name, package, version, state and summary of everything that plugins bring."""
+    """Kind, name, package, version, state and summary of each component that a plugin brings."""
     from grpokit import registry
 
     ambiguous = {(clash.kind, clash.name) for clash in registry.clashes()}
@@ -84,14 +85,15 @@ def check(
     parameters: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its parameters, as in temperature=0.7.")
     ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="policy or reward, where NAME could be both.")] = None,
-    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt for a policy; give two.")] = None,
-    prompts: Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="policy or reward, if NAME could be either.")] = None,
+    prompt: Prompts = None,
+    prompts: PromptsFile = None,
     slow: Annotated[bool, typer.Option("--slow", help="Also check that a policy learns a toy reward.")] = False,
 ) -> None:
     """Check a policy or a reward against its contract.
 
-    For a reward, a report follows on how easily it is fooled.
+    A policy draws for the prompts that you give (two or more), or else for those of a preset that uses it. For a
+    reward, the command also measures how easily the reward is fooled.
     """
     import warnings
 
@@ -101,20 +103,24 @@ def check(
     from grpokit.testing import by_name
 
     ladder = None
-    chosen = given_prompts(prompt, prompts)
+    own_prompts = read_prompts(prompt, prompts)
     params = parse_parameters(parameters or [])
-    with warnings.catch_warnings(record=True) as caught, _progress() as show:  # warnings are printed below the table
+    with (
+        warnings.catch_warnings(record=True) as records,  # warnings are printed below the table
+        _progress() as show,
+        ExitStack() as stack,
+    ):
         show(f"building {name}")
         if by_name.kind_of(name, kind) == "policy":
-            some = chosen if prompts is None or chosen is None else chosen[:4]
-            checks = by_name.of_policy(name, params, some, slow=slow)
+            first = own_prompts if prompts is None or own_prompts is None else own_prompts[:4]
+            checks = by_name.of_policy(name, params, first, slow=slow)
         else:
-            if chosen:
+            if own_prompts:
                 raise UsageError(
                     f"'{name}' is a reward, which reads no prompts. Leave out --prompt and --prompts, or add --kind "
                     "policy if it makes a policy."
                 )
-            checks, ladder = by_name.of_reward(name, params)
+            checks, ladder = stack.enter_context(by_name.of_reward(name, params))
         results = list(_run(checks, show))
         report = "" if ladder is None else _report(ladder, results)
     table = Table(box=None, pad_edge=False)
@@ -126,25 +132,25 @@ def check(
         table.add_row(Text(outcome.name), Text(outcome.state, style=style), Text(outcome.message))
     out = console()
     out.print(table)
-    for line in _warning_lines(caught):
+    for line in _warning_lines(records):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if report:
         out.print(f"\n{report}\n", markup=False, highlight=False, soft_wrap=True)
-    passed, failed, expected, skipped = (
+    passes, failures, expected_failures, skips = (
         sum(outcome.state == state for outcome in results)
         for state in ("ok", "failed", "expected failure", "not checked")
     )
-    summary = [f"{failed} of {passed + failed} checks failed" if failed else f"all {passed} checks passed"]
-    summary += [counted(expected, "expected failure")] if expected else []
-    summary += [f"{skipped} not checked"] if skipped else []
+    summary = [f"{failures} of {passes + failures} checks failed" if failures else f"all {passes} checks passed"]
+    summary += [counted(expected_failures, "expected failure")] if expected_failures else []
+    summary += [f"{skips} not checked"] if skips else []
     print(f"{name}: {', '.join(summary)}")
-    if failed:
-        raise typer.Exit(1)
+    if failures:
+        raise typer.Exit(FAILED)
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Gives a function that shows one line on a terminal, in place of the line before; nothing elsewhere."""
+    """Yields a function that shows a line on a terminal, in place of the line before. Elsewhere it shows nothing."""
     errors = console(stderr=True)
     if not errors.is_terminal:
         yield lambda line: None
@@ -188,22 +194,24 @@ def _merged(results: Sequence[Outcome]) -> Iterator[Outcome]:
             yield Outcome(name=", ".join(names.pop(outcome.message)), state=outcome.state, message=outcome.message)
 
 
-def _warning_lines(caught: Iterable[WarningMessage]) -> Iterator[str]:
-    """Each warning once, on one line, without those about future versions of a library."""
+def _warning_lines(records: Iterable[WarningMessage]) -> Iterator[str]:
+    """Each warning once, on one line; those about future versions of a library are left out."""
     future = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
-    shown = (w for w in caught if not issubclass(w.category, future))
-    yield from dict.fromkeys(f"warning: {w.category.__name__}: {' '.join(str(w.message).split())}" for w in shown)
+    current = (w for w in records if not issubclass(w.category, future))
+    yield from dict.fromkeys(f"warning: {w.category.__name__}: {' '.join(str(w.message).split())}" for w in current)
 
 
 def _report(ladder: Ladder, results: Sequence[Outcome]) -> str:
-    """The report of the ladders; a reward that raises on them also fails their checks, which show its error."""
+    """The report of the ladders. If a reward raises on one, the check of that ladder shows the error."""
     from grpokit.testing.reward.first_call import UNSCORED
 
     if any(outcome.message == UNSCORED for outcome in results):
         return f"ladder: not measured, since {UNSCORED}"
     try:
         return f"ladder\n{ladder.report}"
-    except (Exception, SystemExit) as error:  # a component may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a component may raise anything
         return f"ladder: not measured, since the reward raised {type(error).__name__}"
 
 

@@ -43,7 +43,7 @@ def watch(console: Console) -> Iterator[Watcher]:
     )
     task = bar.add_task("training", total=None, news="", visible=False)
     course = Course()
-    total, spoke = 1, -math.inf
+    total, last_line = 1, -math.inf
 
     def say(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
@@ -57,21 +57,23 @@ def watch(console: Console) -> Iterator[Watcher]:
         bar.update(task, total=trainer.steps, completed=trainer.completed, visible=True)
 
     def step(report: StepReport) -> None:
-        nonlocal spoke
+        nonlocal last_line
         m = report.metrics
         news = course.line(report)
         for line in report.warnings:
             say(f"warning, step {report.step}: {line}")
         if report.step == 1 and abs(m["loss"]) < 1e-3 and m["frac_reward_zero_std"] < 1:
             say(
-                f"policy loss {abs(m['loss']):.4f}: about 0 on a first update is right (ratios are 1 and a group's "
-                "advantages sum to 0); watch the reward instead"
+                f"policy loss {abs(m['loss']):.4f}: about 0 is right for a first update (importance ratios are 1 and a "
+                "group's advantages sum to 0); watch the reward instead"
             )
         bar.update(task, completed=report.step, news=news)
         due = report.step % max(1, total // 10) == 0 or report.step == total
-        if not console.is_terminal and (due or time.monotonic() - spoke > _LONGEST_SILENCE):  # the first step always
+        if not console.is_terminal and (
+            due or time.monotonic() - last_line > _LONGEST_SILENCE
+        ):  # the first step always
             say(f"step {report.step}/{total}  {news}  {m['step_time']:.2f} s")
-            spoke = time.monotonic()
+            last_line = time.monotonic()
 
     def evaluating(samples: int) -> None:
         bar.update(task, description="evaluating")

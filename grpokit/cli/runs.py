@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpokit.cli.app import app, console, given_prompts
+from grpokit.cli.app import FAILED, INTERRUPTED, app, console
 from grpokit.cli.config_options import ConfigCommand
+from grpokit.cli.options import (
+    Count,
+    Limit,
+    Overrides,
+    Prompts,
+    PromptsFile,
+    Reward,
+    RunOrSource,
+    Source,
+    read_prompts,
+    whole_number,
+)
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import RunError, UsageError, counted, shown
 
@@ -27,29 +39,18 @@ if TYPE_CHECKING:
 _TEXTS = 5  # drawn texts that a command shows
 _PROMPTS = 16  # prompts that `sample` takes
 
-Source = Annotated[
-    str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder to --resume.")
-]
-RunOrSource = Annotated[
-    str,
-    typer.Argument(metavar="RUN_OR_PRESET", help="A run folder or one of its checkpoints, a preset, a config file."),
-]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config, as in trainer.steps=50.")
-]
-Count = Annotated[int | None, typer.Option("-n", "--count", min=1, help="Samples per prompt.", show_default=False)]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="The most prompts to take.", show_default=False)]
-
 
 @app.command(cls=ConfigCommand)
 def train(
     source: Source,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run folder's last checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the run folder's last checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what the run folder holds.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Resume even though the config has changed.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Resume even if the config or the prompts have changed.")
+    ] = False,
 ) -> None:
-    """Train, and leave a run folder with its report.
+    """Train, and write a run folder with its report.
 
     The folder holds metrics, samples, checkpoints and report.html.
     """
@@ -71,12 +72,12 @@ def train(
             noting = replace(watcher, start=start)
             result = run.train(config, name=name, resume=resume, overwrite=overwrite, force=force, watcher=noting)
     except KeyboardInterrupt:
-        print("Stopped at once: what came after the last saved checkpoint is lost.", file=sys.stderr)
-        raise typer.Exit(130) from None
+        print("Stopped at once. All steps after the last saved checkpoint are lost.", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
     if result.interrupted:
         words = shlex.join(["grpokit", "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Go on with:\n  {words}")
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
     if resume and first == result.steps:
         print(_complete(result, config))
     if result.before is not None and result.after is not None:
@@ -89,33 +90,33 @@ def sample(
     source: RunOrSource,
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the samples.")] = Path("samples"),
-    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")] = None,
-    prompts: Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")] = None,
+    prompt: Prompts = None,
+    prompts: PromptsFile = None,
     count: Count = None,
     limit: Limit = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Write into a folder that holds files already.")
     ] = False,
 ) -> None:
-    """Draw samples from a preset's start or a run's last step.
+    """Draw samples from a run's last checkpoint or from a preset.
 
-    Without more options it draws one sample for each of the first 16 prompts.
+    By default it draws one sample for each of the first 16 prompts. A preset's policy is untrained.
     """
     config, policy = _load_policy(source, overrides)
     from grpokit.evaluation.held_out import draw
     from grpokit.runs import build, journal
 
-    chosen = given_prompts(prompt, prompts)
+    own_prompts = read_prompts(prompt, prompts)
     if os.path.isfile(out):
         raise UsageError(f"{out} is a file; expected a folder for the samples. Choose another with --out.")
     if os.path.isdir(out) and any(out.iterdir()) and not overwrite:
         raise UsageError(f"{out} holds files already. Choose another folder with --out, or add --overwrite.")
-    if chosen is None:
+    if own_prompts is None:
         train_prompts, held_out = build.prompts(config)
-        chosen = train_prompts if held_out is None else held_out
+        own_prompts = train_prompts if held_out is None else held_out
     samples = draw(
         policy,
-        chosen[: limit or _PROMPTS],
+        own_prompts[: limit or _PROMPTS],
         seed=config.seed,
         samples_per_prompt=count or 1,
         stream="sample",
@@ -138,10 +139,10 @@ def evaluate(
     count: Count = None,
     limit: Limit = None,
 ) -> None:
-    """Score held-out prompts before training and after it.
+    """Score held-out prompts before and after training.
 
-    "After" is a run's last checkpoint, or the checkpoint that RUN_OR_PRESET names; a preset has only "before". Both
-    use the same draws: run.eval_samples for each held-out prompt, unless --count says otherwise.
+    "After" is a run's last checkpoint, or the checkpoint that RUN_OR_PRESET names. A preset has only "before". Both
+    draw run.eval_samples samples per held-out prompt, unless --count says otherwise, from the same seeds.
     """
     config, folder = _read(source, overrides)
     from grpokit.evaluation.held_out import evaluate as score_policy
@@ -153,7 +154,7 @@ def evaluate(
     try:
         _, held_out = build.prompts(config)
         if held_out is None:
-            raise UsageError("The config names no held-out prompts: give data.eval_prompts or data.eval_fraction.")
+            raise UsageError("The config names no held-out prompts. Set data.eval_prompts or data.eval_fraction.")
         policy, prompts = build.policy(config), held_out[:limit]
         per_prompt = count or config.run.eval_samples
         for label, place in (("before", None), ("after", folder)):
@@ -185,9 +186,9 @@ def report(
         list[Path], typer.Argument(metavar="RUN [RUN]", help="A run folder, or two to compare.", show_default=False)
     ],
 ) -> None:
-    """Write a run's report anew, or compare two runs.
+    """Write a run's report again, or compare two runs.
 
-    One run's report is its report.html; a comparison is compare.html in the folder of the second.
+    The report is report.html in the run folder. A comparison is compare.html in the second run's folder.
     """
     from grpokit import report as reports
 
@@ -202,7 +203,7 @@ def report(
 @app.command()
 def rescore(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with recorded rollouts.")],
-    reward: Annotated[str, typer.Option("--reward", help="Its name, or package.module:function.")],
+    reward: Reward,
     parameters: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The reward's parameters, as in maximum=3.")
     ] = None,
@@ -210,7 +211,7 @@ def rescore(
 ) -> None:
     """Score recorded rollouts with another reward.
 
-    It shows how the rankings would have changed.
+    It shows how the rankings would change.
     """
     from rich.table import Table
     from rich.text import Text
@@ -231,11 +232,12 @@ def rescore(
 @app.command()
 def redraw(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    step: Annotated[int, typer.Option("--step", help="The step, from 1.")],
+    step: Annotated[int, whole_number("--step", help="The step, from 1.")],
 ) -> None:
     """Draw a step of a run again, and compare bit by bit.
 
-    It is compared with what the run kept of that step: metrics, and with run.record=true every sample and decision.
+    The comparison is with the run's metrics for that step. After run.record=true, it also covers every sample and
+    decision.
     """
     from grpokit.runs.redraw import redraw as draw_again
 
@@ -243,18 +245,18 @@ def redraw(
     for line in comparison.lines():
         print(line)
     if not comparison.equal:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def _complete(result: Result, config: RunConfig) -> str:
-    """The line for a resume of a run that is complete: nothing was left to do, and how to go on."""
+    """The line for a resume of a run that is complete, and how to train it further."""
     total = config.trainer.steps
     if result.steps < total:
         return f"{result.folder} is already complete: it converged after {result.steps} of {counted(total, 'step')}."
-    more = "" if config.trainer.schedule == "constant" else ", which this schedule allows with --force only"
+    more = "" if config.trainer.schedule == "constant" else " (with this schedule it also needs --force)"
     return (
-        f"{result.folder} is already complete ({result.steps} of {counted(total, 'step')}); raise trainer.steps to go "
-        f"on{more}."
+        f"{result.folder} is already complete ({result.steps} of {counted(total, 'step')}). Raise trainer.steps to "
+        f"train further{more}."
     )
 
 
@@ -280,11 +282,11 @@ def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
         settings = json.dumps(checkpoint.read_state(folder).get("notes", {}).get("config"))
         return schema.parse(settings, f"the config in {folder}", overrides or []), folder
     if not (folder / "config.yaml").is_file():
-        raise UsageError(f"{folder} is no run folder: it has no config.yaml. It is no checkpoint either.")
+        raise UsageError(f"{folder} is neither a run folder (it has no config.yaml) nor a checkpoint.")
     config, _ = presets.read_config(source, overrides or [])
     last = checkpoint.latest(folder / "checkpoints")
     if last is None:
-        raise UsageError(f"The run {folder} has no checkpoint yet.")
+        raise UsageError(f"The run {folder} has no checkpoint yet. Train it first.")
     return config, last
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpokit.cli.app import app, console
+from grpokit.cli.options import PromptsFile, Rewards, whole_number
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworded
 from grpokit.files import replacing
@@ -41,18 +42,14 @@ def score(
             help="Parameters of the rewards, as in contains.ignore_case=true, or changes to the config.",
         ),
     ] = None,
-    reward: Annotated[
-        list[str] | None, typer.Option("--reward", help="A reward: its name, or package.module:function; repeatable.")
-    ] = None,
+    reward: Rewards = None,
     config: Annotated[
         str | None, typer.Option("--config", help="Take the rewards and weights of this preset, file or run.")
     ] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt of the picture or pictures.")] = None,
     target: Annotated[Path | None, typer.Option("--target", help="The picture to compare with.")] = None,
     source: Annotated[Path | None, typer.Option("--source", help="The picture that was edited.")] = None,
-    prompts: Annotated[
-        Path | None, typer.Option("--prompts", help="A file with one prompt per line, for pictures named by line.")
-    ] = None,
+    prompts: PromptsFile = None,
     targets: Annotated[Path | None, typer.Option("--targets", help="Folder of target pictures named by line.")] = None,
     sources: Annotated[Path | None, typer.Option("--sources", help="Folder of source pictures named by line.")] = None,
     out: Annotated[
@@ -61,13 +58,16 @@ def score(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the summary goes to stderr.")] = False,
     max_pixels: Annotated[
-        int | None, typer.Option("--max-pixels", min=1, help="Refuse pictures with more pixels; by default 36 million.")
+        int | None, whole_number("--max-pixels", help="Refuse pictures with more pixels; by default 36 million.")
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples in memory at a time.")] = 32,
+    batch_size: Annotated[int, whole_number("--batch-size", help="Samples in memory at a time.")] = 32,
 ) -> None:
-    """Score pictures or texts in files, without training."""
+    """Score pictures or texts in files, without training.
+
+    Give --reward once or several times, or --config. With --prompts, a picture's name is the line of its prompt.
+    """
     if out is not None and os.path.lexists(out) and not (overwrite and out.is_file()):
-        kind = "is a folder; expected a file" if out.is_dir() else "is there already"
+        kind = "is a folder; expected a file" if out.is_dir() else "exists already"
         more = "." if out.is_dir() else ", or add --overwrite."
         raise UsageError(f"{out} {kind}. Choose another with --out{more}")
     settings = _settings(reward or [], config, words or [])
@@ -90,7 +90,9 @@ def score(
         _say_what_is_passed_over(path)
     read = [path, path / sample_files.SAMPLES, prompts, target, source, *(entry.output for entry in entries)]
     if out is not None and out.exists() and any(_same_file(out, place) for place in [*read, Path(config or "")]):
-        raise UsageError(f"{out} is read here, so scores cannot be written over it. Choose another file with --out.")
+        raise UsageError(
+            f"{out} is an input of this command, so the scores cannot overwrite it. Choose another file with --out."
+        )
     with _rewards(reward or [], settings, words or []) as (terms, uses):
         score_files.check_accepts(uses, entries)
         rows = score_files.score_files(
@@ -124,7 +126,7 @@ def score(
 
 
 def _say_what_is_passed_over(path: Path) -> None:
-    """Name the pictures of a folder that are of other kinds than those which are scored."""
+    """Name the pictures of a folder whose kind cannot be scored."""
     from grpokit.images import PICTURES, other_pictures, to_convert
 
     others = other_pictures(path) if os.path.isdir(path) else []
@@ -141,9 +143,9 @@ def _settings(names: Sequence[str], config: str | None, words: Sequence[str]) ->
     from grpokit.config import presets
 
     if names and config:
-        raise UsageError("Both --reward and --config are given; keep one. A config brings rewards of its own.")
+        raise UsageError("Give either --reward or --config, not both. A config brings its own rewards.")
     if not names and not config:
-        raise UsageError("Say what to score with: either --reward NAME, once or more, or --config PRESET_OR_FILE.")
+        raise UsageError("No reward is named. Give --reward NAME, once or several times, or --config PRESET_OR_FILE.")
     return presets.read_config(config, words)[0] if config else None
 
 
@@ -161,12 +163,12 @@ def _pairs(
 
 
 def _unused(settings: RunConfig, pairs: Mapping[str, Path | None]) -> str:
-    """Says that the config names pictures which were not used, and how to use them."""
-    named = {"targets": settings.data.targets, "sources": settings.data.images}
+    """Says which pictures of the config were not used, and how to use them."""
+    folders = {"targets": settings.data.targets, "sources": settings.data.images}
     keys = {"targets": "data.targets", "sources": "data.images"}
     return "".join(
         f" The config's {keys[name]} is not used here; give --prompts {settings.data.prompts} --{name} {folder}."
-        for name, folder in named.items()
+        for name, folder in folders.items()
         if folder and pairs[name] is None
     )
 
@@ -175,7 +177,7 @@ def _unused(settings: RunConfig, pairs: Mapping[str, Path | None]) -> str:
 def _rewards(
     names: Sequence[str], settings: RunConfig | None, words: Sequence[str]
 ) -> Iterator[tuple[list[RewardTerm], list[str]]]:
-    """The rewards of --reward or of --config, with the names that they are used by."""
+    """The rewards of --reward or of --config, with the names that plugins know them by."""
     from grpokit import registry
     from grpokit.rewards.scoring import RewardTerm, as_terms
     from grpokit.runs import build
@@ -210,13 +212,13 @@ def _parameters(names: Sequence[str], words: Sequence[str]) -> Mapping[str, dict
             assignments[names[0]].append(word)
         else:
             expected = " or ".join(f"{name}.KEY=VALUE" for name in names)
-            raise UsageError(f"'{word}' is no parameter of {' or '.join(names)}: expected {expected}.")
+            raise UsageError(f"'{word}' names no parameter of {' or '.join(names)}. Expected {expected}.")
     return {name: parse_parameters(own) for name, own in assignments.items()}
 
 
 @contextmanager
 def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
-    """Writes the lines of `out` as they come; what stops the scoring says that they stay there."""
+    """Writes the lines of `out` one by one. An error in here says that the file holds the earlier scores."""
     if out is None:
         yield lambda line: None
         return
@@ -230,13 +232,13 @@ def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
     try:
         yield write
     except GrpokitError as error:
-        raise reworded(error, f"{error} What was scored before is in {out}.") from error
+        raise reworded(error, f"{error} The earlier scores are in {out}.") from error
     finally:
         file.close()
 
 
 def _line(row: Row, *, total: float | None = None) -> str:
-    """A row as a line of JSON; half a surrogate pair, which UTF-8 cannot hold, stands there as its JSON escape."""
+    """A row as a line of JSON; half a surrogate pair, which UTF-8 cannot hold, becomes its JSON escape."""
     return json.dumps(row.as_json(total=total), ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
@@ -256,30 +258,30 @@ def _writing(out: Path) -> Iterator[None]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """Counts rows on stderr: on a terminal by a bar, elsewhere by a line now and then where it takes long."""
+    """Counts rows on stderr: with a bar on a terminal, elsewhere with a line every ten seconds."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
     err = console(stderr=True)
     columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Remaining())
-    both = sys.stdout.isatty()  # lines on stdout then stand above the bar; else they must not go where the bar goes
+    both = sys.stdout.isatty()  # lines on stdout then go above the bar; else they must not go where the bar goes
     with Progress(*columns, console=err, disable=not err.is_terminal, transient=True, redirect_stdout=both) as bar:
         task = bar.add_task("scoring", total=total)
-        scored, last = 0, time.monotonic()
+        count, last = 0, time.monotonic()
 
         def advance() -> None:
-            nonlocal scored, last
-            scored += 1
+            nonlocal count, last
+            count += 1
             bar.update(task, advance=1)
             if not err.is_terminal and time.monotonic() - last >= _PATIENCE:
-                print(f"scored {scored:,} of {counted(total, 'sample')}", file=sys.stderr)
+                print(f"scored {count:,} of {counted(total, 'sample')}", file=sys.stderr)
                 last = time.monotonic()
 
         yield advance
 
 
 def _print_tables(rows: Sequence[Row], tally: Tally, *, weighted: bool, aside: bool) -> None:
-    """Each row where they are few, and always a summary."""
+    """A table of the rows if they are few, and always a summary."""
     from rich.table import Table
     from rich.text import Text
 
@@ -316,7 +318,7 @@ def _shown(value: float) -> str:
 
 
 def _summaries(terms: Sequence[RewardTerm], uses: Sequence[str]) -> dict[str, str]:
-    """Reward -> what its plugin says of it; empty where it says nothing."""
+    """Reward -> its plugin's summary; empty without one."""
     from grpokit import registry
 
     specs = [registry.spec_of("reward", use) for use in uses]
@@ -326,7 +328,7 @@ def _summaries(terms: Sequence[RewardTerm], uses: Sequence[str]) -> dict[str, st
 def _say_what_is_missing(
     tally: Tally, total: int, summaries: Mapping[str, str], *, weighted: bool, unused: str
 ) -> None:
-    """Name what has no score; what could not be read, or a reward that said nothing at all, is bad input.
+    """Name the samples without a score. Unreadable files, and a reward without any score, are bad input.
 
     Raises:
         DataError: files could not be read, or a reward could score nothing.
@@ -339,12 +341,12 @@ def _say_what_is_missing(
     if tally.problems:
         unreadable = [_named(name, problem.rstrip(".")) for name, problem in tally.problems.items()]
         some = f"{len(unreadable):,} of {counted(total, 'sample')} {'is' if len(unreadable) == 1 else 'are'}"
-        wrong.append(f"{some} missing or unreadable, so without a score: {_listed(unreadable, between='; ')}.")
+        wrong.append(f"{some} missing or unreadable: {_listed(unreadable, between='; ')}.")
     silent = [n for n, column in tally.summary().items() if column.unscored and not column.scored and n != "reward"]
     if silent:
-        rewards = "; nor by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
+        names = "; or by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
         wrong.append(
-            f"No sample could be scored by {rewards}. A reward may need a prompt (--prompt, --prompts), a target "
+            f"No sample could be scored by {names}. A reward may need a prompt (--prompt, --prompts), a target "
             f"(--target, --targets) or a source (--source, --sources).{unused}"
         )
     if wrong:

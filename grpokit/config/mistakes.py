@@ -1,7 +1,8 @@
-"""Words for what is wrong with a config: the place, what was expected, what came, and the key that was meant."""
+"""Messages about mistakes in a config: the place, what was expected, the actual value, and the key that was meant."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -23,15 +24,15 @@ _EXPECTED = {  # pydantic's kinds of mistake, in our words; its own words for an
     "list_type": "a list",
     "dict_type": "a group of keys",
     "model_type": "a group of keys",
-    "too_short": "at least {min_length}",
+    "too_short": "a list of at least {min_length}",
     "string_too_short": "a text that is not empty",
     "string_too_long": "at most {max_length} characters",
     "string_unicode": "a text without half a surrogate pair",
     "literal_error": "{expected}",
-    "greater_than": "more than {gt}",
-    "greater_than_equal": "at least {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "at most {le}",
+    "greater_than": "more than {gt:,}",
+    "greater_than_equal": "at least {ge:,}",
+    "less_than": "less than {lt:,}",
+    "less_than_equal": "at most {le:,}",
     "invalid_key": "a text as key",
 }
 
@@ -40,42 +41,45 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
     """All mistakes of a config, one a line.
 
     Args:
-        error: what validation found.
-        source: where the config's keys stand.
+        error: the mistakes that validation found.
+        source: the places of the config's keys.
         model: the model of the whole config.
     """
     lines = []
     for issue in error.errors():
-        got = issue["input"]
+        value = issue["input"]
         branch = next((p for p in issue["loc"][2:3] if p in ("str", "constrained-str", "Component")), None)
         text = branch in ("str", "constrained-str")
-        if (text and isinstance(got, dict)) or (branch and issue["type"] == "model_type"):
+        if (text and isinstance(value, dict)) or (branch and issue["type"] == "model_type"):
             continue  # a name or a group of keys would do: only the mistakes of the nearer one are listed
         path = tuple(p for i, p in enumerate(issue["loc"]) if not (branch and i == 2) and p != "[key]")
         where, key = source.place(path), ".".join(map(str, path))
         if issue["type"] == "extra_forbidden":
             known = _beside(path, model)
-            lines.append(f"{where}: unknown key '{key}'{_meant(path, model)}. Known here: {', '.join(known)}.")
+            lines.append(f"{where}: unknown key '{key}'{_meant(path, model)}. Known keys: {', '.join(known)}.")
         elif issue["type"] == "missing":
             lines.append(f"{where}: the key '{key}' is missing.")
         elif issue["type"] in ("value_error", TWO_SOURCES):  # keys of one group that do not go together
+            what = str(issue["ctx"]["error"]) if issue["type"] == "value_error" else issue["msg"]
             below = source.overrides_below(path)
-            causes = dict.fromkeys([where, *(f"override {shown(override)}" for override in below.values())])
-            remedy = _replacement(path, got, below) if issue["type"] == TWO_SOURCES else ""
-            what = issue["ctx"]["error"] if issue["type"] == "value_error" else issue["msg"]
+            sources = issue.get("ctx", {}).get("sources", "none")  # of several sources, the others have no part
+            clashing = what if sources == "none" else sources
+            involved = [override for key, override in below.items() if _names_one(clashing, key[len(path) :])]
+            causes = dict.fromkeys([where, *(f"override {shown(override)}" for override in involved)])
+            remedy = _replacement(path, value, below) if issue["type"] == TWO_SOURCES and involved else ""
             lines.append(f"{', with '.join(causes)}: {key or 'config'}: {what}.{remedy}")
         else:
             words = _EXPECTED.get(issue["type"])
             context = {k: int(v) if isinstance(v, float) else v for k, v in issue.get("ctx", {}).items()}  # 0, not 0.0
             expected = f"expected {words.format(**context)}" if words else issue["msg"][0].lower() + issue["msg"][1:]
-            remedy = "" if text else _remedy(issue["type"], key, got, context)
+            remedy = "" if text else _remedy(issue["type"], key, value, context)
             expected += " or keys with `use`" * text
-            lines.append(f"{where}: {key}: {expected}, got {shown(got)}{remedy}.")
+            lines.append(f"{where}: {key}: {expected}, got {shown(value)}{remedy}.")
     return "\n".join(dict.fromkeys(lines))
 
 
 def key_for(name: str, model: type[BaseModel]) -> str:
-    """Which key somebody means who types `name`: `" (did you mean 'trainer.learning_rate'?)"`, or an empty text.
+    """A hint at the key that somebody means by `name`: `" (did you mean 'trainer.learning_rate'?)"`, or an empty text.
 
     Args:
         name: a key without its group, or the name of a command's option without its dashes.
@@ -120,10 +124,13 @@ def _meant(path: Path, model: type[BaseModel]) -> str:
     return next((hint.replace(key, full) for key, full in elsewhere.items() if f"'{key}'" in hint), "")
 
 
+def _names_one(message: str, keys: Path) -> bool:
+    """Whether the message about a clash names one of the keys; each such message names all that take part."""
+    return any(re.search(rf"\b{re.escape(key)}\b", message) for key in keys if isinstance(key, str))
+
+
 def _replacement(path: Path, group: Any, below: Mapping[Path, str]) -> str:
-    """How to replace a whole group, for somebody who overrode single keys of it."""
-    if not below:
-        return ""
+    """How to replace a whole group, for somebody who has overridden single keys of it."""
     values: dict[str, Any] = {}
     for key in below:
         here, there = group, values
@@ -134,18 +141,18 @@ def _replacement(path: Path, group: Any, below: Mapping[Path, str]) -> str:
     return f" An override changes single keys. To replace them all, write {word}."
 
 
-def _remedy(kind: str, key: str, got: Any, context: Mapping[str, Any]) -> str:
-    """What to do about a mistake, where more can be said than what was expected."""
-    if kind in ("int_type", "float_type") and isinstance(got, str) and any(c.isdigit() for c in got):
+def _remedy(kind: str, key: str, value: Any, context: Mapping[str, Any]) -> str:
+    """What to do about a mistake, if the expected value alone does not say it."""
+    if kind in ("int_type", "float_type") and isinstance(value, str) and any(c.isdigit() for c in value):
         return " (a text: write numbers as 10, 1.5 or 5e-6, without quotes, units or underscores)"
-    if kind == "string_type" and isinstance(got, (int, float)):
+    if kind == "string_type" and isinstance(value, (int, float)):
         return " (put it in quotes)"
     if kind == "model_type" and key == "trainer.correction":
         return " (as in {how: mask})"
-    if kind == "model_type" and isinstance(got, str) and len(got) <= 80:
-        return f" (a component is named by `use`: {{use: {got}}})" if key != "data" else " (as in {prompts: ...})"
+    if kind == "model_type" and isinstance(value, str) and len(value) <= 80:
+        return f" (a component is named by `use`: {{use: {value}}})" if key != "data" else " (as in {prompts: ...})"
     if kind == "list_type" and key == "rewards":
         return " (as in [{use: my-reward}, {use: length}])"
-    if kind == "literal_error" and isinstance(got, str):
-        return nearest(got, [name.strip("'") for name in context["expected"].replace(" or ", ", ").split(", ")])
+    if kind == "literal_error" and isinstance(value, str):
+        return nearest(value, [name.strip("'") for name in context["expected"].replace(" or ", ", ").split(", ")])
     return ""

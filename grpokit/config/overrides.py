@@ -54,7 +54,7 @@ def apply(data: dict[str, Any], override: str, source: Source) -> None:
     Args:
         data: the config, changed in place; groups that are not there are made.
         override: such as `trainer.steps=50` or `rewards.0.weight=1`; the value is YAML.
-        source: where the config's keys stand.
+        source: the places of the config's keys.
 
     Raises:
         ConfigError: it is not of the form key=value, its value is not YAML, or its key leads into a single value or
@@ -77,12 +77,13 @@ def apply(data: dict[str, Any], override: str, source: Source) -> None:
         last, group = i == len(parts) - 1, ".".join(parts[:i])
         if isinstance(here, list):
             if part not in map(str, range(len(here))):
-                expected = f"use a number from 0 to {len(here) - 1} for {shown(part)}" if here else "it has no entry"
-                raise ConfigError(f"The override {shown(override)}: {group} is a list of {len(here)}; {expected}.")
+                numbers = "0" if len(here) == 1 else f"a number from 0 to {len(here) - 1}"
+                remedy = f"write {numbers} in place of {shown(part)}" if here else "it has no entry"
+                raise ConfigError(f"The override {shown(override)}: {group} is a list of {len(here)}; {remedy}.")
             step: str | int = int(part)
         elif isinstance(here, dict):
             step = part
-            if not last and here.get(part) is None:  # the group is missing, or nothing stands behind its colon
+            if not last and here.get(part) is None:  # the group is missing, or nothing follows its colon
                 here[part] = {}
         else:
             raise ConfigError(f"The override {shown(override)}: {group} is a single value, not a group of keys.")

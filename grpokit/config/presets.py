@@ -13,7 +13,7 @@ from typing import Any
 
 from grpokit import registry
 from grpokit.config.schema import RunConfig, TrainerConfig, load, parse
-from grpokit.errors import ConfigError, PluginError, one_line
+from grpokit.errors import ConfigError, PluginError, typed_line
 
 
 def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, str]:
@@ -51,14 +51,16 @@ def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]
         plugin, spec = registry.find("preset", source)
     except PluginError as error:
         raise ConfigError(
-            f"{error} There is no folder {source} in {Path.cwd()} either, and a config file ends in .yaml."
+            f"{error} Nor is there a folder {source} in {Path.cwd()}. A config file ends in .yaml."
         ) from error
     package, _, inside = spec.factory.partition(":")
     try:
         text = importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
-    except (ImportError, OSError, ValueError) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # importing the plugin's package may raise anything
         raise PluginError(
-            f"Preset '{source}' should be the file {inside} in package {package}: {one_line(error)}."
+            f"The preset '{source}' cannot be read from the file {inside} in package {package}: {typed_line(error)}."
         ) from error
 
     def name_components(data: dict[str, Any]) -> None:  # before the overrides, whose names are the user's
@@ -72,7 +74,7 @@ def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]
 
 
 def _components(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Kind, group and key of each name of a component in a config that nobody has validated yet."""
+    """Kind, group and key of each name of a component in a config that is not validated yet."""
     rewards = data.get("rewards")
     components = [
         ("policy", data.get("policy")),

@@ -23,10 +23,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from grpokit import files
 from grpokit.config.mistakes import TWO_SOURCES, explain
 from grpokit.config.overrides import apply
 from grpokit.config.yaml_source import Source, read
-from grpokit.errors import ConfigError, UsageError, nearest, one_line, shown
+from grpokit.errors import ConfigError, UsageError, nearest, shown
 from grpokit.knobs import (
     ClipSettings,
     Correction,
@@ -127,7 +128,7 @@ _COMPANIONS = {
 class DataConfig(_Strict):
     """Where prompts come from: exactly one of `prompts`, `jsonl`, `dataset` and `use`."""
 
-    # keys of a source's own stand only beside `use`; checked below
+    # a source's own keys are allowed beside `use` only, which is checked below
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     prompts: _Text | None = Field(default=None, description="text file, one prompt per line")
@@ -158,7 +159,7 @@ class DataConfig(_Strict):
                 {"sources": " and ".join(sources) or "none"},
             )
         if self.use is not None and self.max_pixels is not None:
-            raise ValueError("'max_pixels' goes with prompts, jsonl and dataset; a function opens its own pictures")
+            raise ValueError("'max_pixels' does not go with 'use': a function opens its own pictures")
         unknown = next(iter(self.model_extra or {}), None)
         if unknown and self.use is None:
             raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")
@@ -167,7 +168,7 @@ class DataConfig(_Strict):
         ]
         if len(kinds) > 1:
             raise ValueError(
-                f"give one kind of held-out prompts; got {' and '.join(kinds)} (the value null takes a key out)"
+                f"give one kind of held-out prompts; got {' and '.join(kinds)} (set a key to null to remove it)"
             )
         for owner, companions in _COMPANIONS.items():
             alone = [n for n in companions if getattr(self, owner) is None and getattr(self, n)]
@@ -214,7 +215,7 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
 
     @property
     def flat_objective(self) -> dict[str, Any]:
-        """The objective's knobs that stand beside the trainer's."""
+        """The objective's knobs among the trainer's."""
         return {name: getattr(self, name) for name in OBJECTIVE_KEYS if name in self.model_fields_set}
 
     @field_validator("device", mode="before")
@@ -239,14 +240,18 @@ class RunSettings(_Strict):
     dir: _Text | None = Field(default=None, description="the run folder; by default runs/<config's name>")
     save_every: Whole = Field(default=0, description="checkpoint every n steps; 0: only at the end")
     keep_last: Total | None = Field(default=3, description="how many step checkpoints to keep; null: all")
-    best: _Text | None = Field(default=None, description="a held-out score; its best checkpoint is kept as well")
+    best: _Text | None = Field(
+        default=None, description="a held-out score; the checkpoint with its best value is kept as well"
+    )
     record: bool = Field(default=False, description="keep every rollout in rollouts/, for rescore and redraw")
     eval_every: Whole = Field(default=0, description="evaluate every n steps; 0: only before and after")
     eval_samples: Count = Field(default=1, description="samples per held-out prompt")
     eval_batch_size: Count | None = Field(
         default=None, description="the most held-out samples drawn at a time; null: as many as a rollout has room for"
     )
-    trackers: list[_Tracker] = Field(default_factory=list, description="tensorboard, wandb, mlflow, ...")
+    trackers: list[_Tracker] = Field(
+        default_factory=list, description="where metrics go as well: tensorboard, wandb, mlflow and others"
+    )
     threads: int | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
 
     @model_validator(mode="after")
@@ -275,15 +280,15 @@ class RunConfig(_Strict, SeedSettings):
     def _something_to_train_on(cls, rewards: list[RewardConfig]) -> list[RewardConfig]:
         if not any(reward.weight for reward in rewards):
             raise ValueError(
-                "every reward has the weight 0, so all are monitors and none is trained on; give at least one another "
-                "weight"
+                "every reward has weight 0, so all are monitors and none is trained on; give at least one of them "
+                "another weight"
             )
         return rewards
 
     _source: Source | None = PrivateAttr(default=None)
 
     def place(self, *path: str | int) -> str:
-        """Where a key stands, to begin a message with; empty for a config that was not read from text.
+        """The place of a key, to begin a message with; empty for a config that was not read from text.
 
         >>> parse("policy: {use: p}\\ndata: {use: d}\\nrewards: [{use: r}]", "run.yaml").place("rewards", 0)
         'run.yaml, line 3: rewards.0: '
@@ -298,15 +303,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: the file is missing or not YAML, or the config is wrong. The message names the file and, where
             there is one, the line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ConfigError(f"The config file {path} does not exist (looked in {Path.cwd()}).") from error
-    except IsADirectoryError as error:
-        raise ConfigError(f"{path} is a folder; expected a config file.") from error
-    except (OSError, ValueError) as error:  # the second: not UTF-8, or a name that no file can have
-        raise ConfigError(f"The config file {path} cannot be read as UTF-8 text: {one_line(error)}.") from error
-    return parse(text, str(path), overrides)
+    return parse(files.read_text(path, kind="config file", error=ConfigError), str(path), overrides)
 
 
 def parse(
@@ -316,7 +313,7 @@ def parse(
 
     Args:
         text: the config.
-        name: stands for the file in messages.
+        name: names the text in messages, such as its file.
         overrides: `key=value` texts.
         prepare: may change the plain data in place, before the overrides are applied.
 
@@ -325,8 +322,8 @@ def parse(
     """
     data, source = read(text, name)
     if not isinstance(data, dict):
-        got = "an empty file" if data is None else shown(data)
-        raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {got}.")
+        content = "an empty file" if data is None else shown(data)
+        raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {content}.")
     if prepare is not None:
         prepare(data)
     for override in overrides:
@@ -354,7 +351,7 @@ def resolved(config: BaseModel) -> dict[str, Any]:
 
 
 def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two resolved configs differ: (dotted key, before, after), None standing for "not there".
+    """Where two resolved configs differ: (dotted key, before, after), None for a key that is missing.
 
     >>> list(differences({"a": {"b": 1}, "c": [1]}, {"a": {"b": 2}, "c": [1, 3]}))
     [('a.b', 1, 2), ('c.1', None, 3)]

@@ -24,7 +24,7 @@ Path = tuple[str | int, ...]
 
 @dataclass
 class Source:
-    """Where each key of a config stands.
+    """The place of each key of a config.
 
     Attributes:
         name: the file.
@@ -59,7 +59,7 @@ class Source:
 
 
 def read(text: str, name: str) -> tuple[Any, Source]:
-    """Read YAML; `name` stands for the file in messages.
+    """Read YAML; `name` names it in messages, such as its file.
 
     Raises:
         ConfigError: it is not YAML; with the line where there is one.
@@ -96,7 +96,10 @@ def write_inline(data: Any) -> str:
 
 def problem(error: yaml.YAMLError) -> str:
     """What is wrong, in one line without the place."""
-    return (isinstance(error, yaml.MarkedYAMLError) and (error.problem or error.context)) or one_line(error)
+    if not isinstance(error, yaml.MarkedYAMLError) or not (error.problem or error.context):
+        return one_line(error)
+    is_half = bool(error.context) and str(error.problem).startswith("but ")  # "expected ..., but found ..."
+    return f"{error.context}, {error.problem}" if is_half else str(error.problem or error.context)
 
 
 def load_value(text: str) -> Any:
@@ -127,23 +130,23 @@ def _note(node: yaml.Node, path: Path, source: Source, inside: tuple[yaml.Node, 
 
     source.places[path] = f"{source.name}, line {node.start_mark.line + 1}"
     if any(node is outer for outer in inside):
-        raise refuse("an anchor stands inside itself", node)
+        raise refuse("an anchor contains itself", node)
     if len(inside) >= DEEPEST:
         raise refuse(f"it is nested too deeply; expected at most {DEEPEST} levels", node)
     if len(source.places) > MOST:
-        raise refuse(f"with its aliases written out it has more than {MOST:,} values", node)
+        raise refuse(f"it has more than {MOST:,} values once its aliases are written out", node)
     inside = (*inside, node)
     if isinstance(node, yaml.SequenceNode):
         for i, child in enumerate(node.value):
             _note(child, (*path, i), source, inside)
     elif isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, child in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise refuse("expected a text as key, got brackets or braces", key)
-            if key.value in seen:
-                raise refuse(f"the key {shown(key.value)} stands twice", key)
-            seen.add(key.value)
+            if key.value in keys:
+                raise refuse(f"the key {shown(key.value)} appears twice", key)
+            keys.add(key.value)
             _note(child, (*path, key.value), source, inside)
             source.places[(*path, key.value)] = f"{source.name}, line {key.start_mark.line + 1}"
 

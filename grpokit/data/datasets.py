@@ -79,7 +79,7 @@ def read_dataset(
 
 @contextmanager
 def _quiet(datasets: Any) -> Iterator[None]:
-    """Keep its log lines out of the message, and its progress bars for a person who watches."""
+    """Silences its log lines, and shows its progress bars on a terminal only."""
     verbosity, bars = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     if not sys.stderr.isatty():

@@ -87,8 +87,8 @@ def _feed(hasher: hashlib.blake2b, value: Any) -> None:
     elif isinstance(value, Path):
         kind, content = "file", value.read_bytes()
     elif isinstance(value, Image.Image):
-        shown = value.convert("RGBA") if value.mode == "P" else value
-        kind, content = f"picture {value.mode} {value.size}", shown.tobytes()
+        picture = value.convert("RGBA") if value.mode == "P" else value
+        kind, content = f"picture {value.mode} {value.size}", picture.tobytes()
     elif isinstance(value, torch.Tensor):
         here = value.detach().cpu().contiguous().reshape(-1)
         kind, content = f"tensor {value.dtype} {tuple(value.shape)}", here.view(torch.uint8).numpy().tobytes()

@@ -27,7 +27,11 @@ def _order(total: int, seed: int, epoch: int) -> list[int]:
 
 
 def hold_out(prompts: Sequence[Prompt], fraction: float, seed: int) -> tuple[PromptSequence, PromptSequence]:
-    """Split into (training, held out): a pure function of the number of prompts, the fraction and the seed."""
+    """Split into (training, held out): a pure function of the number of prompts, the fraction and the seed.
+
+    Raises:
+        DataError: the fraction is not between 0 and 1, or leaves one of the two parts without prompts.
+    """
     if not 0 < fraction < 1:
         raise DataError(f"The held-out fraction must lie between 0 and 1, got {fraction}.")
     held = round(len(prompts) * fraction)

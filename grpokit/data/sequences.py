@@ -168,7 +168,7 @@ class Subset(PromptSequence):
         return self.prompts.parts(self.indices[index])
 
     def where(self, index: int) -> str:
-        """As the other sequence says it."""
+        """As the other sequence gives it."""
         return self.prompts.where(self.indices[index])
 
 
@@ -190,16 +190,16 @@ def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSe
     if isinstance(prompts, PromptSequence):
         return prompts
     if not isinstance(prompts, Iterable) or isinstance(prompts, (Mapping, set, frozenset)):  # a set has no order
-        raise DataError(f"Expected a list of prompts, got one of type {type(prompts).__name__}.")
-    checked = []
+        raise DataError(f"Expected a list of prompts, got a value of type {type(prompts).__name__}.")
+    sequence: list[Prompt] = []
     for i, item in enumerate(prompts):
         prompt = Prompt(text=item) if isinstance(item, str) else item
         if not isinstance(prompt, Prompt):
             raise DataError(f"Prompt {i} is of type {type(item).__name__}; expected a text or a grpokit.Prompt.")
         if not isinstance(prompt.text, str):
             raise DataError(f"Prompt {i} has {shown(prompt.text)} as its text; expected a text.")
-        checked.append(prompt)
-    return PromptList(checked, source)
+        sequence.append(prompt)
+    return PromptList(sequence, source)
 
 
 class _Unopened(Sequence[Prompt]):
@@ -216,8 +216,8 @@ class _Unopened(Sequence[Prompt]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Prompt]: ...
     def __getitem__(self, index: int | slice) -> Prompt | Sequence[Prompt]:
-        chosen = range(len(self))[index]
-        return self.prompts.unopened(chosen) if isinstance(chosen, int) else [self.prompts.unopened(i) for i in chosen]
+        place = range(len(self))[index]
+        return self.prompts.unopened(place) if isinstance(place, int) else [self.prompts.unopened(i) for i in place]
 
 
 def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:

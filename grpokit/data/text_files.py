@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from grpokit import files
 from grpokit.data.sequences import PromptSequence, Row, Rows
-from grpokit.errors import DataError, nearest, one_line, shown
+from grpokit.errors import DataError, counted, one_line, shown
 from grpokit.images import MAX_PIXELS, PICTURES, check_picture, other_pictures, to_convert
 
 
@@ -30,16 +31,16 @@ def read_text(
         DataError: a file is missing, not text or empty, or a line has no picture, or a file that is none.
     """
     lines = _lines(path)
-    target_files = _numbered(targets) if targets else None
-    image_files = _numbered(images) if images else None
+    target_pictures = _numbered(targets) if targets else None
+    source_pictures = _numbered(images) if images else None
     rows = []
     for number, line in enumerate(lines, 1):
         if line.strip():
             rows.append(
                 Row(
                     text=line.strip(),
-                    target=_picture(target_files, targets, number, path, max_pixels),
-                    image=_picture(image_files, images, number, path, max_pixels),
+                    target=_picture(target_pictures, targets, number, path, max_pixels),
+                    image=_picture(source_pictures, images, number, path, max_pixels),
                     where=f"{path}, line {number}",
                 )
             )
@@ -91,17 +92,7 @@ def _from_line(line: str, folder: Path, where: str, max_pixels: int) -> Row:
 
 def _lines(path: Path) -> list[str]:
     """Lines as an editor counts them: `splitlines` would also cut at U+2028 and other separators inside a text."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise DataError(f"The file {path} does not exist (looked in {Path.cwd()}).") from error
-    except IsADirectoryError as error:
-        raise DataError(f"{path} is a folder; expected a text file.") from error
-    except (OSError, ValueError) as error:  # the second: not UTF-8, or a name that no file can have
-        raise DataError(
-            f"{shown(str(path), most=1000)[1:-1]} cannot be read as UTF-8 text: {one_line(error)}."
-        ) from error
-    lines = text.split("\n")
+    lines = files.read_text(path, kind="text file", error=DataError).split("\n")
     binary = next((number for number, line in enumerate(lines, 1) if "\0" in line), None)
     if binary is not None:
         raise DataError(
@@ -120,37 +111,37 @@ def _numbered(folder: Path) -> dict[int, Path]:
         raise DataError(f"The folder {folder} does not exist (looked in {Path.cwd()}).") from error
     except (OSError, ValueError) as error:  # the second: a name that no folder can have
         raise DataError(f"The folder {shown(str(folder), most=1000)} cannot be read: {one_line(error)}.") from error
-    files: dict[int, Path] = {}
+    pictures: dict[int, Path] = {}
     for path in places:
         if path.suffix.lower() in PICTURES and path.stem.isdecimal():
-            other = files.setdefault(int(path.stem), path)
+            other = pictures.setdefault(int(path.stem), path)
             if other != path:
                 raise DataError(f"Both {other} and {path} are for line {int(path.stem)}; keep one.")
-    return files
+    return pictures
 
 
 def _picture(
-    files: dict[int, Path] | None, folder: Path | None, number: int, prompts: Path, max_pixels: int
+    pictures: dict[int, Path] | None, folder: Path | None, number: int, prompts: Path, max_pixels: int
 ) -> Path | None:
-    if files is None or folder is None:
+    if pictures is None or folder is None:
         return None
-    if number not in files:
-        hint = " Numbering starts at 1, but there is a file for 0." if 0 in files else ""
+    if number not in pictures:
+        hint = " Numbering starts at 1, but there is a file for 0." if 0 in pictures else ""
         others = [path for path in other_pictures(folder) if path.stem.isdecimal() and int(path.stem) == number]
         hint += f" {to_convert(others)}." if others else ""
         raise DataError(
             f"{prompts}, line {number}, has no picture in {folder}: expected {number}.png (or .jpg, .jpeg, .webp). "
-            f"The folder has {len(files)} numbered pictures.{hint}"
+            f"The folder has {counted(len(pictures), 'numbered picture')}.{hint}"
         )
-    check_picture(files[number], where=f"{prompts}, line {number}", max_pixels=max_pixels)
-    return files[number]
+    check_picture(pictures[number], where=f"{prompts}, line {number}", max_pixels=max_pixels)
+    return pictures[number]
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for key, value in pairs:
         if key in row:
-            raise ValueError(f"the key {shown(key)} stands twice")
+            raise ValueError(f"the key {shown(key)} appears twice")
         row[key] = value
     return row
 
@@ -158,12 +149,10 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _from_mapping(row: dict[str, Any], folder: Path, where: str, max_pixels: int) -> Row:
     row = dict(row)
     if "prompt" not in row:
-        raise DataError(
-            f"{where}: there is no key 'prompt'{nearest('prompt', row)} (keys: {', '.join(row) or 'none'})."
-        )
+        raise DataError(f"{where}: the key 'prompt' is missing (keys: {', '.join(row) or 'none'}).")
     text, target, image = row.pop("prompt"), row.pop("target", None), row.pop("image", None)
     if not isinstance(text, str) or not text.strip():
-        raise DataError(f"{where}: the prompt is {shown(text)}; expected a text.")
+        raise DataError(f"{where}: the prompt is {shown(text)}; expected a text that is not empty.")
     for role, value in (("prompt", text), ("target", target)):
         if isinstance(value, str) and not _writable(value):
             raise DataError(f"{where}: the {role} {shown(value)} has half a surrogate pair, which no file can hold.")

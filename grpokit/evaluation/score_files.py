@@ -22,8 +22,6 @@ from grpokit.rewards.failures import too_many
 from grpokit.rewards.scoring import Rewards, RewardTerm, as_terms, score
 from grpokit.types import Prompt, Sample
 
-_NOUNS = {"image": ("a picture", "pictures"), "text": ("a text", "texts")}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -216,17 +214,10 @@ def check_accepts(uses: Iterable[str], entries: Sequence[Entry]) -> None:
     Raises:
         UsageError: a reward cannot score one of the entries.
     """
-    first = {entry.kind: entry for entry in reversed(entries) if not entry.problem}
+    first = {entry.kind: entry.where for entry in reversed(entries) if not entry.problem}
     for use in uses:
-        spec = registry.spec_of("reward", use)
-        for kind in first if isinstance(spec, RewardSpec) else ():
-            if kind not in spec.accepts:  # type: ignore[union-attr]
-                others = sorted(s.name for _, s in registry.installed("reward") if kind in getattr(s, "accepts", ()))
-                kinds = " and ".join(_NOUNS.get(k, ("", k))[1] for k in sorted(spec.accepts))  # type: ignore[union-attr]
-                raise UsageError(
-                    f"The reward '{use}' scores {kinds}, but {first[kind].where} is {_NOUNS[kind][0]}. Installed "
-                    f"rewards for {_NOUNS[kind][1]}: {', '.join(others) or 'none'}."
-                )
+        for kind, where in first.items():
+            registry.check_accepts(use, kind, what=f"some samples (such as {where}) are")
 
 
 def compares_groups(uses: Iterable[str]) -> bool:

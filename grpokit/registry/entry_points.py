@@ -1,4 +1,4 @@
-"""Finds plugins through the entry-point group `grpokit`, and asks them what they offer.
+"""Finds plugins through the entry-point group `grpokit`, and collects the components that they bring.
 
 A broken plugin never stops the others. Its error is recorded, `grpokit plugins` shows it, and so does the message about
 an unknown name. `GRPOKIT_STRICT=1` turns it into an error at once. Every plugin has its own pluggy manager, so a hook
@@ -39,7 +39,8 @@ class Plugin:
 
     Attributes:
         name: the entry point's name; `name:reward` settles an ambiguous reward name.
-        package: the distribution that it came with, and its version.
+        package: the distribution that brings it.
+        version: of the distribution.
         specs: what its hooks yielded.
         error: one line, empty when all is well.
     """
@@ -56,11 +57,11 @@ class Plugin:
 def plugins() -> tuple[Plugin, ...]:
     """All plugins of this environment, loaded once. `plugins.cache_clear()` looks again."""
     entries = sorted(importlib.metadata.entry_points(group="grpokit"), key=lambda e: (e.name, e.value))
-    loaded = tuple(load(entry) for entry in entries)
-    broken = [f"{p.name}: {p.error}" for p in loaded if p.error]
+    every = tuple(load(entry) for entry in entries)
+    broken = [f"{p.name}: {p.error}" for p in every if p.error]
     if broken and os.environ.get("GRPOKIT_STRICT", "") not in ("", "0"):
         raise PluginError("GRPOKIT_STRICT is set and plugins are broken:\n  " + "\n  ".join(broken))
-    return loaded
+    return every
 
 
 def load(entry: importlib.metadata.EntryPoint) -> Plugin:
@@ -79,7 +80,9 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
         for i, spec in enumerate(specs):
             if any((spec.kind, spec.name) == (other.kind, other.name) for other in specs[:i]):
                 raise PluginError(f"it yields two records of the {spec.kind} '{spec.name}'; expected one")
-    except (Exception, SystemExit) as error:  # the one place that isolates: what a plugin does wrong stays its own
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the one place that isolates: what a plugin does wrong stays its own
         plugin.error = str(error) if isinstance(error, GrpokitError) else described(error)
         return plugin
     plugin.specs, plugin.manager = specs, manager
@@ -88,11 +91,11 @@ def load(entry: importlib.metadata.EntryPoint) -> Plugin:
 
 def _check_hook_names(module: object) -> None:
     for name, value in vars(module).items():
-        marked = hasattr(value, f"{hookspecs.PROJECT}_impl")
-        written_here = inspect.isfunction(value) and value.__module__ == getattr(module, "__name__", None)
-        if name not in _HOOKS and (marked or (written_here and name.startswith("grpokit_"))):
+        is_hook = hasattr(value, f"{hookspecs.PROJECT}_impl")
+        is_own = inspect.isfunction(value) and value.__module__ == getattr(module, "__name__", None)
+        if name not in _HOOKS and (is_hook or (is_own and name.startswith("grpokit_"))):
             raise PluginError(f"unknown hook '{name}'{nearest(name, _HOOKS)}")
-        if name in _HOOKS and callable(value) and not marked:
+        if name in _HOOKS and callable(value) and not is_hook:
             raise PluginError(f"'{name}' lacks the decorator @hookimpl (from grpokit import hookimpl)")
 
 
@@ -161,6 +164,8 @@ def notify(hook: str, **arguments: Any) -> list[str]:
         if plugin.manager is not None:
             try:
                 getattr(plugin.manager.hook, hook)(**arguments)
-            except Exception as error:  # a watcher's mistake must not end a run
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a watcher's mistake must not end a run
                 failures.append(f"plugin '{plugin.name}' failed in {hook}: {described(error)}")
     return failures

@@ -1,7 +1,7 @@
-"""Builds what a spec names with flat parameters, or says in one message why that cannot be done.
+"""Builds the component that a spec names from flat parameters, or says in one message why it cannot.
 
-The factory stays a string until it is needed. Wrong parameters are refused before the factory is called, with those
-that it accepts; what it raises, and what it cannot import, become one `PluginError`.
+The factory stays a string until it is needed. Wrong parameters are refused before the factory is called, in a message
+that lists the right ones. An error in the factory or in its imports becomes one `PluginError`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any
         kind: "reward", "policy", "advantage" or "objective".
         name: a plugin's name for it, or "package.module:function" for one that no plugin brings.
         params: keyword parameters. A class or a policy's or objective's factory is called with them; a plain
-            reward or advantage function keeps them as keywords of every later call.
+            reward or advantage function gets them as keywords in every later call.
 
     Raises:
         PluginError: unknown or ambiguous name, missing dependency, wrong parameters.
@@ -51,7 +51,7 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any
 
 
 def resolve(path: str) -> Callable[..., Any]:
-    """What "package.module:Name" names, whatever its kind.
+    """The object called "package.module:Name", whatever its kind.
 
     Raises:
         PluginError: there is no such module or name, or it cannot be imported or called.
@@ -67,13 +67,20 @@ def call(path: str, params: Mapping[str, Any], *, what: str) -> Any:
     """
     if ":" not in path:
         raise PluginError(f"The {what} '{path}' must be of the form package.module:function.")
-    return _call(import_name(path, f"{what} '{path}'"), f"{what} '{path}'", params, "")
+    return _call(import_name(path, f"{what} '{path}'"), f"{what} '{path}'", params, "", failure="fails with")
 
 
-def _call(target: Callable[..., Any], what: str, params: Mapping[str, Any], install: str) -> Any:
+def _call(
+    target: Callable[..., Any],
+    what: str,
+    params: Mapping[str, Any],
+    install: str,
+    *,
+    failure: str = "cannot be built with",
+) -> Any:
     _check_params(target, what, params, data=0)
     values = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
-    with explained(f"The {what} cannot be built with {values:.200}"):
+    with explained(f"The {what} {failure} {values:.200}"):
         try:
             return target(**params)
         except ModuleNotFoundError as error:
@@ -82,16 +89,16 @@ def _call(target: Callable[..., Any], what: str, params: Mapping[str, Any], inst
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Whatever the code of a plugin or of a user raises in here becomes one message: `what`, the error, its place.
+    """An error in the code of a plugin or a user becomes one message: `what`, the error, its place.
 
     Raises:
-        PluginError: in place of any error but grpokit's own.
+        PluginError: in place of any error but grpokit's own and a KeyboardInterrupt.
     """
     try:
         yield
-    except GrpokitError:
+    except (GrpokitError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # such as a SystemExit or a cancelled task
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = (
             f" ({Path(last.filename).name}, line {last.lineno}, in {last.name})" if last.filename != __file__ else ""
@@ -106,26 +113,26 @@ def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, An
     except ValueError:  # compiled code may have none
         return
     positional = [n for n, p in signature.parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    accepted = {
+    parameters = {
         name: p
         for name, p in signature.parameters.items()
         if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and name not in positional[:data]
     }
-    listed = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in accepted.items()) or "none"
+    choices = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in parameters.items()) or "none"
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    unknown = [name for name in params if name not in accepted]
+    unknown = [name for name in params if name not in parameters]
     if unknown and not open_ended:
         raise PluginError(
-            f"The {what} has no parameter '{unknown[0]}'{nearest(unknown[0], accepted)}. It accepts: {listed}."
+            f"The {what} has no parameter '{unknown[0]}'{nearest(unknown[0], parameters)}. It accepts: {choices}."
         )
-    required = [n for n, p in accepted.items() if p.default is p.empty and n not in params]
-    if required:
-        raise PluginError(f"The {what} needs the parameter '{required[0]}'. It accepts: {listed}.")
+    absent = [n for n, p in parameters.items() if p.default is p.empty and n not in params]
+    if absent:
+        raise PluginError(f"The {what} needs the parameter '{absent[0]}'. It accepts: {choices}.")
     kinds = _hints(target)
     for name, value in params.items():
-        if name in accepted and not _fits(value, kinds.get(name, Any)):
+        if name in parameters and not _fits(value, kinds.get(name, Any)):
             expected = _in_words(kinds.get(name, float))
-            raise PluginError(f"The {what} takes {expected} as '{name}', got {shown(value)}. It accepts: {listed}.")
+            raise PluginError(f"The {what} takes {expected} as '{name}', got {shown(value)}. It accepts: {choices}.")
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}

@@ -1,4 +1,4 @@
-"""Imports what "package.module:Name" names, or says in one message which part of it is missing."""
+"""Imports "package.module:Name", or says in one message which part of it is missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def import_name(path: str, what: str, install: str = "") -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise missing(error, what, install, factory=module_name) from error
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise PluginError(f"The {what} cannot be imported from '{module_name}': {described(error)}.") from error
     target = getattr(module, attribute, None)
     if target is not None and not callable(target):
@@ -46,13 +48,13 @@ def import_name(path: str, what: str, install: str = "") -> Callable[..., Any]:
 
 
 def missing(error: ModuleNotFoundError, what: str, install: str, *, factory: str = "") -> PluginError:
-    """Says which module is missing, where it is imported, and whether the package around it is installed.
+    """An error that names the missing module, the place of its import, and whether its package is installed.
 
     Args:
         error: what the import raised.
         what: how the message calls the component.
         install: the command that brings missing dependencies, where the plugin says one.
-        factory: the module that was to be imported; empty where it was, and the error came later.
+        factory: the module of the component; empty if its import succeeded and the error came later.
     """
     remedy = f"Run: {install}" if install else "Check the spelling, or install the package that has it."
     module = error.name
@@ -67,8 +69,8 @@ def missing(error: ModuleNotFoundError, what: str, install: str, *, factory: str
             f"The {what} {subject}: the package '{parent}' is installed, but has no module '{last}'"
             f"{nearest(last, inside)}. Check the spelling{'' if itself else ', or install another version of it'}."
         )
-    known = {m.name for m in pkgutil.iter_modules([os.getcwd(), *sys.path])}
-    close = difflib.get_close_matches(module, known, n=1, cutoff=0.8)
+    modules = {m.name for m in pkgutil.iter_modules([os.getcwd(), *sys.path])}
+    close = difflib.get_close_matches(module, modules, n=1, cutoff=0.8)
     guess = f" (did you mean '{close[0]}'?)" if close else ""
     if close and install:
         remedy = f"Check the spelling, or run: {install}"

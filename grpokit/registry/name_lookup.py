@@ -1,4 +1,4 @@
-"""What a name in a config means: which spec of which plugin, or why none or several."""
+"""Which spec of which plugin a name in a config means, or why it means none or several."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def find(kind: str, name: str) -> Owned:
 
 
 def broken_plugins() -> str:
-    """What a message about an unknown name adds about broken plugins; nothing without any."""
+    """The broken plugins, for a message about an unknown name; empty without any."""
     broken = [f"\n  {p.name} ({p.package}): {p.error}" for p in entry_points.plugins() if p.error]
     return f" These plugins are broken and may have brought it:{''.join(broken)}" if broken else ""
 
@@ -104,9 +104,9 @@ def clashes() -> Iterator[Clash]:
 
 
 def _matches(kind: str, name: str) -> list[Owned]:
-    known = installed(kind)
-    return [(p, s) for p, s in known if name in (s.name, f"{p.name}:{s.name}")] or [
-        (p, s) for p, s in known if name == f"{p.package}:{s.name}"
+    owned = installed(kind)
+    return [(p, s) for p, s in owned if name in (s.name, f"{p.name}:{s.name}")] or [
+        (p, s) for p, s in owned if name == f"{p.package}:{s.name}"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Curves of a run, or of two runs over each other, as inline SVG; and a picture of the story for a README.
+"""Curves of a run, or of two runs over each other, as inline SVG; and a picture that sums up a run, for a README.
 
 matplotlib draws with fixed colours, which are then swapped for CSS variables, so that a page's theme decides. Lines
 differ by their dashes and widths as well as by colour. Long runs are thinned: raw values in the background, a running
@@ -32,11 +32,11 @@ _INK = "#8a8f98"  # axes and text in a grey that reads on white and on black
 _COLOURS = ["#2a7de1", "#e0762f", "#2ca05a", "#b452cd", "#c7a008", "#d1495b"]
 _DASHES: list[Any] = ["solid", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 3)), (0, (8, 2, 2, 2))]
 _POINTS = 1000  # the most that a line is drawn with
-_NOISY = 120  # from so many points on, a running mean is drawn
+_NOISY = 120  # with this many points or more, a running mean is drawn
 _UNSCORED = "Samples not scored"
 _NOTHING = 1e-12  # rounding, where a metric is 0 or does not move
 _LEGEND = 0.5  # the height of a legend, in inches, that a figure has room for
-_FROM_ZERO = {"Groups without spread", "Clipped decisions", "Gradient norm", "Seconds per step", _UNSCORED}
+_FROM_ZERO = {"Zero-std groups", "Clipped decisions", "Gradient norm", "Seconds per step", _UNSCORED}
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "grpokit",  # the same run gives the same page
@@ -83,14 +83,14 @@ class Line:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings of letters that the font lacks by which texts are measured: in a page the browser has others."""
+    """Hide warnings about letters that matplotlib's font lacks: on a page, the browser has other fonts."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
         yield
 
 
 def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """All charts that one run or two have figures for: title, unit, a summary in words, and the SVG.
+    """All charts that one run or two have numbers for: title, unit, a summary in words, and the SVG.
 
     Of two runs the second is dashed, and a colour means the same metric.
     """
@@ -100,22 +100,22 @@ def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
     rewards = {label: "reward" if name == "reward" else f"rewards/{name}/mean" for name, label in names.items()}
     phases = {key.removeprefix("time/"): key for key in keys if key.startswith("time/")}
     memory = {key.removeprefix("memory/"): key for key in keys if key.startswith("memory/")}
-    wanted: list[tuple[str, str, dict[str, str]]] = [
+    specs: list[tuple[str, str, dict[str, str]]] = [
         ("Reward in training", "mean over a step's samples", rewards),
         ("Spread inside groups", "mean std of a group's reward", {"std": "reward_std"}),
-        ("Groups without spread", "share of groups with equal rewards", {"share": "frac_reward_zero_std"}),
+        ("Zero-std groups", "share of groups with equal rewards", {"share": "frac_reward_zero_std"}),
         ("KL to the reference", "nats per decision", {"kl": "kl"}),
         ("Entropy", "nats per decision", {"entropy": "entropy"}),
         ("Clipped decisions", "share", {"low": "clip_ratio/low_mean", "high": "clip_ratio/high_mean"}),
         ("Gradient norm", "before clipping", {"norm": "grad_norm"}),
-        ("Rollout against training", "largest difference of log-probs, nats", {"gap": "logprob_diff/max"}),
+        ("Rollout against training", "largest difference of log-probs, nats", {"difference": "logprob_diff/max"}),
         (_UNSCORED, "rows of a step", {label: f"rewards/{name}/unscored" for name, label in names.items()}),
         ("Seconds per step", "by phase", phases),
         ("Memory", "MiB", memory),
     ]
     held_out = [_lines(run.evaluations, {label: name for name, label in names.items()}, widths=True) for run in runs]
     figures = [_chart("Reward on held-out prompts", "mean, with its 95 % confidence interval", _merged(held_out))]
-    for title, unit, columns in wanted:
+    for title, unit, columns in specs:
         lines = _merged([_lines(run.metrics, columns) for run in runs])
         if title == _UNSCORED and not any(value for line in lines for value in line.values):
             continue
@@ -130,7 +130,7 @@ def figure(run: Path) -> Figure:
 
 @quiet()
 def story(run: Run, album: Album) -> Figure:
-    """As `figure`, of a run that was read, with pictures that were."""
+    """As `figure`, for a run and pictures that have been read."""
     names = {"reward": "reward", **{name: name for name in run.names}}
     trained = {"reward": "reward", **{name: f"rewards/{name}/mean" for name in run.names}}
     evaluations = run.evaluations
@@ -138,8 +138,8 @@ def story(run: Run, album: Album) -> Figure:
     samples = grid(run, album)
     pictures = [row for row in samples["rows"] if all(c["card"] and c["card"].picture for c in _ends(row))][:6]
     with matplotlib.rc_context(_STYLE | {"text.color": "#333333"}):
-        drawn = Figure(figsize=(9, 3.2), layout="constrained")
-        areas: Any = drawn.subfigures(1, 2, width_ratios=[1.15, 1]) if pictures else [drawn]
+        fig = Figure(figsize=(9, 3.2), layout="constrained")
+        areas: Any = fig.subfigures(1, 2, width_ratios=[1.15, 1]) if pictures else [fig]
         axes = areas[0].subplots()
         for index, line in enumerate(lines):
             marker = "o" if len(line.steps) < 15 else ""
@@ -147,7 +147,7 @@ def story(run: Run, album: Album) -> Figure:
         _widen(axes)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         if len(lines) > 1:
-            _name_lines(drawn, areas[0])
+            _name_lines(fig, areas[0])
         axes.set_title("held-out prompts" if evaluations else "training prompts", fontsize=9)
         axes.set_xlabel("step")
         if pictures:
@@ -160,7 +160,7 @@ def story(run: Run, album: Album) -> Figure:
                     axis.set_axis_off()
             cells[0][0].set_title(f"step {samples['steps'][0]}", fontsize=9)
             cells[0][1].set_title(f"step {samples['steps'][-1]}", fontsize=9)
-    return drawn
+    return fig
 
 
 def _ends(row: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -168,20 +168,20 @@ def _ends(row: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _lines(rows: Sequence[Row], columns: Mapping[str, str], *, widths: bool = False) -> list[Line]:
-    """A line for each column that holds any figure."""
+    """A line for each column that holds any number."""
     lines = []
     for index, (name, key) in enumerate(columns.items()):
-        measured = [row for row in rows if row.get(key) is not None]
-        if measured:
-            half = [row.get(f"{key}/ci95") or 0.0 for row in measured] if widths else []
+        points = [row for row in rows if row.get(key) is not None]
+        if points:
+            half = [row.get(f"{key}/ci95") or 0.0 for row in points] if widths else []
             lines.append(
                 Line(
                     name=name,
-                    steps=[row["step"] for row in measured],
-                    values=[row[key] for row in measured],
+                    steps=[row["step"] for row in points],
+                    values=[row[key] for row in points],
                     widths=half,
                     colour=index,
-                    dash=index + index // len(_COLOURS),  # they shift where the colours begin anew
+                    dash=index + index // len(_COLOURS),  # they shift where the colours start over
                 )
             )
     return lines
@@ -203,8 +203,8 @@ def _chart(title: str, unit: str, lines: Sequence[Line]) -> dict[str, str]:
         return {"title": title, "unit": unit, "summary": "", "svg": ""}
     window = 0
     with matplotlib.rc_context(_STYLE | {"font.size": 10}):
-        drawn = Figure(figsize=(4.4, 2.7), layout="constrained")
-        axes = drawn.subplots()
+        fig = Figure(figsize=(4.4, 2.7), layout="constrained")
+        axes = fig.subplots()
         for index, line in enumerate(lines):
             window = max(window, _draw(axes, line, _style(lines, index)))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
@@ -212,29 +212,27 @@ def _chart(title: str, unit: str, lines: Sequence[Line]) -> dict[str, str]:
         if title in _FROM_ZERO:
             highest = max(max(line.values) for line in lines)
             top = 1.08 * highest if highest > _NOTHING else 1
-            axes.set_ylim(-0.02 * top, top)  # a line at 0 is seen whole
+            axes.set_ylim(-0.02 * top, top)  # so that a line at 0 is seen whole
         else:
             _widen(axes)
         if len(lines) > 1:
-            _name_lines(drawn, drawn)
+            _name_lines(fig, fig)
         out = io.StringIO()
-        drawn.savefig(
-            out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
+        fig.savefig(out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     summary = "; ".join(f"{line.name} from {line.values[0]:.4g} to {line.values[-1]:.4g}" for line in lines)
     note = f"; bold: mean of {window} steps" if window else ""
     return {"title": title, "unit": unit + note, "summary": summary, "svg": _themed(out.getvalue())}
 
 
 def _style(lines: Sequence[Line], index: int) -> dict[str, Any]:
-    """Lines that are drawn first are wider, so that they are seen under others of the same values."""
+    """Earlier lines are wider, so that they can be seen under later ones with the same values."""
     colour, dash = _COLOURS[lines[index].colour % len(_COLOURS)], _DASHES[lines[index].dash % len(_DASHES)]
     over = (len(lines) - 1 - index) / max(1, len(lines) - 1)
     return {"color": colour, "linestyle": dash, "linewidth": 1.6 + 1.2 * over}
 
 
 def _widen(axes: Any) -> None:
-    """Show values that hardly differ as a level line, not their last digits over the whole height."""
+    """Show values that hardly differ as a level line, instead of their last digits over the whole height."""
     low, high = axes.dataLim.intervaly
     size = max(abs(low), abs(high))
     if high - low <= max(1e-4 * size, _NOTHING):
@@ -242,11 +240,11 @@ def _widen(axes: Any) -> None:
         axes.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
 
 
-def _name_lines(drawn: Figure, area: Figure | SubFigure) -> None:
+def _name_lines(fig: Figure, area: Figure | SubFigure) -> None:
     """Add a legend below a part of a figure: in as many columns as its names allow; the figure grows with its rows."""
-    axes = drawn.axes[0]
+    axes = fig.axes[0]
     handles, names = axes.get_legend_handles_labels()
-    renderer: Any = FigureCanvasAgg(drawn).get_renderer()  # type: ignore[no-untyped-call]
+    renderer: Any = FigureCanvasAgg(fig).get_renderer()  # type: ignore[no-untyped-call]
     for columns, longest in ((3, 60), (2, 60), (1, 60), (1, 40), (1, 24)):
         area.legends.clear()
         wrapped = [textwrap.fill(name, longest) for name in names]
@@ -254,11 +252,11 @@ def _name_lines(drawn: Figure, area: Figure | SubFigure) -> None:
         size = legend.get_window_extent(renderer)
         if size.width <= area.bbox.width:
             break
-    drawn.set_figheight(drawn.get_figheight() + max(0.0, size.height / drawn.dpi - _LEGEND))
+    fig.set_figheight(fig.get_figheight() + max(0.0, size.height / fig.dpi - _LEGEND))
 
 
 def _draw(axes: Any, line: Line, style: Mapping[str, Any]) -> int:
-    """Draw a line; returns over how many steps it was averaged, 0 for not at all."""
+    """Draw a line; returns how many steps its running mean covers, 0 where it has none."""
     steps, values = np.asarray(line.steps, float), np.asarray(line.values, float)
     if len(values) < _NOISY:
         axes.plot(steps, values, label=line.name, marker="o" if len(values) < 15 else "", markersize=3, **style)

@@ -1,7 +1,7 @@
 """Puts what a run holds into the templates: `report.html` of one run, `compare.html` of two.
 
 A page carries a policy that forbids scripts and every request, so that it opens offline and text from data stays text.
-It is written at once or not at all, so that it can be rebuilt while somebody reads it.
+It is replaced as a whole, so that it can be rebuilt while somebody reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from grpokit.report.scores import changes, hacking, headline, prompts_of
 
 
 def alarm(run: Path) -> str:
-    """What the report says of reward hacking on held-out prompts; empty where there is no sign of it."""
+    """The report's alarm about reward hacking on held-out prompts; empty where there is no sign of it."""
     return hacking(headline(read(run)))
 
 
@@ -34,7 +34,7 @@ def write(run: Path) -> Path:
     """Write `report.html` (and `report.png`) into the run folder and return its path.
 
     Raises:
-        UsageError: it is no run folder.
+        UsageError: it is not a run folder.
         RunError: the page cannot be written.
     """
     content, album = read(run), Album()
@@ -62,7 +62,7 @@ def compare(first: Path, second: Path) -> Path:
     """Write `compare.html` into the second run's folder and return its path.
 
     Raises:
-        UsageError: a folder is no run folder, or both are the same.
+        UsageError: a folder is not a run folder, or both are the same.
         RunError: the page cannot be written.
     """
     if first.resolve() == second.resolve():
@@ -136,7 +136,7 @@ def _templates() -> jinja2.Environment:
 
 
 def _whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file at once or not at all, beside another process that does the same."""
+    """Write a file completely or not at all; other processes may write it at the same time."""
     try:
         with replacing(path, shared=True) as temporary:
             write(temporary)

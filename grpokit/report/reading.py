@@ -1,7 +1,7 @@
 """What a run folder holds, as plain records.
 
-A run may still be going, or may have been killed: a torn last line, a picture that is not there yet and a file that
-was never written are ordinary. A damaged line with good ones after it is not, and is reported.
+A run may still be going, or may have been killed: a torn last line, a missing picture and a missing file are normal
+then. A damaged line before good ones is not, and is reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from grpokit.errors import UsageError, one_line
-from grpokit.files import step_folders, step_name
+from grpokit.files import read_json, step_folders, step_name
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -45,11 +45,11 @@ class Run:
     Attributes:
         folder: where it is.
         config: the resolved config as text.
-        settings: the same, parsed; empty where it is no YAML.
+        settings: the same, parsed; empty where it is not YAML.
         versions: what took part, as text.
         metrics: a row for each step.
         evaluations: a row for each evaluation.
-        warnings: (message, the steps at which it came), in the order of their first step.
+        warnings: (message, its steps), in the order of their first step.
         damage: a sentence for each file with damaged lines.
     """
 
@@ -83,15 +83,15 @@ class Run:
     def names(self) -> list[str]:
         """The rewards' names, in the order of the config."""
         ends = [key for row in (*self.metrics[:1], *self.metrics[-1:]) for key in row]  # a monitor may miss the last
-        named = list(dict.fromkeys(m.group(1) for key in ends if (m := re.fullmatch(r"rewards/(.+)/mean", key))))
-        scored = self.evaluations[-1] if self.evaluations else {}
-        return named or [key for key in scored if key not in ("step", "reward") and not key.endswith("/ci95")]
+        names = list(dict.fromkeys(m.group(1) for key in ends if (m := re.fullmatch(r"rewards/(.+)/mean", key))))
+        evaluation = self.evaluations[-1] if self.evaluations else {}
+        return names or [key for key in evaluation if key not in ("step", "reward") and not key.endswith("/ci95")]
 
     @property
     def weights(self) -> dict[str, float]:
         """Name -> weight, of "reward" (the weighted sum) and of the rewards; no sum of one with the weight 1."""
-        known = _weights(self.settings.get("rewards"))
-        weights = {name: known.get(name, 1.0) for name in self.names}
+        of_config = _weights(self.settings.get("rewards"))
+        weights = {name: of_config.get(name, 1.0) for name in self.names}
         return weights if [w for w in weights.values() if w] == [1.0] else {"reward": 1.0, **weights}
 
     def sample_folders(self, kind: str) -> list[tuple[int, Path]]:
@@ -102,7 +102,7 @@ class Run:
         """All scores of the evaluation after `step`, or None where they were not kept."""
         try:
             return read_scores(_scores_file(self.folder, step))
-        except (OSError, ValueError):  # the second is in `damage`
+        except (OSError, ValueError):  # a ValueError is in `damage`
             return None
 
 
@@ -110,17 +110,17 @@ def read(folder: Path) -> Run:
     """Read a run folder.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a run folder.
     """
     if not (folder / "config.yaml").is_file():
-        raise UsageError(f"{folder} is no run folder: it has no config.yaml.")
+        raise UsageError(f"{folder} is not a run folder: it has no config.yaml.")
     config = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
     versions = folder / "versions.json"
     damage, rows = [], {}
     for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl"):
         rows[name], bad = read_journal(folder / name)
         if bad:
-            damage.append(f"{name} holds lines that are no rows, which are left out here: {listed(bad)}.")
+            damage.append(f"{name} has damaged lines, which are left out here: {listed(bad)}.")
     damage += _damaged_samples(folder)
     steps_of: dict[str, list[int]] = {}
     for row in rows["warnings.jsonl"]:
@@ -138,20 +138,24 @@ def read(folder: Path) -> Run:
 
 
 def read_journal(path: Path) -> tuple[Rows, list[int]]:
-    """Rows of a file that grows by one object with a "step" at a time, and the numbers of damaged lines.
+    """Rows of a file that grows by one object with a "step" at a time, and the numbers of damaged or doubled lines.
 
     The last line does not count as damaged where it is torn, as a crash or a running training leaves it: without the
     line break at its end.
     """
     lines = list(_lines(path))
     bad = [number for number, row in lines if row is None or not _is_journal_row(row)]
+    if path.name != "warnings.jsonl":  # where a step may have several
+        first: dict[int, int] = {}
+        good = [(number, row["step"]) for number, row in lines if row is not None and number not in bad]
+        bad = sorted([*bad, *(number for number, step in good if first.setdefault(step, number) != number)])
     cut_off = bool(lines) and lines[-1][1] is None and not path.read_bytes().endswith(b"\n")
     torn = lines[-1][0] if cut_off else 0
     return [row for number, row in lines if row is not None and number not in bad], [n for n in bad if n != torn]
 
 
 def read_samples(path: Path) -> tuple[Rows, list[int]]:
-    """Rows of a `samples.jsonl`, and the numbers of lines that are none."""
+    """Rows of a `samples.jsonl`, and the numbers of damaged lines."""
     lines = list(_lines(path))
     bad = [number for number, row in lines if row is None or not _is_sample(row)]
     return [row for number, row in lines if row is not None and number not in bad], bad
@@ -161,10 +165,10 @@ def read_scores(path: Path) -> Scored:
     """Read a `scores.json`.
 
     Raises:
-        OSError: it is not there.
-        ValueError: it is not what a run writes; says what is wrong.
+        OSError: it does not exist.
+        ValueError: it is not what a run writes; the message says what is wrong.
     """
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     if not isinstance(content, dict) or content.keys() != {"prompts", "prompt", "scores"}:
         raise ValueError("expected the keys prompts, prompt and scores")
     prompt, scores = content["prompt"], content["scores"]
@@ -185,7 +189,7 @@ def _damaged_samples(folder: Path) -> Iterable[str]:
             _, bad = read_samples(place / "samples.jsonl")
             if bad:
                 name = f"{kind}/{place.name}/samples.jsonl"
-                yield f"{name} holds lines that are no samples, which are left out here: {listed(bad)}."
+                yield f"{name} has damaged lines, which are left out here: {listed(bad)}."
             try:
                 read_scores(_scores_file(folder, step)) if kind == "samples" else None
             except OSError:
@@ -203,7 +207,7 @@ def _scores_file(folder: Path, step: int) -> Path:
 
 
 def _is_score(value: Any) -> bool:
-    """A finite number, or None where there is none."""
+    """A finite number, or None for no score."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return value is None or (number and abs(value) <= sys.float_info.max)
 
@@ -226,7 +230,7 @@ def _is_sample(row: Row) -> bool:
 
 
 def _lines(path: Path) -> Iterable[tuple[int, Row | None]]:
-    """(number, object) of each line that is not empty; None for what is no object."""
+    """(number, object) of each line that is not empty; None where it is not a JSON object."""
     if not path.is_file():
         return
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -254,9 +258,9 @@ def listed(numbers: Iterable[int], *, most: int = 8) -> str:
             ranges[-1].append(n)
         else:
             ranges.append([n])
-    shown = ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in ranges[:most])
+    text = ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in ranges[:most])
     rest = sum(map(len, ranges[most:]))
-    return f"{shown} and {rest} more" if rest else shown
+    return f"{text} and {rest} more" if rest else text
 
 
 def _weights(rewards: Any) -> dict[str, float]:
@@ -275,6 +279,6 @@ def _weights(rewards: Any) -> dict[str, float]:
 def _parsed(text: str) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):  # the second: a date that is none
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: an impossible date
         return {}
     return settings if isinstance(settings, dict) else {}

@@ -1,7 +1,7 @@
 """Samples to look at: over the steps, before and after, and the best and worst groups of training.
 
-Pictures are embedded small, so that a page of a long run can be mailed; a text that is too long for a page is cut. What
-is missing or half-written is said to be missing.
+Pictures are embedded small, so that a page of a long run can be mailed; a text that is too long for a page is cut. A
+missing or half-written picture is labelled as missing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _small(path: Path) -> str:
     try:
         data = path.read_bytes()
         with Image.open(io.BytesIO(data)) as picture:
-            picture.load()  # half a file is found out here
+            picture.load()  # fails for half a file
             if len(data) <= _AS_IT_IS:
                 kind = picture.get_format_mimetype() or "image/png"
                 return f"data:{kind};base64,{base64.b64encode(data).decode()}"
@@ -158,7 +158,7 @@ def first_and_last(run: Run, album: Album) -> dict[str, Any] | None:
 def pairs(old: Path, new: Path, weights: Mapping[str, float], album: Album) -> dict[str, Any]:
     """Samples of the same prompts from two folders, side by side, sorted by the change of their weighted reward."""
     left, right = by_prompt(old), by_prompt(new)
-    both: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for key in (k for k in left if k in right):
         a, b = left[key], right[key]
         scores = []
@@ -171,13 +171,13 @@ def pairs(old: Path, new: Path, weights: Mapping[str, float], album: Album) -> d
             continue
         cards = {"before": album.card(old, a), "after": album.card(new, b), "target": album.card(old, a, "target")}
         source = album.card(old, a, "source")
-        both.append({"prompt": key[0], "scores": scores, "gain": totals[1] - totals[0], "source": source, **cards})
-    both.sort(key=lambda pair: -pair["gain"])
-    gained = [pair for pair in both if pair["gain"] > 0]
-    lost = [pair for pair in reversed(both) if pair["gain"] < 0]
-    same = [pair for pair in both if pair["gain"] == 0]
+        entries.append({"prompt": key[0], "scores": scores, "gain": totals[1] - totals[0], "source": source, **cards})
+    entries.sort(key=lambda pair: -pair["gain"])
+    gained = [pair for pair in entries if pair["gain"] > 0]
+    lost = [pair for pair in reversed(entries) if pair["gain"] < 0]
+    same = [pair for pair in entries if pair["gain"] == 0]
     return {
-        "count": len(both),
+        "count": len(entries),
         "parts": [
             (title, len(part), part[:PAIRS])
             for title, part in (("Gained most", gained), ("Lost most", lost), ("Unchanged", same))
@@ -192,8 +192,8 @@ def _total(row: Row, weights: Mapping[str, float]) -> float | None:
     if "reward" in weights and "reward" in row:
         return None if row["reward"] is None else float(row["reward"])
     scores = row.get("scores", {})
-    known = [weight * scores[name] for name, weight in weights.items() if scores.get(name) is not None]
-    return sum(known) if known else None
+    finite = [weight * scores[name] for name, weight in weights.items() if scores.get(name) is not None]
+    return sum(finite) if finite else None
 
 
 def groups(run: Run, album: Album) -> list[dict[str, Any]]:
@@ -203,25 +203,25 @@ def groups(run: Run, album: Album) -> list[dict[str, Any]]:
         rows, _ = read_samples(folder / "samples.jsonl")
         sides = []
         for place in ("best", "worst"):
-            mine = [row for row in rows if row.get("place") == place]
-            if not mine:
+            group_rows = [row for row in rows if row.get("place") == place]
+            if not group_rows:
                 continue
-            known = [row["reward"] for row in mine if row.get("reward") is not None]
-            mine.sort(key=lambda row: (row.get("reward") is None, -(row.get("reward") or 0)))
+            finite = [row["reward"] for row in group_rows if row.get("reward") is not None]
+            group_rows.sort(key=lambda row: (row.get("reward") is None, -(row.get("reward") or 0)))
             sides.append(
                 {
                     "place": place,
-                    "prompt": mine[0].get("prompt", ""),
-                    "mean": figure(sum(known) / len(known), 3) if known else "–",
-                    "count": len(mine),
-                    "source": album.card(folder, mine[0], "source"),
-                    "target": album.card(folder, mine[0], "target"),
+                    "prompt": group_rows[0].get("prompt", ""),
+                    "mean": figure(sum(finite) / len(finite), 3) if finite else "–",
+                    "count": len(group_rows),
+                    "source": album.card(folder, group_rows[0], "source"),
+                    "target": album.card(folder, group_rows[0], "target"),
                     "cells": [
                         {
                             "card": album.card(folder, row),
                             "scores": [*score_texts(row), ("advantage", figure(row.get("advantage"), sign="+"))],
                         }
-                        for row in evenly(mine, GROUP_ROWS)
+                        for row in evenly(group_rows, GROUP_ROWS)
                     ],
                 }
             )

@@ -19,17 +19,17 @@ Verdict = Literal["better", "worse", "even", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One score before and after; None where there is no figure.
+    """One score before and after; None where there is no number.
 
     Attributes:
         name: of the reward, or "reward" for the weighted sum.
         before: mean.
         after: mean.
         before_width: half the 95 % confidence interval.
-        after_width: likewise.
+        after_width: the same for `after`.
         change: mean difference.
-        width: half its 95 % confidence interval.
-        paired: whether that is of paired differences; else both intervals were added, which makes it too wide.
+        width: half the 95 % confidence interval of the difference.
+        paired: whether it is the interval of paired differences; otherwise it is the sum of both, which is too wide.
         verdict: "even" where the change is smaller than its interval; "unknown" without an interval.
         monitor: whether the reward is only measured.
     """
@@ -61,34 +61,34 @@ def changes(
 
     Args:
         before: row of `eval.jsonl`.
-        after: likewise.
-        old: all scores of the one before, where they were kept.
-        new: of the one after.
+        after: the other row.
+        old: all scores of `before`, where they were kept.
+        new: all scores of `after`, where they were kept.
         weights: name -> weight; a lower score is better where it is negative.
     """
     paired = old is not None and new is not None and (old.prompts, old.prompt) == (new.prompts, new.prompt)
     parts = {name: weight for name, weight in weights.items() if name != "reward"}
-    found = []
+    rows = []
     for name, weight in weights.items():
         means = before.get(name), after.get(name)
         widths = before.get(f"{name}/ci95"), after.get(f"{name}/ci95")
         change = width = None
-        matched = paired and old is not None and new is not None and name in old.scores and name in new.scores
-        if matched and old is not None and new is not None:
+        has_pairs = paired and old is not None and new is not None and name in old.scores and name in new.scores
+        if has_pairs and old is not None and new is not None:
             if name == "reward" and all(part in old.scores and part in new.scores for part in parts):
                 difference = _total(new, parts).minus(_total(old, parts))
                 change, width = difference.value, difference.half_width
             else:
                 differences = _differences(old.scores[name], new.scores[name])
-                known = [x for x in differences if not math.isnan(x)]
-                change = math.fsum(known) / len(known) if known else math.nan
+                finite = [x for x in differences if not math.isnan(x)]
+                change = math.fsum(finite) / len(finite) if finite else math.nan
                 width = half_width(differences, old.prompt)
         elif means[0] is not None and means[1] is not None:
             change = means[1] - means[0]
             if widths[0] is not None and widths[1] is not None:
                 width = widths[0] + widths[1]
         change, width = (None if x is None or math.isnan(x) else x for x in (change, width))
-        found.append(
+        rows.append(
             Change(
                 name=name,
                 before=means[0],
@@ -97,12 +97,12 @@ def changes(
                 after_width=widths[1],
                 change=change,
                 width=width,
-                paired=matched,
+                paired=has_pairs,
                 verdict=_verdict(change, width, weight),
                 monitor=weight == 0,
             )
         )
-    return found
+    return rows
 
 
 def _total(scored: Scored, weights: Mapping[str, float]) -> Mean:
@@ -123,22 +123,26 @@ def _verdict(change: float | None, width: float | None, weight: float) -> Verdic
     return "better" if (change > 0) == (weight >= 0) else "worse"
 
 
-def hacking(found: Sequence[Change]) -> str:
+def hacking(rows: Sequence[Change]) -> str:
     """An alarm where a trained reward got better on held-out prompts and a monitor worse, both beyond chance."""
-    better = [c for c in found if not c.monitor and c.verdict == "better"]
+    better = [c for c in rows if not c.monitor and c.verdict == "better"]
     named = [c for c in better if c.name != "reward"] or better
-    worse = [c for c in found if c.monitor and c.verdict == "worse"]
+    worse = [c for c in rows if c.monitor and c.verdict == "worse"]
     if not (named and worse):
         return ""
-    trained = "is trained on" if len(named) == 1 else "are trained on"
     return (
-        f"Reward hacking? On held-out prompts {_changed(named)}, which {trained}, while {_changed(worse)}, only "
-        "measured. Look at the samples: what raised the score may not be what was wanted."
+        f"Reward hacking? On held-out prompts the trained {_noun('reward', named)} {_in_words(named)}, while the "
+        f"{_noun('monitor', worse)} {_in_words(worse)}. Look at the samples: the policy may raise the score in a way "
+        "that nobody wants."
     )
 
 
-def _changed(found: Sequence[Change]) -> str:
-    return " and ".join(f"'{c.name}' changed by {c.change:+.3g} ± {c.width:.2g}" for c in found)
+def _noun(word: str, changes: Sequence[Change]) -> str:
+    return word if len(changes) == 1 else f"{word}s"
+
+
+def _in_words(changes: Sequence[Change]) -> str:
+    return " and ".join(f"'{c.name}' changed by {c.change:+.3g} ± {c.width:.2g}" for c in changes)
 
 
 def prompts_of(run: Run) -> int | None:

@@ -1,23 +1,24 @@
-"""One reward's column of the matrix: asked for in the run's own process, or collected from elsewhere.
+"""One reward's column of the matrix: computed in the run's own process, or collected from elsewhere.
 
-Here lies what a failure costs. An exception, whatever its class, is an error of the reward: it stops the run, or costs
-the groups that raise it alone, as `on_error` says. KeyboardInterrupt is the user's and goes through.
+This module decides what a failure costs. An exception of any class is an error of the reward. As `on_error` says, it
+stops the run, or costs the groups that raise it alone. KeyboardInterrupt is the user's, and is passed on.
 """
 
 from __future__ import annotations
 
 import math
+import numbers
 import time
 import traceback
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpokit.errors import GrpokitError, RewardError, UsageError, a_type, counted, one_line, reworded, typed_line
-from grpokit.rewards.isolation import own_copies, torch_state_kept
+from grpokit.errors import GrpokitError, RewardError, UsageError, a_type, counted, one_line, reworded, shown, typed_line
+from grpokit.rewards.isolation import own_copies, process_state_kept
 from grpokit.rewards.submission import REORDERED, Pending, Portion, Submits, by_group, in_words, reordered
 from grpokit.rewards.validation import checked
 from grpokit.types import Sample
@@ -25,12 +26,12 @@ from grpokit.types import Sample
 if TYPE_CHECKING:
     from grpokit.rewards.scoring import RewardTerm
 
-_REMEDY = "Mend it, or set `on_error: skip` to count its rows as unscored."
+_REMEDY = "Correct it, or set `on_error: skip` to count its rows as unscored."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """What one reward said.
+    """One reward's answer.
 
     Attributes:
         values: [B], NaN where it could not score.
@@ -49,7 +50,7 @@ def measured(term: RewardTerm, samples: Sequence[Sample]) -> Column:
     """Call a reward in the run's own process.
 
     Raises:
-        RewardError: it raised and may not be skipped, or answered with something unusable.
+        RewardError: it raised and may not be skipped, or gave an invalid answer.
         UsageError: a parameter or a target is wrong.
     """
     start = time.perf_counter()
@@ -79,26 +80,26 @@ class _RaisedError(Exception):
 
 
 def _call(term: RewardTerm, samples: Sequence[Sample], rows: Sequence[int] | None, changes: list[str]) -> list[float]:
-    """The scores of some rows; `changes` takes in what the reward changed of torch's global state."""
+    """The scores of some rows; what the reward changed of the process's state is added to `changes`."""
     assert callable(term.reward)
-    own = own_copies(samples)
-    order = tuple(own)
+    copies = own_copies(samples)
+    order = tuple(copies)
     try:
-        with torch_state_kept(changes):
-            answer = term.reward(own)
+        with process_state_kept(changes):
+            answer = term.reward(copies)
     except UsageError as error:  # a parameter or a target is wrong: skipping rows would hide it
         raise _named(error, term) from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise _RaisedError(error) from error
-    if reordered(own, order):
+    if reordered(copies, order):
         raise RewardError(f"Reward '{term.name}' {REORDERED}.")
     return checked(term.name, answer, samples, rows)
 
 
 def _group_by_group(term: RewardTerm, samples: Sequence[Sample], changes: list[str]) -> tuple[list[float], int]:
-    """What a reward that raised says of each group alone, NaN where it raises again, and how many rows that lost."""
+    """The scores of each group alone, NaN where the reward raises again, and the number of rows lost to that."""
     values = [math.nan] * len(samples)
     lost = 0
     for rows in by_group(samples):
@@ -116,14 +117,14 @@ _NOTICED: weakref.WeakValueDictionary[tuple[int, str], RewardTerm] = weakref.Wea
 
 
 def _new_notices(term: RewardTerm, changes: Sequence[str]) -> list[str]:
-    """A sentence on what a reward changed of torch's global state, unless it was said before."""
+    """A sentence on what a reward changed of the process's state, the first time that it does."""
     new = [change for change in dict.fromkeys(changes) if (id(term), change) not in _NOTICED]
     _NOTICED.update({(id(term), change): term for change in new})
     if not new:
         return []
     return [
-        f"Reward '{term.name}' changed torch's {' and '.join(new)}, which holds for the whole process; it is set back "
-        "after each call. Change such state in a `with` block that ends in the reward."
+        f"Reward '{term.name}' changed {' and '.join(new)}, which affects the whole process. It is restored "
+        "after each call. Change such state only in a `with` block inside the reward."
     ]
 
 
@@ -140,7 +141,7 @@ def submitted(term: RewardTerm, reward: Submits, samples: Sequence[Sample]) -> P
         raise _named(error, term) from error
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whether that stops the run is decided where the answers are collected
+    except BaseException as error:  # `collected` decides whether this stops the run
         failed: Future[Portion] = Future()
         failed.set_result(Portion(rows=range(len(samples)), failure=f"raised {typed_line(error)} {_place(error)}"))
         return Pending([failed])
@@ -153,7 +154,7 @@ def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> 
     """Wait for the answers of a reward that scores elsewhere; each portion that failed is an error of its rows.
 
     Raises:
-        RewardError: a portion failed and may not be skipped, or the answers are unusable.
+        RewardError: a portion failed and may not be skipped, or an answer is invalid.
         UsageError: a parameter, a target or a sample is wrong.
     """
     values = [math.nan] * len(samples)
@@ -179,13 +180,13 @@ def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> 
             )
     notes = []
     if lost:
-        more = f", and {counted(len(failures) - 3, 'call')} failed beside these" if len(failures) > 3 else ""
+        more = f", and {counted(len(failures) - 3, 'other call')} failed" if len(failures) > 3 else ""
         notes = [f"Reward '{term.name}' left {counted(lost, 'row')} unscored: it {'; it '.join(failures[:3])}{more}."]
     return Column(values=values, seconds=pending.seconds, lost=lost, notes=notes)
 
 
 def _portions(term: RewardTerm, pending: Pending, count: int) -> Iterator[Portion]:
-    """The portions, which hold each row once; where waiting for one raises, all rows without an answer fail."""
+    """The portions, checked to hold each row once; where waiting for one raises, all rows without an answer fail."""
     unanswered = set(range(count))
     portions = iter(pending)
     while unanswered:
@@ -197,26 +198,30 @@ def _portions(term: RewardTerm, pending: Pending, count: int) -> Iterator[Portio
             raise
         except BaseException as error:
             portion = Portion(rows=sorted(unanswered), failure=f"raised {typed_line(error)} {_place(error)}")
-        came = "nothing more" if portion is None else a_type(portion)
+        instead = "nothing more" if portion is None else a_type(portion)
         if isinstance(portion, Portion):
-            rows = set(portion.rows)
-            if rows and len(rows) == len(portion.rows) and rows <= unanswered:
-                unanswered -= rows
-                yield portion
+            rows = list(portion.rows) if isinstance(portion.rows, Iterable) else []
+            numbered = all(isinstance(row, numbers.Integral) for row in rows)
+            if rows and numbered and len(set(rows)) == len(rows) and unanswered.issuperset(rows):
+                unanswered.difference_update(rows)
+                yield replace(portion, rows=rows)
                 continue
-            came = f"rows {list(portion.rows)[:20]}"
-        missing = f"{counted(len(unanswered), 'row')} of {count}"
+            wrong = f"that are {shown(portion.rows)}" if not isinstance(portion.rows, Iterable) else f"{rows[:20]}"
+            instead = f"rows {wrong}"
+        rest = f"{counted(len(unanswered), 'row')} of {count}"
         raise RewardError(
-            f"Reward '{term.name}' answered with {came} where {missing} had no answer yet; expected a "
-            "grpokit.Portion with some of these, and each row once."
+            f"Reward '{term.name}' answered with {instead} where {rest} had no answer yet; expected a "
+            "grpokit.Portion with some of these rows, each once."
         )
 
 
-def _named(error: GrpokitError, term: RewardTerm) -> GrpokitError:
-    """An error with its reward's name in front."""
+def _named(error: Exception, term: RewardTerm) -> GrpokitError:
+    """An error with its reward's name in front; one that is not grpokit's becomes a RewardError."""
+    if not isinstance(error, GrpokitError):
+        return RewardError(f"Reward '{term.name}': {typed_line(error)}.")
     try:
         text = str(error)
-    except Exception:  # of a class that somebody wrote
+    except Exception:  # a user's class may fail in its __str__
         text = one_line(error)
     return reworded(error, f"Reward '{term.name}': {text}")
 
@@ -235,4 +240,4 @@ def _place(error: BaseException) -> str:
 
 def too_many(term: RewardTerm) -> str:
     """The end of a message about more failed rows than `skip_limit` allows."""
-    return f"skip_limit allows a share of {term.skip_limit:g}. Mend the reward, or raise its skip_limit."
+    return f"skip_limit allows a share of {term.skip_limit:g}. Correct the reward, or raise its skip_limit."

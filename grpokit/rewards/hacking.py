@@ -15,7 +15,7 @@ from grpokit.errors import counted
 from grpokit.rewards.scoring import RewardTerm, Scores
 
 LEAST, MOST = 9, 30
-"""How many measurements it takes to judge, and how many of the last ones count."""
+"""How many measurements a judgement needs, and how many of the last ones count."""
 
 LIMIT = 3.5
 """Standard deviations; noise alone reaches it in about 1 of 150 runs with 200 measurements (measured by simulation)."""
@@ -41,7 +41,7 @@ class RewardHacking:
         self._trained: list[str] = []
 
     def look(self, scores: Scores, *, step: int) -> list[str]:
-        """Take in a step; returns a warning for each monitor that begins to fall while a trained reward rises."""
+        """Add a step; returns a warning for each monitor that begins to fall while a trained reward rises."""
         means = dict(zip(scores.names, scores.matrix.nanmean(0).tolist(), strict=True))
         weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
         trained = {name: weight for name, weight in weights.items() if weight}
@@ -71,7 +71,7 @@ class RewardHacking:
         return {"rows": rows, "alarmed": sorted(self._alarmed), "trained": self._trained}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Read what `state` returned; an empty mapping starts anew."""
+        """Read what `state` returned; after an empty mapping, the watch starts again."""
         rows = state.get("rows", {})
         self._rows = {
             n: [[math.nan if x is None else x for x in row] for row in monitor] for n, monitor in rows.items()
@@ -102,10 +102,11 @@ def _plain(x: float) -> float | None:
 
 
 def _alarm(monitor: str, rows: Sequence[Sequence[float]], rising: Sequence[tuple[str, Sequence[float]]]) -> str:
+    noun = "reward" if len(rising) == 1 else "rewards"
     rose = " and ".join(f"'{name}' went from {_ends(column)}" for name, column in rising)
     fell = _ends([row[1] for row in rows])
     return (
-        f"Reward hacking? From step {int(rows[0][0])} to {int(rows[-1][0])} {rose}, which is trained on, while the "
+        f"Reward hacking? From step {int(rows[0][0])} to {int(rows[-1][0])} the trained {noun} {rose}, while the "
         f"monitor '{monitor}' went from {fell} (means of the first and the last third). Look at the samples; a larger "
         "kl_coef, a lower learning rate, fewer steps or the monitor in the mix are the usual remedies."
     )

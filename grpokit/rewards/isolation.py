@@ -1,16 +1,19 @@
-"""Keeps rewards apart: what one of them changes in place, nobody else sees.
+"""Keeps rewards apart: nobody else sees what one of them changes in place.
 
-A reward may shrink a picture in place, pop from a prompt's `meta`, or set torch's default dtype. Each call therefore
-gets copies of what the policy drew, and finds torch's global state as the run has it; what it changes there is set
-back after the call.
+A reward may shrink a picture in place, pop from a prompt's `meta`, set torch's default dtype, or change the working
+directory. Each call therefore gets copies of what the policy drew, and finds the state of the process as the run has
+it; what it changes there is restored after the call.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,31 +73,31 @@ def _new(value: Any, copies: _Copies) -> Any:
 
 
 @contextmanager
-def torch_state_kept(changes: list[str]) -> Iterator[None]:
-    """Sets torch's global state back at the end; gradients are off inside.
+def process_state_kept(changes: list[str]) -> Iterator[None]:
+    """Restores the state of torch and of the process at the end; gradients are off inside.
 
     Args:
-        changes: takes in the names of what was changed.
+        changes: the names of what was changed are added to it.
 
     Raises:
-        RewardError: something cannot be set back.
+        RewardError: something cannot be restored.
     """
     before = {name: read() for name, (read, _) in _STATE.items()}
     inference = torch.is_inference_mode_enabled()
     try:
-        with torch.inference_mode(inference), torch.no_grad():  # whose own ends set both back
+        with torch.inference_mode(inference), torch.no_grad():  # which restore both at their end
             try:
                 yield
             finally:
-                changes += ["grad mode"] if torch.is_grad_enabled() else []
-                changes += ["inference mode"] if torch.is_inference_mode_enabled() != inference else []
+                changes += ["torch's grad mode"] if torch.is_grad_enabled() else []
+                changes += ["torch's inference mode"] if torch.is_inference_mode_enabled() != inference else []
     finally:
         for name, (read, write) in _STATE.items():
             if read() != before[name]:
                 changes.append(name)
                 write(before[name])
                 if read() != before[name]:
-                    raise RewardError(f"torch's {name} was changed from {before[name]} to {read()} and cannot be reset")
+                    raise RewardError(f"{name} was changed from {before[name]} to {read()} and cannot be reset")
 
 
 def _set_default_device(device: torch.device) -> None:
@@ -129,10 +132,49 @@ def _set_autocast(state: tuple[int, list[tuple[bool, torch.dtype]]]) -> None:
     torch.clear_autocast_cache()
 
 
+def _matmul_precision() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set for one backend, and torch refuses to say it for all
+        return "different for each backend"
+
+
+def _set_matmul_precision(precision: str) -> None:
+    with suppress(RuntimeError):
+        torch.set_float32_matmul_precision(precision)
+
+
+def _directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "one that was deleted"
+
+
+def _set_directory(place: str) -> None:
+    with suppress(OSError):  # where it was deleted meanwhile, the caller says so
+        os.chdir(place)
+
+
+def _handlers() -> list[Any]:
+    return [signal.getsignal(number) for number in _SIGNALS]
+
+
+def _set_handlers(handlers: list[Any]) -> None:
+    if threading.current_thread() is threading.main_thread():  # others cannot have changed them
+        for number, handler in zip(_SIGNALS, handlers, strict=True):
+            if handler is not None:  # of a C library
+                signal.signal(number, handler)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
-    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "default device": (torch.get_default_device, _set_default_device),
-    "number of threads": (torch.get_num_threads, torch.set_num_threads),
-    "deterministic mode": (_deterministic, _set_deterministic),
-    "autocast": (_autocast, _set_autocast),
+    "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "torch's default device": (torch.get_default_device, _set_default_device),
+    "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "torch's deterministic mode": (_deterministic, _set_deterministic),
+    "torch's matmul precision": (_matmul_precision, _set_matmul_precision),
+    "torch's autocast": (_autocast, _set_autocast),
+    "the working directory": (_directory, _set_directory),
+    "the handling of Ctrl-C and SIGTERM": (_handlers, _set_handlers),
 }

@@ -10,14 +10,14 @@ the same time as the others (`submission`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, shown
 from grpokit.knobs import RewardSettings
 from grpokit.reward_totals import totals
 from grpokit.rewards.failures import Column, collected, measured, submitted
@@ -45,7 +45,7 @@ class RewardTerm(RewardSettings):
         return self.weight == 0
 
     def due(self, step: int | None) -> bool:
-        """Whether it is measured in a training step, counted from 1; None is no training step."""
+        """Whether it is measured in a training step, counted from 1; None stands for an evaluation."""
         return step is None or not self.monitor or (step - 1) % self.every == 0
 
 
@@ -54,7 +54,7 @@ Rewards: TypeAlias = Sequence[Reward | Submits | RewardTerm] | Mapping[str, Rewa
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """What all rewards said about B samples.
+    """The scores of all rewards for B samples.
 
     Attributes:
         matrix: [B, R] fp64, NaN where a reward could not score.
@@ -63,8 +63,8 @@ class Scores:
         names: R names.
         seconds: R wall-clock seconds.
         failed: R counts of rows that were lost to exceptions and skipped.
-        asked: R, whether the reward was asked at all; a monitor is not in each step.
-        notes: sentences on rewards that raised and were skipped, or that changed what is not theirs.
+        asked: R, whether the reward was called; a monitor is not called in each step.
+        notes: sentences on rewards that raised and were skipped, or that changed torch's global state.
     """
 
     matrix: Tensor
@@ -79,15 +79,15 @@ class Scores:
     @property
     def trained(self) -> Scores:
         """Without the monitors: what advantages are made of."""
-        kept = self.weights.nonzero()[:, 0].tolist()
+        columns = self.weights.nonzero()[:, 0].tolist()
         return Scores(
-            matrix=self.matrix[:, kept],
-            weights=self.weights[kept],
+            matrix=self.matrix[:, columns],
+            weights=self.weights[columns],
             groups=self.groups,
-            names=[self.names[i] for i in kept],
-            seconds=[self.seconds[i] for i in kept],
-            failed=[self.failed[i] for i in kept],
-            asked=[self.asked[i] for i in kept],
+            names=[self.names[i] for i in columns],
+            seconds=[self.seconds[i] for i in columns],
+            failed=[self.failed[i] for i in columns],
+            asked=[self.asked[i] for i in columns],
             notes=self.notes,
         )
 
@@ -103,16 +103,21 @@ def as_terms(
     """Rewards as a user gives them -> named terms; a name that is taken gets a number.
 
     Raises:
-        UsageError: no reward, or something that is none.
+        UsageError: there is no reward, or an object that cannot score.
     """
     if isinstance(rewards, Mapping):
-        named: list[RewardTerm] = [RewardTerm(name=name, reward=reward) for name, reward in rewards.items()]
+        unnumbered: list[RewardTerm] = [RewardTerm(name=str(name), reward=reward) for name, reward in rewards.items()]
+    elif callable(rewards) or not isinstance(rewards, Iterable):
+        raise UsageError(
+            f"rewards is {shown(rewards)}; expected a list of rewards, as in [reward], or a mapping from names to "
+            "rewards."
+        )
     else:
-        named = [r if isinstance(r, RewardTerm) else RewardTerm(name=_name_of(r), reward=r) for r in rewards]
-    if not named:
+        unnumbered = [r if isinstance(r, RewardTerm) else RewardTerm(name=_name_of(r), reward=r) for r in rewards]
+    if not unnumbered:
         raise UsageError("No reward was given: training needs at least one.")
     terms: list[RewardTerm] = []
-    for term in named:
+    for term in unnumbered:
         if not (callable(term.reward) or isinstance(term.reward, Submits)):
             raise UsageError(
                 f"Reward '{term.name}' is {term.reward!r}; expected something to call with samples, or an object with "
@@ -120,9 +125,9 @@ def as_terms(
             )
         if not math.isfinite(term.weight):
             raise UsageError(f"Reward '{term.name}' has the weight {term.weight}; expected a finite number.")
-        used = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
-        names = [term.name, *(f"{term.name}-{i}" for i in range(2, len(named) + 2))]
-        name = next(n for n in names if n not in used)
+        reserved = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
+        names = [term.name, *(f"{term.name}-{i}" for i in range(2, len(unnumbered) + 2))]
+        name = next(n for n in names if n not in reserved)
         terms.append(term if name == term.name else replace(term, name=name))
     return terms
 
@@ -138,7 +143,7 @@ def score(terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int |
     Args:
         terms: the rewards.
         samples: B samples.
-        step: of training, from 1, in which some monitors may not be due; None asks all.
+        step: the training step, from 1, in which some monitors may not be due; None calls all rewards.
 
     Raises:
         RewardError: a reward raised (and its `on_error` is "stop", or too many rows are lost), returned infinity, a

@@ -1,7 +1,8 @@
 """Rewards that score elsewhere: in worker processes, on other machines, behind a service.
 
 Such a reward has `submit`, which hands samples out and returns at once, and `close`. All of them work at the same time
-as the rewards of the run's own process. Their answers come in portions: some rows, and what came of them.
+as the rewards of the run's own process. Their answers come in portions: some rows, and
+their scores or how they failed.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from grpokit.types import Sample
 
 @dataclass(frozen=True, kw_only=True)
 class Portion:
-    """The rows of one call, and what came of it.
+    """The rows of one call with their scores, or with how the call failed.
 
     Attributes:
         rows: their places among the samples.
         values: one number per row, NaN where the reward cannot score it; None where the call failed.
-        failure: how the call failed, as a message goes on after the reward's name ("lost its connection"); empty where
+        failure: how the call failed, in words that follow the reward's name ("lost its connection"); empty where
             it did not. The reward's `on_error` decides what that means.
-        error: what stops the run whatever `on_error` says: a wrong parameter, target or sample, or an answer that no
-            reward may give.
+        error: what stops the run whatever `on_error` says: a wrong parameter, target or sample, or an invalid
+            answer.
     """
 
     rows: Sequence[int]
@@ -36,7 +37,7 @@ class Portion:
 
 
 class Pending:
-    """The answers that are being worked out for some samples; iterating waits for them, in the order of `futures`.
+    """The scores that are being computed for some samples; iterating waits for them, in the order of `futures`.
 
     Args:
         futures: one for each portion; together the portions hold each row once. A future that raises fails the rows
@@ -60,7 +61,7 @@ class Pending:
         return self._last - self._start
 
     def cancel(self) -> None:
-        """Call off what nobody has begun."""
+        """Cancel the portions that have not begun."""
         for future in self._futures:
             future.cancel()
 
@@ -76,12 +77,12 @@ class Submits(Protocol):
         """Hand out samples and return at once."""
 
     def close(self) -> None:
-        """Let go of processes and connections; called when the run ends."""
+        """Release processes and connections; called when the run ends."""
 
 
 REORDERED = (
-    "changed the order or the number of the samples in the list that it got, so its scores may belong to other rows; "
-    "expected one score per sample, in the order in which they came. Sort a copy: `sorted(samples, key=...)`"
+    "changed the order or the number of the samples in its list, so its scores may belong to other rows; "
+    "expected one score per sample, in the order of the list. Sort a copy: `sorted(samples, key=...)`"
 )
 
 

@@ -27,7 +27,7 @@ def checked(name: str, values: Any, samples: Sequence[Sample], rows: Sequence[in
         rows: their numbers, where they are not 0 to B - 1.
 
     Raises:
-        RewardError: not one number per sample, one that is infinite or too large to reckon with, or an object whose
+        RewardError: not one number per sample, one that is infinite or too large to compute with, or an object whose
             own methods raise.
     """
     try:

@@ -1,8 +1,8 @@
 """Runs a reward in processes of its own, so that a crash or a hang costs one answer and not the run.
 
-Each process is started afresh ("spawn"), builds the reward by its name, and has a pipe to itself: one that is killed
-takes no lock and no other's answer with it. Samples are handed out in the same portions whatever the number of
-processes, so neither order nor scores depend on it.
+Each process is new ("spawn"), builds the reward by its name, and has a pipe of its own: a killed process holds no lock
+and takes no other's answer with it. The portions of samples do not depend on the number of processes, so neither order
+nor scores do.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Thread(threading.Thread):
             if job is None:
                 return
             self._work(*job)
-            del job  # lets go of the samples before it waits for the next ones
+            del job  # frees the samples before it waits for the next ones
 
     def _work(self, rows: list[int], samples: list[Sample], future: Future[Portion]) -> None:
         if not future.set_running_or_notify_cancel():
@@ -144,7 +144,7 @@ class _Thread(threading.Thread):
             future.set_result(self.worker.ask(rows, samples))
         except GrpokitError as error:
             future.set_result(Portion(rows=rows, error=error))
-        except BaseException as error:  # for whoever waits, who would else wait for ever
+        except BaseException as error:  # or the caller would wait for ever
             future.set_result(
                 Portion(rows=rows, error=RewardError(f"its worker's thread failed: {typed_line(error)}."))
             )

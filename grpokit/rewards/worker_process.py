@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def serve(pipe: Connection, output: Connection, use: str, params: Mapping[str, A
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setsid()  # so that what the reward starts can be ended with it
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    _leave_resource_tracker()
     _print_into(output)
     if "OMP_NUM_THREADS" not in os.environ:  # the processes share the cores
         os.environ["OMP_NUM_THREADS"] = "1"
@@ -67,6 +69,17 @@ def _leave_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def _leave_resource_tracker() -> None:
+    """Let go of the pipe to the run's resource tracker, which prints a traceback for bytes that it does not understand.
+
+    A reward that writes into all file descriptors would reach it. Where the reward needs a tracker, Python starts one.
+    """
+    pipe = resource_tracker.getfd()
+    if pipe is not None:
+        os.close(pipe)
+    resource_tracker._resource_tracker._fd = None  # type: ignore[attr-defined]  # as `spawn` sets it
+
+
 def _print_into(output: Connection) -> None:
     """Lead stdout and stderr, also those of compiled code and of other programs, to the run."""
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
@@ -83,7 +96,7 @@ def _answer_all(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
             raise PluginError(f"The reward '{use}' gave {a_type(reward)}, which cannot be called.")
     except GrpokitError as error:
         return _send(pipe, 0, "error", *_typed(error))
-    except BaseException as error:  # the run hears of whatever it is
+    except BaseException as error:  # whatever it is, the run reports it
         return _send(pipe, 0, "error", "PluginError", f"The reward '{use}' cannot be built: {typed_line(error)}.")
     _send(pipe, 0, "built")
     number, process = 0, os.getpid()
@@ -103,7 +116,7 @@ def _answer_all(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
 
 
 def _send(pipe: Connection, number: int, kind: str, *content: Any) -> None:
-    """Send a message; `number` counts the calls, so that what a reward itself writes into the pipe is no answer."""
+    """Send a message; `number` counts the calls, so that a reward's own bytes are not taken for an answer."""
     pipe.send_bytes(json.dumps([number, kind, *content], default=_plain).encode())
 
 
@@ -112,9 +125,7 @@ def _answer(reward: Any, samples: list[Sample] | BaseException) -> tuple[Any, ..
     torch = sys.modules.get("torch")  # a reward that does without it is spared its import
     try:
         if isinstance(samples, BaseException):
-            raise UsageError(
-                f"samples cannot be read in its worker process ({typed_line(samples)}). Take `workers` out"
-            )
+            raise UsageError(f"samples cannot be read in its worker process ({typed_line(samples)}). Remove `workers`")
         order = tuple(samples)
         with torch.no_grad() if torch else nullcontext():
             values = reward(samples)
@@ -130,7 +141,7 @@ def _answer(reward: Any, samples: list[Sample] | BaseException) -> tuple[Any, ..
         return "error", "RewardError", f"it {REORDERED}."
     try:
         json.dumps(values, default=_plain)
-    except BaseException as error:  # of whatever the reward made
+    except BaseException as error:  # the reward may return anything
         inside = (
             f" that holds {error.args[0]}" if isinstance(error, _NoNumberError) and error.value is not values else ""
         )
@@ -160,6 +171,6 @@ def _typed(error: GrpokitError) -> tuple[str, str]:
     """The kind of an error, which the run knows, and its words."""
     try:
         text = str(error)
-    except Exception:  # of a class that somebody wrote
+    except Exception:  # a user's class may fail in its __str__
         text = typed_line(error)
     return type(reworded(error, text)).__name__, text

@@ -1,7 +1,7 @@
 """The run's end of one worker process: starts it, asks it, and replaces it when it is lost.
 
-What goes wrong in there, whatever it is, comes back as a `Portion` with words for its rows: a crash, a hang, a closed
-pipe, bytes that are no answer. What happens inside the process is in `grpokit.rewards.worker_process`.
+Whatever goes wrong in the process (a crash, a hang, a closed pipe, bytes that are not an answer) becomes a `Portion`
+that says how its rows failed. What happens inside the process is in `grpokit.rewards.worker_process`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from grpokit.types import Sample
 
 _SPAWN = multiprocessing.get_context("spawn")
 _TRIES = 3  # processes in a row that may die before they have taken a portion
-_BEAT = 0.2  # seconds after which a process that says nothing is looked at
+_BEAT = 0.2  # seconds between two looks at a process that is silent
 _MOST_BYTES = 1 << 26  # of a message
 
 MOST_OUTPUT = 1_000_000
@@ -78,7 +78,7 @@ class Worker:
 
         Raises:
             GrpokitError: what building it raised.
-            PluginError: the process died meanwhile.
+            PluginError: the process died before.
         """
         loss = self._lost_while_building()
         if loss:
@@ -88,7 +88,7 @@ class Worker:
             )
 
     def _lost_while_building(self) -> str:
-        """Wait until the reward is built; returns how the process was lost meanwhile, or nothing."""
+        """Wait until the reward is built; returns how the process was lost, or nothing."""
         if self.built:
             return ""
         try:
@@ -109,9 +109,9 @@ class Worker:
         """
         try:
             data = pickle.dumps(samples)  # by value: multiprocessing's own would move tensors to shared memory
-        except Exception as error:  # of whatever a sample holds
+        except Exception as error:  # a sample may hold anything
             raise UsageError(
-                f"samples cannot be sent to its worker process ({typed_line(error)}). Take `workers` out, so that it "
+                f"samples cannot be sent to its worker process ({typed_line(error)}). Remove `workers`, so that it "
                 "runs in the run's own process."
             ) from error
         loss = ""
@@ -121,20 +121,20 @@ class Worker:
             loss = self._lost_while_building()
             if loss and not self.ended:
                 continue
-            taken = False
+            began = False
             self.calls += 1
             with self._time_limit() as late:
                 try:
                     self.pipe.send_bytes(data)
                     self._receive()
-                    taken = True
+                    began = True
                     return self._portion(rows, *self._receive())
                 except (EOFError, OSError, ValueError) as error:
                     lost_by = error
             loss = self._loss(lost_by)
             if late.is_set():
                 return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s (reward_timeout)")
-            if taken or self.ended:
+            if began or self.ended:
                 return Portion(rows=rows, failure=loss)
         return Portion(rows=rows, failure=f"{loss.rstrip(',')}, {_TRIES} times in a row before it began,")
 
@@ -143,14 +143,14 @@ class Worker:
 
         Raises:
             EOFError, ConnectionError: the process has ended, or the pipe is closed.
-            OSError, ValueError: what came is no message.
+            OSError, ValueError: the bytes are not a message.
         """
         while not self.pipe.poll(_BEAT):  # a program that the reward forked may hold the pipe open
             if self.process.exitcode is not None and not self.pipe.poll():
                 raise EOFError
         message = json.loads(self.pipe.recv_bytes(_MOST_BYTES))
         if not isinstance(message, list) or len(message) < 2 or message[0] != self.calls:
-            raise ValueError("no message of this call")
+            raise ValueError("not a message of this call")
         return message[1:]
 
     def _portion(self, rows: Sequence[int], kind: str, *content: Any) -> Portion:
@@ -159,11 +159,11 @@ class Worker:
         if kind == "failure":
             return Portion(rows=rows, failure=content[0])
         if kind != "values":
-            raise ValueError("no answer")
+            raise ValueError("not an answer")
         return Portion(rows=rows, values=content[0])
 
     def _loss(self, error: Exception) -> str:
-        """End a process that cannot be asked any more; returns how it was lost, for a message."""
+        """End a process that can no longer be asked; returns how it was lost, for a message."""
         closed = isinstance(error, (EOFError, ConnectionError))
         if closed:
             self.process.join(timeout=5)
@@ -173,7 +173,7 @@ class Worker:
         self.process.join()
         code = self.process.exitcode or 0
         if not closed:
-            return "wrote bytes that are no answer into the pipe of its worker process"
+            return "wrote bytes that are not an answer into the pipe of its worker process"
         if alive or code == PIPE_CLOSED:
             return "closed the pipe of its worker process"
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

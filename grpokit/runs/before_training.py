@@ -1,14 +1,14 @@
-"""Whether a step's rollout can be held in memory at all, and whether it draws a prompt more than once.
+"""What a run looks at before its first step: repeated prompts, held-out prompts that are trained on, and memory.
 
-Both figures are measured on small rollouts, where a step has so many rows that it matters: what a row keeps, and what a
-policy needs beside that while it draws (where the system tells the peak of a process).
+For a step with very many rows, two figures are measured on small rollouts: the memory that a row keeps, and the further
+memory that a policy needs while it draws (on systems that report the peak of a process).
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grpokit.errors import UsageError, counted
+from grpokit.data import PromptSequence
+from grpokit.errors import UsageError, counted, shown
+from grpokit.runs.resuming import Digests
 from grpokit.sampling import derive_seeds
 from grpokit.trainer import Trainer
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.types import Rollout
 
-_MANY_ROWS = 10_000  # fewer are not worth the small rollout
+_MANY_ROWS = 10_000  # a step with fewer is not worth the small rollouts
 _OBJECTS = 1_000  # bytes that the Python objects of a row take at least
 _TRIAL_ROWS = 256
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
@@ -33,14 +35,43 @@ _PROCESS = Path("/proc/self")
 
 def repeated_prompts(trainer: Trainer) -> list[str]:
     """A warning where a step draws a prompt more than once."""
-    total, wanted = len(trainer.train_prompts), trainer.prompts_per_step
-    if wanted <= total:
+    total, per_step = len(trainer.train_prompts), trainer.prompts_per_step
+    if per_step <= total:
         return []
     return [
-        f"a step draws {counted(wanted, 'prompt')}, but there {'is' if total == 1 else 'are'} only {total:,}: "
-        f"each comes up to {-(-wanted // total):,} times in a step, in a group of its own each time, and a step has "
-        f"{wanted * trainer.group_size:,} rows"
+        f"a step draws {counted(per_step, 'prompt')}, but there {'is' if total == 1 else 'are'} only {total:,}: "
+        f"each is drawn up to {-(-per_step // total):,} times in a step, in a group of its own each time, and a step "
+        f"has {per_step * trainer.group_size:,} rows"
     ]
+
+
+def trained_held_out_prompts(prompts: PromptSequence, held_out: PromptSequence | None, digests: Digests) -> list[str]:
+    """A warning where a held-out prompt is trained on as well: the same text with the same source picture.
+
+    Args:
+        prompts: the training prompts.
+        held_out: the held-out ones, if there are any.
+        digests: of both.
+    """
+    if held_out is None:
+        return []
+    training = set(_texts_and_pictures(prompts, digests["train"]))
+    shared = [i for i, pair in enumerate(_texts_and_pictures(held_out, digests["held_out"])) if pair in training]
+    if not shared:
+        return []
+    first = f"{held_out.where(shared[0])} ({shown(held_out.parts(shared[0])[0][0])})"
+    return [
+        f"{len(shared):,} of {counted(len(held_out), 'held-out prompt')} {'is' if len(shared) == 1 else 'are'} trained "
+        f"on as well (same text, same source picture), first {first}. Their scores say little about new prompts: take "
+        "them out of the training prompts, or hold out others"
+    ]
+
+
+def _texts_and_pictures(
+    prompts: PromptSequence, digests: Mapping[str, Sequence[str]] | None
+) -> Iterator[tuple[str, str]]:
+    """The text of each prompt, with the digest of its source picture."""
+    return ((prompts.parts(i)[0][0], image) for i, image in enumerate(digests["images"] if digests else ()))
 
 
 def refuse_what_cannot_fit(trainer: Trainer) -> None:
@@ -53,9 +84,9 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
     if rows < _MANY_ROWS:
         return
     small = min(_TRIAL_ROWS, rows)
-    _drawn(trainer, 2)  # what is set up once is no part of a row
+    _trial(trainer, 2)  # so that what is set up once is not counted
     with _peak() as peak:
-        rollout = _drawn(trainer, small)
+        rollout = _trial(trainer, small)
     needed = {device: size * rows // small for device, size in _bytes_by_device(rollout).items()}
     if trainer.accelerator.device.type == "cpu":
         at_once = min(trainer.rollout_batch_size or rows, rows)
@@ -70,8 +101,8 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
             )
 
 
-def _drawn(trainer: Trainer, rows: int) -> Rollout:
-    """A rollout of the first prompt that no step draws."""
+def _trial(trainer: Trainer, rows: int) -> Rollout:
+    """A rollout of the first prompt, from a stream that no step uses."""
     policy = CheckedPolicy(trainer.policy, mixed_precision=trainer.mixed_precision)
     seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=rows)
     return policy.rollout(trainer.train_prompts[:1], rows, seeds, fit=lambda draw: draw(rows))
@@ -84,10 +115,10 @@ class _Peak:
 
 @contextmanager
 def _peak() -> Iterator[_Peak]:
-    """By how much the memory of this process rises at most in here; 0 where the system does not tell."""
+    """The largest rise of this process's memory inside the context; 0 where the system does not report it."""
     peak = _Peak()
     try:
-        (_PROCESS / "clear_refs").write_text("5")  # sets the peak back to what is used now
+        (_PROCESS / "clear_refs").write_text("5")  # resets the peak
         before = _status("VmRSS")
     except OSError:
         yield peak
@@ -142,6 +173,6 @@ def _memory(device: str) -> int:
         except (OSError, ValueError, AttributeError):
             return 0
     for limit in _LIMITS:
-        with suppress(OSError, ValueError):  # there is none, or it says "max"
+        with suppress(OSError, ValueError):  # no limit, or "max"
             free = min(free, int(limit.read_text(encoding="ascii")))
     return free

@@ -7,10 +7,10 @@ is reported with its place in the config, before anything is written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -23,7 +23,7 @@ from grpokit.images import MAX_PIXELS
 from grpokit.knobs import Correction, RewardSettings, TrainerSettings, meanings
 from grpokit.objectives import Objective
 from grpokit.policy import Policy, missing_methods
-from grpokit.registry.specs import PolicySpec, RewardSpec
+from grpokit.registry.specs import PolicySpec
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.worker_pool import PooledReward
@@ -45,10 +45,10 @@ def policy(config: RunConfig) -> Policy:
     """Build the policy, on the config's device."""
     with _at(config, "policy"):
         built = registry.create("policy", config.policy.use, config.policy.params)
-        missing = missing_methods(built)
-        if missing:
+        methods = missing_methods(built)
+        if methods:
             raise PluginError(
-                f"Policy '{config.policy.use}' lacks {', '.join(missing)} of the policy contract (it is of type "
+                f"The policy '{config.policy.use}' lacks {', '.join(methods)} of the policy contract (it is of type "
                 f"{type(built).__name__})."
             )
     with _at(config, "trainer", "device"):
@@ -83,7 +83,8 @@ def close(terms: Sequence[RewardTerm]) -> None:
 
 def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None) -> RewardTerm:
     with _at(config, "rewards", index), _own_keys_named():
-        _check_accepts(reward.use, makes, config.policy.use)
+        if makes is not None:
+            registry.check_accepts(reward.use, makes, what=f"the policy '{config.policy.use}' makes")
         built: Any
         if reward.workers:
             built = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
@@ -99,17 +100,6 @@ def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None
     )
 
 
-def _check_accepts(use: str, makes: str | None, policy: str) -> None:
-    """Hold what a reward accepts against what the policy makes, as far as plugins say so."""
-    spec = registry.spec_of("reward", use)
-    if isinstance(spec, RewardSpec) and makes is not None and makes not in spec.accepts:
-        others = sorted(s.name for _, s in registry.installed("reward") if makes in getattr(s, "accepts", ()))
-        raise ConfigError(
-            f"The reward '{use}' scores {_several(spec.accepts)}, but the policy '{policy}' makes {_several([makes])}. "
-            f"Installed rewards for these: {', '.join(others) or 'none'}."
-        )
-
-
 @contextmanager
 def _own_keys_named() -> Iterator[None]:
     """Where a reward lacks a parameter, a key of the config may have been meant."""
@@ -123,88 +113,72 @@ def _own_keys_named() -> Iterator[None]:
         raise PluginError(f"{error} Keys of every reward: {', '.join(keys)}{nearest(unknown[1], keys)}.") from error
 
 
-def _several(kinds: Iterable[str]) -> str:
-    return " or ".join(kind if kind.endswith("s") else f"{kind}s" for kind in sorted(kinds))
-
-
 def _check_callable(kind: str, name: str, built: Any, arguments: str) -> None:
     if not callable(built):
         raise PluginError(
-            f"The {kind} '{name}' gave something of type {type(built).__name__}; expected a function, or an object "
-            f"that can be called with {arguments}."
+            f"The factory of {kind} '{name}' returned an object of type {type(built).__name__}; expected a function, "
+            f"or an object that can be called with {arguments}."
         )
 
 
 def prompts(config: RunConfig) -> tuple[PromptSequence, PromptSequence | None]:
     """Read the training prompts and the held-out ones (None where the config names none)."""
-    source = config.data
-    train = _train_prompts(config)
-    if source.eval_fraction is not None:
+    d = config.data
+    train = _read(
+        config, "train", text=d.prompts, targets=d.targets, images=d.images, jsonl=d.jsonl, dataset_split=d.split
+    )
+    assert train is not None  # the config's schema asks for one source
+    if d.eval_fraction is not None:
         with _at(config, "data", "eval_fraction"):
-            return data.hold_out(train, source.eval_fraction, config.seed)
-    return train, _eval_prompts(config)
+            return data.hold_out(train, d.eval_fraction, config.seed)
+    return train, _read(
+        config,
+        "eval",
+        text=d.eval_prompts,
+        targets=d.eval_targets,
+        images=d.eval_images,
+        jsonl=d.eval_jsonl,
+        dataset_split=d.eval_split,
+    )
 
 
-def _train_prompts(config: RunConfig) -> PromptSequence:
-    source = config.data
-    if source.prompts is not None:
-        with _at(config, "data", "prompts"):
-            return data.read_text(
-                Path(source.prompts),
-                targets=_path(source.targets),
-                images=_path(source.images),
-                max_pixels=_max_pixels(config),
-            )
-    if source.jsonl is not None:
-        with _at(config, "data", "jsonl"):
-            return data.read_jsonl(Path(source.jsonl), max_pixels=_max_pixels(config))
-    if source.dataset is not None:
-        with _at(config, "data", "dataset"):
-            return data.read_dataset(
-                source.dataset, split=source.split, columns=source.columns, max_pixels=_max_pixels(config)
-            )
-    return _from_function(config, "train")
+def _read(
+    config: RunConfig,
+    split: Literal["train", "eval"],
+    *,
+    text: str | None,
+    targets: str | None,
+    images: str | None,
+    jsonl: str | None,
+    dataset_split: str | None,
+) -> PromptSequence | None:
+    """The prompts of one split from what the config names for it; None where it names nothing."""
+    source, limit = config.data, config.data.max_pixels or MAX_PIXELS
+    prefix = "eval_" if split == "eval" else ""  # of the keys
+    if text is not None:
+        with _at(config, "data", f"{prefix}prompts"):
+            return data.read_text(Path(text), targets=_path(targets), images=_path(images), max_pixels=limit)
+    if jsonl is not None:
+        with _at(config, "data", f"{prefix}jsonl"):
+            return data.read_jsonl(Path(jsonl), max_pixels=limit)
+    if source.dataset is not None and dataset_split is not None:
+        with _at(config, "data", "eval_split" if split == "eval" else "dataset"):
+            return data.read_dataset(source.dataset, split=dataset_split, columns=source.columns, max_pixels=limit)
+    return None if source.use is None else _from_function(config, source.use, split)
 
 
-def _eval_prompts(config: RunConfig) -> PromptSequence | None:
-    source = config.data
-    if source.eval_prompts is not None:
-        with _at(config, "data", "eval_prompts"):
-            return data.read_text(
-                Path(source.eval_prompts),
-                targets=_path(source.eval_targets),
-                images=_path(source.eval_images),
-                max_pixels=_max_pixels(config),
-            )
-    if source.eval_jsonl is not None:
-        with _at(config, "data", "eval_jsonl"):
-            return data.read_jsonl(Path(source.eval_jsonl), max_pixels=_max_pixels(config))
-    if source.eval_split is not None and source.dataset is not None:
-        with _at(config, "data", "eval_split"):
-            return data.read_dataset(
-                source.dataset, split=source.eval_split, columns=source.columns, max_pixels=_max_pixels(config)
-            )
-    return _from_function(config, "eval") if source.use is not None else None
-
-
-def _from_function(config: RunConfig, split: str) -> PromptSequence:
-    use = config.data.use
-    assert use is not None
+def _from_function(config: RunConfig, use: str, split: str) -> PromptSequence:
     with _at(config, "data", "use"):
-        made = registry.call(use, {"split": split, **(config.data.model_extra or {})}, what="data source")
-        with registry.explained(f"The data source '{use}' failed while it gave prompts for split '{split}'"):
-            prompts = data.as_prompts(made, source=f"{use}, split '{split}'")  # which may come one by one
+        items = registry.call(use, {"split": split, **(config.data.model_extra or {})}, what="data source")
+        with registry.explained(f"The data source '{use}' failed while giving prompts for split '{split}'"):
+            prompts = data.as_prompts(items, source=f"{use}, split '{split}'")  # which may come one by one
         if not prompts:
             raise DataError(f"The data source '{use}' gave no prompts for split '{split}'.")
     return prompts
 
 
-def _max_pixels(config: RunConfig) -> int:
-    return config.data.max_pixels or MAX_PIXELS
-
-
-def _path(given: str | None) -> Path | None:
-    return None if given is None else Path(given)
+def _path(name: str | None) -> Path | None:
+    return None if name is None else Path(name)
 
 
 def trainer(
@@ -227,15 +201,15 @@ def trainer(
 
 def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:
     """Build the advantage function, and try it on numbers in the shapes of training: it checks its parameters there."""
-    given = config.trainer.advantage
-    name = given if isinstance(given, str) else given.use
+    setting = config.trainer.advantage
+    name = setting if isinstance(setting, str) else setting.use
     with _at(config, "trainer", "advantage"):
-        built: AdvantageFn = _component("advantage", given, {})
+        built: AdvantageFn = _component("advantage", setting, {})
         _check_callable("advantage", name, built, "rewards, weights and groups")
         groups = torch.arange(2).repeat_interleave(config.trainer.group_size)
         weights = torch.tensor([r.weight for r in rewards if not r.monitor], dtype=torch.float64)
         scores = torch.arange(float(len(groups) * len(weights))).reshape(len(groups), -1).double()
-        with registry.explained(f"The advantage '{name}' cannot work"):
+        with registry.explained(f"The advantage '{name}' fails on a trial batch"):
             built(scores, weights, groups)
     return built
 
@@ -247,8 +221,8 @@ def objective(config: RunConfig) -> Objective:
         built = _component("objective", t.objective, t.flat_objective)
         if not isinstance(built, Objective):
             raise PluginError(
-                f"The objective '{t.objective if isinstance(t.objective, str) else t.objective.use}' gave something of "
-                f"type {type(built).__name__}; expected a grpokit.Objective."
+                f"The factory of objective '{t.objective if isinstance(t.objective, str) else t.objective.use}' "
+                f"returned an object of type {type(built).__name__}; expected a grpokit.Objective."
             )
     return built
 
@@ -259,10 +233,10 @@ def correction(config: RunConfig) -> Correction | None:
     return None if chosen is None else Correction(**{name: getattr(chosen, name) for name in meanings(Correction)})
 
 
-def _component(kind: str, given: str | Component, flat: dict[str, Any]) -> Any:
-    if isinstance(given, str):
-        return registry.create(kind, given, flat)
-    twice = sorted(set(given.params) & set(flat))
+def _component(kind: str, setting: str | Component, flat: dict[str, Any]) -> Any:
+    if isinstance(setting, str):
+        return registry.create(kind, setting, flat)
+    twice = sorted(set(setting.params) & set(flat))
     if twice:
-        raise ConfigError(f"'{twice[0]}' stands both in trainer and in trainer.{kind}; keep one.")
-    return registry.create(kind, given.use, {**flat, **given.params})
+        raise ConfigError(f"'{twice[0]}' is set both in trainer and in trainer.{kind}; keep one.")
+    return registry.create(kind, setting.use, {**flat, **setting.params})

@@ -1,6 +1,6 @@
 """A run folder: who may write there, and its header.
 
-One process at a time trains in a folder, which a lock beside it guards. The header says what was started:
+A lock beside the folder lets one process at a time train in it. The header says what was started:
 `versions.json` (packages that took part), `data.json` (digests of the prompts) and `config.yaml` (resolved).
 `config.yaml` comes last, so that a folder which has it is a run. A folder with a part of the header is a set-up that
 was killed, and may be used again.
@@ -25,7 +25,7 @@ from grpokit import registry
 from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.errors import RunError, UsageError
-from grpokit.files import delete, partial_of, replacing
+from grpokit.files import delete, partial_of, read_json, replacing
 
 VERSIONS, DATA, CONFIG = "versions.json", "data.json", "config.yaml"
 _HEADER = (VERSIONS, DATA, CONFIG)  # in the order in which they are written
@@ -33,7 +33,7 @@ _HEADER = (VERSIONS, DATA, CONFIG)  # in the order in which they are written
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in a folder; a process that is killed lets go of it too.
+    """Keep other processes from training in a folder; a killed process releases it too.
 
     Raises:
         UsageError: another process trains there, or the folder cannot be made.
@@ -53,7 +53,7 @@ def locked(folder: Path) -> Iterator[None]:
         except Timeout as error:
             owner = " ".join(path.read_text(encoding="utf-8", errors="replace").split())
             raise UsageError(
-                f"Another process{f' ({owner})' if owner else ''} is training in {folder}. Wait for its end, or "
+                f"Another process{f' ({owner})' if owner else ''} is training in {folder}. Wait until it ends, or "
                 "choose another folder with run.dir=..."
             ) from error
         except OSError:
@@ -66,7 +66,7 @@ def locked(folder: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
             lock.release()
     finally:
-        with suppress(OSError):  # of one that holds the run
+        with suppress(OSError):  # a parent that holds the run stays
             for parent in new_parents:
                 parent.rmdir()
 
@@ -86,9 +86,9 @@ def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
         if former.exists():  # a replacement was killed while it was set up
             shutil.rmtree(real, ignore_errors=True)
             os.replace(former, real)
-        used = _check(folder, resume=resume, overwrite=overwrite)
+        holds_run = _check(folder, resume=resume, overwrite=overwrite)
         new_folders = [place for place in (real, *real.parents) if not place.exists()]
-        if used and overwrite:
+        if holds_run and overwrite:
             os.replace(real, former)
         real.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -99,17 +99,17 @@ def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
         if former.exists():
             shutil.rmtree(real)
             os.replace(former, real)
-        elif not used:
+        elif not holds_run:
             _empty(real)
-            with suppress(OSError):  # of a parent that something else was put into meanwhile
+            with suppress(OSError):  # a parent that now holds something else stays
                 for place in new_folders:
                     place.rmdir()
         raise
     if former.exists():
-        doomed = real.parent / f".{real.name}.deleted"
-        shutil.rmtree(doomed, ignore_errors=True)
-        os.replace(former, doomed)  # half of a run that is being deleted is never put back
-        shutil.rmtree(doomed, ignore_errors=True)
+        trash = real.parent / f".{real.name}.deleted"
+        shutil.rmtree(trash, ignore_errors=True)
+        os.replace(former, trash)  # half of a run that is being deleted is never put back
+        shutil.rmtree(trash, ignore_errors=True)
 
 
 def _empty(folder: Path) -> None:
@@ -153,18 +153,23 @@ def _check(folder: Path, *, resume: bool, overwrite: bool) -> bool:
         raise UsageError(f"The run folder {folder} is a file. Choose another with run.dir=...")
     names = {place.name for place in folder.iterdir()} if folder.is_dir() else set()
     unfinished = bool(names) and _is_unfinished(folder, names)
-    used = bool(names) and not unfinished
-    if resume and not used:
-        state = "is not there" if not folder.is_dir() else "holds a run that was never set up" if names else "is empty"
+    holds_run = bool(names) and not unfinished
+    if resume and not holds_run:
+        unusable = "holds a run whose set-up did not finish" if names else "is empty"
+        state = unusable if folder.is_dir() else "does not exist"
         raise UsageError(f"There is nothing to resume in {folder}: it {state}. Start the run without --resume.")
-    if used and not {VERSIONS, CONFIG} <= names:  # a project may have the second
-        raise UsageError(f"{folder} holds files that are no run of grpokit. Choose another folder with run.dir=...")
-    if used and not resume and not overwrite:
+    missing = [name for name in (VERSIONS, CONFIG) if name not in names]  # a project may have the second
+    if holds_run and missing:
         raise UsageError(
-            f"{folder} holds a run already. Add --resume to go on with it, --overwrite to delete it and start anew, "
+            f"{folder} holds files that are not a run of grpokit: it has no {missing[0]}. Choose another folder with "
+            "run.dir=..."
+        )
+    if holds_run and not resume and not overwrite:
+        raise UsageError(
+            f"{folder} already holds a run. Add --resume to go on with it, --overwrite to delete it and start again, "
             "or choose another folder with run.dir=..."
         )
-    return used
+    return holds_run
 
 
 def _is_unfinished(folder: Path, names: set[str]) -> bool:
@@ -176,7 +181,7 @@ def _is_unfinished(folder: Path, names: set[str]) -> bool:
     if VERSIONS not in names:
         return True
     try:
-        content = json.loads((folder / VERSIONS).read_text(encoding="utf-8"))
+        content = read_json(folder / VERSIONS)
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and "grpokit" in content  # another program's file of that name is not ours

@@ -1,4 +1,4 @@
-"""The files of a run that grow: who writes what is known after a step or an evaluation.
+"""The files of a run that grow: what is known after each step and each evaluation.
 
 `metrics.jsonl` (one object per step), `eval.jsonl` (one per evaluation), `warnings.jsonl` (what guards noticed),
 `samples/` (the same held-out prompts at every evaluation), `groups/` (the best and the worst group of some steps). What
@@ -32,40 +32,51 @@ SHOWN_SAMPLES = 16
 
 
 class Journal:
-    """The growing files of a run. After a resume, what lies beyond the checkpoint is cut off first."""
+    """The growing files of a run. After a resume, what lies beyond the checkpoint is cut off first.
+
+    Args:
+        folder: the run's.
+        completed: steps of the checkpoint; 0 for a new run.
+
+    Attributes:
+        last_step: the last step in `metrics.jsonl`; 0 if there is none.
+        evaluations: the rows of `eval.jsonl`, in the order of their steps.
+        last_evaluation: the step of the last evaluation; -1 if there is none.
+        damage: a sentence for each file with damaged lines, which were left out, and on rows that are missing.
+    """
 
     def __init__(self, folder: Path, completed: int) -> None:
         self.folder = folder
         self.last_evaluation = -1
         self.last_step = 0
-        self._evaluations: list[Mapping[str, Any]] = []
-        damaged = []
+        self.evaluations: list[Mapping[str, Any]] = []
+        self.damage: list[str] = []
         for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl"):
             path = folder / name
             if name == "warnings.jsonl" and not path.is_file():
-                continue  # it is there only once something was noticed
-            whole, bad = read_journal(path)
-            if bad:
-                damaged.append(f"{name} held lines that are no rows, which were left out on resume: {listed(bad)}.")
-            rows = [row for row in whole if row["step"] <= completed]
+                continue  # it is written with the first warning
+            journal, bad_lines = read_journal(path)
+            if bad_lines:
+                self.damage.append(f"{name} had damaged lines, which the resume left out: {listed(bad_lines)}")
+            rows = [row for row in journal if row["step"] <= completed]
             write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
             if name == "eval.jsonl" and rows:
                 self.last_evaluation = rows[-1]["step"]
-                self._evaluations = list(rows)
+                self.evaluations = list(rows)
             elif name == "metrics.jsonl" and rows:
                 self.last_step = rows[-1]["step"]
-        for line in damaged:
-            self.warning(completed, line)
+            if name == "metrics.jsonl" and (missing := set(range(1, completed + 1)) - {row["step"] for row in rows}):
+                self.damage.append(f"{name} lacks the rows of some steps: {listed(missing)}")
         for number, place in [*step_folders(folder / "samples"), *step_folders(folder / "groups")]:
             if number > completed:
                 shutil.rmtree(place)
 
-    def step(self, done: StepReport) -> None:
+    def step(self, report: StepReport) -> None:
         """Append a step's metrics, and what guards noticed in it."""
-        for line in done.warnings:
-            self.warning(done.step, line)
-        self._append("metrics.jsonl", _finite(done.metrics))
-        self.last_step = done.step
+        for line in report.warnings:
+            self.warning(report.step, line)
+        self._append("metrics.jsonl", _finite(report.metrics))
+        self.last_step = report.step
 
     def warning(self, step: int, message: str) -> None:
         """Append a warning: step 0 stands for what was noticed before the first step."""
@@ -79,16 +90,16 @@ class Journal:
         write_text(place / "scores.json", json.dumps(_all_scores(evaluation)))
         save_samples(place, evaluation)
         row = {"step": step, **_finite(evaluation.summary())}
-        if step < self.last_evaluation:  # the start, which was lost
-            self._evaluations = sorted([*self._evaluations, row], key=lambda row: row["step"])
-            write_text(self.folder / "eval.jsonl", "".join(json.dumps(row) + "\n" for row in self._evaluations))
+        if step < self.last_evaluation:  # the evaluation before training, which was missing
+            self.evaluations = sorted([*self.evaluations, row], key=lambda row: row["step"])
+            write_text(self.folder / "eval.jsonl", "".join(json.dumps(row) + "\n" for row in self.evaluations))
             return
         self._append("eval.jsonl", row)
-        self._evaluations.append(row)
+        self.evaluations.append(row)
         self.last_evaluation = step
 
     def set_evaluations_aside(self) -> str:
-        """Move all evaluations out of the report's sight, as those of other prompts; returns a warning about it.
+        """Rename all evaluations, so that the report leaves them out; returns a warning about it.
 
         Raises:
             RunError: they cannot be moved.
@@ -100,44 +111,44 @@ class Journal:
             for old, new in moves.items():
                 if (self.folder / old).exists():
                     os.replace(self.folder / old, self.folder / new)
-        self._evaluations, self.last_evaluation = [], -1
+        self.evaluations, self.last_evaluation = [], -1
         return (
-            f"the held-out prompts are others than before: earlier evaluations are kept in {moves['eval.jsonl']} and "
-            f"{moves['samples']}, and the score before training is that of the new prompts"
+            f"the held-out prompts have changed: earlier evaluations are kept in {moves['eval.jsonl']} and "
+            f"{moves['samples']}, and the score before training is now that of the new prompts"
         )
 
     def is_best(self, name: str, *, weight: float = 1.0) -> bool:
-        """Whether the last evaluation has the best mean of a score, of all after the start.
+        """Whether the last evaluation has the best mean of a score among all evaluations after step 0.
 
         Args:
             name: the score's.
             weight: the reward's: below 0 the lowest mean is the best, as in training, else the highest.
         """
-        *earlier, last = self._evaluations
+        *earlier, last = self.evaluations
         sign = -1 if weight < 0 else 1
         others = [sign * row[name] for row in earlier if row["step"] > 0 and row.get(name) is not None]
         mean = last.get(name)
         return last["step"] > 0 and mean is not None and sign * mean > max(others, default=-math.inf)
 
-    def groups(self, done: StepReport) -> None:
+    def groups(self, report: StepReport) -> None:
         """Keep the samples of a step's best and worst group, by the mean of their totals."""
-        totals = done.totals
-        ids = done.rollout.groups.cpu()
+        totals = report.totals
+        ids = report.rollout.groups.cpu()
         means = {group: float(totals[ids == group].nanmean()) for group in ids.unique().tolist()}
         ranked = sorted((g for g, mean in means.items() if not math.isnan(mean)), key=means.__getitem__)
-        advantages = done.row_advantages()
-        folder = self.folder / "groups" / step_name(done.step)
+        advantages = report.row_advantages()
+        folder = self.folder / "groups" / step_name(report.step)
         rows = [
             {
                 "place": place,
                 "group": group,
-                **_write_output(folder, i, done.rollout.samples[i]),
-                "scores": _finite(dict(zip(done.reward_names, done.rewards[i].tolist(), strict=True))),
+                **_write_output(folder, i, report.rollout.samples[i]),
+                "scores": _finite(dict(zip(report.reward_names, report.rewards[i].tolist(), strict=True))),
                 "reward": _number(float(totals[i])),
                 "advantage": float(advantages[i]),
             }
-            for place, chosen in (("best", ranked[-1:]), ("worst", ranked[:-1][:1]))
-            for group in chosen
+            for place, ends in (("best", ranked[-1:]), ("worst", ranked[:-1][:1]))
+            for group in ends
             for i in (ids == group).nonzero()[:, 0].tolist()
         ]
         if rows:
@@ -159,15 +170,15 @@ def save_samples(folder: Path, evaluation: Evaluation, *, most: int = SHOWN_SAMP
 
     Where there are more than `most`, every prompt's first sample comes before any prompt's second.
     """
-    seen: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     turn = []  # of each sample, among its prompt's
     for sample in evaluation.samples:
-        turn.append(seen[sample.group])
-        seen[sample.group] += 1
-    chosen = sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
+        turn.append(counts[sample.group])
+        counts[sample.group] += 1
+    indices = sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
     totals = evaluation.scores.totals.tolist()
     rows = []
-    for i in chosen:
+    for i in indices:
         scores = _finite(dict(zip(evaluation.scores.names, evaluation.scores.matrix[i].tolist(), strict=True)))
         rows.append({**_write_output(folder, i, evaluation.samples[i]), "scores": scores, "reward": _number(totals[i])})
     _write_rows(folder, rows)
@@ -229,7 +240,7 @@ def _write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _finite(row: Mapping[str, float]) -> dict[str, float | None]:
-    """NaN is no JSON: it becomes null."""
+    """JSON has no NaN: it becomes null."""
     return {name: _number(value) for name, value in row.items()}
 
 

@@ -1,4 +1,4 @@
-"""Draws a step of a run again, and holds it against what the run kept of it.
+"""Draws a step of a run again, and compares it with what the run kept.
 
 Every random draw is a function of the seed and the step's number, so the weights before the step are all that is
 needed: those of the nearest checkpoint, from which the steps between are repeated in memory. Nothing in the run folder
@@ -7,7 +7,6 @@ is written.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch import Tensor
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences
 from grpokit.errors import UsageError
+from grpokit.files import read_json
 from grpokit.report import read_journal
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.runs import build, rollout_record
@@ -76,7 +76,7 @@ class Redrawn:
         return not any(part.differing for part in self.parts)
 
     def lines(self) -> Iterator[str]:
-        """The finding in words."""
+        """The result as lines of text."""
         start = self.start or _BUILT
         names = [part.name for part in self.parts]
         if not self.recorded:
@@ -86,7 +86,7 @@ class Redrawn:
             yield f"step {self.step}: {self.rows} samples drawn again; {equal} are equal to the bit"
             yield f"start: {start}"
             return
-        yield f"step {self.step}: {self.rows} samples drawn again; they are not what the run drew"
+        yield f"step {self.step}: {self.rows} samples drawn again; they differ from those of the run"
         for part in self.parts:
             yield f"  {part.name}: " + (
                 f"{part.differing} of {part.of} differ ({part.note})" if part.differing else "equal to the bit"
@@ -94,12 +94,12 @@ class Redrawn:
         yield f"start: {start}"
         if self.changes:
             changed = ", ".join(f"{what} {then} -> {now}" for what, then, now in self.changes)
-            yield f"Changed since then: {changed}. Draw again where they are as they were."
+            yield f"Changed since then: {changed}. Draw the step again under the former conditions."
         else:
-            yield "Versions, device and threads are as they were then. What else makes a difference:"
-            yield "  - the record or the checkpoint was changed after the run, or prompts and targets were"
-            yield "  - the config was changed with --force after this step, or a step was broken off in between"
-            yield "  - a reward or the policy draws random numbers of its own, or the GPU adds up in no fixed order"
+            yield "Versions, device and threads are the same as in the run. Other possible causes:"
+            yield "  - the record, the checkpoint, the prompts or the targets were changed after the run"
+            yield "  - the config was changed with --force after this step, or a step in between was interrupted"
+            yield "  - a reward or the policy draws random numbers of its own, or the GPU adds in no fixed order"
 
 
 def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: None) -> Redrawn:
@@ -111,24 +111,24 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
     Args:
         run: a run folder.
         step: from 1.
-        say: hears which steps have to be repeated first.
+        say: gets a line about the steps that are repeated first.
 
     Raises:
         UsageError: no such run, or the run kept nothing of this step.
         RunError: the record is damaged, or training stops on the way to the step.
     """
     if not (run / "config.yaml").is_file():
-        raise UsageError(f"{run} is no run folder: it has no config.yaml.")
+        raise UsageError(f"{run} is not a run folder: it has no config.yaml.")
     rows = {int(row["step"]): row for row in read_journal(run / "metrics.jsonl")[0]}
-    recorded = rollout_record.steps(run)
-    if step not in rows and step not in recorded:
-        have = f"the steps 1 to {max(rows)}" if rows else "no step yet"
-        raise UsageError(f"The run {run} has no step {step} to compare with: it has done {have}.")
-    if step in recorded:
+    record_steps = rollout_record.steps(run)
+    if step not in rows and step not in record_steps:
+        completed = f"the steps 1 to {max(rows)}" if rows else "no step yet"
+        raise UsageError(f"The run {run} has no step {step} to compare with: it has completed {completed}.")
+    if step in record_steps:
         rollout_record.require()
-    record = rollout_record.read(run, step) if step in recorded else None
-    trace = rollout_record.read_trace(run, step) if step in recorded else {}
-    config = _quiet(presets.read_config(run)[0])
+    record = rollout_record.read(run, step) if step in record_steps else None
+    trace = rollout_record.read_trace(run, step) if step in record_steps else {}
+    config = _without_trackers(presets.read_config(run)[0])
     terms = build.rewards(config)
     try:
         trainer, start = _trainer(run, config, terms, step)
@@ -136,17 +136,17 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
             first = trainer.completed + 1
             before = f"step {first}" if first == step - 1 else f"steps {first} to {step - 1}"
             say(f"Repeating {before} first, from {start or _BUILT}.")
-        done = trainer.step()
-        while done.step < step:
-            done = trainer.step()
+        report = trainer.step()
+        while report.step < step:
+            report = trainer.step()
     finally:
         build.close(terms)
-    parts = [] if record is None else list(_parts(record, trace, done))
+    parts = [] if record is None else list(_parts(record, trace, report))
     if step in rows:
-        parts.append(_metrics(rows[step], done.metrics))
+        parts.append(_metrics(rows[step], report.metrics))
     return Redrawn(
         step=step,
-        rows=done.rollout.rows,
+        rows=report.rollout.rows,
         start=start,
         recorded=record is not None,
         parts=parts,
@@ -170,13 +170,13 @@ def _trainer(run: Path, config: RunConfig, terms: list[RewardTerm], step: int) -
     return trainer, start
 
 
-def _quiet(config: RunConfig) -> RunConfig:
+def _without_trackers(config: RunConfig) -> RunConfig:
     """The config without trackers, which would log the step a second time."""
     return config.model_copy(update={"run": config.run.model_copy(update={"trackers": []})})
 
 
-def _parts(record: Recorded, trace: Mapping[str, Tensor], done: StepReport) -> Iterator[Part]:
-    again = rollout_record.tensors(done)
+def _parts(record: Recorded, trace: Mapping[str, Tensor], report: StepReport) -> Iterator[Part]:
+    again = rollout_record.tensors(report)
     ours = [name for name in {**trace, **again} if name in ("mask", "groups") or name.startswith("per_")]
     yield _tensors("decisions", ours, trace, again)
     views = [name for name in {**trace, **again} if name.startswith("old.")]
@@ -186,14 +186,14 @@ def _parts(record: Recorded, trace: Mapping[str, Tensor], done: StepReport) -> I
         gap = float((then.double() - now.double()).abs().nan_to_num(nan=math.inf, posinf=math.inf).max())
         part = Part(name=part.name, differing=part.differing, of=part.of, note=f"{part.note}; largest gap {gap:.3g}")
     yield part
-    texts = [sample.prompt.text for sample in done.rollout.samples]
-    outputs = [sample.output for sample in done.rollout.samples]
+    texts = [sample.prompt.text for sample in report.rollout.samples]
+    outputs = [sample.output for sample in report.rollout.samples]
     yield _listed("prompts", record.texts, texts)
     yield _listed(
         "outputs", [rollout_record.identity(x) for x in record.outputs], [rollout_record.identity(x) for x in outputs]
     )
-    rewards = [[repr(x) for x in row] for row in done.rewards.double().tolist()]  # as text: NaN equals NaN
-    same = list(record.reward_names) == list(done.reward_names)
+    rewards = [[repr(x) for x in row] for row in report.rewards.double().tolist()]  # as text: NaN equals NaN
+    same = list(record.reward_names) == list(report.reward_names)
     yield _listed("rewards", [[repr(x) for x in row] for row in record.rewards.tolist()] if same else [], rewards)
     yield _tensors("advantages", ["advantages"], trace, again)
 
@@ -221,7 +221,7 @@ def _tensors(part: str, names: Sequence[str], then: Mapping[str, Tensor], now: M
 
 def _listed(part: str, then: Sequence[Any], now: Sequence[Any]) -> Part:
     if len(then) != len(now):
-        return Part(name=part, differing=len(now), of=len(now), note="others than the run had")
+        return Part(name=part, differing=len(now), of=len(now), note="the run had others")
     rows = [i for i, (a, b) in enumerate(zip(then, now, strict=True)) if a != b]
     return Part(name=part, differing=len(rows), of=len(now), note=_few(rows) if rows else "")
 
@@ -244,18 +244,18 @@ def _bits(x: Tensor) -> Tensor:
 
 
 def _few(rows: Sequence[int]) -> str:
-    shown = ", ".join(map(str, rows[:5]))
-    return f"row{'s' * (len(rows) > 1)} {shown}" + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+    numbers = ", ".join(map(str, rows[:5]))
+    return f"row{'s' * (len(rows) > 1)} {numbers}" + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
 
 
 def _changes(run: Path, record: Recorded | None, device: torch.device) -> dict[str, tuple[Any, Any]]:
     """Versions and devices that are not what they were: what -> (then, now)."""
     try:
-        before = json.loads((run / "versions.json").read_text(encoding="utf-8"))
+        before = read_json(run / "versions.json")
     except (OSError, ValueError):
         before = versions()
     changes = {what: (then, now) for what, then, now in differences(before, versions())}
-    if record is not None:  # a resume may have written the file anew; this is of the step itself
+    if record is not None:  # a resume may have rewritten that file; a record has the step's own
         here = rollout_record.conditions(device)
         changes |= {what: (then, here.get(what)) for what, then in record.conditions.items() if here.get(what) != then}
     return changes

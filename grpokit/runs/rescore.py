@@ -83,18 +83,18 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
 
     Raises:
         UsageError: no such run, no record, an unknown reward, `out` in use, outputs that were kept as text only, or
-            prompts that are no longer what they were.
+            prompts that have changed since.
         RewardError: the reward failed.
         RunError: the record is damaged, or `out` cannot be written.
     """
     if not (run / "config.yaml").is_file():
-        raise UsageError(f"{run} is no run folder: it has no config.yaml.")
+        raise UsageError(f"{run} is not a run folder: it has no config.yaml.")
     rollout_record.require()
     term = RewardTerm(name=name.rpartition(":")[2], reward=registry.create("reward", name, params))
     if not rollout_record.steps(run):
         raise UsageError(f"{run} holds no record of its rollouts. A run keeps one with run.record=true.")
     if out is not None and (out.exists() or not out.parent.is_dir()):
-        why = "is there already" if out.exists() else f"cannot be made: there is no folder {out.parent}"
+        why = "already exists" if out.exists() else f"cannot be made: there is no folder {out.parent}"
         raise UsageError(f"{out} {why}. Choose another file with --out.")
     config, _ = presets.read_config(run)
     prompts, _ = build.prompts(config)
@@ -103,7 +103,7 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
     tallies: dict[str, _Tally] = {}
     new = _Tally()
     unscored = flipped = rows = 0
-    with _written(out) as write:
+    with _writer(out) as write:
         for i, number in enumerate(numbers):
             step = rollout_record.read(run, number)
             scores = score([term], _samples(step, prompts)).matrix  # [B, 1]
@@ -112,8 +112,8 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
             new.see(scores[:, 0], ends)
             rows += len(scores)
             unscored += int(scores.isnan().sum())
-            own = advantages.group(scores, torch.ones(1), step.groups)
-            flipped += int((own * step.advantages < 0).sum())
+            new_advantages = advantages.group(scores, torch.ones(1), step.groups)
+            flipped += int((new_advantages * step.advantages < 0).sum())
             for column, recorded in zip([*step.reward_names, TOTAL], [*step.rewards.T, step.total], strict=True):
                 tally = tallies.setdefault(column, _Tally())
                 tally.see(recorded, ends)
@@ -143,7 +143,7 @@ def table(result: Rescored) -> Iterator[tuple[str, ...]]:
 
 
 def lines(result: Rescored) -> Iterator[str]:
-    """What the table does not say."""
+    """The lines below the table."""
     again = f"{counted(result.rows, 'sample')} of {counted(result.steps, 'step')} scored again"
     yield f"{again}, {result.unscored} of them could not be scored"
     share = result.flipped / result.rows
@@ -180,11 +180,11 @@ class _Tally:
 
     def see(self, scores: Tensor, ends: tuple[bool, bool]) -> None:
         """Count a step's scores [B] into the thirds of the run that it belongs to."""
-        known = scores[~scores.isnan()]
+        finite = scores[~scores.isnan()]
         for third, belongs in enumerate(ends):
             if belongs:
-                self.sums[third] += float(known.sum())
-                self.counts[third] += len(known)
+                self.sums[third] += float(finite.sum())
+                self.counts[third] += len(finite)
 
     def compare(self, old: Tensor, new: Tensor, groups: Tensor) -> None:
         """Compare rankings [B] inside each group, over the rows that both rewards could score."""
@@ -216,16 +216,17 @@ def _samples(step: Recorded, prompts: Sequence[Prompt]) -> list[Sample]:
         if index not in whole:
             whole[index] = prompts[index] if index < len(prompts) else Prompt(text="")
             if whole[index].text != text:
-                now = repr(whole[index].text) if index < len(prompts) else f"one of {len(prompts)} prompts only"
+                few = f"there {'is' if len(prompts) == 1 else 'are'} only {counted(len(prompts), 'prompt')} now"
+                now = f"that is now {whole[index].text!r}" if index < len(prompts) else few
                 raise DataError(
                     f"The run's prompts have changed: step {step.step} was drawn for {text!r} as prompt {index} "
-                    f"(from 0), which is now {now}. Put the data back as it was."
+                    f"(counted from 0), but {now}. Restore the data of the run."
                 )
         output = step.outputs[row]
         if isinstance(output, Described):
             raise UsageError(
-                f"The outputs of step {step.step} cannot be scored again: row {row} is known only as "
-                f"{output.text[:80]!r}. A record keeps texts, pictures and numbers, and of other objects a description."
+                f"The outputs of step {step.step} cannot be scored again: row {row} is recorded only as "
+                f"{output.text[:80]!r}. A record keeps texts, pictures and numbers, and only describes other objects."
             )
         group = int(step.groups[row])
         samples.append(Sample(prompt=whole[index], output=output, group=group, info=step.infos[row]))
@@ -233,7 +234,7 @@ def _samples(step: Recorded, prompts: Sequence[Prompt]) -> list[Sample]:
 
 
 @contextmanager
-def _written(out: Path | None) -> Iterator[Any]:
+def _writer(out: Path | None) -> Iterator[Any]:
     """Gives a function that appends a step's new scores; the file gets its name once all of them are there."""
     if out is None:
         yield lambda step, scores: None
@@ -245,7 +246,7 @@ def _written(out: Path | None) -> Iterator[Any]:
     schema = pyarrow.schema(list(kinds.items()))
 
     @contextmanager
-    def refused() -> Iterator[None]:
+    def write_errors() -> Iterator[None]:
         try:
             yield
         except (OSError, pyarrow.ArrowException) as error:
@@ -259,8 +260,8 @@ def _written(out: Path | None) -> Iterator[Any]:
             "prompt_index": list(step.prompts),
             "score": [None if math.isnan(x) else x for x in scores.tolist()],
         }
-        with refused():
+        with write_errors():
             writer.write_table(pyarrow.table(columns, schema=schema))
 
-    with refused(), replacing(out) as temporary, pyarrow.parquet.ParquetWriter(temporary, schema) as writer:
+    with write_errors(), replacing(out) as temporary, pyarrow.parquet.ParquetWriter(temporary, schema) as writer:
         yield write

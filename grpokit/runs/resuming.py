@@ -1,12 +1,11 @@
 """Whether a resumed run is the run that was started: its config, its prompts and its versions.
 
-The config and the prompts have to be the same, since every draw follows from them; `--force` goes on all the same.
-Versions may differ, which is reported. What was started stands in the run folder's header.
+The config and the prompts have to be the same, since every draw follows from them; `--force` goes on with changed
+ones. Other versions give a warning. The run folder's header holds what the run was started with.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences, resolved
 from grpokit.data import PromptSequence
 from grpokit.errors import UsageError, counted, shown
+from grpokit.files import read_json
 from grpokit.runs.folder import CONFIG, DATA, VERSIONS, versions
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
@@ -50,7 +50,7 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
     if changes:
         raise UsageError(
             f"The config differs from the one that {folder} was started with:\n" + "\n".join(changes) + "\n"
-            "Resume with the old values, add --force to go on with the new ones, or start anew in another run.dir."
+            "Resume with the old values, add --force to go on with the new ones, or start a new run in another run.dir."
         )
 
 
@@ -68,7 +68,7 @@ def changed_prompts(
         For each kind ("train", "held_out") that differs a line about it, and warnings where that cannot be known.
     """
     try:
-        before = json.loads((folder / DATA).read_text(encoding="utf-8"))
+        before = read_json(folder / DATA)
         lines = {kind: _change(before[kind], now[kind], sequences[kind]) for kind in _KINDS}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}, [f"{folder / DATA} cannot be read, so it is not known whether the prompts are the same"]
@@ -84,11 +84,11 @@ def refuse_other_prompts(folder: Path, changes: Mapping[str, str], unknown: Sequ
     if unknown:
         raise UsageError(f"{unknown[0]}. Put the file back, or add --force to go on with the prompts as they are now.")
     if changes:
-        anew = " (the untrained policy is then scored on them again)" if "held_out" in changes else ""
+        again = " (the untrained policy is then scored on them again)" if "held_out" in changes else ""
         raise UsageError(
             f"The prompts differ from those that {folder} was started with:\n"
             + "".join(f"  {line}\n" for line in changes.values())
-            + f"Resume with the old ones, add --force to go on with the new ones{anew}, or start anew in another "
+            + f"Resume with the old ones, add --force to go on with the new ones{again}, or start a new run in another "
             "run.dir."
         )
 
@@ -96,7 +96,7 @@ def refuse_other_prompts(folder: Path, changes: Mapping[str, str], unknown: Sequ
 def changed_versions(folder: Path) -> list[str]:
     """A warning where versions of the packages that take part in a run are not those that it was started with."""
     try:
-        before = json.loads((folder / VERSIONS).read_text(encoding="utf-8"))
+        before = read_json(folder / VERSIONS)
     except (OSError, ValueError):
         before = None
     if not isinstance(before, dict):
@@ -114,16 +114,16 @@ def _change(
     if before is None or now is None or prompts is None:
         if before is None and now is None:
             return ""
-        return f"there were none, now there are {len(now['texts'])}" if now else "there are none any more"
+        return f"there were none, now there are {len(now['texts'])}" if now else "there are none now"
     old, new = (list(zip(*(kind[part] for part in _PARTS), strict=True)) for kind in (before, now))
-    differing = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
+    rows = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
     counts = f"{counted(len(old), 'prompt')} became {len(new):,}; " if len(old) != len(new) else ""
-    if not differing:
+    if not rows:
         return counts and f"{counts}the others are the same"
-    first = differing[0]
+    first = rows[0]
     parts = " and ".join(_changed_parts(old[first], new[first]))
     return (
-        f"{counts}{len(differing):,} of {counted(min(len(old), len(new)), 'prompt')} changed, first the {parts} of "
+        f"{counts}{len(rows):,} of {counted(min(len(old), len(new)), 'prompt')} changed, first the {parts} of "
         f"{prompts.where(first)} ({shown(prompts.parts(first)[0][0])})"
     )
 

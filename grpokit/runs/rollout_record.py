@@ -90,8 +90,7 @@ def folder_of(run: Path, step: int) -> Path:
 
 def steps(run: Path) -> list[int]:
     """The recorded steps of a run, ascending."""
-    folders = step_folders(run / "rollouts")
-    return [step for step, place in folders if (place / SAMPLES).is_file() and (place / TRACE).is_file()]
+    return [step for step, _ in step_folders(run / "rollouts")]  # a folder is whole, or damaged since
 
 
 def cut(run: Path, completed: int) -> None:
@@ -113,50 +112,50 @@ def conditions(device: torch.device) -> dict[str, Any]:
     }
 
 
-def write(run: Path, done: StepReport) -> Path:
+def write(run: Path, report: StepReport) -> Path:
     """Record a step, replacing an earlier record of it; returns its folder.
 
     The folder gets its name once all of it is written, so a killed process leaves no half of a record.
 
     Args:
         run: the run folder.
-        done: the step.
+        report: the step.
 
     Raises:
         UsageError: pyarrow is missing, or a picture has a mode that cannot be kept exactly.
         RunError: the disk is full or the folder cannot be written.
     """
     arrow, parquet = _arrow()
-    folder = folder_of(run, done.step)
+    folder = folder_of(run, report.step)
     try:
         with replacing(folder) as temporary:
             temporary.mkdir(parents=True)
-            notes = {"format": FORMAT, "conditions": conditions(done.rollout.old.logprobs.device)}
-            table = arrow.table(_columns(arrow, temporary, done), metadata={"grpokit": json.dumps(notes)})
+            notes = {"format": FORMAT, "conditions": conditions(report.rollout.old.logprobs.device)}
+            table = arrow.table(_columns(arrow, temporary, report), metadata={"grpokit": json.dumps(notes)})
             parquet.write_table(table, temporary / SAMPLES, write_page_checksum=True)
-            save_file(tensors(done), temporary / TRACE)
+            save_file(tensors(report), temporary / TRACE)
             shutil.rmtree(folder, ignore_errors=True)
     except (OSError, SafetensorError, arrow.ArrowException) as error:
         raise RunError(f"The record {folder} cannot be written: {error}.") from error
     return folder
 
 
-def tensors(done: StepReport) -> dict[str, Tensor]:
+def tensors(report: StepReport) -> dict[str, Tensor]:
     """A step's tensors on the CPU, each in its own precision, under the names that `trace.safetensors` uses."""
-    rollout = done.rollout
-    named = {f"old.{name}": getattr(rollout.old, name) for name in ("logprobs", "entropy", "mean", "std")}
-    named |= {"mask": rollout.mask, "groups": rollout.groups, "advantages": done.advantages}
-    named |= {f"per_row.{name}": x for name, x in rollout.trace.per_row.items()}
-    named |= {f"per_group.{name}": x for name, x in rollout.trace.per_group.items()}
-    saved: dict[str, Tensor] = {}
+    rollout = report.rollout
+    by_name = {f"old.{name}": getattr(rollout.old, name) for name in ("logprobs", "entropy", "mean", "std")}
+    by_name |= {"mask": rollout.mask, "groups": rollout.groups, "advantages": report.advantages}
+    by_name |= {f"per_row.{name}": x for name, x in rollout.trace.per_row.items()}
+    by_name |= {f"per_group.{name}": x for name, x in rollout.trace.per_group.items()}
+    copies: dict[str, Tensor] = {}
     storages = set()
-    for name, x in named.items():
+    for name, x in by_name.items():
         if x is not None:
             here = x.detach().cpu().contiguous()
             start = here.untyped_storage().data_ptr()
-            saved[name] = here.clone() if start in storages else here  # safetensors refuses shared memory
+            copies[name] = here.clone() if start in storages else here  # safetensors refuses shared memory
             storages.add(start)
-    return saved
+    return copies
 
 
 def read(run: Path, step: int) -> Recorded:
@@ -224,18 +223,18 @@ def identity(output: Any) -> tuple[Any, ...]:
     return kind, text, None if values is None else (values.shape, values.tobytes())
 
 
-def _columns(arrow: Any, folder: Path, done: StepReport) -> dict[str, Any]:
+def _columns(arrow: Any, folder: Path, report: StepReport) -> dict[str, Any]:
     """The columns of `samples.parquet`; pictures are written into `folder`."""
-    rollout, samples = done.rollout, done.rollout.samples
+    rollout, samples = report.rollout, report.rollout.samples
     groups, mask = rollout.groups.tolist(), rollout.mask.cpu()
     place = {group: i for i, group in enumerate(dict.fromkeys(groups))}  # of a group, among the step's
     cells = [_cells(folder, row, sample.output) for row, sample in enumerate(samples)]
-    rewards = done.rewards.double()
+    rewards = report.rewards.double()
     columns = {
-        "step": arrow.array([done.step] * len(samples), arrow.int32()),
+        "step": arrow.array([report.step] * len(samples), arrow.int32()),
         "row": arrow.array(range(len(samples)), arrow.int32()),
         "group": arrow.array(groups, arrow.int64()),
-        "prompt_index": arrow.array([done.prompts[place[g]] for g in groups], arrow.int64()),
+        "prompt_index": arrow.array([report.prompts[place[g]] for g in groups], arrow.int64()),
         "prompt": arrow.array([sample.prompt.text for sample in samples], arrow.string()),
         "output_type": arrow.array([c["output_type"] for c in cells], arrow.string()),
         "output": arrow.array([c.get("output") for c in cells], arrow.string()),
@@ -244,12 +243,12 @@ def _columns(arrow: Any, folder: Path, done: StepReport) -> dict[str, Any]:
         "output_shape": arrow.array([c.get("output_shape") for c in cells], arrow.list_(arrow.int32())),
         "info": arrow.array([_json(sample.info) for sample in samples], arrow.string()),
     }
-    for name, column in zip(done.reward_names, rewards.T, strict=True):
+    for name, column in zip(report.reward_names, rewards.T, strict=True):
         columns[f"rewards/{name}"] = _floats(arrow, column)
-    columns["reward"] = _floats(arrow, done.totals)
-    columns["advantage"] = _floats(arrow, done.row_advantages())
-    if done.advantages.dim() == 2:
-        columns["advantages"] = _lists(arrow, done.advantages.detach().cpu().double())
+    columns["reward"] = _floats(arrow, report.totals)
+    columns["advantage"] = _floats(arrow, report.row_advantages())
+    if report.advantages.dim() == 2:
+        columns["advantages"] = _lists(arrow, report.advantages.detach().cpu().double())
     columns["decisions"] = arrow.array(mask.sum(-1).tolist(), arrow.int32())
     columns["mask"] = _lists(arrow, mask)
     logprobs = rollout.old.logprobs.detach().cpu()
@@ -264,7 +263,7 @@ def _lists(arrow: Any, x: Tensor) -> Any:
 
 
 def _floats(arrow: Any, column: Tensor) -> Any:
-    """[B] -> a column of numbers; NaN, which says that there is none, becomes null."""
+    """[B] -> a column of numbers; NaN, where there is no score, becomes null."""
     return arrow.array([None if math.isnan(x) else x for x in column.tolist()], arrow.float64())
 
 
@@ -273,7 +272,7 @@ def _numbers_or_nan(column: Sequence[float | None]) -> list[float]:
 
 
 def _cells(folder: Path, row: int, output: Any) -> dict[str, Any]:
-    """How an output stands in its row of the table."""
+    """The cells of an output in its row of the table."""
     if isinstance(output, Image.Image):
         return {"output_type": "picture", "file": _write_picture(folder, row, output)}
     kind, text, values = _described(output)

@@ -22,7 +22,7 @@ from grpokit.data import check_prompts
 from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, reworded, typed_line
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
-from grpokit.report import alarm, read_journal
+from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
 from grpokit.runs import before_training, build, resuming, rollout_record
@@ -36,14 +36,14 @@ from grpokit.types import Prompt
 
 @dataclass(frozen=True, kw_only=True)
 class Watcher:
-    """What a front end wants to hear of a run; every part may be left out.
+    """Callbacks for a front end; each is optional.
 
     Attributes:
-        say: one line of news.
-        start: the trainer is ready.
-        step: a step is done.
-        evaluating: so many samples of held-out prompts are about to be drawn and scored.
-        evaluated: held-out prompts were scored after so many steps.
+        say: gets one line of text at a time.
+        start: gets the trainer when it is ready.
+        step: gets the report of each step.
+        evaluating: gets the number of held-out samples that are about to be drawn and scored.
+        evaluated: gets the number of completed steps and the evaluation after them.
     """
 
     say: Callable[[str], None] = lambda line: None
@@ -92,7 +92,7 @@ def train(
         resume: go on from the folder's last checkpoint.
         overwrite: delete what is in the folder.
         force: resume even though the config or the prompts have changed.
-        watcher: hears of progress.
+        watcher: callbacks for progress.
 
     Raises:
         UsageError: bad input, a folder in which another process trains, one that is in use without `resume` or
@@ -132,11 +132,11 @@ def _train(
             f"run.best is '{config.run.best}', a held-out score, but the config names no held-out prompts: give "
             "data.eval_prompts, data.eval_jsonl or data.eval_fraction."
         )
-    known = ["reward", *(term.name for term in as_terms(terms))]
-    if config.run.best not in (None, *known):
+    score_names = ["reward", *(term.name for term in as_terms(terms))]
+    if config.run.best not in (None, *score_names):
         raise ConfigError(
             f"{config.place('run', 'best')}there is no held-out score '{config.run.best}'"
-            f"{nearest(str(config.run.best), known)}. The scores are {', '.join(known)}."
+            f"{nearest(str(config.run.best), score_names)}. The scores are {', '.join(score_names)}."
         )
     policy = build.policy(config)
     if held_out is not None:
@@ -145,7 +145,7 @@ def _train(
     notes = {"config": resolved(config), "versions": versions()}
     checkpoints = folder / "checkpoints"
 
-    def look(step: int) -> None:
+    def evaluate_now(step: int) -> None:
         if held_out is not None and journal.last_evaluation != step:
             watcher.evaluating(len(held_out) * config.run.eval_samples)
             evaluation = _evaluate(config, trainer, held_out)
@@ -179,21 +179,23 @@ def _train(
                 resuming.refuse_other_config(folder, config)
                 resuming.refuse_other_prompts(folder, changes, unknown)
         else:
-            write_header(folder, config, digests)  # first, so that a killed set-up is known as one
+            write_header(folder, config, digests)  # first, so that a killed set-up can be recognised
         trainer = build.trainer(config, policy, terms, prompts, folder)
         before_training.refuse_what_cannot_fit(trainer)
         warnings += before_training.repeated_prompts(trainer)
-        lost = resume and held_out is not None and not has_start(folder)
-        start = _start_evaluation(config, trainer, held_out) if lost or "held_out" in changes else None
-        if lost:
+        warnings += before_training.trained_held_out_prompts(prompts, held_out, digests)
+        no_start = resume and held_out is not None and not has_start(folder)
+        start = _start_evaluation(config, trainer, held_out) if no_start or "held_out" in changes else None
+        if no_start:
             warnings.append(
                 f"{folder / 'eval.jsonl'} has no evaluation before training (it was changed or cut), so the untrained "
                 "policy was scored on the held-out prompts again"
             )
         warnings += _resume(trainer, folder, watcher) if resume else too_seldom(trainer.terms, trainer.steps)
         watcher.start(trainer)
-        _tell(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
+        _notify(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
         journal = Journal(folder, trainer.completed)
+        warnings += journal.damage
         if "held_out" in changes:
             warnings.append(journal.set_evaluations_aside())
         if start is not None:
@@ -202,49 +204,46 @@ def _train(
         if resume:
             write_header(folder, config, digests)
         rollout_record.cut(folder, trainer.completed)
-        if journal.last_step < trainer.completed:
-            warnings.append(f"metrics.jsonl ends at step {journal.last_step}, before the checkpoint: it has a gap")
         warnings += [f"resumed with other {line}" for line in changes.values()]
         for line in warnings:
             journal.warning(trainer.completed, line)
             watcher.say(f"warning: {line}")
-        if journal.last_evaluation < 0 or (every and trainer.completed % every == 0):  # a resume adds none of its own
-            look(trainer.completed)
+        if journal.last_evaluation < 0 or (every and trainer.completed % every == 0):  # but a resume adds none
+            evaluate_now(trainer.completed)
         if resume and journal.last_evaluation == trainer.completed:
             keep_best()  # a failure may have come between the evaluation and this
     with _nothing_lost(folder, journal, trainer, save), _stop_on_signals() as stop:
         while trainer.completed < trainer.steps and not trainer.converged and not stop.is_set():
-            done = trainer.step()
-            journal.step(done)
+            step_report = trainer.step()
+            journal.step(step_report)
             if config.run.record:
-                rollout_record.write(folder, done)
-            if done.step in (1, trainer.steps) or (every and done.step % every == 0) or trainer.converged:
-                journal.groups(done)
-            watcher.step(done)
-            _tell(watcher, "grpokit_step_end", report=done)
-            if every and done.step % every == 0:
-                look(done.step)
-            if config.run.save_every and done.step % config.run.save_every == 0:
+                rollout_record.write(folder, step_report)
+            if step_report.step in (1, trainer.steps) or (every and step_report.step % every == 0) or trainer.converged:
+                journal.groups(step_report)
+            watcher.step(step_report)
+            _notify(watcher, "grpokit_step_end", report=step_report)
+            if every and step_report.step % every == 0:
+                evaluate_now(step_report.step)
+            if config.run.save_every and step_report.step % config.run.save_every == 0:
                 save()
-            del done  # lets go of the rollout before the next one is drawn
+            del step_report  # frees the rollout before the next one is drawn
         if not (checkpoints / step_name(trainer.completed)).exists():
             save()
         trainer.close()
     interrupted = trainer.completed < trainer.steps and not trainer.converged
     if not interrupted:
         with _nothing_lost(folder, journal, trainer, save):
-            look(trainer.completed)
+            evaluate_now(trainer.completed)
     report.write(folder)
     suspicion = alarm(folder)
     if suspicion:
         watcher.say(f"warning: {suspicion}")
-    _tell(watcher, "grpokit_run_end", folder=folder)
-    evaluations, _ = read_journal(folder / "eval.jsonl")
+    _notify(watcher, "grpokit_run_end", folder=folder)
     return Result(
         folder=folder,
         steps=trainer.completed,
-        before=next((row for row in evaluations if row["step"] == 0), None),
-        after=evaluations[-1] if evaluations else None,
+        before=next((row for row in journal.evaluations if row["step"] == 0), None),
+        after=journal.evaluations[-1] if journal.evaluations else None,
         interrupted=interrupted,
     )
 
@@ -269,10 +268,10 @@ def _start_evaluation(config: RunConfig, trainer: Trainer, held_out: Sequence[Pr
 
 def _resume(trainer: Trainer, folder: Path, watcher: Watcher) -> list[str]:
     """Load the last checkpoint; returns warnings about it."""
-    checkpoint.prune(folder / "checkpoints", None)  # mends what a kill has left
+    checkpoint.prune(folder / "checkpoints", None)  # repairs what a kill has left
     latest = checkpoint.latest(folder / "checkpoints")
     if latest is None:
-        raise UsageError(f"{folder} has no checkpoint to resume from. Start anew with --overwrite.")
+        raise UsageError(f"{folder} has no checkpoint to resume from. Start again with --overwrite.")
     trainer.load(latest)
     watcher.say(f"resuming after step {trainer.completed} from {latest}")
     updates = checkpoint.read_state(latest).get("updates_done", 0)
@@ -280,31 +279,31 @@ def _resume(trainer: Trainer, folder: Path, watcher: Watcher) -> list[str]:
         return []
     return [
         f"{latest} was saved in the middle of step {trainer.completed + 1}, when {updates} of its "
-        f"{trainer.updates_per_step} updates were made; the step is drawn anew, so this run is not the one that an "
-        "uninterrupted run would have been"
+        f"{trainer.updates_per_step} updates were made; the step is drawn again, so this run differs from an "
+        "uninterrupted one"
     ]
 
 
 @contextmanager
 def _nothing_lost(folder: Path, journal: Journal, trainer: Trainer, save: Callable[[], Path]) -> Iterator[None]:
-    """An error in here leaves what can be saved, a report, and words on how to go on."""
+    """After an error in here, the run is saved, the report is written, and the message says how to go on."""
     try:
         yield
     except GrpokitError as error:
         raise reworded(error, f"{error}\n{_left(error, folder, journal, trainer, save)}.") from error
-    except Exception as error:  # a fault of the policy or of ours: its traceback is wanted, its run all the more
+    except Exception as error:  # a bug: save the run, and show the traceback
         error.add_note(f"{_left(error, folder, journal, trainer, save)}.")
         raise
 
 
 def _left(error: Exception, folder: Path, journal: Journal, trainer: Trainer, save: Callable[[], Path]) -> str:
     """What is left of a run that failed, after saving what can be saved and writing the report."""
-    remedy, resume = "with the cause mended,", "--resume"
+    remedy, resume = "correct the cause, then", "--resume"
     if isinstance(error, UsageError):
         remedy, resume = "correct the input, then", "--resume (and --force, where that changes prompts)"
     checkpoints = folder / "checkpoints"
     last, here = checkpoint.latest(checkpoints), checkpoints / step_name(trainer.completed)
-    go_on = f"{remedy} go on from {last} with {resume}" if last else "start anew with --overwrite"
+    go_on = f"{remedy} go on from {last} with {resume}" if last else "start again with --overwrite"
     try:
         if trainer.updates.incomplete or journal.last_step != trainer.completed:
             left = f"This state was not saved: {go_on}"  # half an update, or a step that would be a gap in the journal
@@ -314,7 +313,7 @@ def _left(error: Exception, folder: Path, journal: Journal, trainer: Trainer, sa
             left = (
                 f"The weights after {trainer.updates.done} of {trainer.updates_per_step} updates of step "
                 f"{trainer.completed + 1} are saved in {save()}; {remedy} go on with {resume}, which draws that step "
-                "anew"
+                "again"
             )
         else:
             left = f"The state after step {trainer.completed} is saved in {save()}; {remedy} go on with {resume}"
@@ -331,7 +330,7 @@ def _words(error: Exception) -> str:
     return str(error) if isinstance(error, GrpokitError) else typed_line(error)
 
 
-def _tell(watcher: Watcher, hook: str, **arguments: Any) -> None:
+def _notify(watcher: Watcher, hook: str, **arguments: Any) -> None:
     for line in registry.notify(hook, **arguments):
         watcher.say(f"warning: {line}")
 

@@ -76,7 +76,7 @@ def new(what: str, name: str, *, folder: Path = Path(), kind: str | None = None)
         what: "reward" or "policy".
         name: what configs will call it; small letters, digits and single hyphens.
         folder: where the package's folder is made.
-        kind: what a reward scores: "image" or "text"; None stands for "image". A policy takes no kind.
+        kind: what a reward scores: "image" or "text"; None means "image". A policy takes no kind.
 
     Raises:
         UsageError: the name cannot be used or is taken, or the package's folder exists already or cannot be written.
@@ -100,7 +100,7 @@ def new(what: str, name: str, *, folder: Path = Path(), kind: str | None = None)
 
 
 def _words(what: str, name: str, kind: str) -> dict[str, Any]:
-    """The words that stand for themselves in the templates, with their values."""
+    """The names that the templates use, with their values."""
     under = name.replace("-", "_")
     policy = what == "policy"
     preset = shipped.preset_making(kind)
@@ -129,23 +129,21 @@ def _check_name(name: str) -> None:
             "single hyphens that begin with a letter, such as 'sharp-edges'."
         )
     if name in _OTHER_IN_YAML:
-        raise UsageError(
-            f"YAML reads '{name}' as something else than a text, so no config could use it. Choose another."
-        )
+        raise UsageError(f"YAML does not read '{name}' as a text, so no config could use this name. Choose another.")
     if name in _MEANS_MORE:
         raise UsageError(
             f"The name '{name}' already means {_MEANS_MORE[name]} in metrics and commands. Choose another."
         )
     for plugin in registry.plugins():
-        taken = [spec.kind for spec in plugin.specs if spec.name == name]
-        if taken or name == plugin.name:
-            owner = f"a {taken[0]}" if taken else "a plugin"
+        kinds = [spec.kind for spec in plugin.specs if spec.name == name]
+        if kinds or name == plugin.name:
+            owner = f"a {kinds[0]}" if kinds else "a plugin"
             raise UsageError(
                 f"'{name}' is already the name of {owner} of {plugin.package} {plugin.version}. Choose another name."
             )
     with suppress(importlib.metadata.PackageNotFoundError):
-        installed = importlib.metadata.version(f"grpokit-{name}")
-        raise UsageError(f"A package grpokit-{name} {installed} is already installed. Choose another name.")
+        version = importlib.metadata.version(f"grpokit-{name}")
+        raise UsageError(f"A package grpokit-{name} {version} is already installed. Choose another name.")
 
 
 def _render(template: str, words: Mapping[str, Any]) -> str:

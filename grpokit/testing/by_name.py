@@ -7,7 +7,8 @@ needs prompts. A reward that no preset uses scores the examples of its spec, or 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from grpokit import registry
@@ -17,6 +18,7 @@ from grpokit.errors import GrpokitError, UsageError, nearest
 from grpokit.evaluation.held_out import draw
 from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
+from grpokit.rewards.submission import Submits
 from grpokit.runs import build
 from grpokit.sampling import derive_seeds
 from grpokit.testing import Check, Ladder, policy_checks, reward_checks
@@ -36,18 +38,18 @@ def kind_of(name: str, kind: str | None) -> str:
     if kind not in (None, "policy", "reward"):
         raise UsageError(f"--kind must be policy or reward, got '{kind}'.")
     if kind is not None:
-        registry.spec_of(kind, name)  # refuses a name that is none
+        registry.spec_of(kind, name)  # refuses an unknown name
         return kind
-    known = {
+    names_of_kind = {
         (k, n) for k in ("policy", "reward") for p, s in registry.installed(k) for n in (s.name, f"{p.name}:{s.name}")
     }
-    kinds = [k for k, n in sorted(known) if n == name]
+    kinds = [k for k, n in sorted(names_of_kind) if n == name]
     if len(kinds) == 1:
         return kinds[0]
     if kinds:
         raise UsageError(f"'{name}' is a policy and a reward: add --kind policy or --kind reward.")
     if ":" not in name:
-        names = sorted({n for _, n in known if ":" not in n})
+        names = sorted({n for _, n in names_of_kind if ":" not in n})
         remedy = registry.remedy("policy", name) or registry.remedy("reward", name)
         raise UsageError(
             f"There is no policy or reward called '{name}'{'' if remedy else nearest(name, names)}. "
@@ -90,15 +92,17 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
     )
 
 
-def of_reward(name: str, params: dict[str, Any]) -> tuple[Iterable[Check], Ladder]:
+@contextmanager
+def of_reward(name: str, params: dict[str, Any]) -> Iterator[tuple[Iterable[Check], Ladder]]:
     """The checks of a reward, on samples of a preset that uses it, the examples of its spec, or built-in ones.
 
     Args:
         name: as in a config.
         params: for its factory; they override those of the preset.
 
-    Returns:
-        The checks, and the ladders that some of them read, for their report.
+    Yields:
+        The checks, and the ladders that some of them read, for their report. A reward that scores elsewhere is closed
+        at the end.
     """
     spec, module = _announced("reward", name)
     config = _preset_with("reward", name)
@@ -110,8 +114,12 @@ def of_reward(name: str, params: dict[str, Any]) -> tuple[Iterable[Check], Ladde
             build.policy(config), build.prompts(config)[0][:3], seed=0, samples_per_prompt=3, stream="sample"
         )
     reward = registry.create("reward", name, params)
-    ladder = Ladder(reward, spec=spec if isinstance(spec, RewardSpec) else None)
-    return reward_checks(reward, samples, spec=ladder.spec, params=params, module=module, ladder=ladder), ladder
+    try:
+        ladder = Ladder(reward, spec=spec if isinstance(spec, RewardSpec) else None)
+        yield reward_checks(reward, samples, spec=ladder.spec, params=params, module=module, ladder=ladder), ladder
+    finally:
+        if isinstance(reward, Submits):
+            reward.close()
 
 
 def _preset_with(kind: str, name: str) -> RunConfig | None:

@@ -1,7 +1,7 @@
 """What a check is, how it fails, and the checks that policies and rewards share.
 
 A check is a name and a function without arguments. The function raises `CheckError` where the contract is broken, and
-`NotChecked` where the check does not apply. Whatever else a component raises becomes a `CheckError` too. Torch is
+`NotChecked` where the check does not apply. Any other error of a component becomes a `CheckError` too. Torch is
 imported only when a check runs.
 """
 
@@ -33,7 +33,7 @@ State = Literal["ok", "failed", "expected failure", "not checked"]
 
 
 class CheckError(AssertionError):
-    """A component breaks its contract: the message says what was expected, what came, and the usual cause."""
+    """A component breaks its contract: the message says what was expected, what happened, and the usual cause."""
 
 
 class NotChecked(unittest.SkipTest):
@@ -44,10 +44,10 @@ class ExpectedFailure(NotChecked):
     """A check fails, and the component's spec expects that."""
 
 
-def expect(holds: object, expected: str, came: str, cause: str) -> None:
+def expect(holds: object, expected: str, actual: str, cause: str) -> None:
     """Raise `CheckError` with the three parts of its message unless `holds`."""
     if not holds:
-        raise CheckError(f"Expected {expected}; got {came}. Usual cause: {cause}.")
+        raise CheckError(f"Expected {expected}; got {actual}. Usual cause: {cause}.")
 
 
 def error_text(error: BaseException, *, place: bool = False) -> str:
@@ -107,9 +107,9 @@ class Check:
                 raise CheckError(f"{self.name}: {failed}") from failed
             except (Exception, SystemExit) as error:  # a component may raise anything
                 own = isinstance(error, GrpokitError)
-                came = typed_line(error) if own else error_text(error, place=True)
+                actual = typed_line(error) if own else error_text(error, place=True)
                 cause = "" if own else " Usual cause: a bug; run this check in a debugger."
-                raise CheckError(f"{self.name}: Expected that {self.summary}; got {came}.{cause}") from error
+                raise CheckError(f"{self.name}: Expected that {self.summary}; got {actual}.{cause}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,13 +194,13 @@ def restored_random_states() -> Iterator[None]:
 
 
 def expect_untouched(before: Mapping[str, Any], what: str) -> None:
-    """Fail where a global random state is no longer `before`."""
+    """Fail where a global random state has changed since `before`."""
     after = random_states()
     names = [name for name, state in before.items() if state != after[name]]
     expect(
         not names,
         f"that {what} leaves the global random states alone",
-        f"another state of {', '.join(names)}",
+        f"a change in the state of {', '.join(names)}",
         "a draw from the global generator, or seeding it; draw from the seeds, or from a generator of your own",
     )
 

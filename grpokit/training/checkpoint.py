@@ -2,16 +2,18 @@
 
 All randomness follows from the seed and the step's number, so this is enough for an exact resume. Tensors are stored as
 safetensors, the rest as JSON; nothing is pickled. The learning rate follows from the position. `notes` hold the config
-and the versions, so a checkpoint can be used without its run folder.
+and the versions, so a checkpoint can be used without its run folder. `state.json` holds digests of all files and of
+itself: one changed bit is enough to refuse a checkpoint, and not to go on as another run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, one_line, typed_line
-from grpokit.files import replacing, step_number
+from grpokit.files import read_json, replacing, step_number
 from grpokit.policy import Policy
 from grpokit.training.parts import Part, restore, split
 
-FORMAT = 3
+FORMAT = 4
 STATE, OPTIMIZER, PARTS = "state.json", "optimizer.safetensors", "parts.safetensors"
 
 
@@ -57,9 +59,11 @@ def save(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Pa
         state: further plain data; `step` is the number of completed steps.
 
     Raises:
-        UsageError: the folder contains files that are not a checkpoint.
+        UsageError: the folder is a file, or contains files that are not a checkpoint.
         RunError: the disk is full or the folder cannot be written.
     """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; a checkpoint is a folder. Choose another name.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / STATE).is_file():
         raise UsageError(
             f"{folder} contains files that are not a checkpoint; saving would replace them. Choose another folder."
@@ -75,8 +79,9 @@ def save(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Pa
             save_file(moments, temporary / OPTIMIZER)
             if tensors:
                 save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, temporary / PARTS)
-            names = {"parameters": _parameters(optimizer), "tensors": sorted(moments), "optimizer": numbers}
-            text = json.dumps({"format": FORMAT, **state, "parts": plain, **names})
+            names = {"parameters": _parameters(optimizer), "optimizer": numbers}
+            content = {"format": FORMAT, **state, "parts": plain, **names, "files": _digests(temporary)}
+            text = json.dumps({**content, "digest": _digest_of(content)})
             (temporary / STATE).write_text(text, encoding="utf-8")
             _flush(temporary)
             _discard(former)
@@ -108,7 +113,7 @@ def load(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Pa
     """
     loaded = _read(folder, optimizer=optimizer)
     restore(parts, loaded.parts, loaded.tensors)
-    load_policy(folder, policy)
+    _load_policy(folder, policy)
     optimizer.load_state_dict(loaded.optimizer)
     return loaded.step
 
@@ -116,14 +121,13 @@ def load(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Pa
 def _read(folder: Path, *, optimizer: Any) -> _Loaded:
     """Read a checkpoint and compare it with the optimizer; nothing is changed."""
     state = read_state(folder)
+    place = _place(folder)
     if state["format"] < FORMAT:  # an older format lacks parts of the state
         raise CheckpointError(
             f"The checkpoint {folder} was written by an earlier version of grpokit, and training cannot continue from "
             "it. Start a new run in another run.dir; `grpokit sample` and `grpokit evaluate` still read it."
         )
-    ours, theirs = _parameters(optimizer), state.get("parameters")
-    if not isinstance(theirs, dict):
-        raise _damaged(folder, f"the parameters in {STATE} were changed")
+    ours, theirs = _parameters(optimizer), state["parameters"]
     if theirs != ours:  # in any order
         changes = {
             "only in the checkpoint": [name for name in theirs if name not in ours],
@@ -135,24 +139,19 @@ def _read(folder: Path, *, optimizer: Any) -> _Loaded:
             f"The checkpoint {folder} belongs to another policy, with other trainable parameters ({difference}). "
             "Resume with the policy of the run's config."
         )
-    place = _place(folder)
+    with _explained(folder):
+        _check_files(folder, state)
     try:
         moments = load_file(place / OPTIMIZER)
         tensors = load_file(place / PARTS) if (place / PARTS).is_file() else {}
     except (OSError, SafetensorError) as error:
         raise _damaged(folder, f"{error}") from error
-    try:
-        entries = _join(moments, state["optimizer"])
-        absent = [name for name in state["tensors"] if name not in moments]
-    except (KeyError, ValueError, TypeError) as error:
-        raise _damaged(folder, f"the optimizer's numbers in {STATE} were changed ({error})") from error
-    if absent:
-        raise _damaged(folder, f"{OPTIMIZER} lacks {_few(absent)}")
+    entries = _join(moments, state["optimizer"])
     index = {name: i for i, name in enumerate(ours)}
     entries = {index[name]: entries[i] for i, name in enumerate(theirs) if i in entries}  # by name, in our own order
     return _Loaded(
         step=state["step"],
-        parts=state.get("parts", {}),
+        parts=state["parts"],
         optimizer={**optimizer.state_dict(), "state": entries},
         tensors=tensors,
     )
@@ -162,8 +161,15 @@ def load_policy(folder: Path, policy: Policy) -> None:
     """Read only a checkpoint's weights.
 
     Raises:
-        CheckpointError: the policy cannot read them.
+        CheckpointError: they were changed, or the policy cannot read them.
     """
+    state = read_state(folder)
+    with _explained(folder):
+        _check_files(folder, state, below="policy/")
+    _load_policy(folder, policy)
+
+
+def _load_policy(folder: Path, policy: Policy) -> None:
     try:
         policy.load(_place(folder) / "policy")
     except GrpokitError:
@@ -172,47 +178,104 @@ def load_policy(folder: Path, policy: Policy) -> None:
         raise _damaged(folder, f"the policy cannot read its weights ({one_line(error)})") from error
 
 
+class _DamageError(Exception):
+    """What is wrong with a checkpoint, in words."""
+
+
 def read_state(folder: Path) -> dict[str, Any]:
     """The plain data of a checkpoint.
 
     Raises:
         CheckpointError: it does not exist, is damaged, or is from a newer grpokit.
     """
-    path = _place(folder) / STATE
-    if not path.is_file():
-        raise CheckpointError(f"{folder} is not a checkpoint of grpokit: it has no {STATE}.")
+    if not (_place(folder) / STATE).is_file():
+        others = f" {_remedy(folder)}" if step_number(folder.name) is not None and _undamaged(folder) else ""
+        raise CheckpointError(f"{folder} is not a checkpoint of grpokit: it has no {STATE}.{others}")
+    with _explained(folder):
+        return _state(folder)
+
+
+def _state(folder: Path) -> dict[str, Any]:
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state = read_json(_place(folder) / STATE)
     except (OSError, ValueError) as error:
-        raise _damaged(folder, f"{STATE} is not JSON ({error})") from error
+        raise _DamageError(f"{STATE} is not JSON ({one_line(error)})") from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int):
         raise CheckpointError(f"{folder} is not a checkpoint of grpokit: its {STATE} has no format.")
     if state["format"] > FORMAT:
         raise CheckpointError(
             f"The checkpoint {folder} has format {state['format']}; this grpokit reads up to {FORMAT}. Update grpokit."
         )
-    if not isinstance(state.get("step"), int) or not isinstance(state.get("optimizer"), dict):
-        raise _damaged(folder, f"{STATE} lacks the step or the optimizer's numbers")
+    changed = state["format"] == FORMAT and state.pop("digest", None) != _digest_of(state)
+    if changed or not isinstance(state.get("step"), int):
+        raise _DamageError(f"{STATE} was changed after it was written")
     return state
+
+
+def _check_files(folder: Path, state: Mapping[str, Any], *, below: str = "") -> None:
+    """Compare a checkpoint's files with their digests; those of an earlier format have none.
+
+    Raises:
+        _DamageError: names the first file that is missing or was changed.
+    """
+    place = _place(folder)
+    for name, digest in state.get("files", {}).items():
+        if name.startswith(below):
+            try:
+                same = _digest(place / name) == digest
+            except OSError as error:
+                raise _DamageError(f"{name} cannot be read ({error.strerror})") from error
+            if not same:
+                raise _DamageError(f"{name} was changed after it was written")
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """The digest of each file, by its name in the folder."""
+    return {p.relative_to(folder).as_posix(): _digest(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_of(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(json.loads(json.dumps(state))).encode()).hexdigest()  # as it is read again
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Turn damage into an error for the user."""
+    try:
+        yield
+    except _DamageError as damage:
+        raise _damaged(folder, str(damage)) from damage
 
 
 def _damaged(folder: Path, why: str) -> CheckpointError:
     """The error for a damaged checkpoint; it names an undamaged one of the same run, if there is any."""
-    others = [p for p in steps(folder.parent) if p != folder and _whole(p)]
-    remedy = (
-        f"{others[-1]} is undamaged: delete {folder} to continue from there."
-        if others
-        else "There is no undamaged checkpoint beside it: start a new run with --overwrite."
-    )
-    return CheckpointError(f"The checkpoint {folder} is damaged: {why}. {remedy}")
+    return CheckpointError(f"The checkpoint {folder} is damaged: {why}. {_remedy(folder)}")
+
+
+def _remedy(folder: Path) -> str:
+    others = _undamaged(folder)
+    if others:
+        return f"{others[-1]} is undamaged: delete {folder} to continue from there."
+    return "There is no undamaged checkpoint beside it: start a new run with --overwrite."
+
+
+def _undamaged(folder: Path) -> list[Path]:
+    """The undamaged checkpoints beside one."""
+    return [place for place in steps(folder.parent) if place != folder and _whole(place)]
 
 
 def _whole(folder: Path) -> bool:
-    """Whether grpokit's own files of a checkpoint can be read; the policy's weights are not checked."""
+    """Whether a checkpoint is as it was written."""
+    if not (_place(folder) / STATE).is_file():
+        return False
     try:
-        read_state(folder)
-        load_file(_place(folder) / OPTIMIZER)
-    except (OSError, SafetensorError, GrpokitError):
+        _check_files(folder, _state(folder))
+    except (_DamageError, GrpokitError):
         return False
     return True
 
@@ -221,7 +284,7 @@ def steps(folder: Path) -> list[Path]:
     """The checkpoints `step_...` in a run's `checkpoints` folder, the earliest first."""
     places = {_own(p) for p in folder.glob("*step_*")}  # includes those that wait at `_former`
     numbered = sorted((number, p) for p in places if (number := step_number(p.name)) is not None)
-    return [p for _, p in numbered if (_place(p) / STATE).exists()]
+    return [p for _, p in numbered if _place(p).is_dir()]  # without its state it is damaged, and says so when read
 
 
 def latest(folder: Path) -> Path | None:
@@ -239,7 +302,8 @@ def prune(folder: Path, keep_last: int | None) -> None:
     """
     for former in folder.glob(".*.former"):
         _put_back(_own(former))
-    for old in steps(folder)[: -keep_last if keep_last else 0]:
+    readable = [place for place in steps(folder) if (_place(place) / STATE).is_file()]
+    for old in readable[: -keep_last if keep_last else 0]:
         try:
             _discard(_former(old))
             _discard(old)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit.advantages import zero_std_groups
+from grpokit.advantages import zero_std_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.training.devices import wait_for
 
@@ -122,7 +122,7 @@ def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
     """
     groups, totals, trained = scores.groups, scores.totals, scores.trained
     has_total = ~totals.isnan()
-    no_spread = zero_std_groups(trained.matrix, trained.weights, groups)
+    no_spread = zero_std_per_group(trained.matrix, trained.weights, groups)
     per_group = [totals[(groups == group) & has_total] for group in groups.unique()]
     stds = [float(part.std()) if len(part) > 1 else 0.0 for part in per_group]
     metrics = {

@@ -128,11 +128,13 @@ CONFIG_FILE = {
     "a config of comments": written("# steps: 3\n", "expected keys such as policy", "got an empty file"),
     "a config that is a list": written("- policy\n- data\n", "expected keys such as policy", "got a list of 2"),
     "a config that is a text": written("policy", "expected keys such as policy", "got 'policy'"),
-    "two documents in a config": written(GOOD + "---\n" + GOOD, "line 6: not YAML", "another document"),
+    "two documents in a config": written(
+        GOOD + "---\n" + GOOD, "line 6: not YAML: expected a single document in the stream, but f"
+    ),
     "a tab in a config": written(GOOD + "data:\n\tx: 1\n", "c.yaml, line 7: not YAML", r"'\t'"),
     "a bracket that stays open": written(GOOD + "run: [", "c.yaml, line 6: not YAML", "expected the node content"),
-    "a key twice": written(GOOD + "seed: 1\nseed: 2\n", "c.yaml, line 7: not YAML: the key 'seed' stands twice"),
-    "an anchor inside itself": written(GOOD + "x: &a [*a]\n", "line 6: not YAML: an anchor stands inside itself"),
+    "a key twice": written(GOOD + "seed: 1\nseed: 2\n", "c.yaml, line 7: not YAML: the key 'seed' appears twice"),
+    "an anchor inside itself": written(GOOD + "x: &a [*a]\n", "line 6: not YAML: an anchor contains itself"),
     "an alias of nothing": written(GOOD + "x: *a\n", "line 6: not YAML", "undefined alias 'a'"),
     "a Python object": written(GOOD + "x: !!python/name:os.system\n", "line 6: not YAML", "python/name"),
     "a date by a tag": written(GOOD + "seed: !!timestamp 2026-99-99\n", "line 6: not YAML", "timestamp"),
@@ -165,7 +167,7 @@ KEYS = {
     "rewards that are no list": part(
         REWARDS, "rewards: {use: length}\n", "line 3: rewards: expected a list, got keys (use) (as in [{use: my-rew"
     ),
-    "no reward": part(REWARDS, "rewards: []\n", "line 3: rewards: expected at least 1, got a list of 0"),
+    "no reward": part(REWARDS, "rewards: []\n", "line 3: rewards: expected a list of at least 1, got a list of 0"),
     "a reward that is a text": part(
         REWARDS, "rewards: [length]\n", "rewards.0: expected a group of keys, got 'length'"
     ),
@@ -194,7 +196,7 @@ VALUES = {
     "a list for a number": part("steps: 1", "steps: [1]", "expected a whole number, got a list of 1"),
     "null for a number": part("steps: 1", "steps: null", "expected a whole number, got nothing (null)"),
     "no step": part("steps: 1", "steps: 0", "trainer.steps: expected at least 1, got 0"),
-    "a step count beyond reason": part("steps: 1", "steps: 1e12", "trainer.steps: expected at most 1000000000, got 1"),
+    "a step count beyond reason": part("steps: 1", "steps: 1e12", "trainer.steps: expected at most 1,000,000,000, got"),
     "more digits than Python reads": part("steps: 1", "steps: " + "9" * 5000, "expected a whole number, got '999999"),
     "a group of one": part("group_size: 2", "group_size: 1", "trainer.group_size: expected at least 2, got 1"),
     "rows beyond reason": part(
@@ -206,7 +208,7 @@ VALUES = {
     "a learning rate that is not a number": change("trainer.learning_rate=.nan", "expected a finite number, got nan"),
     "an infinite weight": change("rewards.0.weight=.inf", "rewards.0.weight: expected a finite number, got inf"),
     "a weight that is true": change("rewards.0.weight=true", "rewards.0.weight: expected a number, got true"),
-    "a seed beyond 64 bits": change("seed=1e20", "seed: expected less than 9223372036854775808, got 1000000000000000"),
+    "a seed beyond 64 bits": change("seed=1e20", "seed: expected less than 9,223,372,036,854,775,808, got 1"),
     "a kl that is none": change("trainer.kl=k4", "expected 'k1', 'k2', 'k3' or 'gaussian', got 'k4'."),
     "precision by another name": change("trainer.mixed_precision=bf61", "'bf16'", "got 'bf61' (did you mean 'bf16'?)"),
     "a tracker misspelt": change(
@@ -221,7 +223,7 @@ VALUES = {
         "run.dir=" + "x" * 300, "a name that a folder can have, of at most 200"
     ),
     "a run folder with a NUL byte": change('run.dir="a\\0b"', "dir must be a name that a folder can have"),
-    "more threads than machines have": change("run.threads=1e5", "run.threads: expected at most 1024, got 100000"),
+    "more threads than machines have": change("run.threads=1e5", "run.threads: expected at most 1,024, got 100000"),
     "a skip limit above 1": change("rewards.0.skip_limit=2", "rewards.0.skip_limit: expected at most 1, got 2"),
 }
 
@@ -233,21 +235,21 @@ OVERRIDES = {
         "trainer.stepz=5", "override 'trainer.stepz=5': unknown key 'trainer.stepz'"
     ),
     "an override inside a single value": change("policy.use.x=5", "policy.use is a single value, not"),
-    "an override behind the list's end": change(
-        "rewards.1.weight=2", "rewards is a list of 1; use a number from 0 to 0"
+    "an override behind the list's end": change("rewards.1.weight=2", "rewards is a list of 1; write 0 in place of"),
+    "an override of a list by a word": change(
+        "rewards.length.weight=2", "rewards is a list of 1", "write 0 in place of 'length'"
     ),
-    "an override of a list by a word": change("rewards.length.weight=2", "rewards is a list of 1", "for 'length'"),
     "an override in an empty list": Bad(
         ["train", "c.yaml", "rewards=[]", "rewards.0.weight=1"], ["rewards is a list of 0; it has no entry"]
     ),
     "an override that is no YAML": change("trainer.steps=[", "a value that is not YAML (", "Put quotes round a text"),
     "an override of the wrong type": change("trainer.steps=x", "override 'trainer.steps=x': trainer.steps: expected a"),
-    "an override inside itself": change("policy.a=&x [*x]", "not YAML (an anchor stands inside itself)"),
+    "an override inside itself": change("policy.a=&x [*x]", "not YAML (an anchor contains itself)"),
 }
 
 DATA_FILES = {
     "prompts that are not there": change(
-        "data.prompts=no.txt", "override 'data.prompts=no.txt': data.prompts: The file no.txt does not exist (looked in"
+        "data.prompts=no.txt", "override 'data.prompts=no.txt': data.prompts: The text file no.txt does not exist (look"
     ),
     "prompts that are a folder": change("data.prompts=d", "d is a folder; expected a text file", files={"d/x": ""}),
     "an empty name of a prompts file": change("data.prompts=''", "data.prompts: expected a text that is not empty"),
@@ -267,10 +269,10 @@ DATA_FILES = {
     ),
     "a line that is no JSON": jsonl("{prompt: 1}", "data.jsonl: p.jsonl, line 2: not JSON (Expecting", "at column 2"),
     "a line that is a list": jsonl("[1]", "p.jsonl, line 2: expected an object like {\"prompt\": ...}, got '[1]'"),
-    "a line without a prompt": jsonl('{"promt": "x"}', "line 2: there is no key 'prompt' (did you mean 'promt'?)"),
+    "a line without a prompt": jsonl('{"promt": "x"}', "line 2: the key 'prompt' is missing (keys: promt)"),
     "a prompt that is a number": jsonl('{"prompt": 5}', "p.jsonl, line 2: the prompt is 5; expected a text"),
     "a prompt of spaces": jsonl('{"prompt": "  "}', "p.jsonl, line 2: the prompt is '  '; expected a text"),
-    "a prompt twice in a line": jsonl('{"prompt": "1", "prompt": "2"}', "line 2: cannot be read: the key 'prompt' st"),
+    "a prompt twice in a line": jsonl('{"prompt": "1", "prompt": "2"}', "line 2: cannot be read: the key 'prompt' ap"),
     "half a surrogate in a prompt": jsonl(r'{"prompt": "\ud83d"}', "line 2: the prompt", "half a surrogate pair"),
     "a line of brackets": jsonl("[" * 100_000, "p.jsonl, line 2: cannot be read: maximum recursion depth exceeded"),
     "an empty JSONL file": change("data={jsonl: e.jsonl}", "e.jsonl holds no prompt", files={"e.jsonl": "\n"}),
@@ -317,7 +319,7 @@ DATA_FILES = {
         leaves=True,
     ),
     "held-out prompts that are not there": change(
-        "data.eval_prompts=no.txt", "data.eval_prompts: The file no.txt does not exist"
+        "data.eval_prompts=no.txt", "data.eval_prompts: The text file no.txt does not exist"
     ),
     "held-out JSONL with a bad line": change(
         "data.eval_jsonl=e.jsonl", "data.eval_jsonl: e.jsonl, line 1: not JSON", files={"e.jsonl": "x\n"}
@@ -356,16 +358,16 @@ FUNCTIONS = {
     "a data function that raises": code(
         "data={use: 'bad_b:f'}",
         "def f(split):\n    return {}[split]",
-        "data.use: The data source 'bad_b:f' cannot be built with split='train': KeyError: 'train' (bad_b.py, line 2",
+        "data.use: The data source 'bad_b:f' fails with split='train': KeyError: 'train' (bad_b.py, line 2",
     ),
     "a data function that exits": code("data={use: 'bad_c:f'}", "def f(split):\n    exit(3)", "SystemExit: 3"),
     "a data function that raises on the way": code(
         "data={use: 'bad_d:f'}",
         "def f(split):\n    yield 'a'\n    raise RuntimeError('the server is gone')",
-        "The data source 'bad_d:f' failed while it gave prompts for split 'train': RuntimeError: the server is gone",
+        "The data source 'bad_d:f' failed while giving prompts for split 'train': RuntimeError: the server is gone",
     ),
     "a data function that returns None": code(
-        "data={use: 'bad_e:f'}", "def f(split): ...", "Expected a list of prompts, got one of type NoneType"
+        "data={use: 'bad_e:f'}", "def f(split): ...", "Expected a list of prompts, got a value of type NoneType"
     ),
     "a data function that returns numbers": code(
         "data={use: 'bad_f:f'}", "def f(split): return [1]", "Prompt 0 is of type int; expected a text or a grpokit.P"
@@ -396,7 +398,7 @@ FUNCTIONS = {
         "reward 'bad_o:R' cannot be built with its defaults: KeyError: 'scale' (bad_o.py, line 3, in __init__)",
     ),
     "a reward's class that cannot be called": code(
-        "rewards=[{use: 'bad_p:R'}]", "class R: ...", "gave something of type R; expected a function, or an object"
+        "rewards=[{use: 'bad_p:R'}]", "class R: ...", "returned an object of type R; expected a function, or an object"
     ),
     "a policy's factory that returns None": code(
         "policy={use: 'bad_q:f'}",
@@ -405,7 +407,7 @@ FUNCTIONS = {
         "of the policy contract (it is of type None",
     ),
     "an objective's factory that returns None": code(
-        "trainer.objective={use: 'bad_r:f'}", "def f(): ...", "gave something of type NoneType; expected a grpokit.Obj"
+        "trainer.objective={use: 'bad_r:f'}", "def f(): ...", "returned an object of type NoneType; expected a grp"
     ),
     "a reward's own kind of error, as it is built": code(
         "rewards=[{use: 'bad_w:R'}]",
@@ -415,8 +417,24 @@ FUNCTIONS = {
     "an advantage that raises": code(
         "trainer.advantage={use: 'bad_s:f'}",
         "def f(rewards, weights, groups):\n    return rewards.nope",
-        "trainer.advantage: The advantage 'bad_s:f' cannot work: AttributeError: ",
+        "trainer.advantage: The advantage 'bad_s:f' fails on a trial batch: AttributeError: ",
         "(bad_s.py, line 2, in f)",
+    ),
+    "a reward's class that is cancelled": code(
+        "rewards=[{use: 'bad_aa:R'}]",
+        "from asyncio import CancelledError\n\n\nclass R:\n    def __init__(self):\n        raise CancelledError",
+        "reward 'bad_aa:R' cannot be built with its defaults: CancelledError (bad_aa.py, line 6, in __init__)",
+    ),
+    "a module that is cancelled": code(
+        "rewards=[{use: 'bad_ab:f'}]",
+        "from asyncio import CancelledError\n\nraise CancelledError('gone')",
+        "cannot be imported from 'bad_ab': CancelledError: gone",
+    ),
+    "an error whose text cannot be made": code(
+        "data={use: 'bad_ac:f'}",
+        "class Wordless(Exception):\n    def __str__(self):\n        raise GeneratorExit\n\n\n"
+        "def f(split):\n    raise Wordless",
+        "fails with split='train': Wordless, whose text cannot be made (bad_ac.py, line 7, in f)",
     ),
     "a module that is missing inside a module": code(
         "rewards=[{use: 'bad_t:f'}]",
@@ -480,7 +498,7 @@ COMPONENTS = {
     ),
     "a parameter in two places": change(
         "trainer={objective: {use: grpo, kl_coef: 1}, kl_coef: 2}",
-        "'kl_coef' stands both in trainer and in trainer.obj",
+        "'kl_coef' is set both in trainer and in trainer.obj",
     ),
     "a run folder that is three deep": Bad(
         ["train", "c.yaml", "run.dir=a/b/out", "trainer.minibatches=3"], ["minibatches=3 does not divide"]
@@ -495,25 +513,25 @@ FOLDERS = {
     "a run folder that is a file": change("run.dir=prompts.txt", "The run folder prompts.txt is a file", "run.dir=..."),
     "a run folder below a file": change("run.dir=prompts.txt/out", "prompts.txt/out cannot be made"),
     "a run folder of something else": change(
-        "run.dir=d", "d holds files that are no run of grpokit", files={"d/x": ""}
+        "run.dir=d", "d holds files that are not a run of grpokit", files={"d/x": ""}
     ),
     "a run folder in use": Bad(
         ["train", "c.yaml"],
-        ["out holds a run already. Add --resume to go on with it, --overwrite to delete it"],
+        ["out already holds a run. Add --resume to go on with it, --overwrite to delete it"],
         {"out/config.yaml": GOOD, "out/versions.json": "{}"},
     ),
-    "resume of nothing": Bad(["train", "c.yaml", "--resume"], ["There is nothing to resume in out: it is not there"]),
+    "resume of nothing": Bad(["train", "c.yaml", "--resume"], ["There is nothing to resume in out: it does not exist"]),
     "resume and overwrite": Bad(
         ["train", "c.yaml", "--resume", "--overwrite"], ["either --resume or --overwrite, not"]
     ),
-    "evaluation of a folder that is no run": Bad(["evaluate", "d"], ["d is no run folder"], {"d/x": ""}),
+    "evaluation of a folder that is no run": Bad(["evaluate", "d"], ["d is neither a run folder"], {"d/x": ""}),
     "evaluation of a run without a checkpoint": Bad(
         ["evaluate", "out"], ["The run out has no checkpoint yet"], {"out/config.yaml": GOOD, "out/versions.json": "{}"}
     ),
     "evaluation of a run with a damaged config": Bad(
         ["evaluate", "out"], ["out/config.yaml, line 1: not YAML"], {"out/config.yaml": "{", "out/versions.json": "{}"}
     ),
-    "evaluation without held-out prompts": Bad(["evaluate", "c.yaml"], ["names no held-out prompts: give data.eval_"]),
+    "evaluation without held-out prompts": Bad(["evaluate", "c.yaml"], ["names no held-out prompts. Set data.eval_"]),
     "samples in place of a file": Bad(
         ["sample", "c.yaml", "--out", "prompts.txt"], ["prompts.txt is a file; expected a folder for the samples"]
     ),
@@ -523,22 +541,25 @@ FOLDERS = {
     "samples in a folder in use": Bad(
         ["sample", "c.yaml", "--out", "d"], ["d holds files already. Choose another folder with --out"], {"d/x": ""}
     ),
-    "a report of nothing": Bad(["report", "nowhere"], ["nowhere is no run folder"]),
+    "a report of nothing": Bad(["report", "nowhere"], ["nowhere is not a run folder"]),
 }
 
 OPTIONS = {
     "an unknown command": Bad(["trian"], ["No such command 'trian'"], usage=True),
     "an unknown option": Bad(["train", "c.yaml", "--overwrit"], ["No such option: --overwrit"], usage=True),
     "train without a source": Bad(["train"], ["Missing argument 'PRESET_OR_FILE'"], usage=True),
-    "no sample": Bad(["sample", "c.yaml", "-n", "0"], ["Invalid value for '-n' / '--count'"], usage=True),
-    "a count that is a word": Bad(
-        ["sample", "c.yaml", "-n", "two"], ["Invalid value for '-n' / '--count'"], usage=True
+    "no sample": Bad(["sample", "c.yaml", "-n", "0"], ["--count must be at least 1, got 0."]),
+    "a count that is a word": Bad(["sample", "c.yaml", "-n", "two"], ["--count must be a whole number, got 'two'."]),
+    "a limit below 1": Bad(["sample", "c.yaml", "--limit", "-1"], ["--limit must be at least 1, got -1."]),
+    "no pixel": Bad(
+        ["score", "a.png", "--reward", "length", "--max-pixels", "0"], ["--max-pixels must be at least 1, got 0."]
     ),
-    "a limit below 1": Bad(["sample", "c.yaml", "--limit", "-1"], ["Invalid value for '--limit'"], usage=True),
     "both kinds of prompts": Bad(
         ["sample", "c.yaml", "--prompt", "1", "--prompts", "prompts.txt"], ["either --prompt or --prompts, not both"]
     ),
-    "a prompts option of nothing": Bad(["sample", "c.yaml", "--prompts", "no.txt"], ["The file no.txt does not exist"]),
+    "a prompts option of nothing": Bad(
+        ["sample", "c.yaml", "--prompts", "no.txt"], ["The text file no.txt does not exist (looked in /"]
+    ),
     "a check of an unknown kind": Bad(
         ["check", "length", "--kind", "rewrad"], ["--kind must be policy or reward, got"]
     ),
@@ -568,7 +589,7 @@ FAILED_RUNS = {
         ["score", "a.jsonl", "--reward", "bad_y:f", "--out", "s.jsonl"],
         [
             "Reward 'f': scale.txt, line 7: no number (Rows are counted from 0, in the batch from ",
-            "before is in s.jsonl",
+            "The earlier scores are in s.jsonl",
         ],
         {
             "bad_y.py": f"{OWN}def f(samples):\n    raise Own('scale.txt', 7)",

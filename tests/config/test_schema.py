@@ -56,12 +56,12 @@ MISTAKES = {
     "unknown key": (
         GOOD + "trainer:\n  steps: 1\n  stepz: 3\n",
         6,
-        ["unknown key 'trainer.stepz'", "did you mean 'steps'?", "Known here: steps, prompts_per_step"],
+        ["unknown key 'trainer.stepz'", "did you mean 'steps'?", "Known keys: steps, prompts_per_step"],
     ),
     "unknown top key": (
         GOOD + "trainr: {}\n",
         4,
-        ["unknown key 'trainr'", "did you mean 'trainer'?", "Known here: seed, policy, data"],
+        ["unknown key 'trainr'", "did you mean 'trainer'?", "Known keys: seed, policy, data"],
     ),
     "unknown run key": (GOOD + "run: {savee_every: 1}\n", 4, ["'run.savee_every'", "did you mean 'save_every'?"]),
     "unknown data key": (
@@ -119,14 +119,14 @@ MISTAKES = {
     "no policy": (DATA + REWARDS, 1, ["the key 'policy' is missing"]),
     "no use": ("policy: {vocab: 3}\n" + DATA + REWARDS, 1, ["the key 'policy.use' is missing"]),
     "no use in a reward": (POLICY + DATA + "rewards:\n  - use: r\n  - weight: 2\n", 5, ["'rewards.1.use' is missing"]),
-    "no reward": (POLICY + DATA + "rewards: []\n", 3, ["rewards: expected at least 1, got a list of 0"]),
-    "a repeated key": (GOOD + "seed: 1\nseed: 2\n", 5, ["the key 'seed' stands twice"]),
-    "a repeated key inside": (GOOD + "trainer:\n  steps: 1\n  steps: 2\n", 6, ["the key 'steps' stands twice"]),
+    "no reward": (POLICY + DATA + "rewards: []\n", 3, ["rewards: expected a list of at least 1, got a list of 0"]),
+    "a repeated key": (GOOD + "seed: 1\nseed: 2\n", 5, ["the key 'seed' appears twice"]),
+    "a repeated key inside": (GOOD + "trainer:\n  steps: 1\n  steps: 2\n", 6, ["the key 'steps' appears twice"]),
     "an open bracket": (GOOD + "trainer: {steps: 3\nrun: 4\n", 5, ["not YAML", "expected ',' or '}'"]),
     "a tab": (GOOD + "trainer:\n\tsteps: 3\n", 5, ["not YAML", "'\\t'"]),
     "two colons": (GOOD + "run: a: b\n", 4, ["not YAML", "not allowed here"]),
     "an unknown alias": (GOOD + "run: *settings\n", 4, ["not YAML", "undefined alias 'settings'"]),
-    "an alias of itself": (GOOD + "run: &x [*x]\n", 4, ["stands inside itself"]),
+    "an alias of itself": (GOOD + "run: &x [*x]\n", 4, ["contains itself"]),
     "a Python object": (GOOD + "run: !!python/object:os.system {}\n", 4, ["not YAML", "python/object"]),
     "aliases that stand for a billion values": (
         GOOD
@@ -134,7 +134,7 @@ MISTAKES = {
         + "".join(f", {b}: &{b} [{', '.join([f'*{a}'] * 10)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
         + "}\n",
         4,
-        ["not YAML", "with its aliases written out it has more than 100,000 values"],
+        ["not YAML", "it has more than 100,000 values once its aliases are written out"],
     ),
     "a thousand brackets": (
         GOOD + "run: " + "[" * 100 + "]" * 100,
@@ -153,7 +153,7 @@ MISTAKES = {
     "two kinds of held-out prompts": (
         POLICY + "data: {prompts: a.txt, eval_prompts: b, eval_fraction: 0.1}\n" + REWARDS,
         2,
-        ["one kind of held-out prompts", "got eval_prompts and eval_fraction", "null takes"],
+        ["one kind of held-out prompts", "got eval_prompts and eval_fraction", "to null to remove it"],
     ),
     "targets beside JSON lines": (
         POLICY + "data: {jsonl: a.jsonl, targets: t}\n" + REWARDS,
@@ -311,21 +311,21 @@ def test_the_last_override_wins() -> None:
         ("trainer.steps=", ["trainer.steps: expected a whole number, got nothing (null)"]),
         (
             "trainer.correction={hows: mask}",
-            ["unknown key 'trainer.correction.hows'", "Known here: how, per, low, high"],
+            ["unknown key 'trainer.correction.hows'", "Known keys: how, per, low, high"],
         ),
         ("trainer.correction=mask", ["trainer.correction: expected a group of keys, got 'mask' (as in {how: mask})"]),
         ("trainer.correction.high=0.5", ["correction needs low <= 1 <= high"]),
         ("trainer.stepz=1", ["unknown key 'trainer.stepz'", "did you mean 'steps'?"]),
         ("trainr.steps=1", ["unknown key 'trainr'", "did you mean 'trainer'?"]),
         ("trainer.steps=0", ["trainer.steps: expected at least 1, got 0"]),
-        ("rewards.1.weight=2", ["rewards is a list of 1", "from 0 to 0", "'1'"]),
+        ("rewards.1.weight=2", ["rewards is a list of 1", "write 0 in place of '1'"]),
         ("rewards.-1.weight=2", ["rewards is a list of 1", "'-1'"]),
         ("rewards.first.weight=2", ["rewards is a list of 1", "'first'"]),
         ("policy.use.name=2", ["policy.use is a single value, not a group of keys"]),
-        ("policy.a=&x [*x]", ["a value that is not YAML (an anchor stands inside itself)"]),
+        ("policy.a=&x [*x]", ["a value that is not YAML (an anchor contains itself)"]),
         ("trainer..steps=3", ["not of the form key=value"]),
-        ("rewards." + "9" * 5000 + ".weight=1", ["use a number from 0 to 0"]),
-        ("rewards=[]", ["rewards: expected at least 1, got a list of 0"]),
+        ("rewards." + "9" * 5000 + ".weight=1", ["write 0 in place of '999"]),
+        ("rewards=[]", ["rewards: expected a list of at least 1, got a list of 0"]),
     ],
 )
 def test_wrong_override(override: str, words: list[str]) -> None:
@@ -354,6 +354,19 @@ def test_a_clash_with_an_override_names_the_override(override: str, message: str
 def test_a_clash_of_two_overrides_names_both() -> None:
     first, second = "trainer.prompts_per_step=1000", "trainer.group_size=1000000"
     assert refused(GOOD, first, second).startswith(f"override {first!r}, with override {second!r}: trainer: ")
+
+
+def test_an_override_without_a_part_in_a_clash_is_not_named() -> None:
+    two = POLICY + "data: {prompts: a.txt, jsonl: b}\n" + REWARDS
+    assert refused(two, "data.max_pixels=9").startswith("c.yaml, line 2: data: give exactly one of prompts, jsonl,")
+    assert "To replace them all" not in refused(two, "data.max_pixels=9")
+    assert refused(GOOD, "data.prompts=null").startswith("c.yaml, line 2, with override 'data.prompts=null': data:")
+    message = refused(GOOD, "data.max_pixels=9", "data.jsonl=x")
+    assert message.startswith("c.yaml, line 2, with override 'data.jsonl=x': data: give exactly one of")
+    assert message.endswith("write 'data={max_pixels: 9, jsonl: x}'.")
+    assert refused(GOOD, "rewards.0.name=x", "rewards.0.every=2").startswith(
+        "c.yaml, line 3, with override 'rewards.0.every=2': rewards.0: every: 2 goes with"
+    )
 
 
 def test_how_to_replace_a_source_of_prompts() -> None:

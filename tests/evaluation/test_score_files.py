@@ -339,7 +339,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_scored(call: Call, t
     done = call(*words)
     assert done.code == 2
     assert done.err == (
-        "error: 2 of 4 samples are missing or unreadable, so without a score: pictures/1.png cannot be read as a "
+        "error: 2 of 4 samples are missing or unreadable: pictures/1.png cannot be read as a "
         "picture: its content is not a kind of picture that Pillow knows. Replace the file; pictures/4.png (there "
         "is no picture for line 4 of prompts.txt in pictures).\n"
     )
@@ -367,7 +367,7 @@ def test_pictures_of_other_kinds_are_named(call: Call, three: Path) -> None:
     assert done.err == (
         "In pictures 4_1.bmp, b.TIFF, cat.gif are pictures of other kinds: convert them. Only .png, .jpg, .jpeg, .webp "
         "are scored.\n"
-        "error: 1 of 4 samples is missing or unreadable, so without a score: pictures/4.png (there is no picture for "
+        "error: 1 of 4 samples is missing or unreadable: pictures/4.png (there is no picture for "
         "line 4 of prompts.txt in pictures; 4_1.bmp is a picture of another kind: convert it).\n"
     )
     for sample in range(2, 5):
@@ -413,7 +413,7 @@ def test_when_no_file_can_be_read_the_tables_say_so(call: Call, tmp_path: Path) 
         ["b.png", "unreadable"],
     ]
     assert table(done.out)["mse"] == ["-", "-", "-", "-", "0", "0"]
-    assert done.err.startswith("error: 2 of 2 samples are missing or unreadable, so without a score: a.png cannot")
+    assert done.err.startswith("error: 2 of 2 samples are missing or unreadable: a.png cannot")
     assert "No sample could be scored by" not in done.err  # the reward has seen none
 
 
@@ -434,7 +434,7 @@ def test_bad_lines_are_named_and_the_others_scored(call: Call, tmp_path: Path) -
     ]
     assert lines(done.out)[4]["error"] == "r.jsonl, line 4: source: the file nix.png does not exist."
     assert done.err.endswith(
-        "error: 3 of 5 samples are missing or unreadable, so without a score: r.jsonl, line 2: not JSON (Unterminated "
+        "error: 3 of 5 samples are missing or unreadable: r.jsonl, line 2: not JSON (Unterminated "
         "string starting at at column 17); r.jsonl, line 3: output is nothing (null); expected a text or a "
         "picture's file name; r.jsonl, line 4: source: the file nix.png does not exist.\n"
     )
@@ -442,7 +442,7 @@ def test_bad_lines_are_named_and_the_others_scored(call: Call, tmp_path: Path) -
     (tmp_path / "p.jsonl").write_text('{"prompt": "p", "output": "a.png"}\n{"prompt": "p", "output": "b.png"}\n')
     done = call("p.jsonl", "--reward", "mse", "--out", "s.jsonl")
     assert done.err == (
-        "error: 1 of 2 samples is missing or unreadable, so without a score: there is no file b.png.\n"
+        "error: 1 of 2 samples is missing or unreadable: there is no file b.png.\n"
         "No sample could be scored by mse: minus the mean squared difference of the picture and its target picture (0: "
         "the same). A reward may need a prompt (--prompt, --prompts), a target (--target, --targets) or a source "
         "(--source, --sources).\n"
@@ -470,7 +470,7 @@ def test_the_pictures_of_a_config_are_used_with_its_prompts(call: Call, three: P
         done = call("pictures", *words, "--config", "c.yaml")
         assert done.code == 2
         assert done.err.startswith("error: No sample could be scored by mse: minus the mean")
-        assert "; nor by structure: structural similarity of the picture and the source picture" in done.err
+        assert "; or by structure: structural similarity of the picture and the source picture" in done.err
         assert done.err.endswith(
             " The config's data.targets is not used here; give --prompts prompts.txt --targets targets. The config's "
             "data.images is not used here; give --prompts prompts.txt --sources sources.\n"
@@ -536,7 +536,7 @@ def test_a_reward_that_fails_leaves_what_was_scored(call: Call, tmp_path: Path) 
     assert done.code == 1
     assert done.err.startswith("error: Reward 'fails' raised ZeroDivisionError on 2 samples")
     assert done.err.endswith(
-        "(Rows are counted from 0, in the batch from p/2.png to p/3.png.) What was scored before is in s.jsonl.\n"
+        "(Rows are counted from 0, in the batch from p/2.png to p/3.png.) The earlier scores are in s.jsonl.\n"
     )
     assert [row["scores"]["fails"] for row in lines((tmp_path / "s.jsonl").read_text())] == [1 / 255, 1 / 51]
 
@@ -605,7 +605,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "missing prompts": (
         ["pictures", "--prompts", "nix.txt", *WITH],
-        "The file nix.txt does not exist (looked in {here}).",
+        "The text file nix.txt does not exist (looked in {here}).",
     ),
     "missing target": (
         ["pictures", "--prompts", "prompts.txt", "--targets", "named", *WITH],
@@ -619,7 +619,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "unknown parameter": (["pictures", *WITH, "windw=7"], "has no parameter 'windw'"),
     "whose parameter": (
         ["pictures", *WITH, "--reward", "ssim", "size=7"],
-        "'size=7' is no parameter of mse or ssim: expected mse.KEY=VALUE or ssim.KEY=VALUE.",
+        "'size=7' names no parameter of mse or ssim. Expected mse.KEY=VALUE or ssim.KEY=VALUE.",
     ),
     "no parameter": (["pictures", *WITH, "size"], "Expected a parameter as key=value, got 'size'."),
     "twice the same": (
@@ -628,23 +628,25 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "a reward for texts": (
         ["pictures", *WITH, "--reward", "contains"],
-        "The reward 'contains' scores texts, but pictures/1.png is a picture. Installed rewards for pictures: ",
+        "The reward 'contains' scores texts, but some samples (such as pictures/1.png) are pictures. Installed "
+        "rewards for pictures: ",
     ),
     "a reward for pictures": (
         ["r.jsonl", *WITH],
-        "The reward 'mse' scores pictures, but r.jsonl, line 1 is a text. Installed rewards for texts: ",
+        "The reward 'mse' scores pictures, but some samples (such as r.jsonl, line 1) are texts. Installed rewards "
+        "for texts: ",
     ),
     "no reward": (
         ["pictures"],
-        "Say what to score with: either --reward NAME, once or more, or --config PRESET_OR_FILE.",
+        "No reward is named. Give --reward NAME, once or several times, or --config PRESET_OR_FILE.",
     ),
     "both": (
         ["pictures", *WITH, "--config", "toy-lm"],
-        "Both --reward and --config are given; keep one. A config brings rewards of its own.",
+        "Give either --reward or --config, not both. A config brings its own rewards.",
     ),
     "out in use": (
         ["pictures", *WITH, "--out", "one.txt"],
-        "one.txt is there already. Choose another with --out, or add --overwrite.",
+        "one.txt exists already. Choose another with --out, or add --overwrite.",
     ),
     "out is a folder": (
         ["pictures", *WITH, "--out", "empty", "--overwrite"],
@@ -657,11 +659,12 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "out is what is scored": (
         ["r.jsonl", "--reward", "length", "--out", "r.jsonl", "--overwrite"],
-        "r.jsonl is read here, so scores cannot be written over it. Choose another file with --out.",
+        "r.jsonl is an input of this command, so the scores cannot overwrite it. Choose another file with --out.",
     ),
     "out is a picture in the folder": (
         ["pictures", *WITH, "--out", "pictures/1.png", "--overwrite"],
-        "pictures/1.png is read here, so scores cannot be written over it. Choose another file with --out.",
+        "pictures/1.png is an input of this command, so the scores cannot overwrite it. Choose another file with "
+        "--out.",
     ),
     "prompt and prompts": (
         ["pictures", *WITH, "--prompt", "a", "--prompts", "prompts.txt"],

@@ -51,6 +51,7 @@ ERRORS = {
     "twice": ["it yields two records of the reward 'twin'; expected one"],
     "returns-number": ["grpokit_rewards returned 3; expected it to yield RewardSpec records"],
     "exits": ["SystemExit: no licence"],
+    "cancelled": ["CancelledError: no server"],
 }
 
 
@@ -339,9 +340,13 @@ def test_plugins_marks_an_ambiguous_name(rival: Path) -> None:
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        ("no_such_package:a.yaml", "should be the file a.yaml in package no_such_package: No module named"),
-        ("odd_preset:a.yaml", "should be the file a.yaml in package odd_preset: "),
-        ("odd_preset:bytes.yaml", "should be the file bytes.yaml in package odd_preset: 'utf-8' codec can't decode"),
+        ("no_such_package:a.yaml", "the file a.yaml in package no_such_package: ModuleNotFoundError: No module named"),
+        ("odd_preset:a.yaml", "the file a.yaml in package odd_preset: "),
+        ("raising_preset:a.yaml", "the file a.yaml in package raising_preset: RuntimeError: no server"),
+        (
+            "odd_preset:bytes.yaml",
+            "the file bytes.yaml in package odd_preset: UnicodeDecodeError: 'utf-8' codec can't decode",
+        ),
     ],
 )
 def test_presets_without_a_readable_file(site: Path, factory: str, words: str) -> None:
@@ -349,6 +354,7 @@ def test_presets_without_a_readable_file(site: Path, factory: str, words: str) -
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    (site / "raising_preset.py").write_text("raise RuntimeError('no server')\n")
     distribution(
         site,
         "odd_presets",
@@ -484,6 +490,12 @@ def test_a_factory_that_fails_otherwise() -> None:
     assert "pip install" not in str(caught.value)
 
 
+def test_an_interrupt_of_the_user_passes(site: Path) -> None:
+    (site / "interrupted.py").write_text("def policy():\n    raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        registry.create("policy", "interrupted:policy")
+
+
 @pytest.mark.usefixtures("fixtures")
 def test_a_spec_whose_function_is_not_there() -> None:
     with pytest.raises(
@@ -499,7 +511,9 @@ def test_a_torchvision_for_another_torch_is_explained() -> None:
 
 @pytest.mark.usefixtures("fixtures")
 def test_a_preset_whose_file_is_not_there() -> None:
-    with pytest.raises(PluginError, match=r"Preset 'quick' should be the file quick\.yaml in package fixture_good"):
+    with pytest.raises(
+        PluginError, match=r"preset 'quick' cannot be read from the file quick\.yaml in package fixture_good"
+    ):
         presets.read_config("quick")
 
 
@@ -507,7 +521,7 @@ def test_a_preset_whose_file_is_not_there() -> None:
 def test_a_policy_that_lacks_methods() -> None:
     config = parse("policy: {use: half-a-policy}\ndata: {prompts: a}\nrewards: [{use: r}]", "c.yaml")
     with pytest.raises(
-        PluginError, match="Policy 'half-a-policy' lacks logprobs, slices, reference, save, load of the"
+        PluginError, match="policy 'half-a-policy' lacks logprobs, slices, reference, save, load of the"
     ):
         build.policy(config)
 
@@ -650,7 +664,7 @@ def test_run_events(tmp_path: Path) -> None:
     assert done.steps == 2
     assert len((done.folder / "metrics.jsonl").read_text().splitlines()) == 2
     assert lines == [
-        f"warning: plugin 'watcher' failed in grpokit_step_end: RuntimeError: no connection in step {step}"
+        f"warning: plugin 'watcher' failed in grpokit_step_end: CancelledError: no connection in step {step}"
         for step in (1, 2)
     ]
     from fixture_good.plugin import EVENTS  # type: ignore[import-not-found]

@@ -12,6 +12,7 @@ import pytest
 
 from grpokit import report
 from grpokit.report import page, reading, samples, scores
+from grpokit.runs import train as run
 from grpokit.runs.journal import Journal
 from small_runs import rows, train, write_prompts
 from switched import Switch
@@ -110,10 +111,18 @@ def test_the_page_and_a_resume_name_the_file_and_the_line(
     Path("out/samples/step_000000/scores.json").write_text(content[:-10])
     Path("out/samples/step_000002/scores.json").write_text(content.replace("[0, 1]", '[0, "1"]'))
     damage = report.write(Path("out")).read_text()
-    assert "eval.jsonl holds lines that are no rows, which are left out here: 2." in damage
+    assert "eval.jsonl has damaged lines, which are left out here: 2." in damage
     assert "samples/step_000000/scores.json, line 1 is not what the run wrote (Expecting" in damage
     assert "samples/step_000002/scores.json is not what the run wrote (expected whole numbers in prompt)" in damage
     changes = {"trainer__steps": 2, "trainer__prompts_per_step": 3, "run__eval_every": 1, "run__save_every": 1}
-    assert train("out", resume=True, **changes).steps == 2
-    messages = [row["message"] for row in rows("out/warnings.jsonl")]
-    assert "eval.jsonl held lines that are no rows, which were left out on resume: 2." in messages
+    metrics = Path("out/metrics.jsonl").read_text().splitlines()
+    Path("out/metrics.jsonl").write_text(f"{metrics[1]}\n{metrics[1]}\n")
+    Path("out/versions.json").write_text("[" * 100_000)
+    lines: list[str] = []
+    assert train("out", resume=True, watcher=run.Watcher(say=lines.append), **changes).steps == 2
+    damage = "eval.jsonl had damaged lines, which the resume left out: 2"
+    assert damage in [row["message"] for row in rows("out/warnings.jsonl")]
+    assert f"warning: {damage}" in lines
+    assert "warning: metrics.jsonl had damaged lines, which the resume left out: 2" in lines
+    assert "warning: metrics.jsonl lacks the rows of some steps: 1" in lines
+    assert any(line.startswith("warning: out/versions.json cannot be read") for line in lines)

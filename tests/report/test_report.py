@@ -8,7 +8,6 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,8 @@ import yaml
 from matplotlib.textpath import TextPath
 from PIL import Image
 
-from grpokit import Prompt, RunError, Sample, UsageError, cli, report
+from command_line import Call, Done
+from grpokit import Prompt, RunError, Sample, UsageError, report
 from grpokit.config import presets
 from grpokit.evaluation.intervals import half_width, mean_of_totals, student_t
 from grpokit.report.charts import Line, _chart, charts, figure, quiet
@@ -193,7 +193,7 @@ def test_the_change_is_paired(tmp_path: Path) -> None:
     page = text_of(report.write(folder))
     assert "▲ +0.050 ±" in page
     assert "better" in page
-    assert "that of the change is of paired differences" in page
+    assert "the interval of the change is of paired differences" in page
     for place in folder.glob("samples/*/scores.json"):
         place.unlink()
     _, nice, _ = headline(read(folder))
@@ -270,7 +270,7 @@ def test_groups_pairs_and_grid(tmp_path: Path) -> None:
     assert "Worst: a prompt mean reward 0.312" in page
     assert "nice 0.62 length – reward 0.62 advantage -1.50" in page
     assert [s for s in range(0, 41, 4) if f"step {s} nice" in page] == [0, 8, 12, 20, 28, 32, 40]  # seven of eleven
-    assert "16 gained, 0 lost and 0 stayed" in page
+    assert "16 gained, 0 lost and 0 did not change" in page
     assert re.search(r"nice 0\.\d\d → 1\.\d\d \(\+1\.0\d\)", page)
 
 
@@ -305,7 +305,7 @@ def test_a_run_that_is_still_going_says_so(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("\n".join(rows[:3]) + '\n{"step": 4, "rew')
     page = text_of(report.write(folder))
     assert "3 steps of 4 planned" in page
-    assert "are no rows" not in page  # a torn last line is ordinary
+    assert "damaged lines" not in page  # a torn last line is ordinary
 
 
 @pytest.mark.parametrize(
@@ -324,15 +324,15 @@ def test_a_damaged_line_is_reported_and_the_rest_is_read(tmp_path: Path, name: s
     lines = (folder / name).read_text().splitlines()
     (folder / name).write_text("\n".join([lines[0], bad, *lines[2:]]) + "\n")
     page = text_of(report.write(folder))
-    assert f"{name} holds lines that are no rows, which are left out here: 2." in page
+    assert f"{name} has damaged lines, which are left out here: 2." in page
     assert "4 steps" in page
-    journal = Journal(folder, 3)  # a resume keeps the good rows, and says what it left out
+    journal = Journal(folder, 3)  # a resume keeps the good rows
     assert journal.last_evaluation == (0 if name == "eval.jsonl" else 2)
     kept, bad_lines = report.read_journal(folder / name)
     assert bad_lines == []
     assert [row["step"] for row in kept][:2] == ([0] if name == "eval.jsonl" else [1, 3])
-    said = f"{name} held lines that are no rows, which were left out on resume: 2."
-    assert (said, [3]) in read(folder).warnings
+    lacking = ["metrics.jsonl lacks the rows of some steps: 2"] if name == "metrics.jsonl" else []
+    assert journal.damage == [f"{name} had damaged lines, which the resume left out: 2", *lacking]
 
 
 def test_any_half_written_file(tmp_path: Path) -> None:
@@ -610,34 +610,19 @@ def test_a_comparison_of_runs_that_share_little(tmp_path: Path) -> None:
     assert "The same prompts" not in words
     assert "rewards.0.name nice other" in words
     (a / "eval.jsonl").unlink()
-    assert "Not both runs have an evaluation" in text_of(report.compare(a, b))
+    assert "At least one of the runs has no evaluation" in text_of(report.compare(a, b))
 
 
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
-    monkeypatch.setattr(sys, "argv", ["grpokit", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    said = capsys.readouterr()
-    return int(ended.value.code or 0), said.out + said.err
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, call: Call) -> None:
     a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b")
-    monkeypatch.chdir(tmp_path)
-    assert command(monkeypatch, capsys, "report", "a", "b") == (0, "comparison: b/compare.html\n")
-    assert command(monkeypatch, capsys, "report", "a", a) == (
-        2,
-        f"error: a and {a} are the same run folder; a comparison needs two runs.\n",
-    )
-    assert command(monkeypatch, capsys, "report", "a", "c") == (
-        2,
-        "error: c is no run folder: it has no config.yaml.\n",
-    )
-    assert command(monkeypatch, capsys, "report", a, b, "c") == (
-        2,
-        "error: Give one run folder for its report, or two to compare; got 3.\n",
-    )
-    with pytest.raises(UsageError, match="is no run folder"):
+    assert call("report", "a", "b") == Done(0, "comparison: b/compare.html\n", "")
+    for words, error in (
+        (("a", a), f"a and {a} are the same run folder; a comparison needs two runs."),
+        (("a", "c"), "c is not a run folder: it has no config.yaml."),
+        ((a, b, "c"), "Give one run folder for its report, or two to compare; got 3."),
+    ):
+        assert call("report", *words) == Done(2, "", f"error: {error}\n")
+    with pytest.raises(UsageError, match="is not a run folder"):
         report.compare(tmp_path, b)
 
 

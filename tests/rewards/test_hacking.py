@@ -112,7 +112,7 @@ def test_the_alarm_comes_once_and_says_the_figures() -> None:
         said += [(i + 1, line) for line in watch.look(scores(i / 10, 5 - i / 4), step=i + 1)]
     assert [step for step, _ in said] == [LEAST]
     assert said[0][1].startswith(
-        "Reward hacking? From step 1 to 9 'trained' went from 0.1 to 0.7, which is trained on, while the monitor "
+        "Reward hacking? From step 1 to 9 the trained reward 'trained' went from 0.1 to 0.7, while the monitor "
         "'monitor' went from 4.75 to 3.25 (means of the first and the last third)."
     )
     for i in range(MOST):  # it recovers, and falls again later
@@ -193,8 +193,9 @@ def change(name: str, gap: float, *, monitor: bool = False, width: float = 0.1) 
 def test_alarm_on_held_out_prompts() -> None:
     rose, fell = change("ssim", 0.4), change("aesthetic", -0.3, monitor=True)
     assert hacking([change("reward", 0.4), rose, fell]) == (
-        "Reward hacking? On held-out prompts 'ssim' changed by +0.4 ± 0.1, which is trained on, while 'aesthetic' "
-        "changed by -0.3 ± 0.1, only measured. Look at the samples: what raised the score may not be what was wanted."
+        "Reward hacking? On held-out prompts the trained reward 'ssim' changed by +0.4 ± 0.1, while the monitor "
+        "'aesthetic' changed by -0.3 ± 0.1. Look at the samples: the policy may raise "
+        "the score in a way that nobody wants."
     )
     assert hacking([rose, change("aesthetic", -0.05, monitor=True)]) == ""
     assert hacking([change("ssim", 0.05), fell]) == ""
@@ -219,9 +220,12 @@ def test_a_run_that_hacks_its_reward(call: Call, drawn: None, tmp_path: Path) ->
     assert told, done.out
     assert "while the monitor 'shortness' went from -" in told[0]["message"]
     assert f"warning, step {told[0]['step']}: Reward hacking?" in done.out
-    assert "warning: Reward hacking? On held-out prompts 'digit_sum' changed by +" in done.out
+    assert "warning: Reward hacking? On held-out prompts the trained reward 'digit_sum' changed by +" in done.out
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "<h2>Alarm</h2><p>Reward hacking? On held-out prompts &#39;digit_sum&#39; changed by +" in page
+    assert (
+        "<h2>Alarm</h2><p>Reward hacking? On held-out prompts the trained reward &#39;digit_sum&#39; changed by +"
+        in page
+    )
     assert "shortness <small>(monitor, not trained on)</small>" in page
     assert "shortness (monitor)" in page
 
@@ -294,9 +298,9 @@ def test_what_a_reward_accepts_is_held_against_the_policy(call: Call, tmp_path: 
     done = call("train", "c.yaml")
     assert done.code == 2
     assert done.err.count("c.yaml, line") == 1
-    assert "rewards.1: The reward 'ssim' scores images, but the policy 'toy-lm' makes texts." in done.err
-    assert "Installed rewards for these: " in done.err
-    assert "exact-match" in done.err.split("for these: ")[1]
+    assert "rewards.1: The reward 'ssim' scores pictures, but the policy 'toy-lm' makes texts." in done.err
+    assert "Installed rewards for texts: " in done.err
+    assert "exact-match" in done.err.split("for texts: ")[1]
     assert not (tmp_path / "out").exists()
 
 
@@ -310,7 +314,7 @@ def test_what_a_reward_accepts_is_held_against_the_policy(call: Call, tmp_path: 
             "Keys of every reward: weight, every, on_error, skip_limit, use, name, workers, reward_timeout",
         ),
         ({"wieght": 0.5}, "(did you mean 'weight'?)"),
-        ({"weight": 0}, "rewards: every reward has the weight 0, so all are monitors and none is trained on"),
+        ({"weight": 0}, "rewards: every reward has weight 0, so all are monitors and none is trained on"),
         ({"weight": 0, "every": 0}, "rewards.0.every"),
         ({"workers": -1}, "rewards.0.workers"),
     ],
@@ -354,7 +358,7 @@ def test_a_worker_that_fails_in_a_run(call: Call, tmp_path: Path, order: str) ->
     assert stopped.code == 1
     assert "Reward 'unlucky' " in stopped.err
     assert "(prompt '3')" in stopped.err
-    assert "go on with --resume" in stopped.err or "start anew with --overwrite" in stopped.err
+    assert "go on with --resume" in stopped.err or "start again with --overwrite" in stopped.err
     reward["on_error"] = "skip"
     config(
         tmp_path, rewards=[reward, {"use": "length", "maximum": 3}], trainer__steps=3, data={"jsonl": "prompts.jsonl"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,6 +151,7 @@ def _leak_inference_mode() -> None:
         (_leak_inference_mode, "inference mode", torch.is_inference_mode_enabled),
         (_leak_autocast, "autocast", lambda: torch.is_autocast_enabled("cpu")),
         (_leak_autocast, "autocast", torch.autocast_increment_nesting),
+        (lambda: torch.set_float32_matmul_precision("medium"), "matmul precision", torch.get_float32_matmul_precision),
     ],
 )
 @pytest.mark.parametrize("raises", [False, True])
@@ -173,9 +177,24 @@ def test_torchs_state_is_set_back_and_told_once(
         told += [note for note in score([term], full_samples()).notes if "torch's" in note]
         assert state() == before
     assert told == [
-        f"Reward 'r' changed torch's {name}, which holds for the whole process; it is set back after each call. Change "
-        "such state in a `with` block that ends in the reward."
+        f"Reward 'r' changed torch's {name}, which affects the whole process. It is restored after each call. Change "
+        "such state only in a `with` block inside the reward."
     ]
+
+
+def test_a_run_stays_in_its_folder_and_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a relative `run.dir` all that follows would be written elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+
+    def careless(samples: Sequence[Sample]) -> list[float]:
+        os.chdir("/")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return [0.0] * len(samples)
+
+    (note,) = score([RewardTerm(name="r", reward=careless)], full_samples()).notes
+    assert (Path.cwd(), signal.getsignal(signal.SIGINT)) == (tmp_path, before)
+    assert note.startswith("Reward 'r' changed the working directory and the handling of Ctrl-C and SIGTERM, which ")
 
 
 def test_state_that_cannot_be_set_back_stops() -> None:

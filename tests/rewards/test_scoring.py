@@ -176,7 +176,7 @@ def test_an_exception_stops() -> None:
     message = str(caught.value)
     place = r"\(test_scoring\.py, line \d+, in broken\)\. "
     assert re.match(rf"Reward 'broken' raised ValueError on 2 samples: the server said no {place}", message)
-    assert "Mend it, or set `on_error: skip` to count its rows as unscored." in message
+    assert "Correct it, or set `on_error: skip` to count its rows as unscored." in message
     assert isinstance(caught.value.__cause__, ValueError)
 
 
@@ -184,7 +184,7 @@ def test_an_exception_without_words() -> None:
     def silent(given: Sequence[Sample]) -> list[float]:
         raise AssertionError
 
-    place = r"on 1 sample \(test_scoring\.py, line \d+, in silent\)\. Mend it"
+    place = r"on 1 sample \(test_scoring\.py, line \d+, in silent\)\. Correct it"
     with pytest.raises(RewardError, match=f"raised AssertionError {place}"):
         score(as_terms([silent]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 
@@ -223,7 +223,7 @@ def test_one_bad_sample_costs_its_group_alone() -> None:
 def test_skipping_has_a_limit() -> None:
     given = in_groups("a", "bb", "ccc", "poison")
     term = RewardTerm(name="fragile", reward=fragile, on_error="skip", skip_limit=0.4)
-    with pytest.raises(RewardError, match=r"it lost 2 of 4 rows; skip_limit allows a share of 0\.4\. Mend the reward"):
+    with pytest.raises(RewardError, match=r"lost 2 of 4 rows; skip_limit allows a share of 0\.4\. Correct the reward"):
         score([term], given)
     assert score([replace(term, skip_limit=0.5)], given).failed == [2]
 
@@ -299,7 +299,7 @@ def test_whatever_a_reward_raises_is_its_error(error: type[BaseException]) -> No
         return [1.0] * len(given)
 
     given = in_groups("a", "b", "c", "poison")
-    with pytest.raises(RewardError, match=rf"^Reward 'r' raised {error.__name__} on 4 samples.* Mend it, or set"):
+    with pytest.raises(RewardError, match=rf"^Reward 'r' raised {error.__name__} on 4 samples.* Correct it, or set"):
         score([RewardTerm(name="r", reward=raises)], given)
     scores = score([RewardTerm(name="r", reward=raises, on_error="skip")], given)
     assert scores.matrix[:, 0].nan_to_num(nan=-1).tolist() == [1, 1, -1, -1]
@@ -387,12 +387,20 @@ def test_a_submit_that_raises_fails_all_rows() -> None:
         ([[0, 0]], r"answered with rows \[0, 0\] where 4 rows of 4"),
         ([[-1]], r"answered with rows \[-1\]"),
         ([[]], r"answered with rows \[\]"),
+        ([[[0]]], r"answered with rows \[\[0\]\]"),
+        ([None], r"answered with rows that are nothing \(null\)"),
     ],
 )
-def test_each_row_is_answered_once(rows: list[list[int]], words: str) -> None:
-    reward = Elsewhere(lambda _: [Portion(rows=part, values=[1.0] * len(part)) for part in rows])
+def test_each_row_is_answered_once(rows: Any, words: str) -> None:
+    reward = Elsewhere(lambda _: [Portion(rows=part, values=[1.0] * len(part or ())) for part in rows])
     with pytest.raises(RewardError, match=f"^Reward 'r' {words}"):
         score([RewardTerm(name="r", reward=reward, on_error="skip")], in_groups(*"abcd"))
+
+
+def test_an_error_of_any_class_in_a_portion_is_the_rewards() -> None:
+    reward = Elsewhere(lambda _: [Portion(rows=[0], error=ValueError("no route"))])  # type: ignore[arg-type]
+    with pytest.raises(RewardError, match=r"^Reward 'r': ValueError: no route\.$"):
+        score([RewardTerm(name="r", reward=reward)], in_groups("a"))
 
 
 # --- terms ---------------------------------------------------------------------------------------------------------
@@ -411,7 +419,7 @@ def test_a_reward_that_sorts_in_place_is_refused() -> None:
         return [float(s.output) for s in given]
 
     batch = samples("3", "1", "2")
-    words = "^Reward 'tidy' changed the order or the number of the samples in the list that it got"
+    words = "^Reward 'tidy' changed the order or the number of the samples in its list"
     with pytest.raises(RewardError, match=words):
         score([RewardTerm(name="tidy", reward=tidy, on_error="skip")], batch)
     assert [s.output for s in batch] == ["3", "1", "2"]
@@ -577,9 +585,9 @@ def test_wrong_parameters_are_found_when_a_reward_is_built(reward: str, options:
     ("reward", "given", "words"),
     [
         (NumericAnswer(), samples("5", target="five"), "numeric-answer: the target 'five' is not a number"),
-        (ExactMatch(), samples(5, target="5"), "exact-match scores text, but the sample's output is a int"),
+        (ExactMatch(), samples(5, target="5"), "exact-match scores texts, but the sample's output is an int"),
         (contains, samples("5", target=["5"]), "contains compares with a text, but the target is a list"),
-        (Length(), samples(None), "length scores text, but the sample's output is a NoneType"),
+        (Length(), samples(None), "length scores texts, but the sample's output is a NoneType"),
     ],
 )
 def test_text_rewards_refuse(reward: Any, given: list[Sample], words: str) -> None:

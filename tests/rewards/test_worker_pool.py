@@ -27,6 +27,7 @@ from pool_rewards import obey
 
 Make = Callable[..., PooledReward]
 PATHS = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}  # for scripts of their own
+NO_ANSWER = "wrote bytes that are not an answer into the pipe of its worker process"
 
 
 @pytest.fixture
@@ -90,8 +91,8 @@ def test_answers_may_be_arrays_and_samples_may_hold_pictures(pooled: Make) -> No
         ("cancelled", "raised CancelledError (pool_rewards.py, line "),
         ("generator-exit", "raised GeneratorExit (pool_rewards.py, line "),
         ("close", "closed the pipe of its worker process on row 2 (prompt 'prompt 1')"),
-        ("scribble", "wrote bytes that are no answer into the pipe of its worker process on row 2 (prompt 'prompt 1')"),
-        ("forge", "wrote bytes that are no answer into the pipe of its worker process on row 2 (prompt 'prompt 1')"),
+        ("scribble", f"{NO_ANSWER} on row 2 (prompt 'prompt 1')"),
+        ("forge", f"{NO_ANSWER} on row 2 (prompt 'prompt 1')"),
         ("orphan", "lost its worker process, which ended with exit code 3, on row 2 (prompt 'prompt 1')"),
     ],
 )
@@ -101,7 +102,7 @@ def test_a_failure_is_an_error_of_its_row(pooled: Make, order: str, words: str) 
     with pytest.raises(RewardError) as caught:
         asked(reward, given)
     assert str(caught.value).startswith(f"Reward 'r' {words}")
-    assert str(caught.value).endswith(". Mend it, or set `on_error: skip` to count its rows as unscored.")
+    assert str(caught.value).endswith(". Correct it, or set `on_error: skip` to count its rows as unscored.")
     found = asked(reward, given, on_error="skip")
     assert found.matrix[:, 0].nan_to_num(nan=-1).tolist() == [0, 1, -1, 3, 4, 5]
     assert found.failed == [1]
@@ -127,7 +128,7 @@ def test_many_failures_are_told_by_three(pooled: Make) -> None:
     (note,) = asked(reward, samples(*["raise"] * 5, "1"), on_error="skip", skip_limit=1).notes
     assert note.startswith("Reward 'r' left 5 rows unscored: it raised ValueError")
     assert note.count("raised") == 3
-    assert note.endswith(" on row 2 (prompt 'prompt 1'), and 2 calls failed beside these.")
+    assert note.endswith(" on row 2 (prompt 'prompt 1'), and 2 other calls failed.")
 
 
 def test_the_first_failing_row_is_named_whoever_fails_first(pooled: Make) -> None:
@@ -169,7 +170,7 @@ def test_a_wrong_target_is_never_skipped(pooled: Make) -> None:
 
 
 def test_a_sample_that_cannot_be_sent(pooled: Make) -> None:
-    with pytest.raises(UsageError, match=r"Reward 'r': samples cannot be sent to its worker process .*Take `workers`"):
+    with pytest.raises(UsageError, match=r"Reward 'r': samples cannot be sent to its worker .*Remove `workers`"):
         column(pooled("obey"), samples(lambda: 1, "2"))
 
 
@@ -326,24 +327,41 @@ def test_sigterm_to_all_processes_is_no_failure_of_the_reward(pooled: Make) -> N
     assert [portion.values for portion in found] == [[1.0], [2.0], [3.0], [4.0]]
 
 
-def test_a_script_that_closes_nothing_ends_though_its_reward_hangs(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
+def script(folder: Path, body: str) -> Path:
+    """A script whose guarded part is `body`; `ask(outputs)` hands samples out to `obey`."""
+    path = folder / "script.py"
+    path.write_text(
         textwrap.dedent("""
+        import functools
         import time
+        import torch
         from grpokit import Prompt, Sample
         from grpokit.rewards.worker_pool import PooledReward
 
+        @functools.cache
+        def reward(use):
+            return PooledReward(f"pool_rewards:{use}", workers=2, per_sample=True)
+
+        def ask(*outputs, use="obey"):
+            return reward(use).submit([Sample(prompt=Prompt(text="p"), output=x, group=0) for x in outputs])
+
         if __name__ == "__main__":
-            reward = PooledReward("pool_rewards:obey")
-            pending = reward.submit([Sample(prompt=Prompt(text="p"), output="hang", group=0)])
-            time.sleep(0.5)
-            print("done", flush=True)
         """)
+        + textwrap.indent(textwrap.dedent(body), "    ")
     )
-    environment = os.environ | PATHS
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=30)
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    return path
+
+
+def test_a_script_ends_quietly_though_its_rewards_hang_or_write_everywhere(tmp_path: Path) -> None:
+    body = """
+    print(*(portion.failure for portion in ask("scribble-everywhere")))
+    pending = ask("hang", "hang")  # and nothing is closed
+    time.sleep(0.5)
+    print("done", flush=True)
+    """
+    command = [sys.executable, script(tmp_path, body)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | PATHS, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{NO_ANSWER}\ndone\n", "")
 
 
 def test_what_nobody_began_is_called_off_when_an_answer_is_refused(pooled: Make, tmp_path: Path) -> None:
@@ -356,41 +374,21 @@ def test_what_nobody_began_is_called_off_when_an_answer_is_refused(pooled: Make,
 
 
 def test_torch_gets_one_thread_even_where_the_script_imports_it(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent("""
-        import torch
-        from grpokit import Prompt, Sample
-        from grpokit.rewards.worker_pool import PooledReward
-
-        if __name__ == "__main__":
-            print(PooledReward("pool_rewards:torch_threads")([Sample(prompt=Prompt(text="p"), output="", group=0)]))
-        """)
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    environment |= PATHS
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=60)
-    assert done.stdout == "[1.0]\n", done.stderr
+    command = [sys.executable, script(tmp_path, 'print(*(x.values for x in ask("", use="torch_threads")))')]
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | PATHS
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout == "[1]\n", done.stderr
 
 
 def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
-    script = tmp_path / "parent.py"
-    script.write_text(
-        textwrap.dedent("""
-        import time
-        from grpokit import Prompt, Sample
-        from grpokit.rewards.worker_pool import PooledReward
-
-        if __name__ == "__main__":
-            reward = PooledReward("pool_rewards:obey", workers=2, per_sample=True)
-            print(*{int(x) for x in reward([Sample(prompt=Prompt(text="p"), output="pid", group=0)] * 20)}, flush=True)
-            reward.submit([Sample(prompt=Prompt(text="p"), output="hang", group=0)] * 2)
-            time.sleep(60)
-        """)
-    )
-    environment = os.environ | PATHS
+    body = """
+    print(*{portion.values[0] for portion in ask(*["pid"] * 20)}, flush=True)
+    ask("hang", "hang")
+    time.sleep(60)
+    """
+    command = [sys.executable, script(tmp_path, body)]
     parent = subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | PATHS
     )
     assert parent.stdout is not None
     assert parent.stderr is not None

@@ -177,8 +177,31 @@ def test_a_check_reads_no_more_than_the_headers_of_pictures(tmp_path: Path) -> N
 
 def test_a_step_that_draws_prompts_more_than_once_says_so() -> None:
     train("out", trainer__prompts_per_step=20, trainer__steps=1)
-    said = "a step draws 20 prompts, but there are only 8: each comes up to 3 times in a step, in a group of its own"
+    said = "a step draws 20 prompts, but there are only 8: each is drawn up to 3 times in a step, in a group of its own"
     assert rows("out/warnings.jsonl")[0]["message"].startswith(said)
+
+
+def test_held_out_prompts_that_are_trained_on_are_counted(tmp_path: Path) -> None:
+    train("out", trainer__steps=1, data__eval_jsonl="held.jsonl")
+    assert rows("out/warnings.jsonl")[0]["message"] == (
+        "2 of 2 held-out prompts are trained on as well (same text, same source picture), first held.jsonl, line 1 "
+        "('3'). Their scores say little about new prompts: take them out of the training prompts, or hold out others"
+    )
+    for name, grey in (("a", 1), ("b", 2), ("c", 1)):  # a and c are the same picture
+        Image.new("L", (4, 4), grey).save(tmp_path / f"{name}.png")
+
+    def warned(trained: list[dict[str, Any]], held: list[dict[str, Any]]) -> list[str]:
+        sequences = []
+        for name, prompts in (("trained", trained), ("held", held)):
+            Path(f"{name}.jsonl").write_text("".join(f"{json.dumps(prompt)}\n" for prompt in prompts))
+            sequences.append(read_jsonl(Path(f"{name}.jsonl")))
+        return before_training.trained_held_out_prompts(*sequences, resuming.digests(*sequences))
+
+    edit = {"prompt": "make it blue", "image": "a.png", "level": 1}
+    assert not warned([edit], [{**edit, "image": "b.png"}, {"prompt": "make it red", "image": "a.png"}])
+    (line,) = warned([edit], [{**edit, "image": "b.png"}, {**edit, "image": "c.png", "level": 2}])
+    assert line.startswith("1 of 2 held-out prompts is trained on as well (same text, same source picture), first held")
+    assert "held.jsonl, line 2 ('make it blue')" in line
 
 
 def test_a_step_that_no_memory_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,40 +6,26 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from grpokit import UsageError
-from grpokit.config import presets
 from grpokit.runs import train as run
-from whole_runs import STEPS, assert_same, measured
+from whole_runs import STEPS, assert_same, measured, train_preset
 
-SMALL = [
+SMALL = (
     f"trainer.steps={STEPS}",
-    "trainer.prompts_per_step=2",
-    "trainer.group_size=4",
-    "trainer.micro_batch_size=3",
-    "trainer.updates_per_rollout=2",
-    "trainer.minibatches=2",
     "trainer.kl_coef=0.05",
     "trainer.schedule=cosine",
     "data.limit=20",
     "run.save_every=1",
     "run.keep_last=null",
     "run.eval_every=4",
-]
+)
 PRESETS = ["toy-lm", "toy-glyph", "toy-flow"]
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-def train(
-    preset: str, folder: Path, *, resume: bool = False, force: bool = False, overrides: tuple[str, ...] = ()
-) -> run.Result:
-    threads = torch.get_num_threads()
-    try:
-        config, _ = presets.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
-        return run.train(config, resume=resume, force=force)
-    finally:
-        torch.set_num_threads(threads)
+def train(preset: str, folder: Path, *overrides: str, **options: bool) -> run.Result:
+    return train_preset(preset, folder, *SMALL, *overrides, **options)
 
 
 @pytest.fixture(scope="module", params=PRESETS)
@@ -65,9 +51,9 @@ def test_a_changed_config_is_refused_with_the_difference(whole: tuple[str, Path]
     interrupted(uninterrupted, 10, tmp_path / "again")
     before = (tmp_path / "again" / "metrics.jsonl").read_text()
     with pytest.raises(UsageError, match=r"trainer\.learning_rate: 0\.\d+ -> 0\.25\n.*--force"):
-        train(preset, tmp_path / "again", resume=True, overrides=("trainer.learning_rate=0.25",))
+        train(preset, tmp_path / "again", "trainer.learning_rate=0.25", resume=True)
     assert (tmp_path / "again" / "metrics.jsonl").read_text() == before
-    result = train(preset, tmp_path / "again", resume=True, force=True, overrides=("trainer.learning_rate=1e-4",))
+    result = train(preset, tmp_path / "again", "trainer.learning_rate=1e-4", resume=True, force=True)
     assert result.steps == STEPS
     assert measured(tmp_path / "again", "metrics.jsonl") != measured(uninterrupted, "metrics.jsonl")
 

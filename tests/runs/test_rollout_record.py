@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from command_line import Call
 from grpokit import (
     DataError,
     Decisions,
@@ -29,44 +30,27 @@ from grpokit import (
     Trace,
     UsageError,
     advantages,
-    cli,
     reward_totals,
 )
 from grpokit.config import presets
 from grpokit.runs import build
 from grpokit.runs import rollout_record as record
-from grpokit.runs import train as run
 from grpokit.runs.redraw import redraw
 from grpokit.runs.rescore import kendall_tau, rescore
 from grpokit.runs.rollout_record import Described
-from whole_runs import assert_same_record
+from grpokit.training import checkpoint
+from whole_runs import assert_same_record, train_preset
 
 STEPS = 6
 ROWS = 8
-SMALL = [
-    f"trainer.steps={STEPS}",
-    "trainer.prompts_per_step=2",
-    "trainer.group_size=4",
-    "trainer.micro_batch_size=3",
-    "trainer.updates_per_rollout=2",
-    "trainer.minibatches=2",
-    "data.limit=10",
-    "run.save_every=2",
-    "run.keep_last=2",
-    "run.record=true",
-]
+SMALL = (f"trainer.steps={STEPS}", "data.limit=10", "run.save_every=2", "run.keep_last=2", "run.record=true")
 LETTERS = "rewards=[{use: 'tiny_rewards:letters', name: letters}]"
 REWARDS = {"toy-lm": "length", "toy-glyph": "ssim", "toy-flow": "ring"}  # quick ones
 EQUAL = "decisions, log-probs, prompts, outputs, rewards, advantages and metrics are equal to the bit"
 
 
 def train(preset: str, folder: Path, *overrides: str, **options: bool) -> None:
-    threads = torch.get_num_threads()
-    try:
-        config, _ = presets.read_config(preset, [*SMALL, f"run.dir={folder}", *overrides])
-        run.train(config, **options)
-    finally:
-        torch.set_num_threads(threads)
+    train_preset(preset, folder, *SMALL, *overrides, **options)
 
 
 @pytest.fixture(scope="module", params=list(REWARDS))
@@ -269,14 +253,16 @@ def test_tensors_that_share_memory_are_kept_each(tmp_path: Path) -> None:
     assert back["per_group.wide"].dtype == torch.bfloat16
 
 
-def test_half_a_record_is_none(tmp_path: Path) -> None:
+def test_half_a_record_is_damaged(tmp_path: Path) -> None:
     record.write(tmp_path, step_of(["a", "b"]))
     record.write(tmp_path, step_of(["c", "d"], step=2))
     rollouts = tmp_path / "rollouts"
     shutil.copytree(rollouts / "step_000002", rollouts / ".step_000003.partial")
     shutil.copytree(rollouts / "step_000002", rollouts / "step_000004")
     (rollouts / "step_000004" / record.TRACE).unlink()
-    assert record.steps(tmp_path) == [1, 2]
+    assert record.steps(tmp_path) == [1, 2, 4]  # to leave the last out would be another run, without a word
+    with pytest.raises(RunError, match=r"step_000004/trace\.safetensors is damaged"):
+        record.read_trace(tmp_path, 4)
     record.cut(tmp_path, 1)
     assert [p.name for p in rollouts.iterdir()] == ["step_000001"]
     record.write(tmp_path, step_of(["e", "f"]))  # in the place of the old one
@@ -425,7 +411,7 @@ def test_a_changed_version_is_named_as_the_likely_cause(copy: Path) -> None:
 
     tampered(copy, change)
     lines = list(redraw(copy, 2).lines())
-    assert lines[0] == "step 2: 8 samples drawn again; they are not what the run drew"
+    assert lines[0] == "step 2: 8 samples drawn again; they differ from those of the run"
     assert "  outputs: equal to the bit" in lines
     assert "  advantages: 1 of 8 differ (advantages in row 0)" in lines
     assert f"Changed since then: torch 1.0 -> {torch.__version__}. " in lines[-1]
@@ -463,8 +449,9 @@ def test_other_weights_make_other_samples(copy: Path) -> None:
 
 
 def test_a_checkpoint_from_the_middle_of_a_step_is_no_start(copy: Path) -> None:
-    state = copy / "checkpoints" / "step_000005" / "state.json"
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"updates_done": 1}))
+    place = copy / "checkpoints" / "step_000005"
+    state = checkpoint.read_state(place) | {"updates_done": 1}
+    (place / "state.json").write_text(json.dumps({**state, "digest": checkpoint._digest_of(state)}))
     found = redraw(copy, 6)
     assert found.equal
     assert found.start == copy / "checkpoints" / "step_000004"
@@ -579,68 +566,50 @@ def test_rows_that_cannot_be_scored_are_counted(tmp_path: Path) -> None:
 def test_prompts_that_have_changed_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     (tmp_path / "run" / "prompts.txt").write_text("one\nthree\n")
-    with pytest.raises(DataError, match=r"step 1 was drawn for 'two' as prompt 1 \(from 0\), which is now 'three'"):
+    with pytest.raises(DataError, match=r"step 1 was drawn for 'two' as prompt 1 \(counted from 0\), but that is now"):
         rescore(tmp_path / "run", "tiny_rewards:letters", out=tmp_path / "x.parquet")
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
     (tmp_path / "run" / "prompts.txt").write_text("one\n")
-    with pytest.raises(DataError, match="which is now one of 1 prompts only"):
+    with pytest.raises(DataError, match="there is only 1 prompt now"):
         rescore(tmp_path / "run", "tiny_rewards:letters")
 
 
 def test_outputs_that_are_only_described_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     record.write(tmp_path / "run", step_of([Board(), Board()]))
-    with pytest.raises(UsageError, match=r"outputs of step 1 cannot be scored again: row 0 is known only as '<.*Board"):
+    with pytest.raises(UsageError, match=r"of step 1 cannot be scored again: row 0 is recorded only as '<.*Board"):
         rescore(tmp_path / "run", "tiny_rewards:letters")
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def command(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["grpokit", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
-
-    return command
-
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 def test_rescore_prints_a_table(tmp_path: Path, call: Call) -> None:
     write_run(tmp_path / "run")
-    code, out, err = call("rescore", tmp_path / "run", "--reward", "tiny_rewards:letters", "factor=2")
-    assert (code, err) == (0, "")
-    table = [line.split() for line in out.splitlines()]
+    done = call("rescore", "run", "--reward", "tiny_rewards:letters", "factor=2")
+    assert (done.code, done.err) == (0, "")
+    table = [line.split() for line in done.out.splitlines()]
     assert table[0] == ["reward", "tau", "other", "best", "groups", "first", "third", "last", "third"]
     assert table[1] == ["letters", "(new)", "4.000", "4.667"]
     assert table[2] == ["old", "-0.061", "66.7%", "3", "of", "4", "1.000", "2.000"]
     assert table[3][:2] == ["reward", "-0.061"]
-    assert "12 samples of 2 steps scored again, 0 of them could not be scored" in out
-    assert "2 of 12 advantages (16.7%) would have had the other sign" in out
+    assert "12 samples of 2 steps scored again, 0 of them could not be scored" in done.out
+    assert "2 of 12 advantages (16.7%) would have had the other sign" in done.out
 
 
 def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -> None:
-    code, out, err = call("redraw", copy, "--step", 2)
-    assert code == 0
-    assert err == "Repeating step 1 first, from the policy that the config builds.\n"
-    assert out.splitlines()[0] == f"step 2: {ROWS} samples drawn again; {EQUAL}"
+    done = call("redraw", copy, "--step", 2)
+    assert (done.code, done.err) == (0, "Repeating step 1 first, from the policy that the config builds.\n")
+    assert done.out.splitlines()[0] == f"step 2: {ROWS} samples drawn again; {EQUAL}"
     (record.folder_of(copy, 2) / record.SAMPLES).write_bytes((record.folder_of(copy, 3) / record.SAMPLES).read_bytes())
-    code, out, _ = call("redraw", copy, "--step", 2)
-    assert code == 1
-    assert "\n  decisions: equal to the bit\n" in out
-    assert "\n  prompts: 8 of 8 differ (rows 0, 1, 2, 3, 4 and 3 more)\n" in out
+    done = call("redraw", copy, "--step", 2)
+    assert done.code == 1
+    assert "\n  decisions: equal to the bit\n" in done.out
+    assert "\n  prompts: 8 of 8 differ (rows 0, 1, 2, 3, 4 and 3 more)\n" in done.out
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rescore", "nowhere", "--reward", "length"], "nowhere is no run folder: it has no config.yaml."),
-        (["redraw", "nowhere", "--step", "1"], "nowhere is no run folder: it has no config.yaml."),
+        (["rescore", "nowhere", "--reward", "length"], "nowhere is not a run folder: it has no config.yaml."),
+        (["redraw", "nowhere", "--step", "1"], "nowhere is not a run folder: it has no config.yaml."),
         (
             ["rescore", "plain", "--reward", "length"],
             "plain holds no record of its rollouts. A run keeps one with run.record",
@@ -648,25 +617,22 @@ def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
         (["rescore", "run", "--reward", "lenght"], "There is no reward called 'lenght' (did you mean 'length'?)"),
         (["rescore", "run", "--reward", "length", "max=3"], "has no parameter 'max'"),
         (["rescore", "run", "--reward", "length", "3"], "Expected a parameter as key=value, got '3'."),
-        (["rescore", "run", "--reward", "tiny_rewards:letters", "--out", "plain"], "plain is there already."),
+        (["rescore", "run", "--reward", "tiny_rewards:letters", "--out", "plain"], "plain already exists."),
         (["rescore", "run", "--reward", "tiny_rewards:letters", "--out", "no/x"], "there is no folder no."),
-        (["redraw", "run", "--step", "7"], "The run run has no step 7 to compare with: it has done the steps 1 to 6."),
-        (["redraw", "run", "--step", "0"], "has no step 0 to compare with"),
-        (["redraw", "plain", "--step", "1"], "has no step 1 to compare with: it has done no step yet."),
+        (["redraw", "run", "--step", "7"], "run has no step 7 to compare with: it has completed the steps 1 to 6."),
+        (["redraw", "run", "--step", "0"], "--step must be at least 1, got 0."),
+        (["redraw", "plain", "--step", "1"], "has no step 1 to compare with: it has completed no step yet."),
     ],
 )
-def test_bad_input(
-    words: list[str], message: str, lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_bad_input(words: list[str], message: str, lm: Path, tmp_path: Path, call: Call) -> None:
     (tmp_path / "run").symlink_to(lm)
     (tmp_path / "plain").mkdir()
     shutil.copy(lm / "config.yaml", tmp_path / "plain")
     before = tree(tmp_path)
-    code, out, err = call(*words)
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert message in err
+    done = call(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: ")
+    assert message in done.err
     assert tree(tmp_path) == before
 
 

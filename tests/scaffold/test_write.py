@@ -274,7 +274,7 @@ BAD = {
     ),
     "no text in YAML": (
         ["policy", "null"],
-        "error: YAML reads 'null' as something else than a text, so no config could use it. Choose another.\n",
+        "error: YAML does not read 'null' as a text, so no config could use this name. Choose another.\n",
     ),
     "the sum's name": (
         ["reward", "reward"],
@@ -348,7 +348,7 @@ def test_a_warning_fails_its_tests(tmp_path: Path, what: str) -> None:
 @pytest.mark.parametrize("kind", ["image", "text"])
 def test_its_readme_names_every_place_that_speaks_of_the_template(tmp_path: Path, kind: str) -> None:
     made = new("reward", "sharp", folder=tmp_path, kind=kind)
-    idea = re.compile("contrast|spread|halves" if kind == "image" else "variety|no word comes twice|different words")
+    idea = re.compile("contrast|spread|halves" if kind == "image" else "variety|no word is repeated|different words")
     speaks = {file for file in made.files if idea.search((made.folder / file).read_text().lower())}
     listed = set(re.findall(r"^\| `([^`]+)` \|", (made.folder / "README.md").read_text(), re.MULTILINE))
     assert speaks <= listed <= set(made.files)

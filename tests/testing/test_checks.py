@@ -45,7 +45,7 @@ from grpokit.testing import (
 )
 from grpokit.testing.reward import dependencies, examples, unusual_outputs
 from tiny_policies import TinyGaussian
-from tiny_rewards import always_stops
+from tiny_rewards import Elsewhere, always_stops
 
 PROMPTS = ["1", "2", "3"]
 WORDS = ["banana", "cat", "a", "dog", "aa b"]
@@ -221,7 +221,7 @@ def test_a_change_in_the_middle_of_an_array_is_seen(whole: Any) -> None:
         rows = [Sample(prompt=Prompt(text="p"), output=copy.deepcopy(whole), group=group) for group in (0, 1)]
         checks = {c.name: c for c in reward_checks(reward, rows, ladder=False)}
         if changed:
-            with pytest.raises(CheckError, match="got another output in row 0"):
+            with pytest.raises(CheckError, match="got a change of output in row 0"):
                 checks["inputs-unchanged"]()
         else:
             checks["inputs-unchanged"]()
@@ -239,7 +239,7 @@ def test_what_is_changed_once_is_seen() -> None:
     checks = {c.name: c for c in reward_checks(shrinks, example_samples({"image"}), ladder=False)}
     checks["numbers"]()
     checks["order"]()
-    with pytest.raises(CheckError, match=r"got another prompt\.image, prompt\.target, output in row 0"):
+    with pytest.raises(CheckError, match=r"got a change of prompt\.image, prompt\.target, output in row 0"):
         checks["inputs-unchanged"]()
 
 
@@ -659,6 +659,14 @@ def test_the_command_on_a_policy(call: Call) -> None:
 def test_the_command_on_what_is_shipped(call: Call, name: str) -> None:
     done = call("check", name)
     assert done.code == 0, done.out + done.err
+
+
+def test_a_reward_that_only_submits_is_checked_and_closed(call: Call) -> None:
+    before = Elsewhere.closed
+    done = call("check", "tiny_rewards:Elsewhere")
+    assert (done.code, Elsewhere.closed) == (0, before + 1), done.out + done.err
+    done = call("check", "tiny_rewards:Elsewhere", "reward=tiny_rewards:letters")  # which takes any output's length
+    assert re.search(r"wrong-type +failed +Expected a GrpokitError, .*; got TypeError", done.out), done.out
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import broken_rewards as broken
 from command_line import Call
 from grpokit import Prompt, RewardError, RewardSpec, Sample, registry
 from grpokit.testing import Ladder, LadderReport, ladder, ladder_checks, outcomes
-from grpokit.testing.robustness import adversarial
+from grpokit.testing.robustness import ladder_outputs
 from grpokit.testing.robustness.grades import GRADED_ONLY, Attack, Drop, Section
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -105,7 +105,7 @@ def test_a_reward_that_compares_with_nothing_is_measured_and_not_graded() -> Non
     assert not pictures.graded
     assert report.grade == ""
     assert "another photograph" not in pictures.scores  # no photograph was asked for
-    photos = adversarial.photographs()
+    photos = ladder_outputs.photographs()
     bright = broken.brightness([Sample(prompt=Prompt(text=""), output=photo, group=0) for photo in photos])
     assert pictures.scores["the photographs"] == pytest.approx(sum(bright) / 4)
     assert pictures.scores["in a white frame"] > pictures.scores["the photographs"] + 0.1
@@ -310,17 +310,18 @@ def test_shipped_rewards_fail_only_the_expected_checks(name: str) -> None:
 
 
 def test_the_distorted_pictures_and_misspelt_words() -> None:
-    photos = adversarial.photographs()
+    photos = ladder_outputs.photographs()
     assert [photo.size for photo in photos] == [(192, 192), (192, 128), (192, 128), (192, 128)]
-    for distortion in adversarial.DISTORTIONS:
+    for distortion in ladder_outputs.DISTORTIONS:
         first, again = (distortion.apply(photos[1], distortion.levels[1]) for _ in range(2))
         assert ImageChops.difference(first, again).getbbox() is None  # no draw without a seed
         assert ImageChops.difference(first, photos[1]).getbbox() is not None
-    shift = adversarial.DISTORTIONS[3].apply(photos[1], 4)
+    shift = ladder_outputs.DISTORTIONS[3].apply(photos[1], 4)
     assert shift.getpixel((50, 60)) == photos[1].getpixel((46, 56))
-    assert adversarial.WORDS[0].misspelt() == ["POIKET", "POIDET", "PRIDET", "PRIDAT", "BRIDAT", "BRIDAS"]
+    assert ladder_outputs.WORDS[0].misspelt() == ["POIKET", "POIDET", "PRIDET", "PRIDAT", "BRIDAT", "BRIDAS"]
     assert all(
-        not set(word.right) & set(word.wrong) for word in (*adversarial.WORDS, *adversarial.TEXTS, *adversarial.NUMBERS)
+        not set(word.right) & set(word.wrong)
+        for word in (*ladder_outputs.WORDS, *ladder_outputs.TEXTS, *ladder_outputs.NUMBERS)
     )
 
 

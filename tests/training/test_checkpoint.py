@@ -144,15 +144,15 @@ def test_a_guard_that_stops_keeps_the_last_good_state(drawn: None) -> None:
     first, second = str(caught.value).splitlines()
     assert first.startswith("The loss is nan in step 4, update 1; this update was not made")
     assert second == (
-        "The state after step 3 is saved in out/checkpoints/step_000003; with the cause mended, go on with --resume."
+        "The state after step 3 is saved in out/checkpoints/step_000003; correct the cause, then go on with --resume."
     )
-    assert rows("out/warnings.jsonl") == [{"step": 4, "message": first}]
+    assert rows("out/warnings.jsonl")[-1] == {"step": 4, "message": first}
     assert "The loss is nan in step 4" in Path("out/report.html").read_text()
     Switch.off()
     train("out", resume=True)
     train("straight")
     assert steady("out") == steady("straight")
-    assert rows("out/warnings.jsonl") == []
+    assert not any(row["step"] == 4 for row in rows("out/warnings.jsonl"))
 
 
 def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,14 +167,14 @@ def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch
     with pytest.raises(RunError, match=r"The loss is nan in step 3, update 2") as caught:
         train("out", trainer__updates_per_rollout=2)
     assert str(caught.value).endswith(
-        "\nThe weights after 1 of 2 updates of step 3 are saved in out/checkpoints/step_000002; with the cause mended, "
-        "go on with --resume, which draws that step anew."
+        "\nThe weights after 1 of 2 updates of step 3 are saved in out/checkpoints/step_000002; correct the cause, "
+        "then go on with --resume, which draws that step again."
     )
     monkeypatch.setattr(Updates, "make", update)
     Switch.off()
     assert train("out", trainer__updates_per_rollout=2, resume=True).steps == STEPS
     assert [row["step"] for row in steady("out")] == list(range(1, STEPS + 1))
-    said = rows("out/warnings.jsonl")[0]
+    said = next(row for row in rows("out/warnings.jsonl") if "middle of step 3" in row["message"])
     assert said["step"] == 2
     assert "was saved in the middle of step 3, when 1 of its 2 updates were made" in said["message"]
 
@@ -351,7 +351,7 @@ def test_a_replacement_that_was_killed_is_undone() -> None:
     Path("out").rename(".out.replaced")
     Path("out").mkdir()
     Path("out/config.yaml").write_text("half")
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="already holds a run"):
         train("out", trainer__steps=2)
     assert before == {p.relative_to("out"): p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
     assert not Path(".out.replaced").exists()
@@ -447,7 +447,7 @@ def test_a_failed_last_evaluation_says_where_the_state_is(drawn: None) -> None:
 
     Switch.before_reward = act
     with pytest.raises(
-        RewardError, match=r"gone.*\nThe state after step 6 is saved in out/checkpoints/step_000006; with"
+        RewardError, match=r"gone.*\nThe state after step 6 is saved in out/checkpoints/step_000006; correct"
     ):
         train("out")
     assert Path("out/report.html").is_file()

@@ -11,10 +11,11 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_model, save_model
 from torch import nn
 
 from grpokit import (
@@ -444,6 +445,9 @@ def test_a_checkpoint_replaces_nothing_but_a_checkpoint(tmp_path: Path) -> None:
     ):
         trainer.save(tmp_path / "work")
     assert (tmp_path / "work/thesis.txt").read_text() == "years"
+    with pytest.raises(UsageError, match=r"thesis\.txt is a file; a checkpoint is a folder\. Choose another name\."):
+        trainer.save(tmp_path / "work/thesis.txt")
+    assert (tmp_path / "work/thesis.txt").read_text() == "years"
     trainer.save(tmp_path / "state")
     trainer.save(tmp_path / "state")
 
@@ -460,51 +464,31 @@ def test_a_policy_that_cannot_write_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda state, place: (place / "parts.safetensors").unlink(), "sample for the reference cannot be read"),
-        (
-            lambda state, place: state["parts"]["reference_probe"].update(prompt=99),
-            "had at least 100 training prompts, this one has 12",
-        ),
-        (
-            lambda state, place: state.update(parts={"reference_probe": {"prompt": 0}}),
-            "sample for the reference cannot be read",
-        ),
-        (lambda state, place: state.update(optimizer={"abc": {}}), "numbers in state.json were changed"),
-        (lambda state, place: state.update(optimizer={"0": 5}), "numbers in state.json were changed"),
-        (
-            lambda state, place: (state.update(optimizer={}), save_file({}, place / "optimizer.safetensors")),
-            "optimizer.safetensors lacks '0.exp_avg', '0.exp_avg_sq', '0.step' and 15 more",
-        ),
-        (lambda state, place: state.update(parameters=[]), "the parameters in state.json were changed"),
-        (
-            lambda state, place: state.pop("tensors"),
-            r"the optimizer's numbers in state.json were changed \('tensors'\)",
-        ),
-        (lambda state, place: forget(place, "3.exp_avg_sq"), "optimizer.safetensors lacks '3.exp_avg_sq'"),
-    ],
-)
-def test_changed_checkpoints_are_refused_before_anything_is_loaded(change, message: str, tmp_path: Path) -> None:
+def test_fewer_prompts_than_the_references_sample_needs_are_refused(tmp_path: Path) -> None:
+    trainer = make(TinyTokens(), **KL)
+    trainer.step()
+    trainer.save(tmp_path / "state")
+    fewer = Trainer(TinyTokens(), [digit_sum], PROMPTS[:1], prompts_per_step=1, group_size=4, device="cpu", **KL)
+    with pytest.raises(CheckpointError, match=r"had at least \d+ training prompts, this one has 1\."):
+        fewer.load(tmp_path / "state")
+
+
+@pytest.mark.parametrize("name", ["state.json", "optimizer.safetensors", "parts.safetensors", "policy/net.safetensors"])
+@pytest.mark.parametrize("at", [0.2, 0.5, 0.99])
+def test_one_changed_byte_is_refused_before_anything_is_loaded(name: str, at: float, tmp_path: Path) -> None:
+    """Weights and moments with another digit are valid files, and another run."""
     trainer = make(TinyTokens(), **KL)
     trainer.step()
     place = tmp_path / "step_000001"
     trainer.save(place)
-    state = json.loads((place / "state.json").read_text())
-    change(state, place)
-    (place / "state.json").write_text(json.dumps(state))
+    content = bytearray((place / name).read_bytes())
+    content[int(at * len(content))] ^= 1
+    (place / name).write_bytes(content)
     fresh = make(TinyTokens(), **KL)
     before = weights(fresh)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=rf"step_000001 is damaged: {name} (was changed after|is not JSON)"):
         fresh.load(place)
     assert torch.equal(weights(fresh), before)
-
-
-def forget(place: Path, name: str) -> None:
-    tensors = load_file(place / "optimizer.safetensors")
-    del tensors[name]
-    save_file(tensors, place / "optimizer.safetensors")
 
 
 def test_pruning_gets_past_what_a_kill_has_left(tmp_path: Path) -> None:
@@ -717,10 +701,10 @@ def test_the_loss_scale_is_kept(tmp_path: Path) -> None:
         ("state.json", r"is not a checkpoint of grpokit: it has no state\.json"),
         ("torn state", r"is damaged: state\.json is not JSON"),
         ("foreign state", r"is not a checkpoint of grpokit: its state\.json has no format"),
-        ("newer", r"has format 99; this grpokit reads up to 3\. Update grpokit"),
+        ("newer", r"has format 99; this grpokit reads up to 4\. Update grpokit"),
         ("optimizer.safetensors", r"is damaged: .*optimizer\.safetensors"),
         ("torn optimizer", r"is damaged: "),
-        ("policy/net.safetensors", r"is damaged: the policy cannot read its weights"),
+        ("policy/net.safetensors", r"is damaged: policy/net\.safetensors cannot be read \(No such file"),
         (
             "another policy",
             r"belongs to another policy, with other trainable parameters \('net/0\.weight', "
@@ -757,13 +741,14 @@ def test_unusable_checkpoints_change_nothing(damage: str, message: str, tmp_path
     assert fresh.completed == 0
 
 
-def test_a_damaged_checkpoint_names_the_last_whole_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("torn", ["optimizer.safetensors", "state.json"])
+def test_a_damaged_checkpoint_names_the_last_whole_one(torn: str, tmp_path: Path) -> None:
     trainer = make()
     for step in (1, 2, 3, 4):
         trainer.step()
         trainer.save(tmp_path / f"step_{step:06d}")
     for step in (3, 4):
-        (tmp_path / f"step_{step:06d}" / "optimizer.safetensors").write_bytes(b"torn")
+        (tmp_path / f"step_{step:06d}" / torn).write_bytes(b"torn")
     with pytest.raises(CheckpointError, match=r"step_000002 is undamaged: delete .*step_000004 to continue from there"):
         make().load(tmp_path / "step_000004")
 
@@ -781,3 +766,42 @@ def test_a_prompt_beyond_the_data_is_no_matter_without_a_reference(tmp_path: Pat
 def test_numbers_are_checked() -> None:
     with pytest.raises(UsageError, match="rollout_batch_size must be at least 1, or None, got 0"):
         make(rollout_batch_size=0)
+    with pytest.raises(UsageError, match="learning_rate must be a finite number, got a number of more than 80 digits"):
+        make(learning_rate=10**400)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policy": TinyTokens}, r"^policy is <class .*>, a class; make an object of it\."),
+        ({"policy": "gpt2"}, r"^policy is 'gpt2', which lacks rollout, .*, load\. See grpokit\.Policy\.$"),
+        ({"rewards": digit_sum}, r"^rewards is <function .*; expected a list of rewards, as in \[reward\], or a"),
+        ({"rewards": 3}, r"^rewards is 3; expected a list"),
+        ({"advantage": "group"}, r"^advantage is 'group'; expected a function such as grpokit\.advantages\.group\.$"),
+        ({"objective": "grpo"}, r"^objective is 'grpo'; expected an objective such as"),
+        ({"trackers": "tensorboard"}, r"^trackers is 'tensorboard'; expected a list of names such as"),
+    ],
+)
+def test_arguments_of_another_type_are_named(changes: dict[str, Any], message: str) -> None:
+    arguments = {"policy": TinyTokens(), "rewards": [digit_sum], "prompts": PROMPTS, "device": "cpu"}
+    with pytest.raises(UsageError, match=message):
+        Trainer(**(arguments | changes))
+
+
+def test_a_step_that_was_interrupted_between_two_updates_says_so_when_it_is_taken_again() -> None:
+    """Ctrl-C in a notebook, and the same cell once more: the weights are not those before the step."""
+
+    class Interrupted(TinyTokens):
+        calls = 0
+
+        def logprobs(self, rollout, steps):
+            self.calls += 1
+            if self.calls == 2:
+                raise KeyboardInterrupt
+            return super().logprobs(rollout, steps)
+
+    trainer = make(Interrupted(), updates_per_rollout=2)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.step()
+    words = "Step 1 was broken off after 1 of its 2 updates; these stay, and it is drawn anew."
+    assert [words in trainer.step().warnings for _ in range(2)] == [True, False]

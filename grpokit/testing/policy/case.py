@@ -22,7 +22,7 @@ class Case:
     """What the checks of a policy share.
 
     Attributes:
-        factory: builds the policy anew, always with the same weights.
+        factory: builds a new policy, always with the same weights.
         prompts: P prompts that it can read.
         group_size: G.
         tolerance: the largest difference of log-probs that counts as equal.

@@ -35,7 +35,7 @@ def policy_checks(
     """Yield the checks of a policy. Nothing is built before a check runs.
 
     Args:
-        factory: builds the policy anew, always with the same weights; a policy's class will do.
+        factory: builds a new policy, always with the same weights; a policy's class will do.
         prompts: at least two that it can read.
         group_size: samples per prompt, at least 2.
         tolerance: the largest difference of log-probs that counts as equal; 1e-4 suits fp32.

@@ -16,7 +16,7 @@ from grpokit.testing.policy.case import Case, all_logprobs, detached_slices, exp
 from grpokit.types import Ask, Rollout, Seeds, Trace
 
 ENOUGH_DECISIONS, MOST_ROLLOUTS = 5000, 32
-"""How much is drawn to compare frequencies: rollouts until there are so many decisions, or so many rollouts."""
+"""To compare frequencies, rollouts are drawn until there are this many decisions, or this many rollouts."""
 
 MOST_DEVIATIONS = 5.0
 """Standard errors by which the mean surprisal may differ from the mean entropy."""
@@ -155,7 +155,7 @@ def frequencies(case: Case) -> None:
 
 
 def gaussian(case: Case) -> None:
-    """Log-probs are the density under the mean and std beside them, per dimension."""
+    """Log-probs are the density per dimension under the mean and std of the same decisions."""
     policy = case.factory()
     rollout = case.rollout(policy, seeds=case.seeds(group_size=max(case.group_size, 16)))
     squares: list[Tensor] = []

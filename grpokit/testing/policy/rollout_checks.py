@@ -1,4 +1,4 @@
-"""Checks of `rollout`: shapes, seeds, batches, and that an output belongs to the decisions beside it."""
+"""Checks of `rollout`: shapes, seeds, batches, and that an output belongs to its own decisions."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ def shapes(case: Case) -> None:
 
 def _places(case: Case, rollout: Rollout, seeds: Seeds) -> None:
     size = len(seeds.row) // len(seeds.group)
-    wanted = seeds.group_ids.repeat_interleave(size).tolist()
-    expect(rollout.groups.tolist() == wanted, f"the groups {wanted}", f"{rollout.groups.tolist()}",
+    expected = seeds.group_ids.repeat_interleave(size).tolist()
+    expect(rollout.groups.tolist() == expected, f"the groups {expected}", f"{rollout.groups.tolist()}",
            "groups counted from 0; take seeds.group_ids, each repeated for its samples")  # fmt: skip
     groups = [s.group for s in rollout.samples]
-    expect(groups == wanted, f"samples of the groups {wanted}", f"{groups}", "a group counted from 0 in Sample.group")
+    expect(
+        groups == expected, f"samples of the groups {expected}", f"{groups}", "a group counted from 0 in Sample.group"
+    )
     for row, sample in enumerate(rollout.samples):
         prompt = case.prompts[row // size]
         expect(sample.prompt is prompt or sample.prompt == prompt, f"the prompt {prompt.text!r} in row {row}",
@@ -162,12 +164,12 @@ def outputs(case: Case) -> None:
     """The outputs of training and of evaluation are of the kind that the policy's spec declares."""
     from PIL import Image
 
-    wanted = {"text": str, "image": Image.Image}[case.makes]
+    expected = {"text": str, "image": Image.Image}[case.makes]
     policy = case.factory()
     for evaluate in (False, True):
         for row, sample in enumerate(case.rollout(policy, evaluate=evaluate).samples):
-            expect(isinstance(sample.output, wanted),
-                   f"outputs of the type {wanted.__name__}, since the spec says makes={case.makes!r}",
+            expect(isinstance(sample.output, expected),
+                   f"outputs of the type {expected.__name__}, since the spec says makes={case.makes!r}",
                    f"{a_type(sample.output)} in row {row}{' of an evaluation' if evaluate else ''}",
                    "another kind in the spec, or an array or tensor that is not yet a picture or a text")  # fmt: skip
 

@@ -23,8 +23,8 @@ def protocol(case: Case) -> None:
     expect(not missing, f"the methods {', '.join(METHODS)}", f"none called {', '.join(missing)}",
            "a misspelt method; subclass grpokit.Policy")  # fmt: skip
     modules: Any = policy.modules()
-    named = isinstance(modules, dict) and modules and all(isinstance(m, nn.Module) for m in modules.values())
-    expect(named, "a mapping from names to torch modules from modules()", f"{type(modules).__name__}",
+    has_modules = isinstance(modules, dict) and modules and all(isinstance(m, nn.Module) for m in modules.values())
+    expect(has_modules, "a mapping from names to torch modules from modules()", f"{type(modules).__name__}",
            "a bare module or a list of parameters")  # fmt: skip
 
 
@@ -62,15 +62,15 @@ def reference(case: Case) -> None:
         frozen = all_logprobs(policy, rollout)
     _expect_live(case, policy, rollout, live, "after the context")
     perturb(policy)
-    moved = all_logprobs(policy, rollout)
+    updated = all_logprobs(policy, rollout)
     with policy.reference():
         again = all_logprobs(policy, rollout)
     expect_close(case, again, frozen, rollout.mask, "the same reference policy after an update of the live weights",
                  "a reference policy that shares its weights with the policy, or is copied in every call")  # fmt: skip
-    _expect_live(case, policy, rollout, moved, "after an update and the context")
+    _expect_live(case, policy, rollout, updated, "after an update and the context")
     with contextlib.suppress(InterruptedError), policy.reference():
         raise InterruptedError
-    _expect_live(case, policy, rollout, moved, "after an error inside the context")
+    _expect_live(case, policy, rollout, updated, "after an error inside the context")
 
 
 def _expect_live(case: Case, policy: Policy, rollout: Rollout, live: Tensor, when: str) -> None:

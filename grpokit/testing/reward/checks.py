@@ -1,7 +1,7 @@
 """The checks that every reward passes.
 
 A reward is called with all samples, with each alone, in another order, twice, with no samples, and with an output of an
-unknown type; `first_call`, `degenerate`, `examples`, `dependencies` and `ladder` add their checks. Only `numbers` looks
+unknown type; `first_call`, `unusual_outputs`, `examples`, `dependencies` and `ladder` add checks. Only `numbers` looks
 at the form of the scores, so that one mistake fails one check. Each call gets a list of its own.
 """
 
@@ -16,7 +16,9 @@ from typing import Any
 from grpokit.errors import GrpokitError, UsageError
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.scoring import Reward
+from grpokit.rewards.submission import Submits
 from grpokit.testing.check import Check, common_checks, expect, expect_untouched, random_states
+from grpokit.testing.reward.called import as_callable
 from grpokit.testing.reward.dependencies import announcing_plugin, check_declared, check_missing
 from grpokit.testing.reward.examples import accepted, check_examples, example_samples, samples_for
 from grpokit.testing.reward.first_call import FirstCall
@@ -28,7 +30,7 @@ _DIGITS = 1e-6
 
 
 def reward_checks(
-    reward: Reward,
+    reward: Reward | Submits,
     samples: Sequence[Sample] | None = None,
     *,
     spec: RewardSpec | None = None,
@@ -40,7 +42,7 @@ def reward_checks(
     """Yield the checks of a reward.
 
     Args:
-        reward: the reward, with its parameters bound.
+        reward: the reward, with its parameters bound; one that is not callable has `submit` and `close`.
         samples: at least two that it can score, of at least two groups and in ascending order of these; by default the
             spec's examples, or built-in texts or pictures.
         spec: what its plugin announces; it decides which of the checks apply.
@@ -53,6 +55,7 @@ def reward_checks(
     Raises:
         UsageError: too few samples or groups, or examples in the spec that cannot be read.
     """
+    reward = as_callable(reward)
     accepts = frozenset(spec.accepts) if spec is not None else accepted(reward) if samples is None else _kinds(samples)
     if samples is None:
         samples = samples_for(accepts, spec)

@@ -78,9 +78,9 @@ def check_declared(spec: RewardSpec) -> None:
     if plugin is None:
         raise NotChecked(f"no installed plugin announces the reward '{spec.name}'")
     for module, package, place in undeclared(plugin.package, spec.factory.partition(":")[0]):
-        named = f"'{module}'" + (f" of {package}" if package != module else "")
+        name = f"'{module}'" + (f" of {package}" if package != module else "")
         expect(False, f"that {plugin.package} declares each package that '{spec.name}' imports",
-               f"{named} in {place}, which it does not declare",
+               f"{name} in {place}, which it does not declare",
                f"a package that another one installed; add {package!r} to dependencies in pyproject.toml and install "
                "the plugin again")  # fmt: skip
 
@@ -109,9 +109,9 @@ def undeclared(package: str, module: str) -> list[tuple[str, str, str]]:
     others = own and top not in own and homes.get(top)  # that distribution declares its own imports
     for name, place in [(top, "its spec's factory")] if others else _imported(module, own | {top}):
         names = homes.get(name, [])
-        known = {_canonical(n) for n in names}
-        variant = absent & {n.partition("-")[0] for n in known}
-        if names and name not in sys.stdlib_module_names and not declared & known and not variant:
+        providers = {_canonical(n) for n in names}
+        variant = absent & {n.partition("-")[0] for n in providers}
+        if names and name not in sys.stdlib_module_names and not declared & providers and not variant:
             missing.setdefault(names[0], (name, names[0], place))
     return list(missing.values())
 
@@ -199,19 +199,19 @@ def _required(package: str, *, extras: bool = False) -> set[str]:
     lines = importlib.metadata.requires(package) or []
     names: set[str] = set()
     for line in lines:
-        name, asked = _NAME.match(line).groups("")  # type: ignore[union-attr]
+        name, extra_names = _NAME.match(line).groups("")  # type: ignore[union-attr]
         if extras or not _EXTRA.search(line):
             names.add(_canonical(name))
-            names |= _extras(name, {_canonical(extra) for extra in re.findall(r"[\w.-]+", asked)})
+            names |= _extras(name, {_canonical(extra) for extra in re.findall(r"[\w.-]+", extra_names)})
     return names
 
 
 def _extras(package: str, extras: Collection[str]) -> set[str]:
     """The dependencies of some extras of a distribution."""
     lines = importlib.metadata.requires(package) or [] if extras and _installed(package) else []
-    named = {line: _EXTRA.search(line) for line in lines}
-    own = [line for line, extra in named.items() if extra and _canonical(extra[1]) in extras]
-    return {_canonical(_NAME.match(line)[1]) for line in own}  # type: ignore[index]
+    extra_of = {line: _EXTRA.search(line) for line in lines}
+    own_lines = [line for line, extra in extra_of.items() if extra and _canonical(extra[1]) in extras]
+    return {_canonical(_NAME.match(line)[1]) for line in own_lines}  # type: ignore[index]
 
 
 def _installed(package: str) -> bool:

@@ -20,7 +20,7 @@ from grpokit.testing.reward.examples import brief
 from grpokit.types import Sample
 
 UNSCORED = "numbers failed"
-"""Why a check that needs scores was not made."""
+"""Why a check that needs scores did not run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +82,19 @@ class FirstCall:
     def check_numbers(self) -> None:
         """There is one finite number or NaN per sample, and not all are NaN."""
         values, error = self.answer.values, self.answer.error
-        wanted = "one finite number or NaN per sample"
+        expected = "one finite number or NaN per sample"
         if isinstance(error, GrpokitError):
-            expect(False, wanted, typed_line(error),
+            expect(False, expected, typed_line(error),
                    "samples of a kind that this reward does not score, or without something that it reads")  # fmt: skip
         if error is not None:
-            expect(False, wanted, f"{error_text(error, place=True)} {self._culprit()}",
+            expect(False, expected, f"{error_text(error, place=True)} {self._culprit()}",
                    "an output that the reward does not expect, or a bug; a run would stop in the same way")  # fmt: skip
         try:
             column = score([RewardTerm(name="checked", reward=lambda _: values)], self.samples).matrix[:, 0].tolist()
         except RewardError as refused:
-            came = one_line(refused).removeprefix("Reward 'checked' ").partition("; expected")[0]
-            expect(False, wanted, f"a reward that {came}",
-                   "one score for the whole batch, a value that is no number, or a division by 0")  # fmt: skip
+            complaint = one_line(refused).removeprefix("Reward 'checked' ").partition("; expected")[0]
+            expect(False, expected, f"a reward that {complaint}",
+                   "one score for the whole batch, a value that is not a number, or a division by 0")  # fmt: skip
         expect(
             not all(map(math.isnan, column)),
             "at least one sample that the reward can score",
@@ -119,7 +119,7 @@ class FirstCall:
         for row, (before, after) in enumerate(zip(self.answer.before, self.answer.after, strict=True)):
             changed = [name for name, x in before.items() if after[name] != x]
             expect(not changed, "that scoring leaves the samples as they are",
-                   f"another {', '.join(changed)} in row {row}",
+                   f"a change of {', '.join(changed)} in row {row}",
                    "a change in place (thumbnail, putpixel, paste, pop); work on a copy")  # fmt: skip
 
     def check_list(self) -> None:
@@ -138,7 +138,7 @@ class FirstCall:
         )
 
     def needed_by(self, test: Callable[[], None]) -> Callable[[], None]:
-        """A test that is not made where there are no scores."""
+        """The test, or `NotChecked` where there are no scores."""
 
         def run() -> None:
             if not self.scored:

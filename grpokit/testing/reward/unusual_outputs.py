@@ -99,8 +99,8 @@ def _one(reward: Reward, sample: Sample, what: str) -> None:
            "a division by a spread or a length that is 0")  # fmt: skip
     unsound = [w for w in warned if issubclass(w.category, RuntimeWarning) and UNSOUND.search(str(w.message))]
     if unsound and not math.isnan(values[0]):
-        came = f'the score {values[0]} after numpy\'s warning "{unsound[0].message}"'
-        expect(False, f"NaN, or a score that is computed without NaN and infinity, for {what}", came,
+        outcome = f'the score {values[0]} after numpy\'s warning "{unsound[0].message}"'
+        expect(False, f"NaN, or a score that is computed without NaN and infinity, for {what}", outcome,
                "a NaN that min(), max() or a comparison hides; test for it first (math.isnan), or use "
                "numpy.errstate where it is intended")  # fmt: skip
 

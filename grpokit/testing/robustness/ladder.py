@@ -1,7 +1,7 @@
 """The ladder: do scores drop when an output gets worse, and how easily is the reward fooled?
 
 `ladder` returns the report. `ladder_checks` gives the same measurement as named checks, which share one run of it.
-`photographs` and `words` measure, `adversarial` makes the outputs, `report` holds the numbers and the grades.
+`photograph_ladder` and `word_ladder` measure. `ladder_outputs` makes the outputs; `grades` holds numbers and grades.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterator
 
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.scoring import Reward
+from grpokit.rewards.submission import Submits
 from grpokit.testing.check import Check, NotChecked, expect
+from grpokit.testing.reward.called import as_callable
 from grpokit.testing.reward.examples import accepted, spec_examples
 from grpokit.testing.robustness.grades import LadderReport, Section
 
@@ -30,7 +32,7 @@ _WORDS = (
 _NO_PICTURE = "compares with no picture"
 
 
-def ladder(reward: Reward, *, spec: RewardSpec | None = None) -> LadderReport:
+def ladder(reward: Reward | Submits, *, spec: RewardSpec | None = None) -> LadderReport:
     """Measure a reward on the ladders that suit it.
 
     Args:
@@ -41,7 +43,7 @@ def ladder(reward: Reward, *, spec: RewardSpec | None = None) -> LadderReport:
         The grades; where scikit-image is missing, a note says that the photographs were not measured.
 
     Raises:
-        Exception: whatever the reward raises that is no `GrpokitError`.
+        Exception: any error of the reward that is not a `GrpokitError`.
 
     >>> from grpokit.builtin.text_rewards import ExactMatch
     >>> print(ladder(ExactMatch()).overall)
@@ -60,11 +62,11 @@ class Ladder:
     """
 
     def __init__(
-        self, reward: Reward, *, spec: RewardSpec | None = None, accepts: Collection[str] | None = None
+        self, reward: Reward | Submits, *, spec: RewardSpec | None = None, accepts: Collection[str] | None = None
     ) -> None:
-        self.reward, self.spec = reward, spec
+        self.reward, self.spec = as_callable(reward), spec
         if accepts is None:
-            accepts = accepted(reward) if spec is None else spec.accepts
+            accepts = accepted(self.reward) if spec is None else spec.accepts
         self.accepts = frozenset(accepts)
 
     @functools.cached_property

@@ -73,7 +73,7 @@ def scorable_prompts(
         try:
             values = scores(reward, probe, prompts)
         except (Exception, SystemExit) as error:
-            # whatever else it lacks here, the first refusal is the one of the targets that fit its outputs
+            # the first refusal is of targets that fit its outputs, so it says what else is missing
             reason = f" ({_cut(error_text(error))})" if candidates is targets else reason
             continue
         if all(math.isfinite(x) for row in values for x in row):

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from grpokit.rewards.scoring import Reward
-from grpokit.testing.robustness import adversarial
+from grpokit.testing.robustness import ladder_outputs
 from grpokit.testing.robustness.grades import Attack, Drop, Problem, Section
 from grpokit.testing.robustness.probe import (
     SAME,
@@ -46,11 +46,12 @@ OUTPUT_ALONE = "compares with nothing, so no text is the right one and nothing i
 
 def drawn_words(reward: Reward, bounds: tuple[float | None, float | None]) -> Section:
     """Misspelt, blank and overfull signs, for rewards that read the quoted text from a picture."""
-    words = adversarial.WORDS
+    words = ladder_outputs.WORDS
     rights = [word.right for word in words]
-    signs = [adversarial.drawn(right) for right in rights]
+    signs = [ladder_outputs.drawn(right) for right in rights]
     probe = [
-        [sign, adversarial.drawn(word.wrong), adversarial.drawn("")] for sign, word in zip(signs, words, strict=True)
+        [sign, ladder_outputs.drawn(word.wrong), ladder_outputs.drawn("")]
+        for sign, word in zip(signs, words, strict=True)
     ]
     quotes = [f'a sign that says "{right}"' for right in rights]
     prompts, reason = scorable_prompts(reward, probe, targets=signs, words=rights, texts=quotes)
@@ -60,9 +61,9 @@ def drawn_words(reward: Reward, bounds: tuple[float | None, float | None]) -> Se
     rephrased = [replace(prompt, text=f'the word "{right}"') for prompt, right in zip(prompts, rights, strict=True)]
     if not _is_reader(scores(reward, probe, prompts), misquoted, scores(reward, probe, rephrased), bounds):
         return Section(name=SIGNS, note="does not read the quoted text from pictures")
-    blanks = {"a blank sign": adversarial.drawn(""), "a scribbled sign": adversarial.scribbles()}
-    honest = [_spellings(word, adversarial.drawn) | blanks for word in words]
-    attacks = [dict(adversarial.signs(word)) for word in words]
+    blanks = {"a blank sign": ladder_outputs.drawn(""), "a scribbled sign": ladder_outputs.scribbles()}
+    honest = [_spellings(word, ladder_outputs.drawn) | blanks for word in words]
+    attacks = [dict(ladder_outputs.signs(word)) for word in words]
     return _graded(SIGNS, reward, honest, attacks, prompts, reads=("prompt text",), low=bounds[0])
 
 
@@ -71,7 +72,7 @@ def texts(reward: Reward, examples: Sequence[tuple[Sample, Sample]]) -> Section:
 
     Of another reward the examples of its spec are attacked: the better side is 1 on the honest scale, the worse side 0.
     """
-    for words in (adversarial.TEXTS, adversarial.NUMBERS):
+    for words in (ladder_outputs.TEXTS, ladder_outputs.NUMBERS):
         rights = [word.right for word in words]
         probe: list[list[Any]] = [[word.right, word.wrong] for word in words]
         prompts, reason = scorable_prompts(
@@ -87,7 +88,7 @@ def texts(reward: Reward, examples: Sequence[tuple[Sample, Sample]]) -> Section:
         return _examples(reward, examples, "does not compare with the target: its own text is not what scores best")
     blanks = {"an empty text": "", "white space": " \n"}
     honest = [_spellings(word, str) | blanks for word in words]
-    attacks = [dict(adversarial.texts(word.right, p.text)) for word, p in zip(words, prompts, strict=True)]
+    attacks = [dict(ladder_outputs.texts(word.right, p.text)) for word, p in zip(words, prompts, strict=True)]
     return _graded(TEXTS, reward, honest, attacks, prompts, reads=("target text",), low=None)
 
 
@@ -97,7 +98,7 @@ def _examples(reward: Reward, examples: Sequence[tuple[Sample, Sample]], note: s
     if not pairs:
         return Section(name=TEXTS, note=note)
     prompts = [better.prompt for better, _ in pairs]
-    tables = [dict(adversarial.texts(better.output, better.prompt.text)) for better, _ in pairs]
+    tables = [dict(ladder_outputs.texts(better.output, better.prompt.text)) for better, _ in pairs]
     rows = named_scores(reward, tables, prompts)
     right, lowest = (
         [row[0] for row in scores(reward, [[sample.output] for sample in side], [sample.prompt for sample in side])]
@@ -122,7 +123,7 @@ def _attacks(reached: Mapping[str, float]) -> list[Attack]:
     return [Attack(name=name, reaches=share) for name, share in reached.items()]
 
 
-def _spellings(word: adversarial.Word, make: Callable[[str], Any]) -> dict[str, Any]:
+def _spellings(word: ladder_outputs.Word, make: Callable[[str], Any]) -> dict[str, Any]:
     """The right word, its misspellings, and the word with others beside it."""
     misspelt = {f"{text!r}": make(text) for text in word.misspelt()}
     extra = {f"extra {text!r}": make(text) for text in (f"{word.right} sale", f"open {word.right} sale now")}

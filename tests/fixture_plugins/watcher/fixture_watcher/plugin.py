@@ -1,8 +1,10 @@
 """A run event that raises."""
 
+from asyncio import CancelledError
+
 from grpokit import hookimpl
 
 
 @hookimpl
 def grpokit_step_end(report):
-    raise RuntimeError(f"no connection in step {report.step}")
+    raise CancelledError(f"no connection in step {report.step}")

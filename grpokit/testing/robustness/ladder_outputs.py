@@ -171,7 +171,7 @@ def drawn(text: str, *, ink: str = "black", height: int = LETTERS) -> Image.Imag
 
 
 def scribbles() -> Image.Image:
-    """Lines that are no letters."""
+    """Lines that are not letters."""
     rng = np.random.default_rng(2)
     picture = Image.new("RGB", CANVAS, "white")
     draw = ImageDraw.Draw(picture)

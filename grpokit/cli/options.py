@@ -1,0 +1,73 @@
+"""Arguments and options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grpokit.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from grpokit.types import Prompt
+
+
+def whole_number(*names: str, help: str) -> Any:
+    """An option that takes a whole number of at least 1, and words its mistakes as a config does.
+
+    Args:
+        names: of the option, such as "-n" and "--count"; a message uses the last.
+        help: its meaning.
+    """
+
+    def read(word: str | int) -> int:  # a default is a number already
+        from grpokit.knobs import Total, problem
+
+        value = word
+        with suppress(ValueError):
+            value = int(word)
+        mistake = problem(value, Total)
+        if mistake:
+            raise UsageError(f"{names[-1]} {mistake}.")
+        return int(value)
+
+    return typer.Option(*names, parser=read, metavar="NUMBER", help=help)
+
+
+_REWARD = typer.Option("--reward", help="A reward: its name, or package.module:function.")
+
+Source = Annotated[
+    str, typer.Argument(metavar="PRESET_OR_FILE", help="A preset's name, a config file, or a run folder to --resume.")
+]
+RunOrSource = Annotated[
+    str,
+    typer.Argument(metavar="RUN_OR_PRESET", help="A run folder or one of its checkpoints, a preset, a config file."),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the config, as in trainer.steps=50.")
+]
+Count = Annotated[int | None, whole_number("-n", "--count", help="Samples per prompt.")]
+Limit = Annotated[int | None, whole_number("--limit", help="The most prompts to take.")]
+Reward = Annotated[str, _REWARD]
+Rewards = Annotated[list[str] | None, _REWARD]
+Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")]
+PromptsFile = Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")]
+
+
+def read_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Prompt] | None:
+    """The prompts of --prompt or --prompts, or None without either option.
+
+    Raises:
+        UsageError: both are there, or the file cannot be read.
+    """
+    from grpokit import data
+
+    if prompt and prompts:
+        raise UsageError("Give either --prompt or --prompts, not both.")
+    if prompt:
+        return data.as_prompts(prompt)
+    return data.read_text(prompts) if prompts else None

@@ -1,0 +1,5 @@
+"""Raises what is no Exception."""
+
+from asyncio import CancelledError
+
+raise CancelledError("no server")
