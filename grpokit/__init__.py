@@ -32,6 +32,7 @@ _HOME = {
     "rewards.scoring": ["RewardTerm"],
     "rewards.submission": ["Pending", "Portion", "Submits"],
     "rewards.worker_pool": ["PooledReward"],
+    "knobs": ["Correction"],
     "objectives": ["Objective"],
     "training.step_report": ["StepReport"],
     "trainer": ["Trainer"],
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from grpokit.errors import RunError as RunError
     from grpokit.errors import UsageError as UsageError
     from grpokit.evaluation.held_out import evaluate as evaluate
+    from grpokit.knobs import Correction as Correction
     from grpokit.objectives import Objective as Objective
     from grpokit.policies.reference import adapter_off as adapter_off
     from grpokit.policies.reference import frozen_copy as frozen_copy

@@ -83,6 +83,7 @@ class TrainerSettings:
         entropy_coef_delta: the change of that coefficient in each optimizer step.
         entropy_coef_min: its lower bound.
         entropy_coef_max: its upper bound.
+        max_age: the most optimizer steps by which the weights of a rollout may be behind those of the policy.
         max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
             with an error if the reward has been higher before; None sets no limit.
     """
@@ -109,6 +110,7 @@ class TrainerSettings:
     entropy_coef_delta: Positive = 0.005
     entropy_coef_min: NotNegative = 0.0
     entropy_coef_max: NotNegative = 1.0
+    max_age: Whole = 0
     max_zero_std_steps: Total | None = 20
 
     @property
@@ -181,6 +183,40 @@ class ObjectiveSettings:
             raise UsageError(
                 "kl 'gaussian' is exact, so kl_bias_correction has nothing to correct; leave one of them out."
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """Weights of the surrogate where a rollout's log-probs are not those of training: the ratio of the two.
+
+    Attributes:
+        how: "truncate": a weight outside the bounds becomes the nearest bound; "mask": it becomes 0.
+        per: "token": one weight per decision; "sequence": the product over a row's decisions.
+        low: the lower bound.
+        high: the upper bound.
+    """
+
+    how: Literal["truncate", "mask"] = "truncate"
+    per: Literal["token", "sequence"] = "token"
+    low: NotNegative = 0.0
+    high: Positive = 2.0
+
+    def __post_init__(self) -> None:
+        check(self)
+        check_bounds(self)
+
+
+def check_bounds(correction: Correction) -> None:
+    """Refuse bounds that exclude the weight 1, which right log-probs have.
+
+    Raises:
+        UsageError: with the bounds.
+    """
+    if not correction.low <= 1 <= correction.high:
+        raise UsageError(
+            f"A correction needs low <= 1 <= high, since equal log-probs have the weight 1; got low={correction.low} "
+            f"and high={correction.high}."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,9 +79,18 @@ class Objective(ObjectiveSettings, ABC):
             )
 
     def __call__(
-        self, new: Decisions, old: Decisions, advantages: Tensor, mask: Tensor, reference: Decisions | None = None
+        self,
+        new: Decisions,
+        old: Decisions,
+        advantages: Tensor,
+        mask: Tensor,
+        reference: Decisions | None = None,
+        *,
+        correction: Tensor | None = None,
     ) -> Loss:
         """Loss per decision.
+
+        The off-policy mask and the KL's correction are those of DeepSeek-V3.2 (2025, arXiv:2512.02556).
 
         Args:
             new: [b, t] with gradient.
@@ -89,18 +98,20 @@ class Objective(ObjectiveSettings, ABC):
             advantages: [b], or [b, t].
             mask: [b, t] bool.
             reference: [b, t]; required if `kl_coef` is not 0.
+            correction: [b, t], factors of the surrogate only, without gradient; or None.
         """
         advantages = advantages[:, None] if advantages.ndim == 1 else advantages
         advantages = torch.where(mask, advantages.to(new.logprobs), 0.0)  # [b] -> [b, t]
         stats: dict[str, Tensor] = {}
         if self.off_policy_mask_threshold is not None:
-            kept = off_policy_mask(new.logprobs, old.logprobs, advantages, mask, self.off_policy_mask_threshold)
-            advantages = torch.where(kept, advantages, 0.0)
-            stats["off_policy_mask/mean"] = ~kept
+            drift = -log_ratio(new.logprobs.detach(), old.logprobs, mask, "sequence")  # [b, t], the same for a row
+            unlikely = (advantages < 0) & (drift > self.off_policy_mask_threshold)
+            advantages = torch.where(unlikely, 0.0, advantages)
+            stats["off_policy_mask/mean"] = unlikely
         logprobs = torch.where(mask, new.logprobs, 0.0)
         ratio = _bounded(log_ratio(new.logprobs, old.logprobs, mask, self.ratio)).exp()
         surrogate = self.surrogate(ratio, advantages, logprobs)
-        value = surrogate.value
+        value = surrogate.value if correction is None else surrogate.value * correction.to(surrogate.value)
         stats |= {"ratio": ratio.detach(), **surrogate.stats}
         if self.needs_reference:
             if reference is None:
@@ -183,22 +194,6 @@ def log_ratio(new: Tensor, old: Tensor, mask: Tensor, kind: RatioKind = "token")
         mean = difference.sum(-1, keepdim=True) / length  # [b, t] -> [b, 1]
         return torch.where(mask, mean, 0.0)
     raise UsageError(f"The ratio must be 'token' or 'sequence', got {kind!r}.")
-
-
-def off_policy_mask(new: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, threshold: float) -> Tensor:
-    """Which decisions keep their policy loss: [b, t] bool, without gradient.
-
-    A row that the new policy makes less likely teaches nothing where A < 0: the mean of old - new over its decisions,
-    which estimates the KL of the new policy from the old one, is above `threshold`. From DeepSeek-V3.2 (2025,
-    arXiv:2512.02556, equation 9).
-
-    Args:
-        new, old: [b, t] log-probs.
-        advantages: [b, t].
-        mask: [b, t] bool.
-        threshold: in nats per decision.
-    """
-    return (advantages >= 0) | (-log_ratio(new.detach(), old, mask, "sequence") <= threshold)
 
 
 def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKind = "k3") -> Tensor:

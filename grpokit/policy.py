@@ -2,7 +2,8 @@
 
 A policy is anything that draws decisions at random and can give their log-probs again with gradient: tokens of a
 language model, visual tokens of an image generator, SDE steps of a diffusion decoder. The trainer knows nothing
-else about it. A policy may subclass `Policy` for the default `slices` and `check`, or just have the methods.
+else about it. A policy may subclass `Policy` for the default `slices` and all that is optional, or just have the
+methods.
 `grpokit.policies.reference` helps with the frozen reference.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -19,6 +20,7 @@ from torch import nn
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 
 CutBy: TypeAlias = Literal["group", "length"]
+Work: TypeAlias = Literal["rollout", "score", "train"]
 
 
 @runtime_checkable
@@ -43,9 +45,12 @@ class Policy(Protocol):
     Attributes:
         cut_by: how rows are cut into micro-batches; optional. "group" keeps the rows of a group together, for a policy
             that shares work inside a group. "length" puts rows of about the same length together, for one that pads.
+        reference_moves: whether the reference follows the policy, as an average of its weights does; optional. If so,
+            `save` keeps it, and a run does not check that it stays the same.
     """
 
     cut_by: ClassVar[CutBy] = "group"
+    reference_moves: ClassVar[bool] = False
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` samples per prompt, without gradient.
@@ -95,6 +100,23 @@ class Policy(Protocol):
 
         Raises:
             UsageError: a prompt cannot be read; the message says what is wrong with the first one.
+        """
+
+    def during(self, work: Work) -> AbstractContextManager[Any]:
+        """Wrap a stretch of work; optional. Here a policy merges an adapter, loads weights or wakes an engine, once.
+
+        Args:
+            work: "rollout": draws, of an evaluation too. "score": log-probs without gradient. "train": log-probs with
+                gradient, and the updates in between.
+        """
+        return nullcontext()
+
+    def updated(self, version: int) -> None:
+        """Follow new weights; optional. Here a policy hands them to an engine, or moves an average of them.
+
+        Args:
+            version: the number of optimizer steps in the run. It is called after each of them, and after `load` with
+                the number that the checkpoint had: so an average moves only where the number has grown.
         """
 
     def save(self, folder: Path) -> None:

@@ -20,7 +20,7 @@ from grpokit import knobs
 from grpokit.advantages import AdvantageFn
 from grpokit.data import as_prompts, check_prompts, further_indices, prompt_indices
 from grpokit.errors import UsageError
-from grpokit.knobs import SeedSettings, TrainerSettings
+from grpokit.knobs import Correction, SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.rewards.hacking import RewardHacking
@@ -36,7 +36,7 @@ from grpokit.training.dynamic_sampling import Drawn, at_places, with_spread
 from grpokit.training.entropy_filter import keep_top_entropy, rollout_entropy
 from grpokit.training.loss_weights import reduction_weights
 from grpokit.training.micro_batches import Batch, minibatch_rows
-from grpokit.training.out_of_memory import explained, shrinking
+from grpokit.training.out_of_memory import ForcedSizes, explained, shrinking
 from grpokit.training.parts import Part
 from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
@@ -60,6 +60,7 @@ class Trainer(TrainerSettings, SeedSettings):
         prompts: texts or `Prompt`s; stored in `train_prompts`.
         advantage: `(rewards [B, R], weights [R], groups [B]) -> [B]`, or one for each decision [B, T].
         objective: the loss per decision.
+        correction: importance weights where the rollout's log-probs are not those of training; None for none.
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
         folder: where trackers write.
         progress: iterating prints the batches, warnings, and a line about every ten seconds on stderr.
@@ -76,6 +77,7 @@ class Trainer(TrainerSettings, SeedSettings):
     _: KW_ONLY
     advantage: AdvantageFn = advantage_functions.group
     objective: Objective = field(default_factory=GRPO)
+    correction: Correction | None = None
     trackers: Sequence[str] = ()
     folder: Path | str | None = None
     progress: bool = True
@@ -90,14 +92,13 @@ class Trainer(TrainerSettings, SeedSettings):
         self._policy = CheckedPolicy(
             self.policy, mixed_precision=self.mixed_precision, micro_batch_tokens=self.micro_batch_tokens
         )
-        self._backward = Backward(self._policy, self.objective, self.accelerator.backward)
-        self._diff_limit = logprob_diff.LogprobDiffLimit.of(
-            self.max_logprob_diff, low_precision=self._policy.low_precision
-        )
+        self._backward = Backward(self._policy, self.objective, self.correction, self.accelerator.backward)
+        self._diff_limit = self._limit(exact=True)
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
         self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, self._diff_limit)
         self._parts: dict[str, Part] = {
+            "batch_sizes": ForcedSizes(self, ("micro_batch_size", "rollout_batch_size")),
             "zero_std": self._zero_std,
             "reward_hacking": self._reward_hacking,
             **self.updates.parts,
@@ -148,37 +149,37 @@ class Trainer(TrainerSettings, SeedSettings):
         advantages = self._advantages(scores.trained, rollout)
         warnings += self._zero_std.look(scores.trained, advantages.cpu(), step=number)
         with watch("logprobs"):
-            old, reference = self._old_and_reference(rollout, warnings)
+            old, reference = self._old_and_reference(rollout, prompts, warnings)
             entropy = self._entropy(rollout, warnings)
-        if self.objective.needs_reference:
-            with explained("scoring a sample with the reference"):
-                self._probe.take(rollout, prompts)
 
         tally = metrics.Tally()
         losses: list[float] = []
         norms: list[float] = []
-        for update in range(self.updates_per_rollout):
-            for rows in minibatch_rows(rollout.groups, self.minibatches, key=(self.seed, self.completed, update)):
-                here = rows.to(advantages.device, non_blocking=True)
-                batch = Batch(
-                    rollout=rollout if len(rows) == rollout.rows else rollout.select(rows),
-                    old=old and old.select(here),
-                    advantages=advantages[here],
-                    reference=reference and reference.select(here),
-                    weights=reduction_weights(
-                        rollout.mask[here], self.objective.reduction, max_decisions=rollout.max_decisions
-                    ),  # fixed here, before any cutting
-                )
-                if entropy is not None:
-                    batch = keep_top_entropy(batch, entropy[rows], self.top_entropy_quantile)
-                self._backward.objective = self._adaptive_entropy.objective
-                loss, decisions = self._gradient(batch, rows, watch, warnings)
-                losses.append(loss)
-                tally.merge(decisions)
-                with watch("optimizer"):
-                    norms.append(self.updates.make(number))
-                self.updates.made()
-                self._adaptive_entropy.look(decisions)
+        with self._policy.during("train"):
+            for update in range(self.updates_per_rollout):
+                for rows in minibatch_rows(rollout.groups, self.minibatches, key=(self.seed, self.completed, update)):
+                    here = rows.to(advantages.device, non_blocking=True)
+                    batch = Batch(
+                        rollout=rollout if len(rows) == rollout.rows else rollout.select(rows),
+                        old=old and old.select(here),
+                        fresh=self.updates.done == 0,
+                        advantages=advantages[here],
+                        reference=reference and reference.select(here),
+                        weights=reduction_weights(
+                            rollout.mask[here], self.objective.reduction, max_decisions=rollout.max_decisions
+                        ),  # fixed here, before any cutting
+                    )
+                    if entropy is not None:
+                        batch = keep_top_entropy(batch, entropy[here], self.top_entropy_quantile)
+                    self._backward.objective = self._adaptive_entropy.objective
+                    loss, decisions = self._gradient(batch, rows, watch, warnings)
+                    losses.append(loss)
+                    tally.merge(decisions)
+                    with watch("optimizer"):
+                        norms.append(self.updates.make(number))
+                    self.updates.made()
+                    self._policy.updated(self.updates.version)
+                    self._adaptive_entropy.look(decisions)
 
         if number == 1:
             self._probe.check(when="after the first step")
@@ -220,9 +221,13 @@ class Trainer(TrainerSettings, SeedSettings):
             RunError: it cannot be written, or the reference has changed.
         """
         self._probe.check_before_save(step=self.completed)
-        state = {"step": self.completed, "updates_done": self.updates.done, "notes": dict(notes or {})}
+        position = {"step": self.completed, "updates_done": self.updates.done, "version": self.updates.version}
         checkpoint.save(
-            Path(folder), policy=self.policy, optimizer=self.updates.optimizer, parts=self._parts, state=state
+            Path(folder),
+            policy=self.policy,
+            optimizer=self.updates.optimizer,
+            parts=self._parts,
+            state={**position, "notes": dict(notes or {})},
         )
 
     def load(self, folder: Path | str) -> None:
@@ -236,6 +241,9 @@ class Trainer(TrainerSettings, SeedSettings):
             Path(folder), policy=self.policy, optimizer=self.updates.optimizer, parts=self._parts
         )
         self.updates.done, self.updates.incomplete = 0, False
+        whole_steps = self.completed * self.updates_per_step
+        self.updates.version = checkpoint.read_state(Path(folder)).get("version", whole_steps)
+        self._policy.updated(self.updates.version)
         self._probe.check(when=f"after loading {folder}")
 
     def close(self) -> None:
@@ -265,16 +273,15 @@ class Trainer(TrainerSettings, SeedSettings):
             indices = further_indices(self.seed, self.completed, attempt=attempt, places=places, total=total, used=used)
             seeds = at_places(seeds, places)
         prompts = [self.train_prompts[i] for i in indices]
+
+        def fit(draw: Callable[[int], Rollout]) -> Rollout:
+            most = len(seeds.row)
+            return shrinking(draw, self, "rollout_batch_size", most=most, what="drawing samples", warnings=warnings)
+
         with watch("rollout"):
-            rollout = shrinking(
-                lambda n: self._policy.rollout(prompts, self.group_size, seeds, at_once=n),
-                self,
-                "rollout_batch_size",
-                most=len(seeds.row),
-                what="drawing samples",
-                warnings=warnings,
-            )
+            rollout = self._policy.rollout(prompts, self.group_size, seeds, fit=fit)
         self.objective.check_dimensions(rollout.action_dims)
+        guards.check_age(rollout, self.updates.version, self.max_age)
         with watch("reward"):
             scores = score(self.terms, rollout.samples, step=self.completed + 1)
         return Drawn(prompts=indices, rollout=rollout, scores=scores)
@@ -287,20 +294,30 @@ class Trainer(TrainerSettings, SeedSettings):
         guards.check_advantages(advantages, rollout)
         return advantages.to(rollout.old.logprobs)
 
-    def _old_and_reference(self, rollout: Rollout, warnings: list[str]) -> tuple[Decisions | None, Decisions | None]:
+    def _old_and_reference(
+        self, rollout: Rollout, prompts: Sequence[int], warnings: list[str]
+    ) -> tuple[Decisions | None, Decisions | None]:
         """The old log-probs (None: the first pass's own values, detached) and the reference's (None: not needed).
 
-        In low precision a sampler differs from the training forward pass by more than a policy update changes. So the
-        old log-probs are computed by the training forward pass, which with a single update happens in any case.
+        The old ones are the rollout's if its sampler computes as the training forward pass does, with these weights.
+        Else they are computed by that pass, which with a single update happens in any case.
         """
-        old: Decisions | None = None if self._policy.low_precision else rollout.old
+        same = rollout.exact and rollout.version == self.updates.version and not self._policy.low_precision
+        old: Decisions | None = rollout.old if same else None
         reference = None
-        if self._policy.low_precision and self.updates_per_step > 1:
-            old = self._in_micro_batches(lambda n: self._policy.all_logprobs(rollout, n), warnings)
-        if self.objective.needs_reference and not self.objective.needs_moments:
-            reference = self._in_micro_batches(
-                lambda n: self._policy.all_logprobs(rollout, n, self.policy.reference), warnings
-            )
+        rescored = not same and (self.updates_per_step > 1 or self._backward.needs_old(rollout))
+        if not rescored and not self.objective.needs_reference:
+            return old, None
+        with self._policy.during("score"):
+            if rescored:
+                old = self._in_micro_batches(lambda n: self._policy.all_logprobs(rollout, n), warnings)
+            if self.objective.needs_reference and not self.objective.needs_moments:
+                reference = self._in_micro_batches(
+                    lambda n: self._policy.all_logprobs(rollout, n, self.policy.reference), warnings
+                )
+            if self.objective.needs_reference:
+                with explained("scoring a sample with the reference"):
+                    self._probe.take(rollout, prompts)
         return old, reference
 
     def _entropy(self, rollout: Rollout, warnings: list[str]) -> Tensor | None:
@@ -316,12 +333,12 @@ class Trainer(TrainerSettings, SeedSettings):
         self, batch: Batch, rows: Tensor, watch: metrics.Stopwatch, warnings: list[str]
     ) -> tuple[float, metrics.Tally]:
         """Accumulate the gradient of one optimizer step and check it; returns the loss and the statistics."""
-        on_policy = self.updates.done == 0  # no weight has changed since the rollout
+        on_policy = batch.rollout.version == self.updates.version  # no weight has changed since the rollout
 
         def attempt(size: int) -> tuple[float, metrics.Tally]:
             self.updates.optimizer.zero_grad()  # a failed attempt or step may have left gradients
             tally = metrics.Tally()
-            return float(self._backward(batch, size=size, tally=tally, watch=watch, on_policy=on_policy)), tally
+            return float(self._backward(batch, size=size, tally=tally, watch=watch)), tally
 
         loss, tally = self._in_micro_batches(attempt, warnings)
         step, update = self.completed + 1, self.updates.done + 1
@@ -330,8 +347,15 @@ class Trainer(TrainerSettings, SeedSettings):
         )
         if on_policy:
             mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
-            logprob_diff.check_logprob_diff(mean, largest, self._diff_limit, step=step)
+            limit = self._limit(exact=batch.rollout.exact)
+            logprob_diff.check_logprob_diff(mean, largest, limit, step=step)
         return loss, tally
+
+    def _limit(self, *, exact: bool) -> logprob_diff.LogprobDiffLimit:
+        """How far the log-probs of a rollout may be from those of training with the same weights."""
+        return logprob_diff.LogprobDiffLimit.of(
+            self.max_logprob_diff, low_precision=self._policy.low_precision or not exact
+        )
 
     def _in_micro_batches(self, attempt: Callable[[int], T], warnings: list[str]) -> T:
         """Call `attempt` with the micro-batch size; if memory runs out, reduce that size for the rest of the run."""

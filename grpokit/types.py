@@ -153,6 +153,8 @@ class Rollout:
         max_decisions: the most decisions a row can have; the constant of the fixed-length reduction.
         action_dims: dimensions of one decision: 1 for a token, C*H*W for a latent step.
         trace: the policy's private record.
+        exact: whether `old` comes from the arithmetic of `logprobs`. False for another engine, or for fewer digits.
+        version: of the weights that drew it, as `Policy.updated` counts them; None: those of the moment of the call.
     """
 
     samples: Sequence[Sample]
@@ -162,6 +164,8 @@ class Rollout:
     max_decisions: int
     action_dims: int = 1
     trace: Trace = field(default_factory=Trace)
+    exact: bool = True
+    version: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", self.groups.cpu())

@@ -51,4 +51,9 @@ class Exported(Switched):
         if merge:
             raise UsageError("There is no adapter to merge.")
         self.save(folder)
-        return {"base_model": "org/base", "library_name": "peft", "usage": 'load("BASE_MODEL", "FOLDER")'}
+        return {
+            "base_model": "org/base",
+            "library_name": "peft",
+            "versions": "peft 9.9",
+            "usage": 'load("BASE_MODEL", "FOLDER")',
+        }

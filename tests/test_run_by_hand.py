@@ -87,6 +87,7 @@ def test_a_run_equals_one_written_by_hand() -> None:
         assert values["low"].any()  # every rule has acted
         assert values["high"].any()
         assert values["norm"].max() > NORM > values["norm"].min()
+        assert report.metrics["logprob_diff/max"] < 1e-12  # measured before the first update of a step only
         lengths = mask.sum(-1).double()
         expected = {
             "loss": values["loss"].mean(),

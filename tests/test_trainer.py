@@ -27,6 +27,7 @@ from grpokit import (
     objectives,
 )
 from grpokit.training import progress, updates
+from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.micro_batches import cuts, minibatch_rows
 from tiny_policies import OBJECTIVES_BY_NAME, BatchesSeen, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
@@ -857,6 +858,19 @@ def test_a_frozen_base_in_bf16_counts_as_low_precision() -> None:
     report = make(HalfBase()).step()
     assert (report.metrics["ratio/min"], report.metrics["ratio/max"]) == (1, 1)
     assert report.metrics["logprob_diff/mean"] == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low"), [(torch.uint8, True), (torch.int32, True), (torch.float16, True), (torch.float64, False)]
+)
+def test_a_quantised_base_counts_as_low_precision(dtype: torch.dtype, low: bool) -> None:
+    class OnBase(TinyTokens):
+        def modules(self):
+            base = nn.Module()
+            base.weight = nn.Parameter(torch.zeros(2, dtype=dtype), requires_grad=False)
+            return {"net": self.net, "base": base}
+
+    assert CheckedPolicy(OnBase()).low_precision == low
 
 
 def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:

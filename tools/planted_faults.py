@@ -70,6 +70,7 @@ OVERLONG = "tests/rewards/test_scoring.py::test_soft_overlong_by_the_equation"
 REPETITION = "tests/rewards/test_scoring.py::test_repetition_penalty"
 ZERO_STD = "tests/test_advantages.py::test_zero_std_per_group_are_those_whose_weighted_sums_are_equal"
 SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
+CORRECTION = "tests/training/test_correction.py::test_"
 
 
 @dataclass(frozen=True)
@@ -96,21 +97,21 @@ FAULTS = (
     Fault(
         "advantages of other rows in a minibatch",
         "trainer.py",
-        "advantages=advantages[rows]",
+        "advantages=advantages[here]",
         "advantages=advantages[: len(rows)]",
         (BY_HAND,),
     ),
     Fault(
         "old log-probs of other rows in a minibatch",
         "trainer.py",
-        "old.select(rows)",
+        "old.select(here)",
         "old.select(slice(0, len(rows)))",
         (BY_HAND,),
     ),
     Fault(
         "reference of other rows in a minibatch",
         "trainer.py",
-        "reference.select(rows)",
+        "reference.select(here)",
         "reference.select(slice(0, len(rows)))",
         (BY_HAND,),
     ),
@@ -124,29 +125,29 @@ FAULTS = (
     Fault(
         "a ratio of 1 in every update",
         "trainer.py",
-        "None if self._policy.low_precision else rollout.old",
+        "rollout.old if same else None",
         "None",
         (BY_HAND,),
     ),
     Fault(
         "a ratio of 1 in every update in low precision",
         "trainer.py",
-        "if self._policy.low_precision and self.updates_per_step > 1:",
-        "if False:",
+        "rescored = not same and (",
+        "rescored = False and (",
         (BF16,),
     ),
     Fault(
         "a frozen base in bf16 taken for fp32",
         "training/checked_policy.py",
-        "any(dtype in LOW_PRECISION",
-        "all(dtype in LOW_PRECISION",
+        "any(is_low_precision(dtype)",
+        "all(is_low_precision(dtype)",
         (FROZEN,),
     ),
     Fault(
         "the sampler held against weights that were updated",
         "trainer.py",
-        "on_policy = self.updates.done == 0",
-        "on_policy = True",
+        "fresh=self.updates.done == 0",
+        "fresh=True",
         (BY_HAND,),
     ),
     # --- seeds
@@ -215,15 +216,15 @@ FAULTS = (
     Fault(
         "an evaluation draws with the settings of training",
         "evaluation/held_out.py",
-        "at_once=size, evaluate=evaluate",
-        "at_once=size, evaluate=False",
+        "fit=fit, evaluate=evaluate",
+        "fit=fit, evaluate=False",
         (STREAMS,),
     ),
     Fault(
         "log-probs that differ either way cancel",
         "training/backward.py",
-        "rollout.old.logprobs[:, columns]).abs(), mask)",
-        "rollout.old.logprobs[:, columns]), mask)",
+        'tally.add("logprob_diff", difference.abs(), mask)',
+        'tally.add("logprob_diff", difference, mask)',
         (DIFFERENCE,),
     ),
     Fault(
@@ -301,10 +302,31 @@ FAULTS = (
         (BY_HAND,),
     ),
     Fault(
-        "an entropy bonus without gradient",
+        "older weights held against the limit of a sampler with these",
         "trainer.py",
-        "entropy_grad=self.objective.entropy_coef != 0",
-        "entropy_grad=False",
+        "on_policy = batch.rollout.version == self.updates.version",
+        "on_policy = self.updates.done == 0",
+        (f"{CORRECTION}a_rollout_of_older_weights_is_weighted_and_not_taken_for_a_fault",),
+    ),
+    Fault(
+        "a biased sampler's weights upside down",
+        "training/correction.py",
+        "old - sampled",
+        "sampled - old",
+        (f"{CORRECTION}a_biased_sampler_gives_the_true_gradient",),
+    ),
+    Fault(
+        "a slice cut too short",
+        "training/micro_batches.py",
+        "end = max(lengths[row] for row in rows.tolist())",
+        "end = min(lengths[row] for row in rows.tolist())",
+        (ADDITIVITY,),
+    ),
+    Fault(
+        "an entropy bonus without gradient",
+        "training/backward.py",
+        '"grad" if self.objective.entropy_coef != 0 else "value"',
+        '"value"',
         (BY_HAND,),
     ),
     Fault(
@@ -508,11 +530,11 @@ FAULTS = (
     Fault(
         "an off-policy mask by the wrong sign",
         "objectives.py",
-        "-log_ratio(new.detach(), old",
-        "log_ratio(new.detach(), old",
+        "-log_ratio(new.logprobs.detach()",
+        "log_ratio(new.logprobs.detach()",
         (OFF_POLICY, GOLDEN),
     ),
-    Fault("an off-policy mask for every row", "objectives.py", "(advantages >= 0) | (-", "(-", (OFF_POLICY,)),
+    Fault("an off-policy mask for every row", "objectives.py", "(advantages < 0) & (drift", "(drift", (OFF_POLICY,)),
     Fault(
         "an off-policy mask slice by slice",
         "objectives.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -55,7 +55,7 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
         path = tuple(p for i, p in enumerate(issue["loc"]) if not (branch and i == 2) and p != "[key]")
         where, key = source.place(path), ".".join(map(str, path))
         if issue["type"] == "extra_forbidden":
-            known = groups(model)[path[0]] if len(path) > 1 else list(model.model_fields)
+            known = _beside(path, model)
             lines.append(f"{where}: unknown key '{key}'{_meant(path, model)}. Known keys: {', '.join(known)}.")
         elif issue["type"] == "missing":
             lines.append(f"{where}: the key '{key}' is missing.")
@@ -103,10 +103,19 @@ def groups(model: type[BaseModel]) -> dict[str | int, list[str]]:
     }
 
 
+def _beside(path: Path, model: type[BaseModel]) -> list[str]:
+    """The keys of the group that a key stands in."""
+    for part in path[:-1]:
+        annotation = model.model_fields[str(part)].annotation
+        kinds = (annotation, *get_args(annotation))
+        model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
+    return list(model.model_fields)
+
+
 def _meant(path: Path, model: type[BaseModel]) -> str:
     """A hint about an unknown key: another library's name, a key of another group, or the nearest of all."""
     name, known = str(path[-1]), groups(model)
-    here = known[path[0]] if len(path) > 1 else list(model.model_fields)
+    here = _beside(path, model)
     elsewhere = {key: f"{group}.{key}" for group, keys in known.items() for key in keys}
     hint = key_for(name, model) or nearest(name, here)
     if hint or len(path) > 1:
@@ -138,6 +147,8 @@ def _remedy(kind: str, key: str, value: Any, context: Mapping[str, Any]) -> str:
         return " (a text: write numbers as 10, 1.5 or 5e-6, without quotes, units or underscores)"
     if kind == "string_type" and isinstance(value, (int, float)):
         return " (put it in quotes)"
+    if kind == "model_type" and key == "trainer.correction":
+        return " (as in {how: mask})"
     if kind == "model_type" and isinstance(value, str) and len(value) <= 80:
         return f" (a component is named by `use`: {{use: {value}}})" if key != "data" else " (as in {prompts: ...})"
     if kind == "list_type" and key == "rewards":

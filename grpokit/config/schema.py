@@ -30,6 +30,7 @@ from grpokit.config.yaml_source import Source, read
 from grpokit.errors import ConfigError, UsageError, nearest, shown
 from grpokit.knobs import (
     ClipSettings,
+    Correction,
     Count,
     ObjectiveSettings,
     RewardSettings,
@@ -37,6 +38,7 @@ from grpokit.knobs import (
     Total,
     TrainerSettings,
     Whole,
+    check_bounds,
     meanings,
 )
 
@@ -188,6 +190,20 @@ else:
     )
 
 
+class CorrectionConfig(_Strict, Correction):  # type: ignore[misc]  # no dataclass itself, so frozen or not
+    """Importance weights where a rollout's log-probs are not those of training."""
+
+    model_config = ConfigDict(json_schema_extra=_described_by(Correction))
+
+    @model_validator(mode="after")
+    def _bounds_around_one(self) -> CorrectionConfig:
+        try:
+            check_bounds(self)
+        except UsageError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+        return self
+
+
 class TrainerConfig(_FlatObjective, TrainerSettings):
     """The knobs of `grpokit.Trainer`, and those of the advantage and the objective."""
 
@@ -195,6 +211,7 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
 
     advantage: _Text | Component = "group"
     objective: _Text | Component = "grpo"
+    correction: CorrectionConfig | None = None
 
     @property
     def flat_objective(self) -> dict[str, Any]:
@@ -229,6 +246,9 @@ class RunSettings(_Strict):
     record: bool = Field(default=False, description="keep every rollout in rollouts/, for rescore and redraw")
     eval_every: Whole = Field(default=0, description="evaluate every n steps; 0: only before and after")
     eval_samples: Count = Field(default=1, description="samples per held-out prompt")
+    eval_batch_size: Count | None = Field(
+        default=None, description="the most held-out samples drawn at a time; null: as many as a rollout has room for"
+    )
     trackers: list[_Tracker] = Field(
         default_factory=list, description="where metrics go as well: tensorboard, wandb, mlflow and others"
     )

@@ -5,7 +5,7 @@ So the results before and after training differ only by the weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -18,7 +18,7 @@ from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.out_of_memory import fitting
-from grpokit.types import Prompt, Sample
+from grpokit.types import Prompt, Rollout, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +95,15 @@ def draw(
     seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
     checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
 
-    def attempt(size: int) -> list[Sample]:
-        rollouts = checked.rollouts(prompts, samples_per_prompt, seeds, at_once=size, evaluate=evaluate)
-        return [sample for rollout in rollouts for sample in rollout.samples]
+    size = max(1, min(batch_size, len(seeds.row)))
 
-    return fitting(attempt, max(1, min(batch_size, len(seeds.row))), what="drawing samples")[0]
+    def fit(attempt: Callable[[int], Rollout]) -> Rollout:
+        nonlocal size
+        rollout, size = fitting(attempt, size, what="drawing samples")
+        return rollout
+
+    rollouts = checked.rollouts(prompts, samples_per_prompt, seeds, fit=fit, evaluate=evaluate)
+    return [sample for rollout in rollouts for sample in rollout.samples]
 
 
 def evaluate(

@@ -257,10 +257,8 @@ def _asked(slope: Slope, logprobs: Tensor, part: slice) -> Tensor:
 
 def _common_factor(slope: Tensor, predicted: Tensor) -> float | None:
     """c, if slope is c * predicted; else None. [N], [N]."""
-    if torch.equal(slope, predicted):
-        return 1.0
     a, b = slope.double(), predicted.double()
-    factor = a.dot(b) / b.dot(b)
+    factor = a.dot(b) / b.dot(b).clamp(min=torch.finfo(torch.float64).tiny)  # exactly 1 if they are equal
     values = torch.stack([factor, (a - factor * b).abs().amax(), a.abs().amax()])
     best, error, largest = values.tolist()  # the one time that the host waits for the device
     return best if error <= AGREEMENT * largest else None  # comparisons with NaN are false

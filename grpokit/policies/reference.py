@@ -7,14 +7,22 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import nn
 
 M = TypeVar("M", bound=nn.Module)
 
 
-def frozen_copy(module: M) -> M:
-    """Copy a module, in eval mode and with parameters that need no gradient: a reference without LoRA."""
-    return copy.deepcopy(module).eval().requires_grad_(False)
+def frozen_copy(module: M, *, dtype: torch.dtype | None = None) -> M:
+    """Copy a module, in eval mode and with parameters that need no gradient: a reference without LoRA.
+
+    Args:
+        module: stays as it is.
+        dtype: of the copy's floating-point parameters and buffers, such as `torch.bfloat16` for half the memory; None
+            keeps each one's own. The KL then also measures the rounding.
+    """
+    copied = copy.deepcopy(module).eval().requires_grad_(False)
+    return copied if dtype is None else copied.to(dtype=dtype)
 
 
 @contextmanager

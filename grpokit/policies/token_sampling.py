@@ -105,13 +105,14 @@ def draw(
 
 def inverse_cdf(p: Tensor, uniforms: Tensor) -> Tensor:
     """Draw indices: p [B, V] fp32, normalised to rounding, and uniforms [B] in (0, 1) -> [B] int64."""
-    last = p.shape[1] - 1
-    p = torch.nn.functional.pad(p, (0, -p.shape[1] % BLOCK)) if p.shape[1] % BLOCK else p
-    blocks = p.unflatten(1, (-1, BLOCK))  # [B, V] -> [B, blocks, BLOCK]
-    sums = blocks.sum(2).double()
-    block, share = _search(sums, uniforms.double())
-    inside = blocks[torch.arange(len(p), device=p.device), block].double()  # [B, BLOCK]
-    return (block * BLOCK + _search(inside, share)[0]).clamp_(max=last)  # in a row of NaN it may be beyond
+    last, blocks = p.shape[1] - 1, p.shape[1] // BLOCK
+    whole = p[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK)).sum(2)  # [B, V] -> [B, blocks]
+    rest = p[:, blocks * BLOCK :].sum(1, keepdim=True)
+    block, share = _search(torch.cat([whole, rest], 1).double(), uniforms.double())
+    columns = block[:, None] * BLOCK + torch.arange(BLOCK, device=p.device)  # [B, BLOCK]
+    inside = torch.where(columns <= last, p.gather(1, columns.clamp(max=last)), 0.0)
+    index, _ = _search(inside.double(), share)
+    return columns.gather(1, index[:, None])[:, 0].clamp_(max=last)  # in a row of NaN it may be beyond
 
 
 def _search(weights: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,9 @@ All of it comes from the run's files, so that nobody has to remember it, and a h
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -23,11 +25,12 @@ def model_card(run: Run, *, step: int, title: str, facts: Mapping[str, str]) -> 
         run: the run that the model comes from.
         step: training steps that the exported weights have behind them.
         title: of the card; it stands for `FOLDER` in the code that loads the model.
-        facts: from the policy, all optional: `base_model`, `library_name`, and `usage`, code that loads the folder.
+        facts: from the policy, all optional: `base_model`, `library_name`, `versions`, and `usage`, code that loads
+            the folder.
     """
     base = facts.get("base_model")
     header = {
-        **({"base_model": base} if base else {}),
+        **({"base_model": base} if base and _is_hub_id(base) else {}),
         **({"library_name": facts["library_name"]} if "library_name" in facts else {}),
         **_dataset(run),
         "tags": ["grpo", "grpokit", "reinforcement-learning"],
@@ -43,13 +46,19 @@ def model_card(run: Run, *, step: int, title: str, facts: Mapping[str, str]) -> 
         sections += ["## Use", f"```python\n{code.rstrip()}\n```"]
     sections += ["## Training", "\n".join(_training(run, step)), "\n".join(_rewards(run))]
     sections += ["## Held-out scores", "\n".join(_scores(run, step))]
-    sections += ["## Reproduce", f"The whole config:\n\n````yaml\n{run.config.rstrip()}\n````", _versions(run.versions)]
+    sections += ["## Reproduce", _versions(run.versions, facts.get("versions", ""))]
+    sections += [f"The whole config:\n\n````yaml\n{run.config.rstrip()}\n````"]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _dataset(run: Run) -> dict[str, list[str]]:
     name = _part(run, "data").get("dataset")
-    return {"datasets": [name]} if isinstance(name, str) and name.count("/") == 1 and not name.startswith(".") else {}
+    return {"datasets": [name]} if isinstance(name, str) and _is_hub_id(name) else {}
+
+
+def _is_hub_id(name: str) -> bool:
+    """A hub refuses a card whose header names a folder."""
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", name) is not None and not name.startswith(".") and not Path(name).exists()
 
 
 def _part(run: Run, key: str) -> Mapping[str, Any]:
@@ -111,16 +120,15 @@ def _change(change: Change) -> str:
     return f"{change.change:+.3f}" if change.width is None else f"{change.change:+.3f} ± {change.width:.3f}"
 
 
-def _versions(text: str) -> str:
+def _versions(text: str, further: str) -> str:
     try:
         versions = json.loads(text)
     except ValueError:
-        return ""
-    if not isinstance(versions, dict):
-        return ""
+        versions = None
+    versions = versions if isinstance(versions, dict) else {}
     plugins = versions.get("plugins")
     names = [f"{key} {value}" for key, value in versions.items() if isinstance(value, str)]
-    names += map(str, plugins.values()) if isinstance(plugins, dict) else []
+    names += [*map(str, plugins.values() if isinstance(plugins, dict) else ()), *filter(None, [further])]
     return f"Versions: {', '.join(dict.fromkeys(names))}." if names else ""
 
 

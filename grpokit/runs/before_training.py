@@ -105,7 +105,7 @@ def _trial(trainer: Trainer, rows: int) -> Rollout:
     """A rollout of the first prompt, from a stream that no step uses."""
     policy = CheckedPolicy(trainer.policy, mixed_precision=trainer.mixed_precision)
     seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=rows)
-    return policy.rollout(trainer.train_prompts[:1], rows, seeds, at_once=rows)
+    return policy.rollout(trainer.train_prompts[:1], rows, seeds, fit=lambda draw: draw(rows))
 
 
 @dataclass

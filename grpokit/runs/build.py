@@ -20,7 +20,7 @@ from grpokit.config.schema import Component, RewardConfig, RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest, reworded
 from grpokit.images import MAX_PIXELS
-from grpokit.knobs import RewardSettings, TrainerSettings, meanings
+from grpokit.knobs import Correction, RewardSettings, TrainerSettings, meanings
 from grpokit.objectives import Objective
 from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec
@@ -192,6 +192,7 @@ def trainer(
         seed=config.seed,
         advantage=advantage(config, rewards),
         objective=objective(config),
+        correction=correction(config),
         trackers=config.run.trackers,
         folder=folder,
         **{name: getattr(config.trainer, name) for name in meanings(TrainerSettings)},
@@ -224,6 +225,12 @@ def objective(config: RunConfig) -> Objective:
                 f"returned an object of type {type(built).__name__}; expected a grpokit.Objective."
             )
     return built
+
+
+def correction(config: RunConfig) -> Correction | None:
+    """The importance weights that the config sets."""
+    chosen = config.trainer.correction
+    return None if chosen is None else Correction(**{name: getattr(chosen, name) for name in meanings(Correction)})
 
 
 def _component(kind: str, setting: str | Component, flat: dict[str, Any]) -> Any:

@@ -35,8 +35,8 @@ class Exports(Protocol):
             merge: add an adapter to its base, and write the whole model.
 
         Returns:
-            Facts for the model card, all optional: `base_model`, `library_name`, and `usage`: Python code that loads
-            the folder, in which `FOLDER` and `BASE_MODEL` stand for their names.
+            Facts for the model card, all optional: `base_model`, `library_name`, `versions` (of libraries, in one
+            line), and `usage`: Python code that loads the folder, in which `FOLDER` and `BASE_MODEL` stand for names.
 
         Raises:
             UsageError: there is no adapter to merge.

@@ -22,7 +22,6 @@ from grpokit.data import check_prompts
 from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, reworded, typed_line
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
-from grpokit.policy import Policy
 from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
@@ -149,7 +148,7 @@ def _train(
     def evaluate_now(step: int) -> None:
         if held_out is not None and journal.last_evaluation != step:
             watcher.evaluating(len(held_out) * config.run.eval_samples)
-            evaluation = _evaluate(config, policy, terms, held_out)
+            evaluation = _evaluate(config, trainer, held_out)
             journal.evaluation(step, evaluation)
             watcher.evaluated(step, evaluation)
             for line in evaluation.scores.notes:
@@ -186,7 +185,7 @@ def _train(
         warnings += before_training.repeated_prompts(trainer)
         warnings += before_training.trained_held_out_prompts(prompts, held_out, digests)
         no_start = resume and held_out is not None and not has_start(folder)
-        start = _start_evaluation(config, policy, terms, held_out) if no_start or "held_out" in changes else None
+        start = _start_evaluation(config, trainer, held_out) if no_start or "held_out" in changes else None
         if no_start:
             warnings.append(
                 f"{folder / 'eval.jsonl'} has no evaluation before training (it was changed or cut), so the untrained "
@@ -249,22 +248,22 @@ def _train(
     )
 
 
-def _evaluate(config: RunConfig, policy: Policy, terms: Sequence[RewardTerm], held_out: Sequence[Prompt]) -> Evaluation:
+def _evaluate(config: RunConfig, trainer: Trainer, held_out: Sequence[Prompt]) -> Evaluation:
+    room = trainer.rollout_batch_size or trainer.prompts_per_step * trainer.group_size
     return evaluate(
-        policy,
-        terms,
+        trainer.policy,
+        trainer.terms,
         held_out,
         seed=config.seed,
         samples_per_prompt=config.run.eval_samples,
+        batch_size=config.run.eval_batch_size or room,
         mixed_precision=config.trainer.mixed_precision,
     )
 
 
-def _start_evaluation(
-    config: RunConfig, policy: Policy, terms: Sequence[RewardTerm], held_out: Sequence[Prompt] | None
-) -> Evaluation | None:
+def _start_evaluation(config: RunConfig, trainer: Trainer, held_out: Sequence[Prompt] | None) -> Evaluation | None:
     """What held-out prompts score before training, by a policy that has read no checkpoint yet."""
-    return None if held_out is None else _evaluate(config, policy, terms, held_out)
+    return None if held_out is None else _evaluate(config, trainer, held_out)
 
 
 def _resume(trainer: Trainer, folder: Path, watcher: Watcher) -> list[str]:

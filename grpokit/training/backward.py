@@ -16,11 +16,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from grpokit.knobs import Correction
 from grpokit.objectives import Loss, Objective
 from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.correction import correction_weights
 from grpokit.training.metrics import Stopwatch, Tally
 from grpokit.training.micro_batches import Batch
-from grpokit.types import Ask, Decisions
+from grpokit.types import Ask, Decisions, Rollout
 
 
 class Backward:
@@ -29,13 +31,25 @@ class Backward:
     Args:
         policy: scores the decisions again.
         objective: the loss per decision.
+        correction: importance weights where the sampler was another one, or None.
         backward: called in place of `Tensor.backward`, such as accelerate's.
     """
 
-    def __init__(self, policy: CheckedPolicy, objective: Objective, backward: Callable[[Tensor], None]) -> None:
-        self.policy, self.objective, self.backward = policy, objective, backward
+    def __init__(
+        self,
+        policy: CheckedPolicy,
+        objective: Objective,
+        correction: Correction | None,
+        backward: Callable[[Tensor], None],
+    ) -> None:
+        self.policy, self.objective, self.correction, self.backward = policy, objective, correction, backward
 
-    def __call__(self, batch: Batch, *, size: int, tally: Tally, watch: Stopwatch, on_policy: bool) -> Tensor:
+    def needs_old(self, rollout: Rollout) -> bool:
+        """Whether the first pass needs the old log-probs: weights of sequences that are scored slice by slice do."""
+        by_sequence = self.correction is not None and self.correction.per == "sequence"
+        return by_sequence and len(self.policy.slices(rollout)) > 1
+
+    def __call__(self, batch: Batch, *, size: int, tally: Tally, watch: Stopwatch) -> Tensor:
         """Add the gradient of a batch to the parameters'; returns the loss, a scalar on the device.
 
         Nothing in here waits for the device.
@@ -45,7 +59,6 @@ class Backward:
             size: the most rows of a micro-batch.
             tally: collects statistics of the decisions.
             watch: measures the phases "logprobs" and "backward".
-            on_policy: whether no weight has changed since the rollout, so the log-probs must be the rollout's.
         """
         total = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
         tally.decided += int(batch.rollout.host_mask.numpy().sum())
@@ -53,7 +66,7 @@ class Backward:
             micro_batch = batch.select(cut.rows)
             tally.scored += cut.positions
             if self.objective.whole_sequence and len(cut.slices) > 1:
-                total += self._whole_sequences(micro_batch, cut.slices, tally, watch, on_policy=on_policy)
+                total += self._whole_sequences(micro_batch, cut.slices, tally, watch)
                 continue
             for decisions in cut.slices:
                 with watch("logprobs"):
@@ -61,15 +74,13 @@ class Backward:
                     ask = replace(self._ask(), slope=self._slope(micro_batch, decisions, reference))
                     new = self.policy.logprobs(micro_batch.rollout, decisions, ask, grad=True)
                     value, loss = self._loss(micro_batch, new, decisions, reference)
-                    self._count(tally, micro_batch, new, decisions, loss, on_policy=on_policy)
+                    self._count(tally, micro_batch, new, decisions, loss)
                 with watch("backward"):
                     self.backward(value)
                 total += value.detach()
         return total
 
-    def _whole_sequences(
-        self, batch: Batch, slices: Sequence[slice], tally: Tally, watch: Stopwatch, *, on_policy: bool
-    ) -> Tensor:
+    def _whole_sequences(self, batch: Batch, slices: Sequence[slice], tally: Tally, watch: Stopwatch) -> Tensor:
         """The loss of whole sequences, with a policy that scores slice by slice."""
         columns = torch.cat([torch.arange(s.start, s.stop) for s in slices])
         columns = columns.to(batch.weights.device, non_blocking=True)
@@ -78,7 +89,7 @@ class Backward:
             detached = _requiring_grad(concatenate(parts))
             reference = self._reference(batch, slices, columns)
             value, loss = self._loss(batch, detached, columns, reference)
-            self._count(tally, batch, detached, columns, loss, on_policy=on_policy)
+            self._count(tally, batch, detached, columns, loss)
         gradients = _gradients(value, detached)
         ask = Ask(entropy="grad" if "entropy" in gradients else "no", moments="mean" in gradients)
         start = 0
@@ -136,25 +147,39 @@ class Backward:
         rows: slice = slice(None),
     ) -> tuple[Tensor, Loss]:
         """The objective on some decisions of some rows of a batch: its weighted sum, a scalar, and each decision's."""
+        old = batch.old.select(rows, columns) if batch.old else new.detach()
         advantages = batch.advantages[rows] if batch.advantages.ndim == 1 else batch.advantages[rows, columns]
         loss = self.objective(
             new,
-            batch.old.select(rows, columns) if batch.old else new.detach(),
+            old,
             advantages,
             batch.rollout.mask[rows, columns],
             reference and reference.select(rows),
+            correction=self._correction(batch, old, columns, rows),
         )
         return (loss.value * batch.weights[rows, columns].to(loss.value)).sum(), loss
 
-    def _count(
-        self, tally: Tally, batch: Batch, new: Decisions, columns: slice | Tensor, loss: Loss, *, on_policy: bool
-    ) -> None:
+    def _correction(self, batch: Batch, old: Decisions, columns: slice | Tensor, rows: slice) -> Tensor | None:
+        """The factors of some decisions' surrogate: [b', t]."""
+        if self.correction is None:
+            return None
+        sampled, mask = batch.rollout.old.logprobs[rows], batch.rollout.mask[rows]
+        if batch.old is None:  # `old` has all decisions of its rows, or a weight is one decision's own
+            return correction_weights(self.correction, old.logprobs, sampled[:, columns], mask[:, columns])
+        return correction_weights(self.correction, batch.old.logprobs[rows], sampled, mask)[:, columns]
+
+    def _count(self, tally: Tally, batch: Batch, new: Decisions, columns: slice | Tensor, loss: Loss) -> None:
         """Add the statistics of some decisions."""
         mask = batch.rollout.mask[:, columns]
         for name, values in loss.stats.items():
             tally.add(name, values, mask)
-        if on_policy:
-            tally.add("logprob_diff", (new.logprobs.detach() - batch.rollout.old.logprobs[:, columns]).abs(), mask)
+        if batch.fresh:
+            difference = new.logprobs.detach() - batch.rollout.old.logprobs[:, columns]
+            ratio = torch.where(mask, difference, 0.0).clamp(-20.0, 20.0).exp()
+            tally.add("logprob_diff", difference.abs(), mask)
+            tally.add("logprob_diff_signed", difference, mask)
+            tally.add("sampler_ratio", ratio, mask)
+            tally.add("sampler_ratio_square", ratio.square(), mask)
 
 
 def concatenate(parts: Sequence[Decisions]) -> Decisions:

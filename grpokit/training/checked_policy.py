@@ -9,25 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from grpokit.errors import RunError, UsageError
-from grpokit.policy import CutBy, Policy, scorer
-from grpokit.training.devices import autocast
+from grpokit.policy import CutBy, Policy, Work, scorer
+from grpokit.training.devices import autocast, is_low_precision
 from grpokit.training.micro_batches import Cut, cuts
-from grpokit.training.rollout_calls import calls, concatenate_rollouts
+from grpokit.training.rollout_calls import call_at, concatenate_rollouts
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 
-LOW_PRECISION = (torch.bfloat16, torch.float16)
+Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]
+"""Calls a function with the most rows that it may draw, and again with fewer if memory runs out."""
 
 
 class CheckedPolicy:
     """A policy whose results are checked.
 
+    What is optional in the contract has its default here, for a policy that is no subclass of `Policy`.
+
     Attributes:
+        during: the policy's context for a stretch of work.
+        version: of the weights, as `updated` counts them.
+        reference_moves: whether the reference follows the policy.
         low_precision: whether it computes in less than fp32, so that sampling and scoring differ by rounding.
 
     Args:
@@ -39,11 +46,20 @@ class CheckedPolicy:
     def __init__(self, policy: Policy, *, mixed_precision: str = "no", micro_batch_tokens: int | None = None) -> None:
         self.policy, self.mixed_precision, self.micro_batch_tokens = policy, mixed_precision, micro_batch_tokens
         self._scorer = scorer(policy)
-        self._cut_by: CutBy = getattr(policy, "cut_by", "group")  # optional in the contract
+        self.during: Callable[[Work], AbstractContextManager[Any]] = getattr(policy, "during", _nothing_during)
+        self._updated: Callable[[int], None] = getattr(policy, "updated", _nothing_updated)
+        self.version = 0
+        self.reference_moves: bool = getattr(policy, "reference_moves", False)
+        self._cut_by: CutBy = getattr(policy, "cut_by", "group")
         if self._cut_by not in ("group", "length"):
             raise UsageError(f"A policy's cut_by must be 'group' or 'length', got {self._cut_by!r}.")
         dtypes = {p.dtype for module in policy.modules().values() for p in module.parameters()}
-        self.low_precision = mixed_precision != "no" or any(dtype in LOW_PRECISION for dtype in dtypes)
+        self.low_precision = mixed_precision != "no" or any(is_low_precision(dtype) for dtype in dtypes)
+
+    def updated(self, version: int) -> None:
+        """Tell the policy of new weights."""
+        self.version = version
+        self._updated(version)
 
     @property
     def device(self) -> torch.device:
@@ -52,38 +68,49 @@ class CheckedPolicy:
         return next((p.device for p in parameters), torch.device("cpu"))
 
     def rollouts(
-        self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, at_once: int, evaluate: bool = False
+        self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, fit: Fit, evaluate: bool = False
     ) -> Iterator[Rollout]:
-        """Draw samples without gradient, at most `at_once` rows in a call; yields each call's rollout.
+        """Draw samples without gradient, in calls that fit into memory; yields each call's rollout.
 
-        Training, evaluation, `grpokit sample` and `grpokit redraw` all draw here.
+        Training, evaluation, `grpokit sample` and `grpokit redraw` all draw here. Where memory runs out, only the call
+        that failed is repeated.
 
         Args:
             prompts: P prompts.
             group_size: G.
             seeds: of the B = P * G samples.
-            at_once: the most rows of a call.
+            fit: decides how many rows a call has at most, such as `grpokit.training.out_of_memory.fitting`.
             evaluate: use the policy's own settings for evaluation.
 
         Raises:
             RunError: see `check_rollout`.
         """
-        for call in calls(seeds, group_size, at_once):
-            part = prompts[call.prompts]
-            with torch.no_grad(), self._autocast():
-                rollout = self.policy.rollout(
-                    part, call.group_size, seeds=call.seeds.to(self.device), evaluate=evaluate
-                )
-            check_rollout(rollout, part, call.group_size, call.seeds, first_row=call.first_row)
-            yield replace(rollout, old=_upcast(rollout.old))
+        with self.during("rollout"):
+            row = 0
+            while row < len(seeds.row):
+                rollout = fit(partial(self._draw, row, prompts, group_size, seeds, evaluate))
+                row += rollout.rows
+                yield rollout
 
-    def rollout(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, at_once: int) -> Rollout:
+    def _draw(
+        self, row: int, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, evaluate: bool, size: int
+    ) -> Rollout:
+        """The rollout of one call, of at most `size` rows from `row` on."""
+        call = call_at(row, seeds, group_size, size)
+        part = prompts[call.prompts]
+        with torch.no_grad(), self._autocast():
+            rollout = self.policy.rollout(part, call.group_size, seeds=call.seeds.to(self.device), evaluate=evaluate)
+        check_rollout(rollout, part, call.group_size, call.seeds, first_row=call.first_row)
+        version = self.version if rollout.version is None else rollout.version
+        return replace(rollout, old=_upcast(rollout.old), version=version)
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, fit: Fit) -> Rollout:
         """The rollouts of `rollouts`, concatenated to one.
 
         Raises:
             RunError: see `check_rollout`; or the calls' traces do not fit together.
         """
-        return concatenate_rollouts(list(self.rollouts(prompts, group_size, seeds, at_once=at_once)))
+        return concatenate_rollouts(list(self.rollouts(prompts, group_size, seeds, fit=fit)))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.device, self.mixed_precision)
@@ -222,6 +249,14 @@ def not_finite(rollout: Rollout, logprobs: Tensor, rows: Tensor | None = None) -
         f"(prompt {rollout.samples[row].prompt.text!r}; {len(places[:, 0].unique())} of {rollout.rows} "
         "rows are affected)"
     )
+
+
+def _nothing_during(work: Work) -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+def _nothing_updated(version: int) -> None:
+    pass
 
 
 def _upcast(decisions: Decisions) -> Decisions:

@@ -44,6 +44,11 @@ def place(modules: Mapping[str, torch.nn.Module], device: torch.device) -> None:
             module.to(device)
 
 
+def is_low_precision(dtype: torch.dtype) -> bool:
+    """Whether weights of this dtype have fewer digits than fp32, as bf16 and the integers of a quantised base have."""
+    return not dtype.is_floating_point or dtype.itemsize < 4
+
+
 def wait_for(device: torch.device) -> None:
     """Wait until a GPU has done all that was asked of it; what went wrong there is raised here."""
     if device.type == "cuda":

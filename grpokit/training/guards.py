@@ -79,6 +79,26 @@ def check_advantages(advantages: Tensor, rollout: Rollout) -> None:
         )
 
 
+def check_age(rollout: Rollout, version: int, max_age: int) -> None:
+    """Stop at a rollout of weights that are too old.
+
+    Args:
+        rollout: with the version of its weights.
+        version: of the weights now, in optimizer steps.
+        max_age: how many of these the rollout may be behind.
+
+    Raises:
+        RunError: with both versions.
+    """
+    drawn = version if rollout.version is None else rollout.version
+    if not 0 <= version - drawn <= max_age:
+        raise RunError(
+            f"The rollout was drawn with the weights of version {drawn}, and the policy has version {version} "
+            f"(optimizer steps): the limit is trainer.max_age={max_age}. Usual causes: an engine that did not take "
+            "over the weights in updated(), or a Rollout.version that counts something else."
+        )
+
+
 class ZeroStd:
     """Watches for steps with only zero-std groups: each group's totals are equal, so every advantage is 0.
 

@@ -185,11 +185,14 @@ def decision_metrics(tally: Tally) -> dict[str, float]:
         "clip_low": "clip_ratio/low_mean",
         "clip_high": "clip_ratio/high_mean",
         "logprob_diff": "logprob_diff/mean",
+        "logprob_diff_signed": "logprob_diff/signed_mean",
     }
     metrics = {public: means[name] for name, public in names.items() if name in means}
     metrics |= {name: mean for name, mean in means.items() if "/" in name}  # of an objective's own
     metrics["ratio/min"], metrics["ratio/max"] = tally.extremes("ratio")
     metrics["logprob_diff/max"] = tally.extremes("logprob_diff")[1]
+    if "sampler_ratio" in means:
+        metrics["logprob_diff/ess"] = means["sampler_ratio"] ** 2 / max(means["sampler_ratio_square"], 1e-300)
     metrics["positions_per_decision"] = tally.scored / max(tally.decided, 1)
     return metrics
 

@@ -136,6 +136,7 @@ class Batch:
         advantages: [b] or [b, T].
         reference: the reference's log-probs [b, T], or None.
         weights: [b, T], normalised over the optimizer step that the rows belong to.
+        fresh: whether no weight has changed since the step began.
     """
 
     rollout: Rollout
@@ -143,6 +144,7 @@ class Batch:
     advantages: Tensor
     reference: Decisions | None
     weights: Tensor
+    fresh: bool
 
     def select(self, rows: Tensor) -> Batch:
         """Return the batch of some of its rows (int64 indices on the CPU)."""
@@ -153,4 +155,5 @@ class Batch:
             advantages=self.advantages[here],
             reference=self.reference and self.reference.select(here),
             weights=self.weights[here],
+            fresh=self.fresh,
         )

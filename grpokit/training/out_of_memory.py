@@ -6,13 +6,14 @@ repeated in halves, with the same result to rounding. accelerate decides which e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from grpokit.errors import RunError
+from grpokit.training.parts import State
 
 T = TypeVar("T")
 
@@ -71,6 +72,32 @@ def shrinking(
             "repeated, with the same result to rounding"
         )
     return result
+
+
+class ForcedSizes:
+    """The sizes of a trainer that memory has reduced; the last bits depend on them, so they belong into checkpoints.
+
+    Args:
+        owner: has the sizes.
+        names: the attributes.
+    """
+
+    def __init__(self, owner: Any, names: Sequence[str]) -> None:
+        self.owner, self.wanted = owner, {name: getattr(owner, name) for name in names}
+
+    def state(self) -> State:
+        """Name -> the size that was wanted, and the one that fits, where these differ."""
+        return {
+            name: [size, getattr(self.owner, name)]
+            for name, size in self.wanted.items()
+            if getattr(self.owner, name) != size
+        }
+
+    def restore(self, state: State) -> None:
+        """Take over a result of `state`, except for a size that is now wanted to be another."""
+        for name, size in self.wanted.items():
+            wanted, fits = state.get(name, (size, size))
+            setattr(self.owner, name, fits if wanted == size else size)
 
 
 @contextmanager

@@ -41,11 +41,13 @@ class ReferenceProbe:
     def take(self, rollout: Rollout, prompts: Sequence[int]) -> None:
         """Store the longest row of a rollout with the reference's log-probs, unless there is a row already.
 
+        Nothing is stored of a reference that is meant to move.
+
         Args:
             rollout: of the first step.
             prompts: index of each group's prompt in the training prompts, in the order of the rows.
         """
-        if self.rollout is None:
+        if self.rollout is None and not self.policy.reference_moves:
             row = int(rollout.host_mask.sum(-1).argmax())
             longest = rollout.select(torch.tensor([row]))
             self.logprobs = self.policy.all_logprobs(longest, 1, self.policy.reference).logprobs
@@ -59,7 +61,8 @@ class ReferenceProbe:
         """
         if self.rollout is None:
             return
-        now = self.policy.all_logprobs(self.rollout, 1, self.policy.reference).logprobs
+        with self.policy.during("score"):
+            now = self.policy.all_logprobs(self.rollout, 1, self.policy.reference).logprobs
         difference = torch.where(self.rollout.mask, (now - self.logprobs.to(now)).abs(), 0.0).double()
         mean, largest = float(difference.sum() / self.rollout.mask.sum().clamp(min=1)), float(difference.max())
         if self.limit.exceeded(mean, largest) or mean != mean:

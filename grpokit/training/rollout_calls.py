@@ -34,24 +34,32 @@ class Call:
     first_row: int
 
 
-def calls(seeds: Seeds, group_size: int, size: int) -> list[Call]:
-    """Cut a rollout into calls of at most `size` rows: whole groups if they fit, else parts of one group.
+def call_at(row: int, seeds: Seeds, group_size: int, size: int) -> Call:
+    """The call that draws a rollout from the row `row` on: whole groups if they fit, else a part of one group.
 
     Args:
+        row: the first one that is not drawn yet.
         seeds: of P prompts and B = P * G rows.
         group_size: G.
-        size: the most rows of a call.
+        size: the most rows of the call.
     """
-    prompts, at_once, share = len(seeds.group), max(1, size // group_size), min(size, group_size)
-    parts = []
-    for start in range(0, prompts, at_once):
-        some = slice(start, min(start + at_once, prompts))
-        for first in range(0, group_size, share):
-            count = min(share, group_size - first)
-            begin = some.start * group_size + first
-            end = some.stop * group_size if count == group_size else begin + count
-            share_seeds = Seeds(row=seeds.row[begin:end], group=seeds.group[some], group_ids=seeds.group_ids[some])
-            parts.append(Call(prompts=some, group_size=count, seeds=share_seeds, first_row=begin))
+    prompt, first = divmod(row, group_size)
+    if first or size < group_size:
+        count, some = min(size, group_size - first), slice(prompt, prompt + 1)
+    else:
+        count, some = group_size, slice(prompt, min(prompt + size // group_size, len(seeds.group)))
+    end = row + count * (some.stop - some.start)
+    share = Seeds(row=seeds.row[row:end], group=seeds.group[some], group_ids=seeds.group_ids[some])
+    return Call(prompts=some, group_size=count, seeds=share, first_row=row)
+
+
+def calls(seeds: Seeds, group_size: int, size: int) -> list[Call]:
+    """Cut a rollout into calls of at most `size` rows (see `call_at`)."""
+    parts: list[Call] = []
+    row = 0
+    while row < len(seeds.row):
+        parts.append(call_at(row, seeds, group_size, size))
+        row += len(parts[-1].seeds.row)
     return parts
 
 
@@ -83,6 +91,8 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
         mask=_stack([part.mask for part in parts], "mask"),
         max_decisions=max(part.max_decisions for part in parts),
         action_dims=parts[0].action_dims,
+        exact=all(part.exact for part in parts),
+        version=min((part.version for part in parts if part.version is not None), default=None),
         trace=Trace(
             per_row=_trace([part.trace.per_row for part in parts], "per_row"),
             per_group={

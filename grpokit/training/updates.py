@@ -13,8 +13,7 @@ from grpokit.errors import UsageError
 from grpokit.knobs import TrainerSettings
 from grpokit.policy import Policy
 from grpokit.training import guards
-from grpokit.training.checked_policy import LOW_PRECISION
-from grpokit.training.devices import place, wait_for
+from grpokit.training.devices import is_low_precision, place, wait_for
 from grpokit.training.lr_schedule import learning_rate
 from grpokit.training.out_of_memory import explained
 from grpokit.training.parts import Part, State
@@ -36,7 +35,7 @@ def trainable(policy: Policy, device: torch.device) -> dict[str, torch.nn.Parame
             f"The policy has no trainable parameter: modules() gives {', '.join(modules) or 'nothing'}, and none "
             "of their parameters requires a gradient. Is an adapter missing, or is everything frozen?"
         )
-    dtype = next((p.dtype for p in parameters.values() if p.dtype in LOW_PRECISION), None)
+    dtype = next((p.dtype for p in parameters.values() if is_low_precision(p.dtype)), None)
     if dtype is not None:
         raise UsageError(
             f"Trainable parameters are {dtype}, which rounds away most updates of a usual learning rate. Keep them in "
@@ -50,6 +49,7 @@ class Updates:
 
     Attributes:
         done: the number of updates in the current step, or in the step that failed.
+        version: the number of updates since the start of the run; those of a step that failed count, too.
         incomplete: whether an error interrupted an update.
         parts: state that lasts from one update to the next.
 
@@ -68,14 +68,14 @@ class Updates:
         self.parameters = list(parameters.values())
         self.settings, self.accelerator = settings, accelerator
         # Not with a loss scaler: a fused optimizer skips an update itself, so nobody could count those. Not on a CPU,
-        # where it is no faster and rounds in another way.
+        # where it rounds in another way.
         fused = True if accelerator.device.type == "cuda" and accelerator.scaler is None else None
         self.optimizer: Any = accelerator.prepare_optimizer(
             torch.optim.AdamW(
                 parameters.items(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=fused
             )
         )
-        self.done, self.incomplete = 0, False
+        self.done, self.version, self.incomplete = 0, 0, False
         self._no_update, self._skipped = guards.NoUpdate(self.parameters), guards.SkippedUpdates()
         self.parts: dict[str, Part] = {"skipped_updates": self._skipped, "loss_scale": _LossScale(accelerator)}
 
@@ -121,7 +121,7 @@ class Updates:
     def made(self) -> None:
         """Count the update, once the device has finished it."""
         wait_for(self.accelerator.device)
-        self.done, self.incomplete = self.done + 1, False
+        self.done, self.version, self.incomplete = self.done + 1, self.version + 1, False
 
 
 class _LossScale:

@@ -309,6 +309,12 @@ def test_the_last_override_wins() -> None:
         ("trainer.steps=[", ["a value that is not YAML"]),
         ("run.dir={{x}}", ["a value that is not YAML"]),
         ("trainer.steps=", ["trainer.steps: expected a whole number, got nothing (null)"]),
+        (
+            "trainer.correction={hows: mask}",
+            ["unknown key 'trainer.correction.hows'", "Known here: how, per, low, high"],
+        ),
+        ("trainer.correction=mask", ["trainer.correction: expected a group of keys, got 'mask' (as in {how: mask})"]),
+        ("trainer.correction.high=0.5", ["correction needs low <= 1 <= high"]),
         ("trainer.stepz=1", ["unknown key 'trainer.stepz'", "did you mean 'steps'?"]),
         ("trainr.steps=1", ["unknown key 'trainr'", "did you mean 'trainer'?"]),
         ("trainer.steps=0", ["trainer.steps: expected at least 1, got 0"]),

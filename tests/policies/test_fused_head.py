@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from grpokit.builtin.objectives import CISPO, SAPO
 from grpokit.errors import UsageError
-from grpokit.objectives import CISPO, DAPO, GRPO, GSPO, SAPO, DrGRPO, Objective
+from grpokit.objectives import DAPO, GRPO, GSPO, DrGRPO, Objective
 from grpokit.policies import products
 from grpokit.policies.fused_head import FusedHead
 from grpokit.policies.truncation import packed
@@ -146,6 +147,7 @@ def test_equals_the_dense_computation(library: str, setting: str, prediction: st
         ("right", False, "no", 3),
         ("right", False, "value", 3),
         ("up to a factor", False, "value", 3),
+        ("all zero", False, "no", 3),
         ("off by 2e-5", False, "no", 6),
         ("none", True, "no", 3),
         ("right", True, "value", 2),
@@ -155,6 +157,7 @@ def test_matrix_products_per_chunk(library: str, prediction: str, frozen: bool, 
     """Three with a right prediction, four without; a frozen weight saves one, and the entropy costs none."""
     p = problem(2 * CHUNK)
     p.weight.requires_grad_(not frozen)
+    p.slope *= prediction != "all zero"  # a group without spread
     off = torch.zeros_like(p.slope).index_fill(0, torch.tensor([3]), 2e-5 * p.slope.abs().amax())
     predicted = {"up to a factor": -3 * p.slope, "off by 2e-5": p.slope + off}.get(prediction, p.slope)
     slope = None if prediction == "none" else lambda logprobs, start: predicted[start : start + len(logprobs)]

@@ -28,6 +28,7 @@ def test_the_numbers_and_the_library(
     wide: bool, dtype: torch.dtype, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "_wide_vectors", lambda: wide)
+    monkeypatch.setattr(products, "TILE", 30)  # of 140 numbers
     draws = torch.Generator().manual_seed(0)
     x, weight, bias, d = (torch.randn(s, generator=draws).to(dtype) for s in ((rows, 20), (7, 20), (7,), (rows, 7)))
     x = x.t().contiguous().t()  # laid out the other way round
@@ -44,8 +45,35 @@ def test_the_numbers_and_the_library(
     assert ("_linear_pointwise" in names.seen) == (wide and dtype == torch.float32 and rows > 0)
 
 
+def test_a_window_of_a_larger_matrix_is_copied_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_wide_vectors", lambda: True)
+    x, weight = torch.eye(8)[:, 2:6], torch.arange(48.0).reshape(6, 8)[:, 1:5]
+    with Names() as names:
+        out = products.linear(x, weight)
+    assert "clone" in names.seen
+    assert torch.equal(out, x @ weight.t())
+
+
+@pytest.mark.parametrize(("most", "copied"), [(6, True), (5, False)])
+def test_a_very_large_weight_is_not_copied(most: int, copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_wide_vectors", lambda: True)
+    monkeypatch.setattr(products, "COPIED", most)
+    weight = torch.arange(6.0).reshape(2, 3)
+    across = products.transposed(weight)
+    assert (across.data_ptr() != weight.data_ptr()) == copied
+    torch.testing.assert_close(products.linear(torch.eye(2), across), weight)
+
+
 def test_a_total_is_changed_in_place() -> None:
     a, b = torch.ones(3, 5), torch.ones(3, 4)
     total = products.sum_of_outer(None, a, b)
     assert products.sum_of_outer(total, a, b).data_ptr() == total.data_ptr()
     assert total.tolist() == [[6.0] * 4] * 5
+
+
+@pytest.mark.filterwarnings("ignore:TF32")
+def test_onednn_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_wide_vectors", lambda: True)
+    assert products.by_onednn(torch.ones(2, 2))
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert not products.by_onednn(torch.ones(2, 2))

@@ -157,6 +157,18 @@ def test_a_rows_draw_does_not_depend_on_the_others() -> None:
             assert torch.equal(getattr(alone, name)[0], getattr(together, name)[i])
 
 
+def test_the_kept_set_is_stored_in_the_smaller_form() -> None:
+    """Indices where they need no more bytes than bits: 4 each, against 64 for 512 tokens."""
+    z, u = logits(2, vocabulary=512), torch.full((2,), 0.5)
+    forms = [draw(z, u, **options).kept for options in ({}, {"top_k": 16}, {"top_k": 17}, {"top_k": 512, "min_p": 0.1})]
+    assert forms[0] is None
+    assert [(tuple(x.shape), x.dtype) for x in forms[1:]] == [
+        ((2, 16), torch.int32),
+        ((2, 64), torch.uint8),
+        ((2, 64), torch.uint8),
+    ]
+
+
 @pytest.mark.parametrize("vocabulary", [8, 13, 64])
 def test_bits_hold_any_set(vocabulary: int) -> None:
     keep = torch.rand(20, vocabulary, generator=torch.Generator().manual_seed(0)) < 0.5

@@ -46,6 +46,7 @@ def test_an_export_and_its_card(run: Path, call: Call) -> None:
     assert "| data | prompts.jsonl |" in text
     assert "| seed | 42 |" in text
     assert f"grpokit {json.loads((run / 'versions.json').read_text())['grpokit']}" in text
+    assert ", peft 9.9." in text
     assert (run / "config.yaml").read_text().rstrip() in text
 
 

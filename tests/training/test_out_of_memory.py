@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -106,6 +107,41 @@ def test_rollout_batch_size_may_be_given() -> None:
     assert trainer.policy.drawn == [4, 4, 4, 4]  # whole groups where they fit
     assert report.warnings == []
     assert make(Small()).step().metrics["reward"] == report.metrics["reward"]
+
+
+class Filling(Small):
+    """A device on which there is room for two rows at a time from the third call on."""
+
+    def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+        self.drawing = 2 if len(self.drawn) >= 2 else 99
+        return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+
+def test_only_the_call_that_failed_is_drawn_again() -> None:
+    expected = make(TinyTokens()).step()
+    trainer = make(Filling(), rollout_batch_size=4)
+    report = trainer.step()
+    assert trainer.policy.drawn == [4, 4, 4, 2, 2, 2, 2]
+    assert [s.output for s in report.rollout.samples] == [s.output for s in expected.rollout.samples]
+    policy = Filling()
+    drawn = draw(policy, PROMPTS[:4], seed=1, samples_per_prompt=4, batch_size=4)
+    assert policy.drawn == [4, 4, 4, 2, 2, 2, 2]
+    whole = draw(TinyTokens(), PROMPTS[:4], seed=1, samples_per_prompt=4)
+    assert [s.output for s in drawn] == [s.output for s in whole]
+
+
+def test_sizes_that_memory_forced_are_resumed(tmp_path: Path) -> None:
+    trainer = make(Small(drawing=8, scoring=5))
+    trainer.step()
+    trainer.save(tmp_path / "here")
+    same, other = make(TinyTokens()), make(TinyTokens(), micro_batch_size=2)
+    for resumed in (same, other):
+        resumed.load(tmp_path / "here")
+    assert (same.micro_batch_size, same.rollout_batch_size) == (4, 8)
+    assert (other.micro_batch_size, other.rollout_batch_size) == (2, 8)  # a size that was changed counts as it is
+    make(TinyTokens()).save(tmp_path / "untouched")
+    same.load(tmp_path / "untouched")
+    assert (same.micro_batch_size, same.rollout_batch_size) == (16, None)
 
 
 def test_evaluations_shrink_too() -> None:

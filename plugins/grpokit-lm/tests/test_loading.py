@@ -71,6 +71,12 @@ def test_4bit_without_bitsandbytes(llama: Path, monkeypatch: pytest.MonkeyPatch)
         load_model(llama, quantization="4bit", trains_base=False)
 
 
+def test_4bit_on_a_cpu(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: name)
+    with pytest.raises(UsageError, match="needs a CUDA device: on a CPU, bitsandbytes packs weights into a form"):
+        load_model(llama, quantization="4bit", trains_base=False, device="cpu")
+
+
 @pytest.mark.parametrize(
     ("missing", "words"),
     [

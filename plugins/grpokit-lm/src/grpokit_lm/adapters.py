@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
@@ -107,12 +108,19 @@ def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
         task_type="CAUSAL_LM",
     )
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*fan_in_fan_out.*")  # peft sets it right and says so
-        warnings.filterwarnings("ignore", message=".*checkpointing.* is deprecated")  # peft asks transformers
+    with torch.random.fork_rng(devices=devices), quiet():
         torch.manual_seed(settings.seed)
         adapted = peft.get_peft_model(model, config)
     return adapted.eval()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings of peft that no user of ours can do anything about."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*fan_in_fan_out.*")  # peft sets it right and says so
+        warnings.filterwarnings("ignore", message=".*checkpointing.* is deprecated")  # what peft asks transformers
+        yield
 
 
 def linear_layers(model: Any) -> list[str]:

@@ -84,7 +84,7 @@ def load_model(
             computes the checkpoint's own only by emulation.
         trains_base: whether the weights themselves will be trained; False where an adapter is.
         quantization: "4bit" (NF4, doubly quantised) or "8bit", by bitsandbytes; for frozen weights only.
-        device: where to load the weights: "cpu" or "cuda"; None for the CPU, and for quantised weights the GPU.
+        device: where to load the weights: "cpu" or "cuda"; None for the CPU, or for the GPU if they are quantised.
         attn_implementation: transformers' name of an attention; None for its default.
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
@@ -103,13 +103,12 @@ def load_model(
     )
     sees = _check_class(source.name, source.config)
     own, processor = _tokenizer(source, tokenizer, sees=sees)
-    place = device or ("cuda" if quantization and torch.cuda.is_available() else "cpu")
     chosen = _dtype(dtype, source.config, trains_base=trains_base, device=device)
     options: dict[str, Any] = {**source.options, "dtype": chosen, "attn_implementation": attn_implementation}
     if quantization:
         options["quantization_config"] = _bits(quantization, chosen)
-    if quantization or place == "cuda":
-        options["device_map"] = {"": place}
+    if quantization or device == "cuda":
+        options["device_map"] = {"": "cuda"}
     network: Any = _weights(source, AutoModelForImageTextToText if sees else AutoModelForCausalLM, options)
     _check_vocabulary(network, own, source.name)
     return Loaded(
@@ -139,6 +138,11 @@ def _check_settings(*, dtype: str, device: str | None, quantization: str | None,
         raise UsageError(
             f"quantization '{quantization}' needs bitsandbytes, which is not installed. Run: "
             "pip install 'grpokit-lm[quantized]'"
+        )
+    if device == "cpu" or not torch.cuda.is_available():
+        raise UsageError(
+            f"quantization '{quantization}' needs a CUDA device: on a CPU, bitsandbytes packs weights into a form "
+            "through which no gradient flows. Leave quantization out, or train on a GPU."
         )
 
 

@@ -251,13 +251,17 @@ class CausalLMPolicy(Policy):
 
     def save(self, folder: Path) -> None:
         """Write what trains: the adapter, or the model; and a reference that moves."""
-        saving.save(self.model, Path(folder))
+        saving.save_weights(self.model, Path(folder))
         self._reference.save(Path(folder))
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
         self._reference.load(Path(folder))
-        saving.load(self.model, Path(folder))
+        saving.load_weights(self.model, Path(folder))
+
+    def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
+        """Write a folder that plain peft or transformers loads; returns facts for its model card."""
+        return saving.export(self.model, self.loaded, Path(folder), merge=merge)
 
 
 class _Pen:

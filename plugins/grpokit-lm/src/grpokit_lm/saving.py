@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import peft
+import transformers
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 from grpokit import CheckpointError, UsageError
 from grpokit.errors import one_line
+from grpokit_lm.adapters import quiet
 from grpokit_lm.loading import Loaded, load_model
 
 MODEL, ADAPTER, ADAPTER_CONFIG = "model.safetensors", "adapter_model.safetensors", "adapter_config.json"
@@ -78,7 +81,7 @@ def export(model: nn.Module, loaded: Loaded, folder: Path, *, merge: bool = Fals
         merge: add the adapter to the base, and write a whole model.
 
     Returns:
-        Facts for a model card: `base_model`, `library_name`, and `usage`, code that loads the folder.
+        Facts for a model card: `base_model`, `library_name`, `versions`, and `usage`, code that loads the folder.
 
     Raises:
         UsageError: there is no adapter to merge.
@@ -93,10 +96,20 @@ def export(model: nn.Module, loaded: Loaded, folder: Path, *, merge: bool = Fals
         generation = known.generation_config
         if generation is not None:
             generation.save_pretrained(folder)
-        return {"base_model": loaded.name, "library_name": "peft", "usage": _ADAPTER_USAGE.format(kind=_auto(loaded))}
+        return _facts(loaded, "peft", _ADAPTER_USAGE)
     whole = _merged(known, loaded) if adapted else known
     whole.save_pretrained(folder)
-    return {"base_model": loaded.name, "library_name": "transformers", "usage": _USAGE.format(kind=_auto(loaded))}
+    return _facts(loaded, "transformers", _USAGE)
+
+
+def _facts(loaded: Loaded, library: str, usage: str) -> dict[str, str]:
+    kind = "AutoModelForCausalLM" if loaded.processor is None else "AutoModelForImageTextToText"
+    return {
+        "base_model": loaded.name,
+        "library_name": library,
+        "versions": f"transformers {transformers.__version__}, peft {peft.__version__}",
+        "usage": usage.format(kind=kind),
+    }
 
 
 def _merged(model: Any, loaded: Loaded) -> Any:
@@ -106,7 +119,8 @@ def _merged(model: Any, loaded: Loaded) -> Any:
     full: Any = load_model(
         loaded.name, tokenizer=loaded.tokenizer, dtype="bfloat16", trains_base=False, revision=loaded.revision
     ).model
-    adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
+    with quiet():
+        adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
     for name, tensor in _tensors(adapted).items():
         tensor.data.copy_(_tensors(model)[name])
     return adapted.merge_and_unload(safe_merge=True)
@@ -138,17 +152,15 @@ def _compare(theirs: Mapping[str, tuple[int, ...]], own: Mapping[str, Tensor], p
         )
 
 
-def _auto(loaded: Loaded) -> str:
-    return "AutoModelForCausalLM" if loaded.processor is None else "AutoModelForImageTextToText"
-
-
 _USAGE = """from transformers import {kind}, AutoTokenizer
 
 model = {kind}.from_pretrained("FOLDER")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 """
 
-_ADAPTER_USAGE = """from peft import PeftModel
+_ADAPTER_USAGE = """import peft
+import transformers
+from peft import PeftModel
 from transformers import {kind}, AutoTokenizer
 
 model = {kind}.from_pretrained("BASE_MODEL")

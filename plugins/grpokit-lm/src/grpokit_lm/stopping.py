@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from grpokit import UsageError
+
 
 class Stops:
     """Finds the ends of completions.
@@ -15,20 +17,30 @@ class Stops:
         tokens: ids that end a completion, itself the last decision.
         texts: strings that end it; the token that completes one is the last decision.
         decode: token ids -> text, needed for `texts`.
+
+    Raises:
+        UsageError: a stop string is empty, or no text.
     """
 
     def __init__(
         self, tokens: Sequence[int], texts: Sequence[str] = (), decode: Callable[[Sequence[int]], str] | None = None
     ) -> None:
+        for text in texts:
+            if not isinstance(text, str) or not text:
+                raise UsageError(f"stop must hold texts of at least one character, got {text!r}.")
         self.tokens, self.texts, self.decode = torch.tensor(sorted(set(tokens)), dtype=torch.int64), list(texts), decode
         self._lookback = max((len(text.encode()) for text in texts), default=0)  # a token may be a single byte
+        self._last = {text[-1] for text in texts}
+        self._completing: dict[int, bool] = {}
 
     def ended(self, tokens: Tensor, first: int) -> Tensor:
         """[B] bool on the CPU: does one of the tokens from column `first` on end its completion? tokens: [B, t]."""
         new = torch.isin(tokens[:, first:], self.tokens.to(tokens.device)).any(1).cpu()
         if self.texts:
-            recent = tokens[:, max(0, first - self._lookback) :].tolist()
-            new |= torch.tensor([self._has_text(row) for row in recent])
+            known = min(first, self._lookback)  # columns that were looked at before, and may hold the beginning of one
+            for row, fresh in enumerate(tokens[:, first:].tolist()):
+                if any(map(self._may_complete, fresh)):
+                    new[row] |= self._first_end(tokens[row, first - known :].tolist(), known) is not None
         return new
 
     def lengths(self, tokens: Tensor) -> tuple[list[int], list[bool]]:
@@ -43,17 +55,26 @@ class Stops:
                 lengths[row], ended[row] = length, True
         return lengths, ended
 
+    def _may_complete(self, token: int) -> bool:
+        """Whether a token can be the one that completes a stop string: few can, and only then is a text decoded.
+
+        Twice in a row it also shows a space before it, which some tokenizers leave out at the beginning of a text. The
+        sign of an incomplete character stands for part of one.
+        """
+        if token not in self._completing:
+            assert self.decode is not None
+            text = self.decode([token, token])
+            self._completing[token] = "\ufffd" in text or any(last in text for last in self._last)
+        return self._completing[token]
+
     def _has_text(self, tokens: Sequence[int]) -> bool:
         assert self.decode is not None
         text = self.decode(tokens)
         return any(stop in text for stop in self.texts)
 
-    def _first_end(self, tokens: Sequence[int]) -> int | None:
-        """The number of tokens after which a stop string is complete, by bisection: text only grows."""
-        if not self._has_text(tokens):
-            return None
-        low, high = 0, len(tokens)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._has_text(tokens[:middle]) else (middle, high)
-        return high
+    def _first_end(self, tokens: Sequence[int], first: int = 0) -> int | None:
+        """The number of tokens after which a stop string is complete, if one of those from `first` on completes it."""
+        for last in range(first, len(tokens)):
+            if self._may_complete(tokens[last]) and self._has_text(tokens[max(0, last - self._lookback) : last + 1]):
+                return last + 1
+        return None

@@ -1,0 +1,153 @@
+"""What a policy hears: which work begins and ends, and that its weights are new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from grpokit import Decisions, Rollout, RunError, Trainer, evaluate, frozen_copy, objectives
+from grpokit.policy import Work
+from tiny_policies import TinyTokens, digit_sum
+
+PROMPTS = [str(i) for i in range(12)]
+
+
+class Hears(TinyTokens):
+    """Keeps what it hears, and the work in which it draws and scores."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.heard: list[str] = []
+        self.now = "nothing"
+
+    @contextmanager
+    def during(self, work: Work) -> Iterator[None]:
+        assert self.now == "nothing"  # no stretch inside another
+        self.now = work
+        self.heard.append(work)
+        try:
+            yield
+        finally:
+            self.now = "nothing"
+
+    def updated(self, version: int) -> None:
+        self.heard.append(f"{self.now} {version}")
+
+    def rollout(self, *args: Any, **kwargs: Any) -> Rollout:
+        assert self.now == "rollout"
+        return super().rollout(*args, **kwargs)
+
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        assert self.now == ("train" if torch.is_grad_enabled() else "score")
+        return super().logprobs(rollout, steps)
+
+
+def trainer(policy: TinyTokens, **options: Any) -> Trainer:
+    objective = options.pop("objective", objectives.GRPO(kl_coef=0.1))
+    return Trainer(
+        policy, [digit_sum], PROMPTS, objective=objective, learning_rate=1e-2, rollout_batch_size=16,
+        updates_per_rollout=2, device="cpu", **options,
+    )  # fmt: skip
+
+
+def test_every_stretch_of_work_is_announced_once(tmp_path: Path) -> None:
+    policy = Hears()
+    training = trainer(policy)
+    training.step()
+    step = ["rollout", "score", "train", "train 1", "train 2"]
+    assert policy.heard == [*step, "score"]  # the last one checks the reference after the first step
+    policy.heard.clear()
+    training.step()
+    assert policy.heard == ["rollout", "score", "train", "train 3", "train 4"]
+    policy.heard.clear()
+    evaluate(policy, [digit_sum], PROMPTS, batch_size=4)
+    assert policy.heard == ["rollout"]
+    training.save(tmp_path / "here")
+    policy.heard.clear()
+    training.load(tmp_path / "here")
+    assert policy.heard == ["nothing 4", "score"]
+
+
+def test_no_work_is_announced_that_is_not_done() -> None:
+    policy = Hears()
+    trainer(policy, objective=objectives.GRPO()).step()
+    assert policy.heard == ["rollout", "train", "train 1", "train 2"]
+
+
+def test_versions_go_on_after_a_step_that_failed(tmp_path: Path) -> None:
+    """The weights of its updates are kept, so another rollout must not pass for one of theirs."""
+
+    class FailsLate(Hears):
+        def updated(self, version: int) -> None:
+            super().updated(version)
+            if version == 3 and self.heard[-1] == "train 3":
+                raise ValueError("an engine that is gone")
+
+    policy = FailsLate()
+    training = trainer(policy, objective=objectives.GRPO())
+    training.step()
+    with pytest.raises(ValueError, match="gone"):
+        training.step()
+    training.save(tmp_path / "here")
+    training.load(tmp_path / "here")
+    training.step()
+    assert policy.heard[-5:] == ["nothing 3", "rollout", "train", "train 4", "train 5"]
+
+
+class Averaged(TinyTokens):
+    """Its reference is a moving average of its weights."""
+
+    reference_moves = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.frozen, self.version = frozen_copy(self.net), 0
+
+    def updated(self, version: int) -> None:
+        if version > self.version:
+            with torch.no_grad():
+                for mean, p in zip(self.frozen.parameters(), self.net.parameters(), strict=True):
+                    mean.lerp_(p, 0.5)
+        self.version = version
+
+    def save(self, folder: Path) -> None:
+        super().save(folder)
+        save_file({"version": torch.tensor(self.version), **self.frozen.state_dict()}, folder / "mean.safetensors")
+
+    def load(self, folder: Path) -> None:
+        super().load(folder)
+        stored = load_file(folder / "mean.safetensors")
+        self.version = int(stored.pop("version"))
+        self.frozen.load_state_dict(stored)
+
+
+def test_a_reference_that_moves_is_resumed_to_the_bit(tmp_path: Path) -> None:
+    through = Averaged()
+    training = trainer(through)
+    for _ in range(2):
+        training.step()
+    training.save(tmp_path / "step_2")
+    for _ in range(2):
+        last = training.step().metrics
+    resumed = Averaged(seed=1)
+    training = trainer(resumed)
+    training.load(tmp_path / "step_2")
+    for _ in range(2):
+        again = training.step().metrics
+    assert last["kl"] == again["kl"] > 0
+    for one, other in ((through.net, resumed.net), (through.frozen, resumed.frozen)):
+        assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_a_reference_that_moves_unannounced_is_an_error() -> None:
+    class Unannounced(Averaged):
+        reference_moves = False
+
+    with pytest.raises(RunError, match="The reference has changed"):
+        trainer(Unannounced()).step()
