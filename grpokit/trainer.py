@@ -7,10 +7,10 @@ batch. Not supported: several processes (a world size above one is refused), and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,33 +18,31 @@ from torch import Tensor
 from grpokit import advantages as advantage_functions
 from grpokit import knobs
 from grpokit.advantages import AdvantageFn
-from grpokit.data import as_prompts, check_prompts, further_indices, prompt_indices
+from grpokit.data import as_prompts, check_prompts
 from grpokit.errors import UsageError
 from grpokit.knobs import Correction, SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.rewards.hacking import RewardHacking
-from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
-from grpokit.sampling import derive_seeds
+from grpokit.rewards.scoring import Rewards, Scores, as_terms
 from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.arguments import check_arguments
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.devices import make_accelerator
-from grpokit.training.dynamic_sampling import Drawn, at_places, with_spread
-from grpokit.training.entropy_filter import keep_top_entropy, rollout_entropy
+from grpokit.training.drawing import Drawing
+from grpokit.training.entropy_filter import keep_top_entropy
 from grpokit.training.loss_weights import reduction_weights
 from grpokit.training.micro_batches import Batch, minibatch_rows
-from grpokit.training.out_of_memory import ForcedSizes, explained, shrinking
+from grpokit.training.out_of_memory import ForcedSizes, shrinking
 from grpokit.training.parts import Part
 from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
+from grpokit.training.scoring_passes import ScoringPasses
 from grpokit.training.step_report import StepReport
 from grpokit.training.updates import Updates, trainable
-from grpokit.types import Decisions, Prompt, Rollout
-
-T = TypeVar("T")
+from grpokit.types import Prompt, Rollout
 
 
 @dataclass(eq=False, repr=False)
@@ -96,6 +94,8 @@ class Trainer(TrainerSettings, SeedSettings):
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
         self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, self._limit(exact=True))
+        self._drawing = Drawing(self, seed=self.seed, policy=self._policy, terms=self.terms, prompts=self.train_prompts)
+        self._passes = ScoringPasses(self, policy=self._policy, backward=self._backward, probe=self._probe)
         self._parts: dict[str, Part] = {
             "batch_sizes": ForcedSizes(self, ("micro_batch_size", "rollout_batch_size")),
             "zero_std": self._zero_std,
@@ -135,21 +135,16 @@ class Trainer(TrainerSettings, SeedSettings):
     def _step(self, number: int) -> StepReport:
         watch = metrics.Stopwatch(self.accelerator.device)
         warnings: list[str] = []
-        if self.updates.done or self.updates.incomplete:
-            made = f"{self.updates.done} of its {self.updates_per_step} updates"
-            half = ", in the middle of the next" if self.updates.incomplete else ""
-            warnings.append(f"Step {number} was broken off after {made}{half}; these stay, and it is drawn anew.")
-        self.updates.done, self.updates.incomplete = 0, False
+        warnings += self.updates.begin(number)
 
-        drawn = self._draw(watch, warnings)
-        drawn = with_spread(drawn, lambda *group: self._draw(watch, warnings, *group), most=self.dynamic_sampling)
+        drawn = self._drawing(self.completed, version=self.updates.version, watch=watch, warnings=warnings)
         prompts, rollout, scores = drawn.prompts, drawn.rollout, drawn.scores
+        self.objective.check_dimensions(rollout.action_dims)
         warnings += [*scores.notes, *self._reward_hacking.look(scores, step=number)]
         advantages = self._advantages(scores.trained, rollout)
         warnings += self._zero_std.look(scores.trained, advantages.cpu(), step=number)
         with watch("logprobs"):
-            old, reference = self._old_and_reference(rollout, prompts, warnings)
-            entropy = self._entropy(rollout, warnings)
+            scored = self._passes(rollout, prompts, version=self.updates.version, warnings=warnings)
 
         tally = metrics.Tally()
         losses: list[float] = []
@@ -160,16 +155,16 @@ class Trainer(TrainerSettings, SeedSettings):
                     here = rows.to(advantages.device, non_blocking=True)
                     batch = Batch(
                         rollout=rollout if len(rows) == rollout.rows else rollout.select(rows),
-                        old=old and old.select(here),
+                        old=scored.old and scored.old.select(here),
                         fresh=self.updates.done == 0,
                         advantages=advantages[here],
-                        reference=reference and reference.select(here),
+                        reference=scored.reference and scored.reference.select(here),
                         weights=reduction_weights(
                             rollout.mask[here], self.objective.reduction, max_decisions=rollout.max_decisions
                         ),  # fixed here, before any cutting
                     )
-                    if entropy is not None:
-                        batch = keep_top_entropy(batch, entropy[here], self.top_entropy_quantile)
+                    if scored.entropy is not None:
+                        batch = keep_top_entropy(batch, scored.entropy[here], self.top_entropy_quantile)
                     self._backward.objective = self._adaptive_entropy.objective
                     loss, decisions = self._gradient(batch, rows, watch, warnings)
                     losses.append(loss)
@@ -249,42 +244,6 @@ class Trainer(TrainerSettings, SeedSettings):
         """Let trackers write everything and finish."""
         self.accelerator.end_training()
 
-    def _draw(
-        self,
-        watch: metrics.Stopwatch,
-        warnings: list[str],
-        attempt: int = 0,
-        places: Sequence[int] = (),
-        used: Sequence[int] = (),
-    ) -> Drawn:
-        """Draw and score the step's groups; from attempt 1 on, those at `places` anew, with prompts not yet `used`."""
-        per_step, total = self.prompts_per_step, len(self.train_prompts)
-        indices = prompt_indices(self.seed, self.completed, per_step=per_step, total=total)
-        seeds = derive_seeds(
-            self.seed,
-            stream="train",
-            step=self.completed,
-            prompts=per_step,
-            group_size=self.group_size,
-            attempt=attempt,
-        )
-        if attempt:
-            indices = further_indices(self.seed, self.completed, attempt=attempt, places=places, total=total, used=used)
-            seeds = at_places(seeds, places)
-        prompts = [self.train_prompts[i] for i in indices]
-
-        def fit(draw: Callable[[int], Rollout]) -> Rollout:
-            most = len(seeds.row)
-            return shrinking(draw, self, "rollout_batch_size", most=most, what="drawing samples", warnings=warnings)
-
-        with watch("rollout"):
-            rollout = self._policy.rollout(prompts, self.group_size, seeds, fit=fit)
-        self.objective.check_dimensions(rollout.action_dims)
-        guards.check_age(rollout, self.updates.version, self.max_age)
-        with watch("reward"):
-            scores = score(self.terms, rollout.samples, step=self.completed + 1)
-        return Drawn(prompts=indices, rollout=rollout, scores=scores)
-
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
         """[B] or [B, T], with their shape and values checked."""
         if self.completed == 0:
@@ -292,41 +251,6 @@ class Trainer(TrainerSettings, SeedSettings):
         advantages = self.advantage(scores.matrix, scores.weights, scores.groups)
         guards.check_advantages(advantages, rollout)
         return advantages.to(rollout.old.logprobs)
-
-    def _old_and_reference(
-        self, rollout: Rollout, prompts: Sequence[int], warnings: list[str]
-    ) -> tuple[Decisions | None, Decisions | None]:
-        """The old log-probs (None: the first pass's own values, detached) and the reference's (None: not needed).
-
-        The old ones are the rollout's if its sampler computes as the training forward pass does, with these weights.
-        Else they are computed by that pass, which with a single update happens in any case.
-        """
-        same = rollout.exact and rollout.version == self.updates.version and not self._policy.low_precision
-        old: Decisions | None = rollout.old if same else None
-        reference = None
-        rescored = not same and (self.updates_per_step > 1 or self._backward.needs_old(rollout))
-        if not rescored and not self.objective.needs_reference:
-            return old, None
-        with self._policy.during("score"):
-            if rescored:
-                old = self._in_micro_batches(lambda n: self._policy.all_logprobs(rollout, n), warnings)
-            if self.objective.needs_reference and not self.objective.needs_moments:
-                reference = self._in_micro_batches(
-                    lambda n: self._policy.all_logprobs(rollout, n, self.policy.reference), warnings
-                )
-            if self.objective.needs_reference:
-                with explained("scoring a sample with the reference"):
-                    self._probe.take(rollout, prompts)
-        return old, reference
-
-    def _entropy(self, rollout: Rollout, warnings: list[str]) -> Tensor | None:
-        """[B, T] the entropies that the filter compares; None without it."""
-        if self.top_entropy_quantile == 1:
-            return None
-        return rollout_entropy(
-            rollout,
-            lambda: self._in_micro_batches(lambda n: self._policy.all_logprobs(rollout, n, entropy=True), warnings),
-        )
 
     def _gradient(
         self, batch: Batch, rows: Tensor, watch: metrics.Stopwatch, warnings: list[str]
@@ -339,7 +263,7 @@ class Trainer(TrainerSettings, SeedSettings):
             tally = metrics.Tally()
             return float(self._backward(batch, size=size, tally=tally, watch=watch)), tally
 
-        loss, tally = self._in_micro_batches(attempt, warnings)
+        loss, tally = shrinking(attempt, self, "micro_batch_size", most=None, what="scoring samples", warnings=warnings)
         step, update = self.completed + 1, self.updates.done + 1
         guards.check_finite(
             loss, self._policy, batch.rollout, self.micro_batch_size, rows=rows, step=step, update=update
@@ -355,10 +279,6 @@ class Trainer(TrainerSettings, SeedSettings):
         return logprob_diff.LogprobDiffLimit.of(
             self.max_logprob_diff, low_precision=self._policy.low_precision or not exact
         )
-
-    def _in_micro_batches(self, attempt: Callable[[int], T], warnings: list[str]) -> T:
-        """Call `attempt` with the micro-batch size; if memory runs out, reduce that size for the rest of the run."""
-        return shrinking(attempt, self, "micro_batch_size", most=None, what="scoring samples", warnings=warnings)
 
     def _check(self) -> None:
         """Refuse settings that cannot work, before anything is set up."""

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "config": "errors files knobs registry",
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
-    "training": "errors files knobs types sampling policy advantages objectives rewards",
+    "training": "errors files knobs types sampling policy advantages objectives data rewards",
     "trainer": "errors knobs types sampling policy advantages objectives data rewards training",
     "evaluation": "errors types images sampling policy reward_totals data registry rewards training",
     "report": "errors files images config evaluation",

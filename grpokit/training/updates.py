@@ -79,6 +79,16 @@ class Updates:
         self._no_update, self._skipped = guards.NoUpdate(self.parameters), guards.SkippedUpdates()
         self.parts: dict[str, Part] = {"skipped_updates": self._skipped, "loss_scale": _LossScale(accelerator)}
 
+    def begin(self, step: int) -> list[str]:
+        """Begin a step; returns a warning if its updates were interrupted before."""
+        warnings: list[str] = []
+        if self.done or self.incomplete:
+            made = f"{self.done} of its {self.settings.updates_per_step} updates"
+            half = ", in the middle of the next" if self.incomplete else ""
+            warnings.append(f"Step {step} was broken off after {made}{half}; these stay, and it is drawn anew.")
+        self.done, self.incomplete = 0, False
+        return warnings
+
     def rate(self, index: int) -> float:
         """The learning rate of the update with this index in the run, from 0."""
         return learning_rate(
