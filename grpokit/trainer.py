@@ -93,10 +93,9 @@ class Trainer(TrainerSettings, SeedSettings):
             self.policy, mixed_precision=self.mixed_precision, micro_batch_tokens=self.micro_batch_tokens
         )
         self._backward = Backward(self._policy, self.objective, self.correction, self.accelerator.backward)
-        self._diff_limit = self._limit(exact=True)
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
         self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
-        self._probe = ReferenceProbe(self._policy, self.train_prompts, self._diff_limit)
+        self._probe = ReferenceProbe(self._policy, self.train_prompts, self._limit(exact=True))
         self._parts: dict[str, Part] = {
             "batch_sizes": ForcedSizes(self, ("micro_batch_size", "rollout_batch_size")),
             "zero_std": self._zero_std,
@@ -363,7 +362,13 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def _check(self) -> None:
         """Refuse settings that cannot work, before anything is set up."""
-        check_arguments(policy=self.policy, advantage=self.advantage, objective=self.objective, trackers=self.trackers)
+        check_arguments(
+            policy=self.policy,
+            advantage=self.advantage,
+            objective=self.objective,
+            correction=self.correction,
+            trackers=self.trackers,
+        )
         knobs.check(self)
         self.check_shares()
         trained = [term for term in self.terms if not term.monitor]

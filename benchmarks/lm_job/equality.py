@@ -30,8 +30,8 @@ State = dict[str, Tensor]
 def check(job: Job) -> dict[str, str]:
     """Compare; "problem" is empty if all is equal, and "words" says how nearly."""
     least = {"layers": 4, "vocab": 32768, "prompt_tokens": 64, "new_tokens": 16}
-    sizes = {name: min(size, getattr(job, name)) for name, size in least.items()}
-    rows = {"prompts": 2, "group": 4, "micro": 4}
+    sizes: dict[str, Any] = {name: min(size, getattr(job, name)) for name, size in least.items()}
+    rows: dict[str, Any] = {"prompts": 2, "group": 4, "micro": 4}
     small = dataclasses.replace(job, **sizes, **rows, lora=0, ragged=False, learning_rate=1e-3)
     policy = build_policy(small)
     trainer = Trainer(

@@ -7,6 +7,9 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+Device = Literal["cpu", "cuda"]
 
 PHASES = ("generate", "old", "reference", "forward", "loss", "backward", "optimizer", "reward", "other")
 """Of a step; "other" is what belongs to none of the others."""
@@ -50,7 +53,7 @@ class Job:
     micro: int = 8
     lora: int = 0
     ragged: bool = False
-    device: str = "cpu"
+    device: Device = "cpu"
     threads: int = 2
     beta: float = 0.04
     learning_rate: float = 1e-4

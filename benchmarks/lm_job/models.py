@@ -30,7 +30,7 @@ def build_model(job: Job) -> Any:
         eos_token_id=job.end if job.ragged else None,
     )
     torch.manual_seed(job.seed)
-    return LlamaForCausalLM(config).float().to(job.device)
+    return LlamaForCausalLM(config).to(job.device)
 
 
 def build_tokenizer(job: Job, *, end: int) -> Any:

@@ -55,6 +55,14 @@ class Step:
     tokens: float
     facts: Mapping[str, float]
 
+    def by(self, clock: ClockName) -> Mapping[str, float]:
+        """Phase -> seconds of a clock."""
+        return self.wall if clock == "wall" else self.cpu
+
+    def total(self, clock: ClockName) -> float:
+        """Seconds of a clock."""
+        return sum(self.by(clock).values())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entrant:
@@ -74,18 +82,18 @@ class Entrant:
 
     def phases(self) -> dict[str, float]:
         """Phase -> median seconds."""
-        each = [getattr(step, self.clock) for step in self.steps]
+        each = [step.by(self.clock) for step in self.steps]
         return {name: statistics.median(step.get(name, 0.0) for step in each) for name in {n for s in each for n in s}}
 
     @property
     def seconds(self) -> float:
         """Median seconds of a step."""
-        return statistics.median(sum(getattr(step, self.clock).values()) for step in self.steps)
+        return statistics.median(step.total(self.clock) for step in self.steps)
 
     @property
     def per_token(self) -> float:
         """Median seconds per new token."""
-        return statistics.median(sum(getattr(step, self.clock).values()) / step.tokens for step in self.steps)
+        return statistics.median(step.total(self.clock) / step.tokens for step in self.steps)
 
     @property
     def growth(self) -> float:
@@ -201,9 +209,8 @@ def play(
                     step = Step(**reply)
                     steps[worker.name].append(step)
                     _check_work(job, worker.name, number, step)
-                    used = sum(getattr(step, clock).values())
                     at = f"{label} round {number + 1} of {warmup + rounds}".strip()
-                    print(f"{at}: {worker.name} {used:.2f} s, {step.growth:.0f} MiB", file=sys.stderr)
+                    print(f"{at}: {worker.name} {step.total(clock):.2f} s, {step.growth:.0f} MiB", file=sys.stderr)
     if "peaks" in failures:
         raise FailedError(f"the machine's peaks could not be measured: {failures['peaks']}")
     _check_entropy(steps)

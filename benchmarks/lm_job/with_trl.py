@@ -91,7 +91,7 @@ def _even(completion_ids: list[list[int]], **_: Any) -> list[float]:
     return [reward(ids) for ids in completion_ids]
 
 
-class _OneStepPerTurn(TrainerCallback):  # type: ignore[misc]
+class _OneStepPerTurn(TrainerCallback):
     """Ends a turn where TRL logs a step, and waits for the next one."""
 
     def __init__(self, job: Job, turns: Turns) -> None:

@@ -7,6 +7,7 @@ these functions are torch's own products. They carry no gradient: call them in a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -60,3 +61,18 @@ def sum_of_outer(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
         return total.addmm_(a.t(), b)
     product = torch.mm(a.t(), b)
     return product.to(torch.promote_types(a.dtype, torch.float32)) if total is None else total.add_(product)
+
+
+def packed(weight: Tensor, bias: Tensor | None, *, rows: int) -> Callable[[Tensor], Tensor]:
+    """A product with a copy of the weight that is laid out for about so many rows: x [n, K] -> [n, m].
+
+    Args:
+        weight: [m, K].
+        bias: [m], or None.
+        rows: about n.
+    """
+    if by_onednn(weight):
+        blocks = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+        return lambda x: torch.ops.mkldnn._linear_pointwise(x, blocks, bias, "none", [], "")
+    columns = weight.t().contiguous()  # [K, m]
+    return (lambda x: x @ columns) if bias is None else (lambda x: torch.addmm(bias, x, columns))

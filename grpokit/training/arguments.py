@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from grpokit.errors import UsageError, shown
+from grpokit.knobs import Correction
 from grpokit.objectives import Objective
 from grpokit.policy import missing_methods
 
 
-def check_arguments(*, policy: object, advantage: object, objective: object, trackers: object) -> None:
+def check_arguments(
+    *, policy: object, advantage: object, objective: object, correction: object, trackers: object
+) -> None:
     """Check what `Trainer` was given besides its knobs, its rewards and its prompts.
 
     Raises:
@@ -20,6 +23,12 @@ def check_arguments(*, policy: object, advantage: object, objective: object, tra
     for name, value, right, expected in (
         ("advantage", advantage, callable(advantage), "a function such as grpokit.advantages.group"),
         ("objective", objective, isinstance(objective, Objective), "an objective such as grpokit.objectives.GRPO()"),
+        (
+            "correction",
+            correction,
+            correction is None or isinstance(correction, Correction),
+            "None, or one such as grpokit.Correction(how='mask')",
+        ),
         ("trackers", trackers, isinstance(trackers, (list, tuple)), 'a list of names such as ["tensorboard"]'),
     ):
         if not right:

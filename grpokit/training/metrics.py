@@ -192,7 +192,8 @@ def decision_metrics(tally: Tally) -> dict[str, float]:
     metrics["ratio/min"], metrics["ratio/max"] = tally.extremes("ratio")
     metrics["logprob_diff/max"] = tally.extremes("logprob_diff")[1]
     if "sampler_ratio" in means:
-        metrics["logprob_diff/ess"] = means["sampler_ratio"] ** 2 / max(means["sampler_ratio_square"], 1e-300)
+        square = max(means["sampler_ratio_square"], 1e-300)
+        metrics["logprob_diff/ess"] = min(1.0, means["sampler_ratio"] ** 2 / square)  # not 1 + rounding
     metrics["positions_per_decision"] = tally.scored / max(tally.decided, 1)
     return metrics
 

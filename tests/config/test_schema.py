@@ -311,7 +311,7 @@ def test_the_last_override_wins() -> None:
         ("trainer.steps=", ["trainer.steps: expected a whole number, got nothing (null)"]),
         (
             "trainer.correction={hows: mask}",
-            ["unknown key 'trainer.correction.hows'", "Known here: how, per, low, high"],
+            ["unknown key 'trainer.correction.hows'", "Known keys: how, per, low, high"],
         ),
         ("trainer.correction=mask", ["trainer.correction: expected a group of keys, got 'mask' (as in {how: mask})"]),
         ("trainer.correction.high=0.5", ["correction needs low <= 1 <= high"]),

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from grpokit.errors import UsageError
 from grpokit.builtin.objectives import CISPO, SAPO
+from grpokit.errors import UsageError
 from grpokit.objectives import DAPO, GRPO, GSPO, DrGRPO, Objective
 from grpokit.policies import products
 from grpokit.policies.fused_head import FusedHead

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from grpokit.policies.fused_head import FusedHead
 from grpokit.policies.group_decoding import Drawn, Written, decode
+from grpokit.policies.linear_layers import for_decoding, for_scoring
 from grpokit.policies.packed_attention import SharedPrompts, install, run
-from grpokit.policies.rollout_weights import rollout_weights
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions, Pack, pack
 from grpokit_lm.head import Head
@@ -43,7 +43,7 @@ class PackedPath:
     ) -> Written:
         """See `grpokit.policies.group_decoding.decode`; `draw` gets logits [b, V] in place of hidden states."""
         head = Head(self.model)
-        with torch.inference_mode(), rollout_weights(self.model):
+        with torch.inference_mode(), for_decoding(self.model, rows=len(prompts) * group_size):
             written = decode(
                 self.model.get_decoder(),
                 prompts,
@@ -63,7 +63,8 @@ class PackedPath:
         arrangement = SharedPrompts(plan.prompts, plan.samples, device=completions.tokens.device)
         positions = arrangement.positions().to(completions.tokens.device)
         tokens = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source]
-        hidden = run(self.model.get_decoder(), tokens, positions, arrangement)[plan.decided]
+        with for_scoring(self.model):
+            hidden = run(self.model.get_decoder(), tokens, positions, arrangement)[plan.decided]
         head = Head(self.model)
         layer: Any = head.layer
         logprobs, entropy = self.fused(

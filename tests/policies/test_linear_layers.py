@@ -6,13 +6,13 @@ import peft
 import pytest
 import torch
 
-from grpokit.policies.rollout_weights import rollout_weights
+from grpokit.policies.linear_layers import for_decoding
 from tiny_decoders import build
 
 
-@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("dora", [False, True])
-def test_merged_adapters_give_the_same_logits(transpose: bool, dora: bool) -> None:
+def test_merged_adapters_give_the_same_logits(copies: bool, dora: bool) -> None:
     torch.manual_seed(0)
     settings = peft.LoraConfig(r=2, target_modules="all-linear", use_dora=dora, init_lora_weights=False)
     model = peft.get_peft_model(build("grouped"), settings).eval()
@@ -22,12 +22,12 @@ def test_merged_adapters_give_the_same_logits(transpose: bool, dora: bool) -> No
         want = model(input_ids=ids).logits
         with model.disable_adapter():
             base = model(input_ids=ids).logits
-        with rollout_weights(model, transpose=transpose):
+        with for_decoding(model, copies=copies):
             have = model(input_ids=ids).logits
             layer = model.base_model.model.model.layers[0].self_attn.q_proj
             assert ("forward" in vars(layer)) != dora  # DoRA's layers compute as they are
-            assert "forward" not in vars(layer.base_layer) or (dora and transpose)
-        with model.disable_adapter(), rollout_weights(model, transpose=transpose):
+            assert "forward" not in vars(layer.base_layer) or (dora and copies)
+        with model.disable_adapter(), for_decoding(model, copies=copies):
             off = model(input_ids=ids).logits
         after = model(input_ids=ids).logits
     assert (want - base).abs().max() > 0.1
