@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grpokit.policies.fused_head import FusedHead
 from grpokit.policies.group_decoding import Drawn, Written, decode
-from grpokit.policies.linear_layers import for_decoding, for_scoring
+from grpokit.policies.linear_layers import for_decoding
 from grpokit.policies.packed_attention import SharedPrompts, install, run
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions, Pack, pack
@@ -63,8 +63,7 @@ class PackedPath:
         arrangement = SharedPrompts(plan.prompts, plan.samples, device=completions.tokens.device)
         positions = arrangement.positions().to(completions.tokens.device)
         tokens = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source]
-        with for_scoring(self.model):
-            hidden = run(self.model.get_decoder(), tokens, positions, arrangement)[plan.decided]
+        hidden = run(self.model.get_decoder(), tokens, positions, arrangement)[plan.decided]
         head = Head(self.model)
         layer: Any = head.layer
         logprobs, entropy = self.fused(
