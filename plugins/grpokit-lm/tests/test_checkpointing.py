@@ -43,6 +43,28 @@ def test_the_same_numbers_with_less_memory(family: str, adapter: bool) -> None:
     assert saved_and_gradients(model)[0] == full
 
 
+def test_layers_are_recomputed_with_the_forwards_of_the_first_pass() -> None:
+    model: Any = tiny_model("llama")
+    tokens = torch.arange(12)[None]
+
+    def gradient(layers: Any) -> torch.Tensor:
+        model.zero_grad()
+        for linear in layers:
+            linear.forward = lambda x, own=linear: 2 * nn.functional.linear(x, own.weight)
+        loss = model(input_ids=tokens, use_cache=False).logits.square().mean()
+        for linear in layers:
+            del linear.forward
+        loss.backward()
+        assert not any("forward" in vars(linear) for linear in layers)
+        return model.model.layers[0].mlp.up_proj.weight.grad.clone()  # type: ignore[no-any-return]
+
+    doubled = [model.model.layers[0].mlp.down_proj, model.model.layers[1].self_attn.o_proj]
+    plain, expected = gradient([]), gradient(doubled)
+    assert not torch.allclose(plain, expected)
+    with recomputed(model):
+        torch.testing.assert_close(gradient(doubled), expected)
+
+
 def test_a_model_that_cannot() -> None:
     with (
         pytest.raises(UsageError, match="Linear has no layers that transformers can recompute"),

@@ -44,6 +44,12 @@ def test_a_folder_of_each_family_gives_its_weights_back(family: str, tmp_path: P
     assert not loaded.model.training
 
 
+def test_caps_of_attention_scores_are_not_left_out(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path, "gemma2")
+    assert load_model(folder).model.config._attn_implementation == "eager"
+    assert load_model(save_tiny_model(tmp_path / "llama")).model.config._attn_implementation == "sdpa"
+
+
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_a_vision_model_comes_with_its_processor(family: str, tmp_path: Path) -> None:
     loaded = load_model(save_tiny_vision_model(tmp_path, family))

@@ -82,7 +82,9 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3": ("Qwen3Config", SHAPE),
     "gemma2": (
         "Gemma2Config",
-        SHAPE | {"tie_word_embeddings": True, "sliding_window": 8, "query_pre_attn_scalar": 4},
+        SHAPE
+        | {"tie_word_embeddings": True, "sliding_window": 8, "query_pre_attn_scalar": 4}
+        | {"attn_implementation": "eager"},  # the only one that caps scores; transformers 5.17 takes another by default
     ),
     "gemma3": (
         "Gemma3TextConfig",

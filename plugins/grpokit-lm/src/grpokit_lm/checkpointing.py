@@ -7,7 +7,7 @@ in eval mode, so here the layers alone are switched, and what they contain stays
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -37,9 +37,39 @@ def recomputed(model: nn.Module) -> Iterator[None]:
     before = [(layer.training, layer.gradient_checkpointing) for layer in layers]
     for layer in layers:
         layer.training, layer.gradient_checkpointing = True, True  # this module's own flags, not its children's
-        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+        again = partial(_Forwards.twice, layer)
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, context_fn=again)
     try:
         yield
     finally:
         for layer, (training, checkpointing) in zip(layers, before, strict=True):
             layer.training, layer.gradient_checkpointing = training, checkpointing
+
+
+class _Forwards:
+    """The forward methods that modules have been given by attribute: inside, they have them again.
+
+    The backward pass recomputes a layer after the context is left in which somebody replaced them, and must meet the
+    very same operations.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._given = [(module, vars(module)["forward"]) for module in layer.modules() if "forward" in vars(module)]
+        self._others: list[Any] = []
+
+    @classmethod
+    def twice(cls, layer: nn.Module) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        """The contexts of a layer's first pass, where all is as it is, and of its recomputation."""
+        return nullcontext(), cls(layer)
+
+    def __enter__(self) -> None:
+        self._others = [vars(module).get("forward") for module, _ in self._given]
+        for module, forward in self._given:
+            module.forward = forward
+
+    def __exit__(self, *error: object) -> None:
+        for (module, _), other in zip(self._given, self._others, strict=True):
+            if other is None:
+                del module.forward
+            else:
+                module.forward = other

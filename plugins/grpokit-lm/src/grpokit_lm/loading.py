@@ -104,6 +104,8 @@ def load_model(
     sees = _check_class(source.name, source.config)
     own, processor = _tokenizer(source, tokenizer, sees=sees)
     chosen = _dtype(dtype, source.config, trains_base=trains_base, device=device)
+    if attn_implementation is None and getattr(source.config.get_text_config(), "attn_logit_softcapping", None):
+        attn_implementation = "eager"  # transformers 5.17 would take one that leaves the caps out, without a word
     options: dict[str, Any] = {**source.options, "dtype": chosen, "attn_implementation": attn_implementation}
     if quantization:
         options["quantization_config"] = _bits(quantization, chosen)
