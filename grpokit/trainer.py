@@ -275,16 +275,18 @@ class Trainer(TrainerSettings, SeedSettings):
         old: Decisions | None = rollout.old if same else None
         reference = None
         rescored = not same and (self.updates_per_step > 1 or self._backward.needs_old(rollout))
-        if not rescored and not self.objective.needs_reference:
+        probed = self.objective.needs_reference and self._probe.wanted
+        referred = self.objective.needs_reference and not self.objective.needs_moments  # else beside each slice
+        if not (rescored or probed or referred):
             return old, None
         with self._policy.during("score"):
             if rescored:
                 old = self._in_micro_batches(lambda n: self._policy.all_logprobs(rollout, n), warnings)
-            if self.objective.needs_reference and not self.objective.needs_moments:
+            if referred:
                 reference = self._in_micro_batches(
                     lambda n: self._policy.all_logprobs(rollout, n, self.policy.reference), warnings
                 )
-            if self.objective.needs_reference:
+            if probed:
                 with explained("scoring a sample with the reference"):
                     self._probe.take(rollout, prompts)
         return old, reference
