@@ -61,8 +61,8 @@ class HearsGaussian(TinyGaussian):
 def trainer(policy: TinyTokens, **options: Any) -> Trainer:
     objective = options.pop("objective", objectives.GRPO(kl_coef=0.1))
     return Trainer(
-        policy, [options.pop("reward", digit_sum)], PROMPTS, objective=objective, learning_rate=1e-2, rollout_batch_size=16,
-        updates_per_rollout=2, device="cpu", **options,
+        policy, [options.pop("reward", digit_sum)], PROMPTS, objective=objective, learning_rate=1e-2,
+        rollout_batch_size=16, updates_per_rollout=2, device="cpu", **options,
     )  # fmt: skip
 
 
