@@ -37,7 +37,7 @@ Precision: TypeAlias = Literal["no", "bf16", "fp16"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 RatioKind: TypeAlias = Literal["token", "sequence"]
 KLKind: TypeAlias = Literal["k1", "k2", "k3", "gaussian"]
-Reduction: TypeAlias = Literal["sequence_mean", "token_mean", "fixed_length"]
+Reduction: TypeAlias = Literal["sequence_mean", "token_mean", "fixed_length", "sequence_sum"]
 
 
 @dataclass(kw_only=True)
@@ -74,6 +74,15 @@ class TrainerSettings:
         device: "auto", "cpu" or "cuda".
         max_logprob_diff: the largest mean difference, in nats, between the rollout's log-probs and those of the first
             training pass; None means the usual limit of the precision.
+        dynamic_sampling: groups without spread are drawn anew, from further prompts, up to this many times a step; 0
+            never.
+        top_entropy_quantile: the share of an optimizer step's decisions, those of highest entropy, that the policy loss
+            acts on.
+        entropy_target: entropy in nats that the entropy bonus keeps up: its coefficient then starts at `entropy_coef`,
+            rises while the entropy is at or below the target and falls else, and acts only there; None keeps it fixed.
+        entropy_coef_delta: the change of that coefficient in each optimizer step.
+        entropy_coef_min: its lower bound.
+        entropy_coef_max: its upper bound.
         max_age: the most optimizer steps by which the weights of a rollout may be behind those of the policy.
         max_zero_std_steps: training ends after this many steps in a row with only zero-std groups: as converged, or
             with an error if the reward has been higher before; None sets no limit.
@@ -95,6 +104,12 @@ class TrainerSettings:
     mixed_precision: Precision = "no"
     device: Device = "auto"
     max_logprob_diff: Positive | None = None
+    dynamic_sampling: Whole = 0
+    top_entropy_quantile: Share = 1.0
+    entropy_target: Positive | None = None
+    entropy_coef_delta: Positive = 0.005
+    entropy_coef_min: NotNegative = 0.0
+    entropy_coef_max: NotNegative = 1.0
     max_age: Whole = 0
     max_zero_std_steps: Total | None = 20
 
@@ -123,7 +138,7 @@ class TrainerSettings:
         """Refuse numbers that do not fit together.
 
         Raises:
-            UsageError: too many rows a step, or minibatches that do not divide the prompts.
+            UsageError: too many rows a step, minibatches that do not divide the prompts, or bounds in the wrong order.
         """
         rows = self.prompts_per_step * self.group_size
         if rows > 10_000_000:
@@ -133,6 +148,10 @@ class TrainerSettings:
                 f"minibatches={self.minibatches} does not divide prompts_per_step={self.prompts_per_step}: every "
                 "optimizer step takes the same number of whole groups."
             )
+        if self.entropy_coef_min > self.entropy_coef_max:
+            raise UsageError(
+                f"entropy_coef_min={self.entropy_coef_min} is above entropy_coef_max={self.entropy_coef_max}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,20 +160,29 @@ class ObjectiveSettings:
 
     Attributes:
         ratio: "token": one importance ratio per decision; "sequence": the geometric mean over a row's decisions.
-        reduction: how a batch is averaged: "sequence_mean", "token_mean" or "fixed_length".
+        reduction: how a batch is averaged: "sequence_mean", "token_mean", "fixed_length" or "sequence_sum".
         kl: the estimator of the KL from the reference; "gaussian" if decisions have several dimensions.
         kl_coef: weight of that KL; 0 needs no reference.
+        kl_bias_correction: weight the KL by the importance ratio, with gradient: then its gradient is unbiased.
         entropy_coef: weight of the entropy bonus.
+        off_policy_mask_threshold: a row with A < 0 gives no policy loss once its mean of old - new log-probs is above
+            this many nats; None keeps all rows.
     """
 
     ratio: RatioKind = "token"
     reduction: Reduction = "sequence_mean"
     kl: KLKind = "k3"
     kl_coef: NotNegative = 0.0
+    kl_bias_correction: bool = False
     entropy_coef: float = 0.0
+    off_policy_mask_threshold: Positive | None = None
 
     def __post_init__(self) -> None:
         check(self)
+        if self.kl_bias_correction and self.kl == "gaussian":
+            raise UsageError(
+                "kl 'gaussian' is exact, so kl_bias_correction has nothing to correct; leave one of them out."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +309,8 @@ def _requirement(value: Any, rule: Any, bounds: list[Any]) -> str | None:
     if get_origin(rule) is Literal:
         choices = get_args(rule)
         return None if value in choices else " or ".join(map(repr, choices))
+    if rule is bool:
+        return None if isinstance(value, bool) else "true or false"
     if rule not in (int, float):
         return None
     whole = isinstance(value, int) and not isinstance(value, bool)

@@ -39,7 +39,11 @@ class Objective(ObjectiveSettings, ABC):
 
     @abstractmethod
     def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
-        """The policy loss: ratio, advantages and new log-probs [b, t] -> [b, t], with "clip_low" and "clip_high"."""
+        """The policy loss: ratio, advantages and new log-probs [b, t] -> [b, t], with "clip_low" and "clip_high".
+
+        It is 0 where the advantage is 0: filters leave a decision out by this. A statistic with "/" in its name becomes
+        a metric of that name.
+        """
 
     @property
     def needs_reference(self) -> bool:
@@ -54,19 +58,24 @@ class Objective(ObjectiveSettings, ABC):
     @property
     def whole_sequence(self) -> bool:
         """Whether a decision's loss depends on the row's other decisions."""
-        return self.ratio == "sequence"
+        return self.ratio == "sequence" or self.off_policy_mask_threshold is not None
 
     def check_dimensions(self, action_dims: int) -> None:
         """Check that the KL's estimator suits the dimensions of a decision (see `Rollout.action_dims`).
 
         Raises:
-            UsageError: k2 or k3, with decisions of several dimensions.
+            UsageError: k2, k3 or a bias correction, with decisions of several dimensions.
         """
         if self.needs_reference and self.kl in ("k2", "k3") and action_dims > 1:
             raise UsageError(
                 f"kl '{self.kl}' does not suit decisions of {action_dims:,} dimensions: their log-probs are means over "
                 f"the dimensions, so it gives about 1/{action_dims:,} of the KL. Set kl: gaussian, which is exact (k1 "
                 "is right on average too, but as a loss its expected gradient is zero)."
+            )
+        if self.needs_reference and self.kl_bias_correction and action_dims > 1:
+            raise UsageError(
+                "kl_bias_correction weights the KL by a decision's importance ratio, but here a decision has "
+                f"{action_dims:,} dimensions, and the ratio is that of one. Leave it out, and set kl: gaussian."
             )
 
     def __call__(
@@ -81,6 +90,8 @@ class Objective(ObjectiveSettings, ABC):
     ) -> Loss:
         """Loss per decision.
 
+        The off-policy mask and the KL's correction are those of DeepSeek-V3.2 (2025, arXiv:2512.02556).
+
         Args:
             new: [b, t] with gradient.
             old: [b, t] of the policy that sampled.
@@ -91,15 +102,21 @@ class Objective(ObjectiveSettings, ABC):
         """
         advantages = advantages[:, None] if advantages.ndim == 1 else advantages
         advantages = torch.where(mask, advantages.to(new.logprobs), 0.0)  # [b] -> [b, t]
+        stats: dict[str, Tensor] = {}
+        if self.off_policy_mask_threshold is not None:
+            drift = -log_ratio(new.logprobs.detach(), old.logprobs, mask, "sequence")  # [b, t], the same for a row
+            unlikely = (advantages < 0) & (drift > self.off_policy_mask_threshold)
+            advantages = torch.where(unlikely, 0.0, advantages)
+            stats["off_policy_mask/mean"] = unlikely
         logprobs = torch.where(mask, new.logprobs, 0.0)
         ratio = _bounded(log_ratio(new.logprobs, old.logprobs, mask, self.ratio)).exp()
         surrogate = self.surrogate(ratio, advantages, logprobs)
         value = surrogate.value if correction is None else surrogate.value * correction.to(surrogate.value)
-        stats = {"ratio": ratio.detach(), **surrogate.stats}
+        stats |= {"ratio": ratio.detach(), **surrogate.stats}
         if self.needs_reference:
             if reference is None:
                 raise UsageError(f"kl_coef is {self.kl_coef}, so the objective needs the reference's log-probs.")
-            kl = kl_divergence(new, reference, mask, self.kl)
+            kl = kl_divergence(new, reference, mask, self.kl) * (ratio if self.kl_bias_correction else 1.0)
             value = value + self.kl_coef * kl
             stats["kl"] = kl.detach()
         if new.entropy is not None:
@@ -117,7 +134,8 @@ class GRPO(ClipSettings, Objective):
     """Clipped ratios, and the mean of sequence means: -min(r A, clip(r, 1 - low, 1 + high) A).
 
     From DeepSeekMath (Shao et al., 2024, arXiv:2402.03300, equation 3), whose surrogate is PPO's (Schulman et al.,
-    2017, arXiv:1707.06347, equation 7). Dual clip is Ye et al. (2020, arXiv:1912.09729, equation 5).
+    2017, arXiv:1707.06347, equation 7). Dual clip is Ye et al. (2020, arXiv:1912.09729, equation 5): for A < 0 the
+    ratio counts as `dual_clip` at most. INTELLECT-2 (2025, arXiv:2505.07291) and TRL call the same bound delta.
     """
 
     def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
@@ -153,50 +171,6 @@ class GSPO(GRPO):
     ratio: RatioKind = field(default="sequence", init=False)
     clip_range: Positive = 3e-4
     clip_range_high: Positive | None = 4e-4
-
-
-@dataclass(frozen=True, kw_only=True)
-class CISPO(Objective):
-    """-min(r, cap) A log p with the weight detached, so every decision has a gradient.
-
-    From MiniMax-M1 (2025, arXiv:2506.13585, equation 4).
-
-    Attributes:
-        ratio_cap: the largest weight; a bound of the ratio itself, not a distance from 1.
-    """
-
-    ratio_cap: Positive = 5.0
-    reduction: Reduction = "token_mean"
-
-    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
-        """See the class."""
-        weight = ratio.detach().clamp(max=self.ratio_cap)
-        clip_low, clip_high = torch.zeros_like(weight, dtype=torch.bool), (ratio > self.ratio_cap) & (advantages > 0)
-        return Loss(
-            value=-weight * advantages * logprobs, stats={"clip_low": clip_low, "clip_high": clip_high.detach()}
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SAPO(Objective):
-    """A smooth gate in place of the clip: -(4 / tau) sigmoid(tau (r - 1)) A.
-
-    From "Soft adaptive policy optimization" (Gao et al., 2025, arXiv:2511.20347).
-
-    Attributes:
-        tau_pos: the steepness of the gate for A > 0.
-        tau_neg: the steepness for A <= 0.
-    """
-
-    tau_pos: Positive = 1.0
-    tau_neg: Positive = 1.05
-
-    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
-        """See the class."""
-        tau = torch.where(advantages > 0, self.tau_pos, ratio.new_tensor(self.tau_neg))
-        never = torch.zeros_like(ratio, dtype=torch.bool)
-        value = -torch.sigmoid(tau * (ratio - 1)) * (4 / tau) * advantages
-        return Loss(value=value, stats={"clip_low": never, "clip_high": never})
 
 
 def log_ratio(new: Tensor, old: Tensor, mask: Tensor, kind: RatioKind = "token") -> Tensor:

@@ -46,9 +46,16 @@ def permutation(n: int, *key: int) -> list[int]:
 
 
 def derive_seeds(
-    seed: int, *, stream: str, step: int, prompts: int, group_size: int, first_group: int | None = None
+    seed: int,
+    *,
+    stream: str,
+    step: int,
+    prompts: int,
+    group_size: int,
+    first_group: int | None = None,
+    attempt: int = 0,
 ) -> Seeds:
-    """Seeds for one rollout: pure functions of (seed, stream, step, prompt, sample).
+    """Seeds for one rollout: pure functions of (seed, stream, step, prompt, sample, attempt).
 
     Args:
         seed: the run's seed.
@@ -57,12 +64,14 @@ def derive_seeds(
         prompts: P, the number of prompts.
         group_size: G, samples per prompt.
         first_group: global id of the first group; by default step * prompts.
+        attempt: how often the step's groups have been drawn before, each time with seeds of its own.
     """
     s = STREAMS[stream]
+    again = (attempt,) if attempt else ()
     start = step * prompts if first_group is None else first_group
     return Seeds(
-        row=torch.tensor([mix(seed, s, step, p, i) for p in range(prompts) for i in range(group_size)]),
-        group=torch.tensor([mix(seed, s, step, p, -1) for p in range(prompts)]),
+        row=torch.tensor([mix(seed, s, step, p, i, *again) for p in range(prompts) for i in range(group_size)]),
+        group=torch.tensor([mix(seed, s, step, p, -1, *again) for p in range(prompts)]),
         group_ids=torch.arange(start, start + prompts),
     )
 

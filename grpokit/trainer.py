@@ -18,7 +18,7 @@ from torch import Tensor
 from grpokit import advantages as advantage_functions
 from grpokit import knobs
 from grpokit.advantages import AdvantageFn
-from grpokit.data import as_prompts, check_prompts, prompt_indices
+from grpokit.data import as_prompts, check_prompts, further_indices, prompt_indices
 from grpokit.errors import UsageError
 from grpokit.knobs import Correction, SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
@@ -27,10 +27,13 @@ from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
 from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
+from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.arguments import check_arguments
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.devices import make_accelerator
+from grpokit.training.dynamic_sampling import Drawn, at_places, with_spread
+from grpokit.training.entropy_filter import keep_top_entropy, rollout_entropy
 from grpokit.training.loss_weights import reduction_weights
 from grpokit.training.micro_batches import Batch, minibatch_rows
 from grpokit.training.out_of_memory import ForcedSizes, explained, shrinking
@@ -91,6 +94,7 @@ class Trainer(TrainerSettings, SeedSettings):
         )
         self._backward = Backward(self._policy, self.objective, self.correction, self.accelerator.backward)
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
+        self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, self._limit(exact=True))
         self._parts: dict[str, Part] = {
             "batch_sizes": ForcedSizes(self, ("micro_batch_size", "rollout_batch_size")),
@@ -98,6 +102,8 @@ class Trainer(TrainerSettings, SeedSettings):
             "reward_hacking": self._reward_hacking,
             **self.updates.parts,
         }
+        if self.entropy_target is not None:
+            self._parts["adaptive_entropy"] = self._adaptive_entropy
         if self.objective.needs_reference:
             self._parts["reference_probe"] = self._probe
             with self.policy.reference():  # lets the policy take its frozen copy before any update or resume
@@ -135,15 +141,15 @@ class Trainer(TrainerSettings, SeedSettings):
             warnings.append(f"Step {number} was broken off after {made}{half}; these stay, and it is drawn anew.")
         self.updates.done, self.updates.incomplete = 0, False
 
-        with watch("rollout"):
-            prompts, rollout = self._draw(warnings)
-        with watch("reward"):
-            scores = score(self.terms, rollout.samples, step=number)
+        drawn = self._draw(watch, warnings)
+        drawn = with_spread(drawn, lambda *group: self._draw(watch, warnings, *group), most=self.dynamic_sampling)
+        prompts, rollout, scores = drawn.prompts, drawn.rollout, drawn.scores
         warnings += [*scores.notes, *self._reward_hacking.look(scores, step=number)]
         advantages = self._advantages(scores.trained, rollout)
         warnings += self._zero_std.look(scores.trained, advantages.cpu(), step=number)
         with watch("logprobs"):
             old, reference = self._old_and_reference(rollout, prompts, warnings)
+            entropy = self._entropy(rollout, warnings)
 
         tally = metrics.Tally()
         losses: list[float] = []
@@ -162,6 +168,9 @@ class Trainer(TrainerSettings, SeedSettings):
                             rollout.mask[here], self.objective.reduction, max_decisions=rollout.max_decisions
                         ),  # fixed here, before any cutting
                     )
+                    if entropy is not None:
+                        batch = keep_top_entropy(batch, entropy[here], self.top_entropy_quantile)
+                    self._backward.objective = self._adaptive_entropy.objective
                     loss, decisions = self._gradient(batch, rows, watch, warnings)
                     losses.append(loss)
                     tally.merge(decisions)
@@ -169,6 +178,7 @@ class Trainer(TrainerSettings, SeedSettings):
                         norms.append(self.updates.make(number))
                     self.updates.made()
                     self._policy.updated(self.updates.version)
+                    self._adaptive_entropy.look(decisions)
 
         if number == 1:
             self._probe.check(when="after the first step")
@@ -179,7 +189,9 @@ class Trainer(TrainerSettings, SeedSettings):
                 "step": number,
                 "loss": sum(losses) / len(losses),
                 **metrics.reward_metrics(scores, advantages),
+                **drawn.metrics,
                 **metrics.decision_metrics(tally),
+                **self._adaptive_entropy.metrics(),
                 "grad_norm": sum(norms) / len(norms),
                 "learning_rate": self.updates.rate(number * self.updates_per_step - 1),
                 **metrics.length_metrics(rollout.host_mask),
@@ -237,23 +249,41 @@ class Trainer(TrainerSettings, SeedSettings):
         """Let trackers write everything and finish."""
         self.accelerator.end_training()
 
-    def _draw(self, warnings: list[str]) -> tuple[list[int], Rollout]:
-        """The indices of the step's prompts, and the samples for them."""
-        per_step = self.prompts_per_step
-        indices = prompt_indices(self.seed, self.completed, per_step=per_step, total=len(self.train_prompts))
-        prompts = [self.train_prompts[i] for i in indices]
+    def _draw(
+        self,
+        watch: metrics.Stopwatch,
+        warnings: list[str],
+        attempt: int = 0,
+        places: Sequence[int] = (),
+        used: Sequence[int] = (),
+    ) -> Drawn:
+        """Draw and score the step's groups; from attempt 1 on, those at `places` anew, with prompts not yet `used`."""
+        per_step, total = self.prompts_per_step, len(self.train_prompts)
+        indices = prompt_indices(self.seed, self.completed, per_step=per_step, total=total)
         seeds = derive_seeds(
-            self.seed, stream="train", step=self.completed, prompts=per_step, group_size=self.group_size
+            self.seed,
+            stream="train",
+            step=self.completed,
+            prompts=per_step,
+            group_size=self.group_size,
+            attempt=attempt,
         )
+        if attempt:
+            indices = further_indices(self.seed, self.completed, attempt=attempt, places=places, total=total, used=used)
+            seeds = at_places(seeds, places)
+        prompts = [self.train_prompts[i] for i in indices]
 
         def fit(draw: Callable[[int], Rollout]) -> Rollout:
             most = len(seeds.row)
             return shrinking(draw, self, "rollout_batch_size", most=most, what="drawing samples", warnings=warnings)
 
-        rollout = self._policy.rollout(prompts, self.group_size, seeds, fit=fit)
+        with watch("rollout"):
+            rollout = self._policy.rollout(prompts, self.group_size, seeds, fit=fit)
         self.objective.check_dimensions(rollout.action_dims)
         guards.check_age(rollout, self.updates.version, self.max_age)
-        return indices, rollout
+        with watch("reward"):
+            scores = score(self.terms, rollout.samples, step=self.completed + 1)
+        return Drawn(prompts=indices, rollout=rollout, scores=scores)
 
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
         """[B] or [B, T], with their shape and values checked."""
@@ -290,6 +320,15 @@ class Trainer(TrainerSettings, SeedSettings):
                 with explained("scoring a sample with the reference"):
                     self._probe.take(rollout, prompts)
         return old, reference
+
+    def _entropy(self, rollout: Rollout, warnings: list[str]) -> Tensor | None:
+        """[B, T] the entropies that the filter compares; None without it."""
+        if self.top_entropy_quantile == 1:
+            return None
+        return rollout_entropy(
+            rollout,
+            lambda: self._in_micro_batches(lambda n: self._policy.all_logprobs(rollout, n, entropy=True), warnings),
+        )
 
     def _gradient(
         self, batch: Batch, rows: Tensor, watch: metrics.Stopwatch, warnings: list[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from grpokit import DataError, Prompt, Sample, UsageError
@@ -41,3 +42,18 @@ class Picky(Switched):
                 raise DataError(f"{prompt.text!r} is no number below 90.")
             if prompt.image is not None and prompt.image.width > prompt.image.height:
                 raise UsageError("The picture lies on its side.")
+
+
+class Exported(Switched):
+    """Writes its weights for others."""
+
+    def export(self, folder: Path, *, merge: bool) -> dict[str, str]:
+        if merge:
+            raise UsageError("There is no adapter to merge.")
+        self.save(folder)
+        return {
+            "base_model": "org/base",
+            "library_name": "peft",
+            "versions": "peft 9.9",
+            "usage": 'load("BASE_MODEL", "FOLDER")',
+        }

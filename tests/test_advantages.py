@@ -150,7 +150,7 @@ def test_a_reward_that_scored_no_row_changes_nothing(function) -> None:
     )
 
 
-def test_zero_std_groups_are_those_whose_weighted_sums_are_equal() -> None:
+def test_zero_std_per_group_are_those_whose_weighted_sums_are_equal() -> None:
     groups = torch.tensor([0, 0, 0, 1, 1, 1])
     assert zero_std_per_group(*one([0.1, 0.1, NAN, 1, 2, NAN], [0, 0, 0, 1, 1, 1])).tolist() == [True, False]
     rewards = table([[1, 2], [2, 0], [0, 4], [1, 2], [2, 1], [3, 0]])

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpokit import Decisions, UsageError, objectives
+from grpokit.builtin.objectives import CISPO, VESPO
 from grpokit.flow import gaussian_logprobs
 from grpokit.objectives import GRPO, kl_divergence, log_ratio
+from grpokit.training.entropy_filter import top_entropy
 from grpokit.training.loss_weights import reduction_weights
 from tiny_policies import OBJECTIVES_BY_NAME
 
@@ -27,12 +29,13 @@ MASK = torch.tensor(FIXTURE["mask"]).bool()
 
 def build(case: dict) -> objectives.Objective:
     """A golden case's objective: TRL's names for options -> ours."""
-    options = {k: case[k] for k in ("ratio", "kl", "kl_coef", "tau_pos", "tau_neg") if k in case}
+    kind = OBJECTIVES_BY_NAME[case["loss"]]
+    options = {k: case[k] for k in inspect.signature(kind).parameters if k in case}
     if case["loss"] == "cispo":
         options["ratio_cap"] = case["epsilon_high"]
-    elif case["loss"] != "sapo":
+    elif issubclass(kind, GRPO):
         options |= {"clip_range": FIXTURE["epsilon"], "clip_range_high": case.get("epsilon_high")}
-    return OBJECTIVES_BY_NAME[case["loss"]](**options)
+    return kind(**options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -41,8 +44,12 @@ def test_golden(case: dict, dtype: torch.dtype) -> None:
     objective = build(case)
     new = NEW.to(dtype, copy=True).requires_grad_()
     old = new.detach() if "old" in case else OLD.to(dtype)
+    advantages = torch.tensor(case.get("advantages", FIXTURE["advantages"])).double()
+    if "entropy" in case:
+        kept = top_entropy(torch.tensor(case["entropy"]).double(), MASK, case["top_entropy_quantile"])
+        advantages = torch.where(kept, advantages[:, None], 0.0)
     found = objective(
-        Decisions(logprobs=new), Decisions(logprobs=old), ADVANTAGES, MASK, Decisions(logprobs=REF.to(dtype))
+        Decisions(logprobs=new), Decisions(logprobs=old), advantages, MASK, Decisions(logprobs=REF.to(dtype))
     )
     weights = reduction_weights(MASK, objective.reduction, max_decisions=FIXTURE["max_length"]).to(dtype)
     loss = (found.value * weights).sum()
@@ -93,10 +100,21 @@ def test_dual_clip_by_hand() -> None:
         surrogate(1.0, 1.0, dual_clip=0.5)
 
 
+@pytest.mark.parametrize("ratio", [0.5, 0.79, 0.81, 1.1, 1.3, 3.9, 4.1, 20.0])
+@pytest.mark.parametrize("advantage", [-2.0, 2.0])
+def test_dual_clip_is_the_two_sided_clip(ratio: float, advantage: float) -> None:
+    """INTELLECT-2: -min(min(r, delta) A, clip(r) A), with its value and its slope; delta = 4."""
+    new = torch.tensor(math.log(ratio), dtype=torch.float64, requires_grad=True)
+    r = new.exp()
+    two_sided = -torch.minimum(r.clamp(max=4.0) * advantage, r.clamp(0.8, 1.2) * advantage)
+    two_sided.backward()
+    assert surrogate(ratio, advantage, dual_clip=4.0) == pytest.approx((two_sided.item(), new.grad.item()))
+
+
 def test_cispo_cap_keeps_a_gradient() -> None:
     # r = e^2 = 7.39 is cut to 5, but the decision keeps the slope -5 A
     new = torch.tensor([[-1.0]], dtype=torch.float64, requires_grad=True)
-    found = objectives.CISPO(ratio_cap=5.0)(
+    found = CISPO(ratio_cap=5.0)(
         Decisions(logprobs=new),
         Decisions(logprobs=new.detach() - 2),
         torch.tensor([0.5]).double(),
@@ -104,6 +122,29 @@ def test_cispo_cap_keeps_a_gradient() -> None:
     )
     found.value.sum().backward()
     assert (found.value.item(), new.grad.item()) == pytest.approx((5 * 0.5 * 1.0, -2.5))
+
+
+def test_vespo_by_hand() -> None:
+    # ratios 1.5 and 0.8 make w = 1.2: phi = 1.2^2 e^(3 (1 - 1.2)) for A > 0, and 1.2^3 e^(2 (1 - 1.2)) for A < 0
+    new = torch.full((2, 3), -1.0, dtype=torch.float64, requires_grad=True)
+    old = new.detach() - torch.tensor([1.5, 0.8, 7.0]).double().log()
+    mask = torch.tensor([[True, True, False]] * 2)
+    loss = VESPO()(Decisions(logprobs=new), Decisions(logprobs=old), torch.tensor([0.5, -0.5]).double(), mask)
+    loss.value.sum().backward()
+    slopes = [-0.5 * 1.44 * math.exp(-0.6), 0.5 * 1.728 * math.exp(-0.4)]
+    assert torch.allclose(new.grad, torch.tensor([[x, x, 0] for x in slopes]).double(), rtol=1e-12)
+    assert torch.allclose(loss.value, -new.grad, rtol=1e-12)  # times log p = -1
+    assert loss.stats["vespo/phi_mean"][:, 0].tolist() == pytest.approx([-2 * slopes[0], 2 * slopes[1]])
+    assert VESPO().whole_sequence
+
+
+def test_vespo_stays_finite_where_a_row_has_become_impossible_or_certain() -> None:
+    new = Decisions(logprobs=torch.zeros(2, 40))
+    old = Decisions(logprobs=torch.tensor([[19.0] * 40, [-19.0] * 40]))  # log w = -760, 760
+    for advantage in (1.0, -1.0):
+        phi = VESPO()(new, old, torch.full((2,), advantage), torch.ones(2, 40).bool()).stats["vespo/phi_mean"]
+        assert phi.isfinite().all()
+        assert phi.max() < 1e-13
 
 
 def test_sapo_by_hand_in_fp64() -> None:
@@ -120,9 +161,12 @@ DEFAULTS = {
     "grpo": [(1.25, 1, -1.2, True), (0.75, -1, 0.8, True)],
     "dapo": [(1.25, 1, -1.25, False), (1.3, 1, -1.28, True), (0.75, -1, 0.8, True)],
     "dr_grpo": [(1.25, 1, -1.2, True), (0.75, -1, 0.8, True)],
+    "bnpo": [(1.25, 1, -1.2, True), (0.75, -1, 0.8, True)],
     "gspo": [(1.00035, 1, -1.00035, False), (1.1, 1, -1.0004, True), (0.9, -1, 0.9997, True)],
+    "luspo": [(1.00035, 1, -1.00035, False), (1.1, 1, -1.0004, True), (0.9, -1, 0.9997, True)],
     "cispo": [(4.9, 1, 4.9, False), (5.1, 1, 5.0, True)],  # times -A log p, and log p is -1
     "sapo": [(2, 1, -4 / (1 + math.exp(-1)), False), (2, -1, 4 / 1.05 / (1 + math.exp(-1.05)), False)],
+    "vespo": [(2, 1, 4 * math.exp(-3), False), (2, -1, -8 * math.exp(-2), False)],  # times -A log p
 }
 
 
@@ -135,8 +179,13 @@ def test_published_defaults(name: str) -> None:
         loss = objective(new, old, torch.tensor([advantage]).double(), torch.ones(1, 1).bool())
         assert loss.value.item() == pytest.approx(expected, rel=1e-12)
         assert bool(loss.stats["clip_low"] | loss.stats["clip_high"]) == clips
-    reduction = {"dapo": "token_mean", "cispo": "token_mean", "dr_grpo": "fixed_length"}.get(name, "sequence_mean")
-    assert objective.reduction == reduction
+    reduction = {
+        "token_mean": {"dapo", "bnpo", "cispo", "vespo"},
+        "fixed_length": {"dr_grpo"},
+        "sequence_sum": {"luspo"},
+        "sequence_mean": {"grpo", "gspo", "sapo"},
+    }
+    assert name in reduction[objective.reduction]
 
 
 OTHER = {
@@ -147,6 +196,12 @@ OTHER = {
     "ratio_cap": 1.1,
     "tau_pos": 2.0,
     "tau_neg": 3.0,
+    "k_pos": 1.0,
+    "lambda_pos": 1.5,
+    "k_neg": 1.0,
+    "lambda_neg": 1.5,
+    "kl_bias_correction": True,
+    "off_policy_mask_threshold": 0.05,
     "reduction": "fixed_length",
     "kl": "k1",
     "kl_coef": 0.3,
@@ -188,6 +243,62 @@ def test_kl_estimators_by_hand(kind: str, value: float, slope: float) -> None:
     )
     kl.sum().backward()
     assert (kl.item(), new.grad.item()) == pytest.approx((value, slope))
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+def test_a_bias_corrected_kl_by_hand(kind: str) -> None:
+    """The ratio is 2: value 2 f, and slope 2 (f' + f), since the ratio has a gradient too."""
+    values = {"k1": (-math.log(3), 1.0), "k2": (math.log(3) ** 2 / 2, -math.log(3)), "k3": (2 - math.log(3), -2.0)}
+    value, slope = values[kind]  # with d = ref - new = ln 3
+    new = torch.tensor([[-2.0]], dtype=torch.float64, requires_grad=True)
+    old, ref = (Decisions(logprobs=new.detach() + shift) for shift in (-math.log(2), math.log(3)))
+    objective = GRPO(kl=kind, kl_coef=1.0, kl_bias_correction=True)
+    loss = objective(Decisions(logprobs=new), old, torch.zeros(1).double(), torch.ones(1, 1).bool(), ref)
+    loss.value.sum().backward()
+    assert (loss.value.item(), new.grad.item()) == pytest.approx((2 * value, 2 * (slope + value)))
+
+
+@pytest.mark.parametrize("kind", ["k1", "k3"])
+def test_the_gradient_of_a_bias_corrected_kl_is_the_true_one(kind: str) -> None:
+    """All outcomes of one decision between three tokens, drawn from the old policy."""
+    logits = torch.tensor([0.3, -0.5, 1.1], dtype=torch.float64, requires_grad=True)
+    old, ref = torch.tensor([0.0, 0.4, 0.2]).double().log_softmax(0), torch.tensor([1.0, 0, 0]).double().log_softmax(0)
+    new = logits.log_softmax(0)
+    (true,) = torch.autograd.grad((new.exp() * (new - ref)).sum(), logits, retain_graph=True)
+    gradients = {}
+    for correction in (True, False):
+        objective = GRPO(kl=kind, kl_coef=1.0, kl_bias_correction=correction)
+        views = (Decisions(logprobs=x[:, None]) for x in (new, old, ref))
+        new_view, old_view, ref_view = views
+        value = objective(new_view, old_view, torch.zeros(3).double(), torch.ones(3, 1).bool(), ref_view).value[:, 0]
+        (gradients[correction],) = torch.autograd.grad((old.exp() * value).sum(), logits, retain_graph=True)
+    assert torch.allclose(gradients[True], true, atol=1e-14)
+    assert not torch.allclose(gradients[False], true, atol=1e-2)
+
+
+def test_a_bias_correction_is_refused_where_the_ratio_is_of_one_dimension_of_many() -> None:
+    with pytest.raises(UsageError, match="a decision has 64 dimensions, and the ratio is that of one"):
+        GRPO(kl="k1", kl_coef=0.1, kl_bias_correction=True).check_dimensions(64)
+    with pytest.raises(UsageError, match="kl 'gaussian' is exact, so kl_bias_correction has nothing to correct"):
+        GRPO(kl="gaussian", kl_bias_correction=True)
+    with pytest.raises(UsageError, match="kl_bias_correction must be true or false, got 'no'"):
+        GRPO(kl_bias_correction="no")
+    GRPO(kl="k1", kl_bias_correction=True).check_dimensions(64)  # without a KL
+
+
+def test_off_policy_mask_by_hand() -> None:
+    # rows whose mean of old - new is 0.3, 0.3, 0.1: only the first has A < 0 and lies above 0.2
+    old = torch.tensor([[-1.0, -1.0, 5.0], [-1.0, -1.0, 5.0], [-1.0, -1.0, -1.0]]).double()
+    new = torch.tensor([[-1.2, -1.4, -9.0], [-1.2, -1.4, -9.0], [-1.1, -1.0, -1.2]]).double().requires_grad_()
+    mask = torch.tensor([[True, True, False], [True, True, False], [True, True, True]])
+    a = torch.tensor([-1.0, 1.0, -1.0]).double()
+    views = Decisions(logprobs=new), Decisions(logprobs=old), a, mask, Decisions(logprobs=old)
+    plain, masked = (GRPO(kl_coef=0.1, off_policy_mask_threshold=limit)(*views) for limit in (None, 0.2))
+    kl_only = GRPO(kl_coef=0.1)(views[0], views[1], torch.zeros(3).double(), mask, views[4]).value
+    assert torch.equal(masked.value, torch.where(torch.tensor([[True], [False], [False]]), kl_only, plain.value))
+    assert masked.stats["off_policy_mask/mean"][mask].tolist() == [True] * 2 + [False] * 5
+    assert GRPO(off_policy_mask_threshold=0.2).whole_sequence
+    assert not GRPO().whole_sequence
 
 
 def test_gaussian_kl_by_hand() -> None:
@@ -254,15 +365,18 @@ def test_reductions_by_hand() -> None:
         "sequence_mean": [[1 / 8] * 4, [1 / 4, 1 / 4, 0, 0]],
         "token_mean": [[1 / 6] * 4, [1 / 6, 1 / 6, 0, 0]],
         "fixed_length": [[0.1] * 4, [0.1, 0.1, 0, 0]],
+        "sequence_sum": [[0.5] * 4, [0.5, 0.5, 0, 0]],
     }
     for name, expected in sums.items():
         assert torch.allclose(reduction_weights(MASK, name, max_decisions=5), torch.tensor(expected).double())
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"])
+@pytest.mark.parametrize("name", DEFAULTS)
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_nan_under_the_mask_changes_nothing(name: str, poison: float) -> None:
-    objective = OBJECTIVES_BY_NAME[name](kl_coef=0.1, entropy_coef=0.1)
+    objective = OBJECTIVES_BY_NAME[name](
+        kl_coef=0.1, kl_bias_correction=True, entropy_coef=0.1, off_policy_mask_threshold=0.1
+    )
     results = []
     for value in (0.0, poison):
         views = []
@@ -289,7 +403,7 @@ def test_gaussian_kl_never_touches_masked_steps() -> None:
     assert mean.grad.flatten().tolist() == [pytest.approx(0.4), 0.0]
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "cispo", "sapo", "gspo"])
+@pytest.mark.parametrize("name", DEFAULTS)
 def test_a_ratio_beyond_all_bounds_stays_finite(name: str) -> None:
     new = torch.tensor([[0.0]], requires_grad=True)
     objective = OBJECTIVES_BY_NAME[name](kl_coef=0.1)

@@ -10,7 +10,7 @@ import torch
 
 from command_line import Call, config
 from grpokit import Trainer, evaluate
-from grpokit.sampling import derive_seeds, sample_categorical, uniforms
+from grpokit.sampling import derive_seeds, mix, sample_categorical, uniforms
 from grpokit.types import Seeds
 from tiny_policies import BatchesSeen, TinyTokens, digit_sum
 
@@ -29,9 +29,11 @@ def test_no_seed_is_used_twice() -> None:
         for seed in (0, 1)
         for stream in ("train", "evaluate", "sample")
         for step in (0, 1)
-        for number in numbers(derive_seeds(seed, stream=stream, step=step, **sizes))
+        for attempt in (0, 1, 2)
+        for number in numbers(derive_seeds(seed, stream=stream, step=step, attempt=attempt, **sizes))
     ]
-    assert len(set(used)) == len(used) == 2 * 3 * 2 * (12 + 3)
+    assert len(set(used)) == len(used) == 2 * 3 * 2 * 3 * (12 + 3)
+    assert used[:13:4] == [mix(0, 0, 0, p, i) for p, i in ((0, 0), (1, 0), (2, 0), (0, -1))]  # of the first attempt
     two, three = (derive_seeds(0, stream="train", step=1, prompts=p, group_size=g) for p, g in ((2, 4), (3, 5)))
     assert two.row.reshape(2, 4).tolist() == three.row.reshape(3, 5)[:2, :4].tolist()  # more only adds
 

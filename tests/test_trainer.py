@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -66,6 +67,9 @@ OBJECTIVES = {
     "gspo": {"clip_range": 0.2, "clip_range_high": 0.3, "kl_coef": 0.1, "entropy_coef": 0.1},
     "cispo": {},
     "sapo": {},
+    "bnpo": {"kl_coef": 0.1, "kl_bias_correction": True},
+    "luspo": {"clip_range": 0.2, "clip_range_high": 0.3},
+    "vespo": {"off_policy_mask_threshold": 0.003},
 }
 
 
@@ -89,6 +93,13 @@ def test_masks_of_the_additivity_test_are_ragged() -> None:
     lengths = make().step().rollout.mask.sum(-1)
     assert lengths.min() <= 2
     assert lengths.max() == 7
+
+
+def test_the_off_policy_mask_of_the_additivity_test_acts() -> None:
+    objective = OBJECTIVES_BY_NAME["vespo"](**OBJECTIVES["vespo"])
+    metrics = make(objective=objective, learning_rate=0.05, updates_per_rollout=2).step().metrics
+    assert 0.1 < metrics["off_policy_mask/mean"] < 0.4  # over two updates, and none in the first
+    assert metrics["vespo/phi_mean"] != 1
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
@@ -185,9 +196,25 @@ def test_every_objective_learns(name: str) -> None:
         learning_rate=2e-2,
         updates_per_rollout=2,
         minibatches=2,
-        objective=OBJECTIVES_BY_NAME[name](**{k: v for k, v in OBJECTIVES[name].items() if k not in ("kl_coef", "kl")}),
+        objective=OBJECTIVES_BY_NAME[name](**{k: v for k, v in OBJECTIVES[name].items() if not k.startswith("kl")}),
         advantage=advantages.centred if name == "dr_grpo" else advantages.group,
     )
+    rewards = [report.metrics["reward"] for report in trainer]
+    assert sum(rewards[-5:]) / 5 > 1.5 * sum(rewards[:3]) / 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_entropy_quantile": 0.3},
+        {"entropy_target": 1.0, "entropy_coef_delta": 0.02},
+        {"dynamic_sampling": 2},
+        {"objective": objectives.GRPO(off_policy_mask_threshold=0.01, dual_clip=1.5)},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_it_learns_with_every_filter(options: dict[str, Any]) -> None:
+    trainer = make(steps=25, learning_rate=2e-2, updates_per_rollout=2, minibatches=2, **options)
     rewards = [report.metrics["reward"] for report in trainer]
     assert sum(rewards[-5:]) / 5 > 1.5 * sum(rewards[:3]) / 3
 

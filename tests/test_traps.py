@@ -232,8 +232,8 @@ def test_every_objective_looks_at_the_old_log_probs() -> None:
     """Losses that ignore them become unclipped off-policy learning in the second update."""
     new = Decisions(logprobs=torch.full((2, 3), -1.0, dtype=torch.float64))
     mask, advantages = torch.ones(2, 3, dtype=torch.bool), torch.tensor([1.0, -1.0], dtype=torch.float64)
-    for name in ("grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"):
-        objective = OBJECTIVES_BY_NAME[name]()
+    for name, kind in OBJECTIVES_BY_NAME.items():
+        objective = kind()
         near, far = (
             objective(new, Decisions(logprobs=new.logprobs - shift), advantages, mask, None).value
             for shift in (0.0, 1.0)

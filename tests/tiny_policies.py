@@ -13,11 +13,22 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, frozen_copy, swapped
+from grpokit.builtin.objectives import BNPO, CISPO, LUSPO, SAPO, VESPO
 from grpokit.flow import gaussian_logprobs
-from grpokit.objectives import CISPO, DAPO, GRPO, GSPO, SAPO, DrGRPO
+from grpokit.objectives import DAPO, GRPO, GSPO, DrGRPO
 from grpokit.sampling import sample_categorical, uniforms
 
-OBJECTIVES_BY_NAME = {"grpo": GRPO, "dapo": DAPO, "dr_grpo": DrGRPO, "gspo": GSPO, "cispo": CISPO, "sapo": SAPO}
+OBJECTIVES_BY_NAME = {
+    "grpo": GRPO,
+    "dapo": DAPO,
+    "dr_grpo": DrGRPO,
+    "bnpo": BNPO,
+    "gspo": GSPO,
+    "luspo": LUSPO,
+    "cispo": CISPO,
+    "sapo": SAPO,
+    "vespo": VESPO,
+}
 
 
 class TinyTokens(Policy):

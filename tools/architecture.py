@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "images": "errors",
     "sampling": "types",
     "policy": "types",
-    "policies": "",
+    "policies": "errors types sampling",
     "group_statistics": "errors",
     "reward_totals": "errors group_statistics",
     "advantages": "errors group_statistics reward_totals",
@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "flow": "errors types",
     "data": "errors files types images sampling policy",
     "registry": "errors",
-    "builtin": "errors types images registry",  # what a third party may import, and no more
+    "builtin": "errors knobs types images objectives registry",  # what a third party may import, and no more
     "config": "errors files knobs registry",
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",

@@ -47,6 +47,27 @@ EQUAL = "tests/test_advantages.py::test_equal_sums_are_equal_however_they_are_ro
 FP64 = "tests/test_advantages.py::test_the_arithmetic_is_fp64_whatever_the_rewards_are"
 UNSCORED = "tests/test_advantages.py::test_a_reward_that_scored_no_row_changes_nothing"
 SINGLE = "tests/test_advantages.py::test_a_single_score_teaches_nothing"
+GOLDEN = "tests/test_objectives.py::test_golden"
+VESPO = "tests/test_objectives.py::test_vespo_by_hand"
+KL_HAND = "tests/test_objectives.py::test_a_bias_corrected_kl_by_hand"
+KL_TRUE = "tests/test_objectives.py::test_the_gradient_of_a_bias_corrected_kl_is_the_true_one"
+OFF_POLICY = "tests/test_objectives.py::test_off_policy_mask_by_hand"
+REDUCTIONS = "tests/test_objectives.py::test_reductions_by_hand"
+ADDITIVITY_VESPO = "tests/test_trainer.py::test_micro_batches_and_slices_add_up[vespo-dtype0-1e-12]"
+TOP = "tests/training/test_entropy_filter.py::test_the_kept_decisions_by_hand"
+TIES = "tests/training/test_entropy_filter.py::test_equal_entropies_stay_together_in_spite_of_rounding"
+TOP_GRADIENT = "tests/training/test_entropy_filter.py::test_the_gradient_is_one_written_by_hand"
+COEFFICIENT = "tests/training/test_adaptive_entropy.py::test_the_coefficient_by_hand"
+COEFFICIENT_RESUMED = "tests/training/test_adaptive_entropy.py::test_a_resumed_run_has_the_same_coefficients"
+COEFFICIENT_FAILED = "tests/training/test_adaptive_entropy.py::test_a_failed_step_changes_no_coefficient"
+BONUS = "tests/training/test_adaptive_entropy.py::test_the_bonus_keeps_the_entropy_up"
+REPLACED = "tests/training/test_dynamic_sampling.py::test_groups_without_spread_are_replaced_in_their_places"
+BOUNDED = "tests/training/test_dynamic_sampling.py::test_the_attempts_are_bounded"
+UNSCORED_GROUP = "tests/training/test_dynamic_sampling.py::test_a_group_that_no_reward_could_score_is_drawn_anew"
+FIRST_DRAW = "tests/training/test_dynamic_sampling.py::test_the_first_draw_is_that_of_a_run_without_it"
+FURTHER = "tests/training/test_dynamic_sampling.py::test_further_prompts_are_new_as_long_as_there_are_any"
+OVERLONG = "tests/rewards/test_scoring.py::test_soft_overlong_by_the_equation"
+REPETITION = "tests/rewards/test_scoring.py::test_repetition_penalty"
 ZERO_STD = "tests/test_advantages.py::test_zero_std_per_group_are_those_whose_weighted_sums_are_equal"
 SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
 CORRECTION = "tests/training/test_correction.py::test_"
@@ -133,7 +154,7 @@ FAULTS = (
     Fault(
         "row seeds without the step",
         "sampling.py",
-        "mix(seed, s, step, p, i)",
+        "mix(seed, s, step, p, i, *again)",
         "mix(seed, s, 0, p, i)",
         (
             SEEDS,
@@ -143,21 +164,29 @@ FAULTS = (
     Fault(
         "group seeds without the step",
         "sampling.py",
-        "mix(seed, s, step, p, -1)",
+        "mix(seed, s, step, p, -1, *again)",
         "mix(seed, s, 0, p, -1)",
         (
             SEEDS,
             STREAMS,
         ),
     ),
-    Fault("a group's seed is its first row's", "sampling.py", "step, p, -1)", "step, p, 0)", (SEEDS,)),
+    Fault("a group's seed is its first row's", "sampling.py", "step, p, -1, *again)", "step, p, 0, *again)", (SEEDS,)),
     Fault(
-        "prompts share their rows' seeds", "sampling.py", "mix(seed, s, step, p, i)", "mix(seed, s, step, i)", (SEEDS,)
+        "prompts share their rows' seeds",
+        "sampling.py",
+        "mix(seed, s, step, p, i, *again)",
+        "mix(seed, s, step, i)",
+        (SEEDS,),
     ),
-    Fault("seeds without the run's seed", "sampling.py", "mix(seed, s, step, p, i)", "mix(s, step, p, i)", (SEEDS,)),
     Fault(
-        "the trainer draws step 0 for ever", "trainer.py", "step=self.completed, prompts", "step=0, prompts", (STREAMS,)
+        "seeds without the run's seed",
+        "sampling.py",
+        "mix(seed, s, step, p, i, *again)",
+        "mix(s, step, p, i)",
+        (SEEDS,),
     ),
+    Fault("the trainer draws step 0 for ever", "trainer.py", "step=self.completed,\n", "step=0,\n", (STREAMS,)),
     Fault(
         "one stream for all uses",
         "sampling.py",
@@ -334,7 +363,7 @@ FAULTS = (
     Fault(
         "monitors are measured in every step",
         "trainer.py",
-        "rollout.samples, step=number)",
+        "rollout.samples, step=self.completed + 1)",
         "rollout.samples)",
         (ADVANTAGE,),
     ),
@@ -436,7 +465,7 @@ FAULTS = (
         (ZERO_STD,),
     ),
     # --- objectives
-    Fault("sapo's tau in fp32", "objectives.py", "ratio.new_tensor(self.tau_neg)", "self.tau_neg", (SAPO,)),
+    Fault("sapo's tau in fp32", "builtin/objectives.py", "ratio.new_tensor(self.tau_neg)", "self.tau_neg", (SAPO,)),
     Fault(
         "dapo without its higher clip",
         "objectives.py",
@@ -452,8 +481,165 @@ FAULTS = (
         (DEFAULTS,),
     ),
     Fault("clip fractions by the lower range", "objectives.py", "(ratio > high)", "(ratio > 2 - low)", (DEFAULTS,)),
-    Fault("cispo's cap is lost", "objectives.py", "clamp(max=self.ratio_cap)", "clamp(max=5.0)", (KEYWORDS,)),
-    Fault("sapo's tau is lost", "objectives.py", "advantages > 0, self.tau_pos", "advantages > 0, 1.0", (KEYWORDS,)),
+    Fault("cispo's cap is lost", "builtin/objectives.py", "clamp(max=self.ratio_cap)", "clamp(max=5.0)", (KEYWORDS,)),
+    Fault(
+        "sapo's tau is lost",
+        "builtin/objectives.py",
+        "advantages > 0, self.tau_pos",
+        "advantages > 0, 1.0",
+        (KEYWORDS,),
+    ),
+    Fault(
+        "vespo by the mean of the ratios",
+        "builtin/objectives.py",
+        "log().sum(-1, keepdim=True)",
+        "log().mean(-1, keepdim=True)",
+        (VESPO, GOLDEN),
+    ),
+    Fault("vespo's weight with a gradient", "builtin/objectives.py", "ratio.detach().log()", "ratio.log()", (VESPO,)),
+    Fault(
+        "vespo's signs swapped",
+        "builtin/objectives.py",
+        "torch.where(advantages >= 0, self.k_pos",
+        "torch.where(advantages < 0, self.k_pos",
+        (VESPO, GOLDEN),
+    ),
+    Fault(
+        "vespo slice by slice",
+        "builtin/objectives.py",
+        '''"""Always: the weight is the row's."""
+        return True''',
+        "return False",
+        (ADDITIVITY_VESPO,),
+    ),
+    Fault(
+        "luspo without the length",
+        "builtin/objectives.py",
+        'default="sequence_sum"',
+        'default="sequence_mean"',
+        (GOLDEN,),
+    ),
+    Fault("a sum over rows", "training/loss_weights.py", "m / max(len(m), 1)", "m", (REDUCTIONS, GOLDEN)),
+    Fault(
+        "a bias correction without its gradient",
+        "objectives.py",
+        "(ratio if self.kl_bias_correction",
+        "(ratio.detach() if self.kl_bias_correction",
+        (KL_HAND, KL_TRUE, GOLDEN),
+    ),
+    Fault(
+        "an off-policy mask by the wrong sign",
+        "objectives.py",
+        "-log_ratio(new.logprobs.detach()",
+        "log_ratio(new.logprobs.detach()",
+        (OFF_POLICY, GOLDEN),
+    ),
+    Fault("an off-policy mask for every row", "objectives.py", "(advantages < 0) & (drift", "(drift", (OFF_POLICY,)),
+    Fault(
+        "an off-policy mask slice by slice",
+        "objectives.py",
+        'self.ratio == "sequence" or self.off_policy_mask_threshold is not None',
+        'self.ratio == "sequence"',
+        (OFF_POLICY,),
+    ),
+    # --- filters of a whole step
+    Fault("the lowest entropies", "training/entropy_filter.py", "(1 - share)", "share", (TOP, GOLDEN)),
+    Fault(
+        "equal entropies apart",
+        "training/entropy_filter.py",
+        "threshold - _ROUNDING",
+        "threshold - 0 * _ROUNDING",
+        (TIES,),
+    ),
+    Fault(
+        "the entropy of other rows",
+        "trainer.py",
+        "keep_top_entropy(batch, entropy[rows]",
+        "keep_top_entropy(batch, entropy[: len(rows)]",
+        (TOP_GRADIENT,),
+    ),
+    Fault(
+        "an entropy coefficient that acts above its target",
+        "training/adaptive_entropy.py",
+        "self.coef if self.entropy <= target else 0.0",
+        "self.coef",
+        (COEFFICIENT,),
+    ),
+    Fault(
+        "an entropy coefficient that moves the wrong way",
+        "training/adaptive_entropy.py",
+        "if self.entropy <= s.entropy_target else",
+        "if self.entropy > s.entropy_target else",
+        (COEFFICIENT, BONUS),
+    ),
+    Fault(
+        "an entropy coefficient that is not saved",
+        "trainer.py",
+        'self._parts["adaptive_entropy"] = self._adaptive_entropy',
+        "pass",
+        (COEFFICIENT_RESUMED, COEFFICIENT_FAILED),
+    ),
+    Fault(
+        "an entropy coefficient that nobody uses",
+        "trainer.py",
+        "self._backward.objective = self._adaptive_entropy.objective",
+        "pass",
+        (BONUS,),
+    ),
+    Fault(
+        "groups without spread kept",
+        "training/dynamic_sampling.py",
+        "enumerate(flat.tolist()) if constant",
+        "[]",
+        (REPLACED,),
+    ),
+    Fault(
+        "groups drawn anew for ever",
+        "training/dynamic_sampling.py",
+        "attempt < most and",
+        "attempt < 99 and",
+        (BOUNDED,),
+    ),
+    Fault(
+        "replaced groups at the end",
+        "training/dynamic_sampling.py",
+        "joined.select(joined.groups.argsort(stable=True))",
+        "joined",
+        (REPLACED,),
+    ),
+    Fault(
+        "scores of replaced groups kept",
+        "training/dynamic_sampling.py",
+        "matrix[torch.isin(before.groups, further.groups)] = further.matrix",
+        "pass",
+        (REPLACED, UNSCORED_GROUP),
+    ),
+    Fault(
+        "an attempt with the seeds of the first",
+        "sampling.py",
+        "(attempt,) if attempt else ()",
+        "()",
+        (REPLACED, SEEDS),
+    ),
+    Fault("a run's draws changed", "sampling.py", "(attempt,) if attempt else ()", "(attempt,)", (SEEDS,)),
+    Fault(
+        "the reward before replacing is the one after",
+        "training/dynamic_sampling.py",
+        "first.scores.totals.nanmean()",
+        "drawn.scores.totals.nanmean()",
+        (FIRST_DRAW,),
+    ),
+    Fault("a further prompt that was used", "data/order.py", "if i not in taken", "if True", (FURTHER,)),
+    Fault(
+        "a penalty for length without its cache", "builtin/text_rewards.py", "-over / self.cache", "-1.0", (OVERLONG,)
+    ),
+    Fault(
+        "all n-grams count as repeated",
+        "builtin/text_rewards.py",
+        "len(ngrams) - len(set(ngrams))",
+        "len(ngrams)",
+        (REPETITION,),
+    ),
     # --- draws
     Fault("a running sum in fp32", "sampling.py", "logprobs.double().exp()", "logprobs.exp()", (RARE,)),
     Fault(

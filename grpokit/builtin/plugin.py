@@ -14,7 +14,8 @@ _EXAMPLES = {
     "exact-match": (({"output": "12", "target": "12"}, {"output": "13", "target": "12"}),),
     "contains": (({"output": "the answer is 12", "target": "12"}, {"output": "the answer is 13", "target": "12"}),),
     "numeric-answer": (({"output": "7 + 5 = 12.0", "target": "12"}, {"output": "7 + 5 = 13", "target": "12"}),),
-}  # `format` and `length` score nothing that their parameters do not ask for
+    "repetition-penalty": (({"output": "one two three four five six"}, {"output": "one two three one two three"}),),
+}  # the others score nothing that their parameters do not ask for
 _EXPECTED_FAILURES = {
     "contains": {"ladder-extra-text": "the target anywhere in a long text is right; mix it with length or format"},
     "numeric-answer": {
@@ -32,6 +33,8 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         ("format", "TextFormat", 0, 1, "1 where the whole text matches a regular expression"),
         ("numeric-answer", "NumericAnswer", 0, 1, "1 where the number in the answer equals the target"),
         ("length", "Length", None, 0, "minus the distance of the text's length from a wanted range"),
+        ("soft-overlong", "SoftOverlong", -1, 0, "0 up to a length, from there evenly down to -1 (DAPO)"),
+        ("repetition-penalty", "RepetitionPenalty", None, 0, "minus the share of n-grams that repeat"),
     ):
         yield RewardSpec(
             name=name,
@@ -67,11 +70,14 @@ def grpokit_advantages() -> Iterator[AdvantageSpec]:
 def grpokit_objectives() -> Iterator[ObjectiveSpec]:
     """Objectives."""
     for name, home, summary in (
-        ("grpo", "GRPO", "clipped ratios, mean of sequence means"),
-        ("dapo", "DAPO", "clip-higher, mean over all tokens"),
-        ("dr_grpo", "DrGRPO", "clipped ratios, divided by a fixed length"),
-        ("gspo", "GSPO", "one clipped ratio per sequence"),
-        ("cispo", "CISPO", "capped, detached ratio as a weight"),
-        ("sapo", "SAPO", "a smooth gate in place of the clip"),
+        ("grpo", "objectives:GRPO", "clipped ratios, mean of sequence means"),
+        ("dapo", "objectives:DAPO", "clip-higher, mean over all tokens"),
+        ("dr_grpo", "objectives:DrGRPO", "clipped ratios, divided by a fixed length"),
+        ("bnpo", "builtin.objectives:BNPO", "clipped ratios, mean over all tokens"),
+        ("gspo", "objectives:GSPO", "one clipped ratio per sequence"),
+        ("luspo", "builtin.objectives:LUSPO", "one clipped ratio per sequence, sum over its tokens"),
+        ("cispo", "builtin.objectives:CISPO", "capped, detached ratio as a weight"),
+        ("sapo", "builtin.objectives:SAPO", "a smooth gate in place of the clip"),
+        ("vespo", "builtin.objectives:VESPO", "a smooth, detached weight of the whole sequence"),
     ):
-        yield ObjectiveSpec(name=name, factory=f"grpokit.objectives:{home}", summary=summary)
+        yield ObjectiveSpec(name=name, factory=f"grpokit.{home}", summary=summary)

@@ -1,4 +1,4 @@
-"""Rewards on text: exact match, contains, format, numeric answer, length.
+"""Rewards on text: exact match, contains, format, numeric answer, length, and penalties for length and repetition.
 
 Each gives NaN where a sample's prompt has no target to compare with. A `pattern` is a regular expression (module
 `re`, dot matches line breaks); where it has a group, the group is what counts. Those with something to check in their
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from grpokit.errors import UsageError, a_type
 from grpokit.types import Sample
@@ -109,6 +110,76 @@ class Length:
 
     def _one(self, n: int) -> float:
         return 0.0 - self.scale * max(self.minimum - n, n - self.maximum, 0)  # 0, not -0, inside the range
+
+
+class SoftOverlong:
+    """0 up to a length, and from there evenly down to -1: the soft overlong punishment.
+
+    From DAPO (Yu et al., 2025, arXiv:2503.14476, equation 13).
+
+    Args:
+        maximum: the length with -1; a longer text has -1 too.
+        cache: how far before it the penalty begins; with 0 only a text that is longer than `maximum` has one.
+        unit: "characters" of the text, or the policy's "tokens", which it counts in `Sample.info["tokens"]`.
+    """
+
+    def __init__(self, *, maximum: int, cache: int, unit: Literal["characters", "tokens"] = "characters") -> None:
+        if not 0 <= cache <= maximum:
+            raise UsageError(f"soft-overlong: cache must lie between 0 and the maximum {maximum}, got {cache}.")
+        self.maximum, self.cache, self.unit = maximum, cache, unit
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """One number per sample."""
+        return [self._one(self._length(sample)) for sample in samples]
+
+    def _length(self, sample: Sample) -> int:
+        text, tokens = _text(sample, "soft-overlong"), sample.info.get("tokens")
+        if self.unit == "characters":
+            return len(text)
+        if not isinstance(tokens, int):
+            raise UsageError(
+                "soft-overlong: the policy does not count tokens: Sample.info['tokens'] must be a whole number, got "
+                f"{tokens!r}. Set unit: characters."
+            )
+        return tokens
+
+    def _one(self, n: int) -> float:
+        if n > self.maximum:
+            return -1.0
+        over = n - (self.maximum - self.cache)
+        return -over / self.cache if over > 0 else 0.0
+
+
+class RepetitionPenalty:
+    """`max_penalty` times the share of n-grams that the text has had before; 0 where none repeats.
+
+    From "Demystifying long chain-of-thought reasoning" (Yeo et al., 2025, arXiv:2502.03373, appendix C.2). There the
+    units are tokens; a reward sees the text, so here they are its words or characters.
+
+    Args:
+        ngram_size: how many units make an n-gram. A shorter text scores 0.
+        max_penalty: what a text would score if it only repeated itself; 0 or less.
+        unit: "words", which white space separates, or "characters", for scripts without white space.
+    """
+
+    def __init__(
+        self, *, ngram_size: int = 3, max_penalty: float = -1.0, unit: Literal["words", "characters"] = "words"
+    ) -> None:
+        if ngram_size < 1:
+            raise UsageError(f"repetition-penalty: ngram_size must be at least 1, got {ngram_size}.")
+        if max_penalty > 0:
+            raise UsageError(f"repetition-penalty: max_penalty must be 0 or less, got {max_penalty}.")
+        self.ngram_size, self.max_penalty, self.unit = ngram_size, max_penalty, unit
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """One number per sample."""
+        return [self._one(_text(sample, "repetition-penalty")) for sample in samples]
+
+    def _one(self, text: str) -> float:
+        units = text.split() if self.unit == "words" else text
+        ngrams = [tuple(units[i : i + self.ngram_size]) for i in range(len(units) - self.ngram_size + 1)]
+        repeated = len(ngrams) - len(set(ngrams))
+        return self.max_penalty * repeated / len(ngrams) if repeated else 0.0
 
 
 def _text(sample: Sample, reward: str) -> str:

@@ -1,4 +1,4 @@
-"""The commands that make and read runs: train, sample, evaluate, report, rescore, redraw."""
+"""The commands that make and read runs: train, sample, evaluate, report, export, rescore, redraw."""
 
 from __future__ import annotations
 
@@ -198,6 +198,27 @@ def report(
         print(f"comparison: {reports.compare(*folders)}")
     else:
         raise UsageError(f"Give one run folder for its report, or two to compare; got {len(folders)}.")
+
+
+@app.command(cls=ConfigCommand)
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or one of its checkpoints.")],
+    to: Annotated[Path, typer.Option("--to", help="The new folder.")],
+    overrides: Overrides = None,
+    merge: Annotated[bool, typer.Option("--merge", help="Add an adapter to its base: a whole model.")] = False,
+) -> None:
+    """Write a run's weights for other programs, with a model card.
+
+    It takes the last checkpoint, or the one that RUN names. The policy decides on the files: those of hf-lm are loaded
+    by transformers and peft.
+    """
+    config, place = _read(run, overrides)
+    if place is None:
+        raise UsageError(f"{run} is no run folder, so it has no trained weights. Give one, or one of its checkpoints.")
+    from grpokit.runs.export import export as write
+
+    write(config, place, to, merge=merge)
+    print(f"exported: {to}")
 
 
 @app.command()

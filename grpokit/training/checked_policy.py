@@ -171,16 +171,25 @@ class CheckedPolicy:
         rollout: Rollout,
         micro_batch_size: int,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        *,
+        entropy: bool = False,
     ) -> Decisions:
-        """Score all decisions without gradient, inside `context`, in the micro-batches of training: [B, T]."""
-        logprobs = torch.zeros_like(rollout.old.logprobs)
+        """Score all decisions without gradient, inside `context`, in the micro-batches of training: [B, T].
+
+        With `entropy`, the result has the entropy too, if the policy gives it.
+        """
+        logprobs, entropies = torch.zeros_like(rollout.old.logprobs), None
         with context():
+            ask = Ask(entropy="value" if entropy else "no")
             for cut in self.cuts(rollout, micro_batch_size):
                 micro_batch, here = rollout.select(cut.rows), cut.rows.to(logprobs.device, non_blocking=True)
                 for decisions in cut.slices:
-                    view = self.logprobs(micro_batch, decisions, Ask(entropy="no"), grad=False)
+                    view = self.logprobs(micro_batch, decisions, ask, grad=False)
                     logprobs[here, decisions] = view.logprobs.to(logprobs)
-        return Decisions(logprobs=logprobs)
+                    if entropy and view.entropy is not None:
+                        entropies = torch.zeros_like(logprobs) if entropies is None else entropies
+                        entropies[here, decisions] = view.entropy.to(logprobs)
+        return Decisions(logprobs=logprobs, entropy=entropies)
 
 
 def check_rollout(

@@ -6,6 +6,8 @@ decisions add up to the whole batch's gradient.
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,8 @@ def reduction_weights(mask: Tensor, reduction: Reduction, *, max_decisions: int)
     Args:
         mask: [b, t] of all rows of one optimizer step, so that the normaliser does not depend on slices.
         reduction: "sequence_mean": mean over rows of each row's mean (GRPO); "token_mean": mean over all decisions
-            (DAPO); "fixed_length": sum / (rows * max_decisions) (Dr. GRPO).
+            (DAPO); "fixed_length": sum / (rows * max_decisions) (Dr. GRPO); "sequence_sum": mean over rows of each
+            row's sum (LUSPO).
         max_decisions: the most decisions a row can have.
     """
     m = mask.to(torch.float64)
@@ -29,4 +32,6 @@ def reduction_weights(mask: Tensor, reduction: Reduction, *, max_decisions: int)
         return m / m.sum().clamp(min=1)
     if reduction == "fixed_length":
         return m / (len(m) * max_decisions)
-    raise UsageError(f"The reduction must be 'sequence_mean', 'token_mean' or 'fixed_length', got {reduction!r}.")
+    if reduction == "sequence_sum":
+        return m / max(len(m), 1)
+    raise UsageError(f"The reduction must be one of {', '.join(map(repr, get_args(Reduction)))}, got {reduction!r}.")

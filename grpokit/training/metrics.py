@@ -191,6 +191,7 @@ def decision_metrics(tally: Tally) -> dict[str, float]:
         "logprob_diff_signed": "logprob_diff/signed_mean",
     }
     metrics = {public: means[name] for name, public in names.items() if name in means}
+    metrics |= {name: mean for name, mean in means.items() if "/" in name}  # of an objective's own
     metrics["ratio/min"], metrics["ratio/max"] = tally.extremes("ratio")
     metrics["logprob_diff/max"] = tally.extremes("logprob_diff")[1]
     if "sampler_ratio" in means:

@@ -225,14 +225,15 @@ def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(PluginError) as caught:
         registry.create("reward", "lpips")
     assert str(caught.value) == (
-        "There is no reward called 'lpips'. Known: contains, exact-match, format, jpeg-size, length, numeric-answer. "
+        "There is no reward called 'lpips'. Known: contains, exact-match, format, jpeg-size, length, numeric-answer, "
+        "repetition-penalty, soft-overlong. "
         "'lpips' comes with: pip install 'grpokit[lpips]'"
     )
     with pytest.raises(PluginError, match=r"no policy called 'toy-lm'.*comes with: pip install 'grpokit\[toy\]'$"):
         registry.create("policy", "toy-lm")
     with pytest.raises(UsageError, match=r"policy or reward called 'ocr'\. Known: .* pip install 'grpokit\[ocr\]'$"):
         by_name.kind_of("ocr", None)
-    with pytest.raises(PluginError, match=r"no reward called 'toy-lm'\. Known: .*numeric-answer\.$"):
+    with pytest.raises(PluginError, match=r"no reward called 'toy-lm'\. Known: .*soft-overlong\.$"):
         registry.create("reward", "toy-lm")  # a policy
 
 

@@ -22,7 +22,15 @@ from PIL import Image
 from grpokit import DataError, Pending, Portion, Prompt, RewardError, RewardTerm, Sample, UsageError, registry
 from grpokit.advantages import group
 from grpokit.builtin.image_rewards import jpeg_size
-from grpokit.builtin.text_rewards import ExactMatch, Length, NumericAnswer, TextFormat, contains
+from grpokit.builtin.text_rewards import (
+    ExactMatch,
+    Length,
+    NumericAnswer,
+    RepetitionPenalty,
+    SoftOverlong,
+    TextFormat,
+    contains,
+)
 from grpokit.rewards.scoring import as_terms, score
 from grpokit.runs import build
 
@@ -562,9 +570,41 @@ def test_length(options: dict[str, Any], expected: list[float]) -> None:
     assert Length(**options)(samples("", "ab", "abcde")) == expected
 
 
+@pytest.mark.parametrize(("length", "expected"), [(0, 0), (80, 0), (85, -0.25), (90, -0.5), (100, -1), (101, -1)])
+def test_soft_overlong_by_the_equation(length: int, expected: float) -> None:
+    assert SoftOverlong(maximum=100, cache=20)(samples("x" * length)) == [expected]
+    counted = [Sample(prompt=Prompt(text="p"), output="a text", group=0, info={"tokens": length})]
+    assert SoftOverlong(maximum=100, cache=20, unit="tokens")(counted) == [expected]
+
+
+def test_soft_overlong_without_a_cache_is_a_hard_limit() -> None:
+    assert SoftOverlong(maximum=2, cache=0)(samples("", "ab", "abc")) == [0, 0, -1]
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "expected"),
+    [
+        ({}, "one two three four", 0),
+        ({}, "one two", 0),
+        ({}, "a b c a b c a", -2 / 5),  # abc bca cab abc bca: two of five are repeated
+        ({"ngram_size": 2}, "5 5 5 5 5", -0.75),  # one of four is new
+        ({"ngram_size": 1, "max_penalty": -0.5}, "a a b b", -0.25),
+        ({"ngram_size": 2, "unit": "characters"}, "abab", -1 / 3),
+        ({}, "", 0),
+    ],
+)
+def test_repetition_penalty(options: dict[str, Any], text: str, expected: float) -> None:
+    assert RepetitionPenalty(**options)(samples(text)) == [pytest.approx(expected)]
+
+
 @pytest.mark.parametrize(
     ("reward", "options", "words"),
     [
+        ("soft-overlong", {"maximum": 10, "cache": 11}, "cache must lie between 0 and the maximum 10, got 11"),
+        ("soft-overlong", {"maximum": 10, "cache": 5, "unit": "words"}, "'characters' or 'tokens'.* as 'unit'"),
+        ("soft-overlong", {"maximum": 10}, "cache"),
+        ("repetition-penalty", {"ngram_size": 0}, "ngram_size must be at least 1, got 0"),
+        ("repetition-penalty", {"max_penalty": 1.0}, r"max_penalty must be 0 or less, got 1\.0"),
         ("exact-match", {"pattern": "("}, r"exact-match: the pattern '\(' is not a regular expression: .*unterminated"),
         ("format", {"pattern": "*"}, "not a regular expression: nothing to repeat"),
         ("numeric-answer", {"pattern": "a{99999999999}"}, "not a regular expression: the repetition number is too"),
@@ -587,6 +627,8 @@ def test_wrong_parameters_are_found_when_a_reward_is_built(reward: str, options:
         (NumericAnswer(), samples("5", target="five"), "numeric-answer: the target 'five' is not a number"),
         (ExactMatch(), samples(5, target="5"), "exact-match scores texts, but the sample's output is an int"),
         (contains, samples("5", target=["5"]), "contains compares with a text, but the target is a list"),
+        (SoftOverlong(maximum=9, cache=3, unit="tokens"), samples("a"), "does not count tokens: .* Set unit"),
+        (RepetitionPenalty(), samples(5), "repetition-penalty scores texts, but the sample's output is an int"),
         (Length(), samples(None), "length scores texts, but the sample's output is a NoneType"),
     ],
 )
@@ -595,10 +637,13 @@ def test_text_rewards_refuse(reward: Any, given: list[Sample], words: str) -> No
         reward(given)
 
 
-@pytest.mark.parametrize("name", ["exact-match", "contains", "format", "numeric-answer", "length"])
+@pytest.mark.parametrize(
+    "name", ["exact-match", "contains", "format", "numeric-answer", "length", "soft-overlong", "repetition-penalty"]
+)
 def test_text_rewards_are_found_by_name_and_keep_their_range(name: str) -> None:
     _, spec = registry.find("reward", name)
-    reward = registry.create("reward", name, {"pattern": "a.*"} if name == "format" else {})
+    required = {"format": {"pattern": "a.*"}, "soft-overlong": {"maximum": 1, "cache": 1}}
+    reward = registry.create("reward", name, required.get(name, {}))
     low, high = spec.range  # type: ignore[attr-defined]
     values = reward(samples("a", "b7", "7", "", target="7"))
     assert len(values) == 4

@@ -437,8 +437,13 @@ def test_trackers_do_not_hear_of_it(copy: Path) -> None:
 
 
 def test_other_weights_make_other_samples(copy: Path) -> None:
-    path = copy / "checkpoints" / "step_000004" / "policy" / "model.safetensors"
-    path.write_bytes((copy / "checkpoints" / "step_000005" / "policy" / "model.safetensors").read_bytes())
+    place = copy / "checkpoints" / "step_000004"
+    weights = Path("policy") / "model.safetensors"
+    (place / weights).write_bytes((copy / "checkpoints" / "step_000005" / weights).read_bytes())
+    state = json.loads((place / "state.json").read_text())
+    state["files"][weights.as_posix()] = checkpoint._digest(place / weights)
+    del state["digest"]
+    (place / "state.json").write_text(json.dumps({**state, "digest": checkpoint._digest_of(state)}))
     shutil.rmtree(copy / "checkpoints" / "step_000005")
     found = redraw(copy, 5)
     assert not found.equal

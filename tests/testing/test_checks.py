@@ -343,6 +343,8 @@ def test_too_little_to_check_with() -> None:
         ("contains", {}, {"ladder-extra-text"}),
         ("numeric-answer", {}, {"ladder-extra-text"}),
         ("length", {"maximum": 5}, set()),
+        ("soft-overlong", {"maximum": 20, "cache": 10}, set()),
+        ("repetition-penalty", {}, set()),
         ("format", {"pattern": "[0-9]+"}, set()),
     ],
 )

@@ -40,6 +40,7 @@ def test_the_mask_ends_with_the_end_token():
         assert mask.tolist() == [True] * n + [False] * (9 - n)
         assert EOS not in row[: n - 1]
         assert sample.output == "".join(map(str, row[:n]))
+        assert sample.info["tokens"] == n
         assert sample.info["finish"] == ("stop" if row[n - 1] == EOS else "length")
         assert n == 9 or row[n - 1] == EOS
     assert len(lengths) > 2, "the test needs different lengths"

@@ -178,7 +178,7 @@ class AutoregressivePolicy(Policy, ABC):
     def _info(self, tokens: Sequence[int]) -> dict[str, Any]:
         if self.eos is None:
             return {}
-        return {"finish": "stop" if tokens[-1] == self.eos else "length"}
+        return {"finish": "stop" if tokens[-1] == self.eos else "length", "tokens": len(tokens)}
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -1,0 +1,1 @@
+"""The parts of `benchmarks/lm.py`: one GRPO job, its contenders, the machine's floor, and the table."""

@@ -1,0 +1,116 @@
+"""Objectives beside those on the learning path: each is a surrogate, or other defaults for one.
+
+They use only what a third party may import. `docs/objectives.md` has the table of all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from grpokit.knobs import NotNegative, Positive, RatioKind, Reduction
+from grpokit.objectives import GRPO, GSPO, Loss, Objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class BNPO(GRPO):
+    """GRPO with a mean over all tokens: the loss type `bnpo` of TRL (1.16).
+
+    TRL divides by the tokens of one micro-batch, so there the size of a micro-batch changes the result. Here it is the
+    tokens of the optimizer step, as in TRL with a single micro-batch.
+    """
+
+    reduction: Reduction = field(default="token_mean", init=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LUSPO(GSPO):
+    """GSPO with each sequence's loss times its length: LUSPO (Liu et al., 2026, arXiv:2602.05261)."""
+
+    reduction: Reduction = field(default="sequence_sum", init=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CISPO(Objective):
+    """-min(r, cap) A log p with the weight detached, so every decision has a gradient.
+
+    From MiniMax-M1 (2025, arXiv:2506.13585, equation 4).
+
+    Attributes:
+        ratio_cap: the largest weight; a bound of the ratio itself, not a distance from 1.
+    """
+
+    ratio_cap: Positive = 5.0
+    reduction: Reduction = "token_mean"
+
+    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
+        """See the class."""
+        weight = ratio.detach().clamp(max=self.ratio_cap)
+        clip_high = (ratio > self.ratio_cap) & (advantages > 0)
+        return Loss(
+            value=-weight * advantages * logprobs, stats={"clip_low": _never(ratio), "clip_high": clip_high.detach()}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAPO(Objective):
+    """A smooth gate in place of the clip: -(4 / tau) sigmoid(tau (r - 1)) A.
+
+    From "Soft adaptive policy optimization" (Gao et al., 2025, arXiv:2511.20347).
+
+    Attributes:
+        tau_pos: the steepness of the gate for A > 0.
+        tau_neg: the steepness for A <= 0.
+    """
+
+    tau_pos: Positive = 1.0
+    tau_neg: Positive = 1.05
+
+    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
+        """See the class."""
+        tau = torch.where(advantages > 0, self.tau_pos, ratio.new_tensor(self.tau_neg))
+        value = -torch.sigmoid(tau * (ratio - 1)) * (4 / tau) * advantages
+        return Loss(value=value, stats={"clip_low": _never(ratio), "clip_high": _never(ratio)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class VESPO(Objective):
+    """-phi(w) A log p with a detached, smooth weight of the whole sequence: phi(w) = w^k exp(lambda (1 - w)).
+
+    w is the product of the row's importance ratios, not their geometric mean; phi(1) = 1. From VESPO ("Variational
+    sequence-level soft policy optimization", 2026, arXiv:2602.10693). As in TRL, log w lies between log(1e-8) and 20.
+
+    Attributes:
+        k_pos: for A >= 0, the power of w: how fast the weight falls where the ratio is small.
+        lambda_pos: for A >= 0, the decay: how fast it falls where the ratio is large.
+        k_neg: the power for A < 0.
+        lambda_neg: the decay for A < 0.
+    """
+
+    k_pos: NotNegative = 2.0
+    lambda_pos: Positive = 3.0
+    k_neg: NotNegative = 3.0
+    lambda_neg: Positive = 2.0
+    ratio: RatioKind = field(default="token", init=False)
+    reduction: Reduction = "token_mean"
+
+    @property
+    def whole_sequence(self) -> bool:
+        """Always: the weight is the row's."""
+        return True
+
+    def surrogate(self, ratio: Tensor, advantages: Tensor, logprobs: Tensor) -> Loss:
+        """See the class."""
+        log_w = ratio.detach().log().sum(-1, keepdim=True).clamp(math.log(1e-8), 20.0)  # [b, t] -> [b, 1]
+        k = torch.where(advantages >= 0, self.k_pos, ratio.new_tensor(self.k_neg))  # [b, t]
+        decay = torch.where(advantages >= 0, self.lambda_pos, ratio.new_tensor(self.lambda_neg))
+        phi = (k * log_w + decay * (1 - log_w.exp())).exp()
+        stats = {"clip_low": _never(ratio), "clip_high": _never(ratio), "vespo/phi_mean": phi}
+        return Loss(value=-phi * advantages * logprobs, stats=stats)
+
+
+def _never(ratio: Tensor) -> Tensor:
+    return torch.zeros_like(ratio, dtype=torch.bool)

@@ -1,0 +1,130 @@
+"""A model's linear layers with quicker products: one way for decoding, one for scoring.
+
+Decoding multiplies a few rows by every weight once per token. A low-rank adapter would cost two more products each
+time, and a CPU is quicker with a weight that was laid out for few rows. So decoding uses copies, with adapters merged,
+that live as long as a rollout. Scoring multiplies many rows, with gradient, by the weights themselves. The model's
+parameters are not touched in either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from grpokit.policies.products import by_onednn, linear, packed, sum_of_outer
+
+Forward = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None) -> Iterator[None]:
+    """Inside the context, the model's linear layers compute with copies that are quick for few rows, without gradient.
+
+    Args:
+        model: any module; only plain linear layers and peft's LoRA layers around them are changed.
+        rows: about how many rows are multiplied at a time.
+        copies: whether plain layers get a copy as well; None where the device is quicker with one.
+    """
+    copies = next(model.parameters()).device.type == "cpu" if copies is None else copies
+
+    def forwards() -> Iterator[tuple[nn.Module, Forward]]:
+        for module in _outermost(model):
+            merged = _merged(module)
+            if merged is not None or copies:
+                base: Any = module if merged is None else module.base_layer
+                weight = base.weight.detach() if merged is None else merged
+                yield module, _few_rows(weight, base.bias, rows) if copies else _plain(weight, base.bias)
+
+    with _replaced(forwards()):
+        yield
+
+
+@contextmanager
+def for_scoring(model: nn.Module) -> Iterator[None]:
+    """Inside the context, the model's linear layers use the quicker of the CPU's libraries, with gradient.
+
+    Where torch's own products are the quickest, on a GPU and in low precision, nothing is changed.
+    """
+    layers = [m for m in model.modules() if type(m) is nn.Linear and by_onednn(m.weight)]
+    if torch.is_autocast_enabled("cpu"):
+        layers = []
+    with _replaced((layer, _scored(layer)) for layer in layers):
+        yield
+
+
+@contextmanager
+def _replaced(forwards: Iterator[tuple[nn.Module, Forward]]) -> Iterator[None]:
+    changed: list[nn.Module] = []
+    try:
+        for module, forward in forwards:
+            module.forward = forward  # an attribute, which hides the class's method
+            changed.append(module)
+        yield
+    finally:
+        for module in changed:
+            del module.forward
+
+
+def _outermost(model: nn.Module) -> Iterator[nn.Module]:
+    """The outermost linear layers: a LoRA layer, but not what it wraps."""
+    for child in model.children():
+        if type(child) is nn.Linear or _merged(child) is not None:
+            yield child
+        else:
+            yield from _outermost(child)
+
+
+def _merged(module: Any) -> Tensor | None:
+    """The weight of a LoRA layer with its adapters added; None for anything else."""
+    adapters = getattr(module, "active_adapters", None)
+    base = getattr(module, "base_layer", None)
+    if not adapters or type(base) is not nn.Linear or module.disable_adapters or module.merged:
+        return None
+    if any(module.use_dora.get(name, False) for name in adapters if name in module.lora_A):
+        return None
+    with torch.no_grad():
+        weight: Tensor = base.weight.detach()
+        deltas = [module.get_delta_weight(name).to(weight) for name in adapters if name in module.lora_A]
+        return weight + torch.stack(deltas).sum(0)
+
+
+def _plain(weight: Tensor, bias: Tensor | None) -> Forward:
+    return lambda x: nn.functional.linear(x, weight, bias)
+
+
+def _few_rows(weight: Tensor, bias: Tensor | None, rows: int) -> Forward:
+    product = packed(weight, bias, rows=rows)
+    return lambda x: product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], len(weight))
+
+
+def _scored(layer: nn.Linear) -> Forward:
+    def forward(x: Tensor) -> Tensor:
+        y: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), layer.weight, layer.bias)  # type: ignore[no-untyped-call]
+        return y.view(*x.shape[:-1], layer.out_features)
+
+    return forward
+
+
+class _Linear(torch.autograd.Function):
+    """x [n, K], weight [m, K], bias [m] -> [n, m]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        return (
+            linear(gradient, weight.t()) if wants_x else None,
+            sum_of_outer(None, gradient, x) if wants_weight else None,
+            gradient.sum(0) if wants_bias else None,
+        )

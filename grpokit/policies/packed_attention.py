@@ -1,0 +1,243 @@
+"""Attention over packed tokens, for Hugging Face decoders: no padding, and each prompt only once.
+
+Everything in a decoder but attention treats each token alone. So the tokens of a whole batch may stand in one row
+[1, N], and attention alone must know which token sees which. A function that transformers calls in place of its own
+does that here, and a `Packed` object that travels through the model's keyword arguments tells it how the tokens are
+arranged. The samples of a prompt share the prompt's hidden states, keys and values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+
+from grpokit.errors import UsageError
+
+NAME = "grpokit_packed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What a layer of the model adds to plain attention.
+
+    Attributes:
+        scale: factor of the scores.
+        window: how many keys a query sees at most, its own included; None for all.
+        softcap: c of c * tanh(score / c); None for none.
+    """
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+class Packed(ABC):
+    """An arrangement of packed tokens, with the attention that it needs.
+
+    Attributes:
+        calls: layers that have called it, which tells a model that ignores it from one that does not.
+    """
+
+    calls: int = 0
+
+    @abstractmethod
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
+        """Attention of one layer: query [N, H, D], key and value [N, K, D] -> [N, H, D]."""
+
+
+class SharedPrompts(Packed):
+    """Prompts and their samples, for scoring: each sample sees its prompt and its own past.
+
+    The tokens of a prompt are followed by those of its samples, one sample after the other.
+
+    Args:
+        prompts: tokens of each prompt; 0 is allowed.
+        samples: for each prompt, the tokens of each of its samples, at least one.
+    """
+
+    def __init__(self, prompts: Sequence[int], samples: Sequence[Sequence[int]], *, device: torch.device) -> None:
+        self.blocks: list[_Block] = []
+        start = 0
+        for prompt, lengths in zip(prompts, samples, strict=True):
+            self.blocks.append(_Block(start, prompt, list(lengths), device))
+            start += prompt + sum(lengths)
+
+    def positions(self) -> Tensor:
+        """[N] int64 on the CPU: each token's place in its sequence."""
+        parts: list[Tensor] = []
+        for block in self.blocks:
+            parts.append(torch.arange(block.prompt))
+            parts += [torch.arange(block.prompt, block.prompt + length) for length in block.lengths]
+        return torch.cat(parts)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
+        """See `Packed`."""
+        parts = [part for block in self.blocks for part in block.attend(query, key, value, rules)]
+        return torch.cat(parts)  # [N, H, D]
+
+
+class _Block:
+    """A prompt and its samples.
+
+    Samples of unequal lengths are padded on the right inside attention, where no query sees the padding.
+    """
+
+    def __init__(self, start: int, prompt: int, lengths: list[int], device: torch.device) -> None:
+        self.start, self.prompt, self.lengths = start, prompt, lengths
+        self.longest, total = max(lengths), sum(lengths)
+        self.stop = start + prompt + total
+        self.padded: Tensor | None = None
+        if min(lengths) < self.longest:
+            place = torch.arange(self.longest)
+            starts = torch.tensor([0, *lengths[:-1]]).cumsum(0)
+            real = place < torch.tensor(lengths)[:, None]  # [G, T]
+            self.padded = torch.where(real, starts[:, None] + place, 0).flatten().to(device)  # padded place -> token
+            self.real = real.flatten().nonzero()[:, 0].to(device)  # token -> padded place
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> list[Tensor]:
+        """The outputs [n, H, D] of the prompt, if it has tokens, and of its samples."""
+        begin = self.start + self.prompt
+        own_query, own_key, own_value = (self._by_sample(x[begin : self.stop]) for x in (query, key, value))
+        outputs = []
+        if self.prompt:
+            q, k, v = (x[self.start : begin].transpose(0, 1)[None] for x in (query, key, value))  # [1, H, S, D]
+            outputs.append(causal_attention(q, k, v, rules)[0].transpose(0, 1))  # [S, H, D]
+            own_key, own_value = (
+                torch.cat([shared.expand(len(own), -1, -1, -1), own], 2)  # [G, K, S + T, D]
+                for shared, own in ((k, own_key), (v, own_value))
+            )
+        rows = causal_attention(own_query, own_key, own_value, rules).transpose(1, 2).flatten(0, 1)  # [G * T, H, D]
+        return [*outputs, rows if self.padded is None else rows[self.real]]
+
+    def _by_sample(self, x: Tensor) -> Tensor:
+        x = x if self.padded is None else x[self.padded]
+        return x.view(len(self.lengths), self.longest, *x.shape[1:]).transpose(1, 2)
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
+    """Attention in which the last query sees all keys, the one before it all but the last, and so on.
+
+    Args:
+        query: [B, H, T, D].
+        key, value: [B, K, S, D] with S >= T; each serves H / K heads.
+        rules: of the layer.
+
+    Returns:
+        [B, H, T, D].
+    """
+    queries, keys = query.shape[2], key.shape[2]
+    window = rules.window if rules.window is not None and rules.window < keys else None
+    if window is None and rules.softcap is None:
+        if queries == keys:
+            return _product(query, key, value, rules, is_causal=True)
+        return _product(query, key, value, rules, attn_mask=causal_lower_right(queries, keys))
+    place = torch.arange(keys, device=query.device)
+    distance = place[-queries:, None] - place  # [T, S]
+    visible = distance >= 0
+    if window is not None:
+        visible &= distance < window
+    return masked_attention(query, key, value, visible, rules)
+
+
+def masked_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, rules: Rules) -> Tensor:
+    """Attention with a mask.
+
+    Args:
+        query: [B, H, T, D].
+        key, value: [B, K, S, D]; each serves H / K heads.
+        visible: bool, broadcastable to [B, H, T, S], True where a query sees a key; None for all.
+        rules: of the layer; the window is not looked at.
+
+    Returns:
+        [B, H, T, D].
+    """
+    if rules.softcap is None:
+        return _product(query, key, value, rules, attn_mask=visible)
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    scores = rules.softcap * torch.tanh(query @ key.transpose(-1, -2) * (rules.scale / rules.softcap))
+    if visible is not None:
+        scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)  # a query that sees nothing stays finite
+    return scores.softmax(-1, dtype=torch.float32).to(value) @ value
+
+
+def _product(query: Tensor, key: Tensor, value: Tensor, rules: Rules, **mask: Any) -> Tensor:
+    grouped = query.shape[1] != key.shape[1]
+    return F.scaled_dot_product_attention(query, key, value, scale=rules.scale, enable_gqa=grouped, **mask)
+
+
+def attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packed: Packed | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """The function that transformers calls: query [1, H, N, D] -> [1, N, H, D].
+
+    Without `packed` it is plain attention, so the model still works for everybody else.
+
+    Raises:
+        UsageError: the layer wants something that is not supported here, such as attention sinks or dropout.
+    """
+    rules = Rules(scale=query.shape[-1] ** -0.5 if scaling is None else scaling, window=sliding_window, softcap=softcap)
+    if packed is None and softcap is not None:
+        if attention_mask is None:
+            return causal_attention(query, key, value, rules).transpose(1, 2), None
+        return masked_attention(query, key, value, attention_mask, rules).transpose(1, 2), None
+    if packed is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        result: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
+        )
+        return result
+    strange = [name for name in ("s_aux", "position_bias") if others.get(name) is not None]
+    if strange or dropout:
+        raise UsageError(f"Packed attention has no {', '.join(strange) or 'dropout'}.")
+    packed.calls += 1
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [1, H, N, D] -> [N, H, D]
+    return packed.attend(module.layer_idx, q, k, v, rules)[None], None
+
+
+def install(model: Any) -> None:
+    """Let a transformers model call `attention`; calls without `packed` give what they gave before."""
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+    from transformers.modeling_utils import AttentionInterface
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    model.set_attn_implementation(NAME)
+
+
+def run(decoder: Any, tokens: Tensor, positions: Tensor, packed: Packed) -> Tensor:
+    """The last hidden states of packed tokens.
+
+    Args:
+        decoder: a transformers model without its head, after `install`.
+        tokens: [N] int64, or their embeddings [N, H].
+        positions: [N] int64, or [3, N] where the model wants three.
+        packed: how the tokens are arranged.
+
+    Returns:
+        [N, H].
+    """
+    given = {"input_ids": tokens[None]} if tokens.ndim == 1 else {"inputs_embeds": tokens[None]}
+    no_mask = torch.zeros(1, 1, 1, 1, device=tokens.device)  # four dimensions: transformers makes none of its own
+    hidden: Tensor = decoder(
+        **given, attention_mask=no_mask, position_ids=positions[..., None, :], use_cache=False, packed=packed
+    ).last_hidden_state
+    return hidden[0]

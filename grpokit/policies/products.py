@@ -1,0 +1,78 @@
+"""Matrix products by the quicker of the CPU's two libraries.
+
+torch multiplies fp32 matrices with MKL, which runs its AVX2 code on processors that Intel did not make. oneDNN, which
+torch ships as well, uses AVX-512 on all that have it: twice as fast there, in the same arithmetic. Everywhere else
+these functions are torch's own products. They carry no gradient: call them in an `autograd.Function` or without grad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+COPIED = 50_000_000  # numbers, 200 MB: a larger weight is not worth a second copy
+TILE = 5_000_000  # numbers of a product that is then added up: fresh memory for more costs as much as the product
+
+
+@cache
+def _wide_vectors() -> bool:
+    """Whether oneDNN has AVX-512 to use, and its operator for dense tensors exists in this torch."""
+    available = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return available and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+def by_onednn(*tensors: Tensor) -> bool:
+    """Whether oneDNN multiplies these: fp32 on such a CPU, unless `torch.backends.mkldnn.flags(enabled=False)`."""
+    ours = all(x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0 for x in tensors)
+    return ours and _wide_vectors() and torch.backends.mkldnn.enabled  # type: ignore[return-value]
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [n, K], weight [m, K], bias [m] -> x weight^T + bias [n, m]."""
+    if by_onednn(x, weight):
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(_whole(x), _whole(weight), bias, "none", [], "")
+        return product
+    return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+
+
+def _whole(x: Tensor) -> Tensor:
+    """x or a copy: oneDNN takes a hundred times longer for a matrix that is a window of a larger one."""
+    return x if x.is_contiguous() or x.t().is_contiguous() else x.contiguous()
+
+
+def transposed(weight: Tensor) -> Tensor:
+    """weight [m, K] -> [K, m] for `linear`: for oneDNN a copy, which is a quarter quicker, unless it is very large."""
+    return weight.t().contiguous() if by_onednn(weight) and weight.numel() <= COPIED else weight.t()
+
+
+def sum_of_outer(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """total [m, K] + a^T b, for a [n, m] and b [n, K]; total is fp32 or fp64, and changed in place if there is one."""
+    if by_onednn(a, b):  # the transposed product is quicker, so the total is laid out like it
+        across = b.t().contiguous()
+        total = across.new_zeros(len(across), a.shape[1]).t() if total is None else total
+        tiles = -(-total.numel() // TILE)
+        for part, rows in zip(total.t().chunk(tiles), across.chunk(tiles), strict=True):
+            part.add_(linear(rows, a.t()))
+        return total
+    if total is not None and total.dtype == a.dtype:
+        return total.addmm_(a.t(), b)
+    product = torch.mm(a.t(), b)
+    return product.to(torch.promote_types(a.dtype, torch.float32)) if total is None else total.add_(product)
+
+
+def packed(weight: Tensor, bias: Tensor | None, *, rows: int) -> Callable[[Tensor], Tensor]:
+    """A product with a copy of the weight that is laid out for about so many rows: x [n, K] -> [n, m].
+
+    Args:
+        weight: [m, K].
+        bias: [m], or None.
+        rows: about n.
+    """
+    if by_onednn(weight):
+        blocks = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+        return lambda x: torch.ops.mkldnn._linear_pointwise(x, blocks, bias, "none", [], "")
+    columns = weight.t().contiguous()  # [K, m]
+    return (lambda x: x @ columns) if bias is None else (lambda x: torch.addmm(bias, x, columns))

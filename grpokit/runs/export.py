@@ -1,0 +1,100 @@
+"""Writes a run's weights as a folder that other programs load, with a model card.
+
+What such a folder is made of is the policy's business: an adapter, a model, a pipeline. The card is made here, from the
+run's files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from grpokit.config import yaml_source
+from grpokit.config.schema import RunConfig
+from grpokit.errors import RunError, UsageError
+from grpokit.files import replacing
+from grpokit.report import reading
+from grpokit.report.model_card import model_card
+from grpokit.runs import build
+from grpokit.training import checkpoint
+
+CARD = "README.md"
+
+
+@runtime_checkable
+class Exports(Protocol):
+    """A policy whose weights other programs can load."""
+
+    def export(self, folder: Path, *, merge: bool) -> Mapping[str, str]:
+        """Write everything that loading takes.
+
+        Args:
+            folder: exists already, and is empty.
+            merge: add an adapter to its base, and write the whole model.
+
+        Returns:
+            Facts for the model card, all optional: `base_model`, `library_name`, `versions` (of libraries, in one
+            line), and `usage`: Python code that loads the folder, in which `FOLDER` and `BASE_MODEL` stand for names.
+
+        Raises:
+            UsageError: there is no adapter to merge.
+        """
+        ...
+
+
+def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> None:
+    """Write the weights of a checkpoint and a model card into a new folder.
+
+    Args:
+        config: of the checkpoint's run.
+        place: the checkpoint.
+        to: the new folder; it appears only once all of it is written.
+        merge: add an adapter to its base, and write the whole model.
+
+    Raises:
+        UsageError: the folder holds files, the policy cannot be exported, or it has no adapter to merge.
+        RunError: the folder cannot be written.
+    """
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        state = "holds files already" if to.is_dir() else "is a file"
+        raise UsageError(f"{to} {state}. Choose another folder with --to.")
+    policy = build.policy(config)
+    if not isinstance(policy, Exports):
+        raise UsageError(
+            f"The policy '{config.policy.use}' cannot be exported: it has no method export. Its weights are in "
+            f"{place / 'policy'}."
+        )
+    checkpoint.load_policy(place, policy)
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(to) as temporary:
+            temporary.mkdir()
+            facts = policy.export(temporary, merge=merge)
+            step = int(checkpoint.read_state(place)["step"])
+            card = model_card(_run_of(place), step=step, title=to.resolve().name, facts=facts)
+            (temporary / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
+            if to.exists():
+                to.rmdir()
+    except OSError as error:
+        raise RunError(f"{to} cannot be written: {error}.") from error
+
+
+def _run_of(place: Path) -> reading.Run:
+    """The run of a checkpoint; one that was copied elsewhere knows its config and versions itself."""
+    folder = place.resolve().parent.parent
+    if (folder / "config.yaml").is_file():
+        return reading.read(folder)
+    notes = checkpoint.read_state(place).get("notes", {})
+    settings = notes.get("config") or {}
+    return reading.Run(
+        folder=place,
+        config=yaml_source.write(settings),
+        settings=settings,
+        versions=json.dumps(notes.get("versions") or {}),
+        metrics=[],
+        evaluations=[],
+        warnings=[],
+        damage=[],
+    )

@@ -1,0 +1,79 @@
+"""Adapts the entropy bonus to a target: its coefficient rises while the entropy is below it, and else falls.
+
+From Skywork-OR1 (He et al., 2025, arXiv:2505.22312). The entropy is the mean over all decisions of an
+optimizer step. It sets the coefficient of the next one, so a step's micro-batches all have the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from grpokit.errors import UsageError
+from grpokit.knobs import TrainerSettings
+from grpokit.objectives import Objective
+from grpokit.training.metrics import Tally
+from grpokit.training.parts import State
+
+
+class AdaptiveEntropy:
+    """The coefficient of the entropy bonus, from one optimizer step to the next.
+
+    Attributes:
+        coef: the coefficient; it acts only while the entropy is at or below the target.
+        entropy: mean of the last optimizer step; infinite before the first.
+
+    Args:
+        objective: with the first coefficient.
+        settings: with the target, which may be None: then nothing changes.
+    """
+
+    def __init__(self, objective: Objective, settings: TrainerSettings) -> None:
+        self._objective, self._settings = objective, settings
+        self.coef, self.entropy = objective.entropy_coef, math.inf
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a target."""
+        return self._settings.entropy_target is not None
+
+    @property
+    def objective(self) -> Objective:
+        """The objective of the next optimizer step."""
+        target = self._settings.entropy_target
+        if target is None:
+            return self._objective
+        return replace(self._objective, entropy_coef=self.coef if self.entropy <= target else 0.0)
+
+    def look(self, tally: Tally) -> None:
+        """Take over the statistics of the decisions of an optimizer step.
+
+        Raises:
+            UsageError: the policy gives no entropy.
+        """
+        s = self._settings
+        if s.entropy_target is None:
+            return
+        means = tally.means()
+        if "entropy" not in means:
+            raise UsageError(
+                f"entropy_target is {s.entropy_target}, but this policy's logprobs() gives no entropy. Set it to null, "
+                "or let logprobs() return Decisions with entropy [b, t]."
+            )
+        self.entropy = means["entropy"]
+        change = s.entropy_coef_delta if self.entropy <= s.entropy_target else -s.entropy_coef_delta
+        self.coef = min(max(self.coef + change, s.entropy_coef_min), s.entropy_coef_max)
+
+    def metrics(self) -> dict[str, float]:
+        """The coefficient for the next optimizer step."""
+        return {"entropy_coef": self.coef} if self.active else {}
+
+    def state(self) -> State:
+        """The coefficient and the entropy."""
+        return {"coef": self.coef, "entropy": self.entropy if math.isfinite(self.entropy) else None}
+
+    def restore(self, state: State) -> None:
+        """Take over a result of `state`."""
+        entropy = state.get("entropy")
+        self.coef = float(state.get("coef", self._objective.entropy_coef))
+        self.entropy = math.inf if entropy is None else float(entropy)

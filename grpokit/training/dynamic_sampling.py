@@ -1,0 +1,99 @@
+"""Draws groups without spread anew, since equal rewards teach nothing: the dynamic sampling of DAPO.
+
+From DAPO (Yu et al., 2025, arXiv:2503.14476, section 3.2). A group that is drawn anew gets a further prompt, and seeds
+that follow from the run's seed, the step, the attempt and the group's place. It keeps its place and its id, so a step
+always has the same number of groups. The paper draws until all groups have spread; here the attempts are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from grpokit.advantages import zero_std_per_group
+from grpokit.rewards.scoring import Scores
+from grpokit.training.rollout_calls import concatenate_rollouts
+from grpokit.types import Rollout, Seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """Groups that were drawn and scored.
+
+    Attributes:
+        prompts: P indices into the training prompts.
+        rollout: B = P * G rows, in the order of the groups.
+        scores: of these rows.
+        metrics: what drawing them took, if groups may be drawn anew.
+    """
+
+    prompts: Sequence[int]
+    rollout: Rollout
+    scores: Scores
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def with_spread(first: Drawn, draw: Callable[[int, Sequence[int], Sequence[int]], Drawn], *, most: int) -> Drawn:
+    """Replace the groups whose trained totals are all equal, until none is left or the attempts are used up.
+
+    Args:
+        first: the step's groups.
+        draw: (attempt from 1, places of groups, prompts that were used) -> these groups, drawn anew.
+        most: the most attempts.
+    """
+    if not most:
+        return first
+    drawn, used, replaced, attempt = first, list(first.prompts), 0, 0
+    while attempt < most and (places := _without_spread(drawn)):
+        attempt += 1
+        further = draw(attempt, places, used)
+        used += list(further.prompts)
+        replaced += len(places)
+        drawn = _merged(drawn, further, places)
+    metrics = {
+        "dynamic_sampling/attempts": float(attempt),
+        "dynamic_sampling/replaced": float(replaced),
+        "dynamic_sampling/reward_before": float(first.scores.totals.nanmean()),
+    }
+    return replace(drawn, metrics=metrics)
+
+
+def at_places(seeds: Seeds, places: Sequence[int]) -> Seeds:
+    """The seeds of some of a step's groups."""
+    some = list(places)
+    rows = seeds.row.reshape(len(seeds.group), -1)[some]  # [P, G] -> [p, G]
+    return replace(seeds, row=rows.reshape(-1), group=seeds.group[some], group_ids=seeds.group_ids[some])
+
+
+def _without_spread(drawn: Drawn) -> list[int]:
+    trained = drawn.scores.trained
+    flat = zero_std_per_group(trained.matrix, trained.weights, trained.groups)  # [P], ids ascend with places
+    return [place for place, constant in enumerate(flat.tolist()) if constant]
+
+
+def _merged(drawn: Drawn, further: Drawn, places: Sequence[int]) -> Drawn:
+    """Put the groups of `further` at their places."""
+    kept = (~torch.isin(drawn.rollout.groups, further.rollout.groups)).nonzero()[:, 0]
+    rollouts = [drawn.rollout.select(kept)] if len(kept) else []
+    joined = concatenate_rollouts([*rollouts, further.rollout])
+    prompts = dict(enumerate(drawn.prompts)) | dict(zip(places, further.prompts, strict=True))
+    return Drawn(
+        prompts=list(prompts.values()),
+        rollout=joined.select(joined.groups.argsort(stable=True)),  # ids ascend with places
+        scores=_scores(drawn.scores, further.scores),
+    )
+
+
+def _scores(before: Scores, further: Scores) -> Scores:
+    """Scores with the rows of some groups replaced; times, failures and notes are those of all draws."""
+    matrix = before.matrix.clone()
+    matrix[torch.isin(before.groups, further.groups)] = further.matrix  # both in the order of the groups
+    return replace(
+        before,
+        matrix=matrix,
+        seconds=[a + b for a, b in zip(before.seconds, further.seconds, strict=True)],
+        failed=[a + b for a, b in zip(before.failed, further.failed, strict=True)],
+        notes=[*before.notes, *further.notes],
+    )

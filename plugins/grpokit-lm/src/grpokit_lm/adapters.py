@@ -1,0 +1,150 @@
+"""Low-rank adapters by peft: LoRA, DoRA, and QLoRA, which is either on a quantised base.
+
+Only the adapter trains, in float32, whatever the base's type. The base stays as it is to the bit and is the reference
+while the adapter is off, so the reference needs no second copy of the weights.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import peft
+import torch
+from annotated_types import Ge, Gt, Le
+from peft import LoraConfig, PeftModel
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from grpokit import UsageError, knobs
+from grpokit.errors import a_type, nearest, shown
+
+ALL_LINEAR = "all-linear"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterSettings:
+    """The keys of `lora`.
+
+    Attributes:
+        r: the rank of each update.
+        alpha: its scale is alpha / r, or alpha / sqrt(r) with rslora.
+        targets: names of linear layers, such as "q_proj", or "all-linear": all but the head and the vision tower. The
+            experts and the router of a mixture are no linear layers in transformers, and stay as they are.
+        dropout: must be 0: with dropout the log-probs of sampling and of training would differ.
+        dora: split each weight into magnitude and direction, and adapt both (DoRA, Liu et al. 2024).
+        rslora: the scale of rank-stabilised LoRA (Kalajdzievski 2023).
+        seed: of the adapter's initial weights; the adapter itself begins as zero.
+    """
+
+    r: Annotated[int, Ge(1), Le(4096)] = 16
+    alpha: Annotated[float, Gt(0)] = 32
+    targets: str | Sequence[str] = ALL_LINEAR
+    dropout: Annotated[float, Ge(0), Le(1)] = 0.0
+    dora: bool = False
+    rslora: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        knobs.check(self)
+        if self.dropout > 0:
+            raise UsageError(
+                f"lora: dropout must be 0, got {self.dropout}. With dropout, the log-probs of a sample would differ "
+                "between sampling and training, and importance ratios would not be 1 before the first update."
+            )
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> AdapterSettings:
+        """The settings of a mapping, such as {"r": 16, "alpha": 32}.
+
+        Raises:
+            UsageError: a key is unknown, or a value is out of bounds.
+        """
+        if not isinstance(given, Mapping):
+            raise UsageError(f"lora must be a mapping such as {{r: 16, alpha: 32}}, got {a_type(given)}.")
+        known = [field.name for field in fields(cls)]
+        for key in given:
+            if key not in known:
+                raise UsageError(f"lora has no key '{key}'{nearest(str(key), known)}. It has: {', '.join(known)}.")
+        try:
+            return cls(**given)
+        except UsageError as error:
+            text = str(error)
+            raise UsageError(text if text.startswith("lora") else f"lora: {text}") from error
+
+
+def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
+    """Put an adapter around a model; the base's parameters then need no gradient.
+
+    Raises:
+        UsageError: `targets` match no layer.
+    """
+    layers = linear_layers(model)
+    targets = [settings.targets] if isinstance(settings.targets, str) else list(settings.targets)
+    excluded = None
+    if targets == [ALL_LINEAR]:
+        targets = sorted({_kind(name) for name in layers if _writes(model, name)})
+        outside = sorted({_branch(name) for name in layers if not _writes(model, name)})
+        excluded = "|".join(rf"{re.escape(branch)}(\..*)?" for branch in outside) or None
+    for target in targets:
+        if not any(name == target or name.endswith(f".{target}") for name in layers):
+            kinds = sorted(set(map(_kind, layers)))
+            raise UsageError(
+                f"lora: targets: no linear layer of {type(model).__name__} is called {shown(target)}"
+                f"{nearest(str(target), [ALL_LINEAR, *kinds])}. It has: {', '.join(kinds)}; or say '{ALL_LINEAR}'."
+            )
+    config = LoraConfig(
+        r=settings.r,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft divides by r, so any number will do
+        target_modules=targets,  # spelt out: peft's own "all-linear" adapts the router of a mixture of experts as well
+        exclude_modules=excluded,
+        use_dora=settings.dora,
+        use_rslora=settings.rslora,
+        task_type="CAUSAL_LM",
+    )
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices), quiet():
+        torch.manual_seed(settings.seed)
+        adapted = peft.get_peft_model(model, config)
+    return adapted.eval()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings of peft that no user of ours can do anything about."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*fan_in_fan_out.*")  # peft sets it right and says so
+        warnings.filterwarnings("ignore", message=".*checkpointing.* is deprecated")  # what peft asks transformers
+        yield
+
+
+def linear_layers(model: Any) -> list[str]:
+    """The names of all linear layers but the head, plain or quantised."""
+    head = model.get_output_embeddings()
+    return [name for name, module in model.named_modules() if _is_linear(module) and module is not head]
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Linear, Conv1D))  # layers of bitsandbytes are derived from nn.Linear
+
+
+def _writes(model: Any, name: str) -> bool:
+    """Whether a layer belongs to the language model, not to a vision tower or what leads from there."""
+    decoder = model.get_decoder()
+    prefix = next(own for own, module in model.named_modules() if module is decoder)
+    return name.startswith(f"{prefix}.") if prefix else True
+
+
+def _kind(name: str) -> str:
+    """The layer's own name: "model.layers.0.self_attn.q_proj" -> "q_proj"."""
+    return name.rpartition(".")[2]
+
+
+def _branch(name: str) -> str:
+    """The part of a model that a layer is in: "model.visual.blocks.0.attn.qkv" -> "model.visual"."""
+    return ".".join(name.split(".")[:2])

@@ -1,0 +1,149 @@
+"""Prompts and their completions as tensors, as a rollout's trace holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpokit.types import Rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completions:
+    """P prompts and b completions. Lengths and groups are host numbers, so cutting never waits for a device.
+
+    Attributes:
+        prompts: [P, S] int64, padded on the right.
+        prompt_lengths: P lengths, each at least 1.
+        tokens: [b, T] int64, padded on the right.
+        lengths: b lengths, 0 for a completion that has nothing to score.
+        groups: for each completion, the index of its prompt.
+        kept: [b, T, ...], the sets that tokens were drawn from (`token_sampling.Draw.kept`); None for all tokens.
+    """
+
+    prompts: Tensor
+    prompt_lengths: Sequence[int]
+    tokens: Tensor
+    lengths: Sequence[int]
+    groups: Sequence[int]
+    kept: Tensor | None = None
+
+    @classmethod
+    def of(cls, rollout: Rollout, device: torch.device, stop: int) -> Completions:
+        """The completions of a rollout's rows, up to the decision `stop`."""
+        assert rollout.lengths is not None
+        kept = rollout.trace.per_row.get("kept")
+        return cls(
+            prompts=rollout.trace.per_group["prompt"].to(device),
+            prompt_lengths=rollout.trace.per_group["prompt_length"].tolist(),
+            tokens=rollout.trace.per_row["tokens"][:, :stop].to(device),
+            lengths=rollout.lengths.clamp(max=stop).tolist(),
+            groups=rollout.group_index.tolist(),
+            kept=None if kept is None else kept[:, :stop].to(device),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where decisions stand: `flat` in a packed sequence of them, (`row`, `column`) in a table [b, t].
+
+    Attributes:
+        row: [n] int64.
+        column: [n] int64.
+        shape: (b, t).
+    """
+
+    row: Tensor
+    column: Tensor
+    shape: tuple[int, int]
+
+    def table(self, values: Tensor) -> Tensor:
+        """values [n] -> [b, t], zero where nothing was decided."""
+        return values.new_zeros(self.shape).index_put((self.row, self.column), values)
+
+    def pick(self, table: Tensor) -> Tensor:
+        """table [b, t] -> [n]."""
+        return table[self.row, self.column]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """Completions without padding: the tokens of each prompt, followed by the inputs of its completions.
+
+    The last token of a prompt is the first input of each of its completions. So the input in column k of a completion
+    predicts its decision k, and no hidden state of a prompt is needed twice.
+
+    Attributes:
+        source: [N] int64, indices into the prompts' and then the completions' tokens, all flattened.
+        prompts: the shared tokens of each prompt, all but its last.
+        samples: for each prompt, the lengths of its completions.
+        decided: [n] int64, indices into the N hidden states, of the decisions in question.
+        places: of the same decisions.
+        rows: the completions in their order here.
+        ends: where the decisions of each of them end among the n.
+    """
+
+    source: Tensor
+    prompts: Sequence[int]
+    samples: Sequence[Sequence[int]]
+    decided: Tensor
+    places: Places
+    rows: Sequence[int]
+    ends: Sequence[int]
+
+
+def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
+    """Arrange completions for one pass; None if no decision is left.
+
+    Args:
+        completions: b of them.
+        start: the first decision that is to be scored.
+        width: t, columns of the resulting tables.
+    """
+    by_prompt: dict[int, list[int]] = {}
+    for row, (prompt, length) in enumerate(zip(completions.groups, completions.lengths, strict=True)):
+        if length > start:
+            by_prompt.setdefault(prompt, []).append(row)
+    if not by_prompt:
+        return None
+    slot, columns, behind = completions.prompts.shape[1], completions.tokens.shape[1], completions.prompts.numel()
+    source: list[Tensor] = []
+    decided, places, ends, samples, prompts = [], [], [0], [], []
+    position = 0
+    for prompt, rows in sorted(by_prompt.items()):
+        shared = completions.prompt_lengths[prompt] - 1
+        first = prompt * slot
+        source.append(torch.arange(first, first + shared))
+        prompts.append(shared)
+        samples.append([completions.lengths[row] for row in rows])
+        position += shared
+        for row in rows:
+            length, begin = completions.lengths[row], behind + row * columns
+            source += [torch.tensor([first + shared]), torch.arange(begin, begin + length - 1)]
+            decided.append(torch.arange(position + start, position + length))
+            places.append(torch.stack([torch.full((length - start,), row), torch.arange(length - start)]))
+            ends.append(ends[-1] + length - start)
+            position += length
+    device = completions.tokens.device
+    where = torch.cat(places, 1).to(device)
+    return Pack(
+        source=torch.cat(source).to(device),
+        prompts=prompts,
+        samples=samples,
+        decided=torch.cat(decided).to(device),
+        places=Places(row=where[0], column=where[1], shape=(len(completions.lengths), width)),
+        rows=[row for _, rows in sorted(by_prompt.items()) for row in rows],
+        ends=ends[1:],
+    )
+
+
+def padded(sequences: Sequence[Sequence[int]], **options: Any) -> Tensor:
+    """[n, longest] int64, padded on the right with 0."""
+    table = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.int64)
+    for row, sequence in zip(table, sequences, strict=True):
+        row[: len(sequence)] = torch.tensor(sequence)
+    return table.to(**options)

@@ -1,0 +1,294 @@
+"""Loads a causal LM with its tokenizer, or says in one message why that cannot be.
+
+Everything that can be known without the weights is looked at first, so that a mistake costs seconds. A checkpoint
+that lacks some of the model's weights is refused: transformers would draw them at random and only log it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
+
+from grpokit import UsageError
+from grpokit.errors import a_type, nearest, one_line
+from grpokit_lm import sources
+from grpokit_lm.sources import Source
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+Quantization = Literal["4bit", "8bit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A model that is ready for a policy.
+
+    Attributes:
+        model: in eval mode.
+        tokenizer: with a pad token.
+        processor: of a vision-language model, else None. `tokenizer` is its tokenizer.
+        name: the hub id or folder that it came from, or the class of a given object.
+        revision: of the hub's repository, or None.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    processor: ProcessorMixin | None = None
+    name: str
+    revision: str | None = None
+
+
+def load_model(
+    model: str | Path | PreTrainedModel,
+    *,
+    tokenizer: str | Path | PreTrainedTokenizerBase | ProcessorMixin | None = None,
+    dtype: str = "auto",
+    trains_base: bool = True,
+    quantization: Quantization | None = None,
+    device: str | None = None,
+    attn_implementation: str | None = None,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    trust_remote_code: bool = False,
+) -> Loaded:
+    """Load a causal LM and its tokenizer.
+
+    Args:
+        model: a hub id, a folder, or a model of transformers.
+        tokenizer: None for the model's own; needed if `model` is an object. An object may be a processor.
+        dtype: of the weights: "float32", "bfloat16", "float16", or "auto": the checkpoint's own, but float32 for
+            weights that are to be trained (an optimizer's small steps are lost in bfloat16), and on a CPU that
+            computes the checkpoint's own only by emulation.
+        trains_base: whether the weights themselves will be trained; False where an adapter is.
+        quantization: "4bit" (NF4, doubly quantised) or "8bit", by bitsandbytes; for frozen weights only.
+        device: where to load the weights: "cpu" or "cuda"; None for the CPU, or for the GPU if they are quantised.
+        attn_implementation: transformers' name of an attention; None for its default.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+        trust_remote_code: whether code in the repository may run.
+
+    Raises:
+        UsageError: the model, its tokenizer or one of the settings cannot be used; the message says what to do.
+    """
+    _check_settings(dtype=dtype, device=device, quantization=quantization, trains_base=trains_base)
+    if isinstance(model, PreTrainedModel):
+        return _given(model, tokenizer, dtype=dtype, quantization=quantization)
+    if not isinstance(model, (str, Path)):
+        raise UsageError(f"model must be a hub id, a folder or a model of transformers, got {a_type(model)}.")
+    source = sources.find(
+        model, revision=revision, local_files_only=local_files_only, trust_remote_code=trust_remote_code
+    )
+    sees = _check_class(source.name, source.config)
+    own, processor = _tokenizer(source, tokenizer, sees=sees)
+    chosen = _dtype(dtype, source.config, trains_base=trains_base, device=device)
+    options: dict[str, Any] = {**source.options, "dtype": chosen, "attn_implementation": attn_implementation}
+    if quantization:
+        options["quantization_config"] = _bits(quantization, chosen)
+    if quantization or device == "cuda":
+        options["device_map"] = {"": "cuda"}
+    network: Any = _weights(source, AutoModelForImageTextToText if sees else AutoModelForCausalLM, options)
+    _check_vocabulary(network, own, source.name)
+    return Loaded(
+        model=network.eval(), tokenizer=own, processor=processor, name=source.name, revision=source.options["revision"]
+    )
+
+
+def _check_settings(*, dtype: str, device: str | None, quantization: str | None, trains_base: bool) -> None:
+    if SHORT.get(dtype, dtype) not in ("auto", *DTYPES):
+        raise UsageError(
+            f"dtype must be 'auto', {', '.join(map(repr, DTYPES))}, got {dtype!r}{nearest(dtype, DTYPES)}."
+        )
+    if device not in (None, "cpu", "cuda"):
+        raise UsageError(f"device must be 'cpu' or 'cuda', got {device!r}.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device is 'cuda', but torch finds no CUDA device. Use device: cpu, or leave it out.")
+    if quantization is None:
+        return
+    if quantization not in ("4bit", "8bit"):
+        raise UsageError(f"quantization must be '4bit' or '8bit', got {quantization!r}.")
+    if trains_base:
+        raise UsageError(
+            f"quantization '{quantization}' is for frozen weights: quantised weights cannot be trained. Add an adapter "
+            "with lora: {r: 16}, or leave quantization out."
+        )
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise UsageError(
+            f"quantization '{quantization}' needs bitsandbytes, which is not installed. Run: "
+            "pip install 'grpokit-lm[quantized]'"
+        )
+    if device == "cpu" or not torch.cuda.is_available():
+        raise UsageError(
+            f"quantization '{quantization}' needs a CUDA device: on a CPU, bitsandbytes packs weights into a form "
+            "through which no gradient flows. Leave quantization out, or train on a GPU."
+        )
+
+
+def _given(model: Any, tokenizer: Any, *, dtype: str, quantization: str | None) -> Loaded:
+    """A model object: it stays as it is."""
+    name = model.config._name_or_path or type(model).__name__
+    if quantization is not None or dtype != "auto":
+        setting = "quantization" if quantization is not None else "dtype"
+        raise UsageError(f"{setting} is for models that are loaded by name; a model object is used as it is.")
+    if tokenizer is None:
+        raise UsageError("A model object needs its tokenizer: give tokenizer=... beside model=...")
+    sees = _check_class(name, model.config, model=model)
+    own, processor = _tokenizer(None, tokenizer, sees=sees)
+    _check_vocabulary(model, own, name)
+    return Loaded(model=model.eval(), tokenizer=own, processor=processor, name=name)
+
+
+def _check_class(name: str, config: PreTrainedConfig, *, model: PreTrainedModel | None = None) -> bool:
+    """Refuse what is no causal LM; returns whether the model sees images."""
+    kind = config.model_type
+    writers, viewers = (
+        _classes(table, kind)
+        for table in (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+    )
+    remote = getattr(config, "auto_map", None) or {}
+    named = [type(model).__name__] if model is not None else list(config.architectures or [])
+    if not writers and not viewers and "AutoModelForCausalLM" not in remote:
+        what = named[0] if named else f"a model of type '{kind}'"
+        raise UsageError(_no_writer(name, what))
+    other = [each for each in named if each not in (*writers, *viewers)]
+    if other and len(other) == len(named) and not remote and model is None:
+        raise UsageError(_no_writer(name, other[0]))
+    if config.is_encoder_decoder or getattr(config, "is_decoder", True) is False:
+        raise UsageError(_no_writer(name, named[0] if named else kind))
+    return any(each in viewers for each in named) or (not writers and bool(viewers))
+
+
+def _no_writer(name: str, what: str) -> str:
+    return (
+        f"The model '{name}' is no causal language model: it is {what}. Expected one that continues a text token by "
+        "token, such as LlamaForCausalLM or Qwen2_5_VLForConditionalGeneration."
+    )
+
+
+def _classes(table: Mapping[str, Any], kind: str) -> tuple[str, ...]:
+    names = table.get(kind, ())
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _tokenizer(
+    source: Source | None, given: Any, *, sees: bool
+) -> tuple[PreTrainedTokenizerBase, ProcessorMixin | None]:
+    """The tokenizer, with a pad token, and the processor of a model that sees images."""
+    processor: ProcessorMixin | None = None
+    if source is not None and given is None:
+        given = _read_tokenizer(source.place, source.options, sees=sees)
+    elif isinstance(given, (str, Path)):
+        options = {} if source is None else {k: v for k, v in source.options.items() if k != "revision"}
+        given = _read_tokenizer(str(given), options, sees=sees)
+    if isinstance(given, ProcessorMixin):
+        processor, given = given, given.tokenizer
+    if not isinstance(given, PreTrainedTokenizerBase):
+        raise UsageError(f"tokenizer must be a name, or a tokenizer or processor of transformers, got {a_type(given)}.")
+    _give_pad(given)
+    return given, processor
+
+
+def _read_tokenizer(place: str, options: Mapping[str, Any], *, sees: bool) -> Any:
+    try:
+        return (AutoProcessor if sees else AutoTokenizer).from_pretrained(place, **options)
+    except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
+        what = "processor" if sees else "tokenizer"
+        raise UsageError(f"The {what} of the model '{place}' cannot be loaded: {one_line(error)}.") from error
+
+
+def _give_pad(tokenizer: PreTrainedTokenizerBase) -> None:
+    if tokenizer.pad_token_id is not None:
+        return
+    if tokenizer.eos_token_id is None:
+        raise UsageError(
+            "The tokenizer has neither a pad token nor an end token. Give it one, such as "
+            "tokenizer.pad_token = '<pad>', and save it, or name another tokenizer."
+        )
+    tokenizer.pad_token = tokenizer.eos_token
+    warnings.warn(
+        f"The tokenizer has no pad token; its end token {tokenizer.eos_token!r} fills the gaps. Padding is masked, so "
+        "this changes no result.",
+        stacklevel=4,
+    )
+
+
+def _dtype(name: str, config: PreTrainedConfig, *, trains_base: bool, device: str | None) -> torch.dtype:
+    name = SHORT.get(name, name)
+    slow = (device == "cpu" or not torch.cuda.is_available()) and not cpu_has_bfloat16()
+    own = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
+    if name == "auto":
+        return torch.float32 if trains_base or slow else own
+    if name != "float32" and slow:
+        warnings.warn(
+            f"dtype '{name}' on a CPU without bfloat16 units would be emulated, many times slower than float32; "
+            "float32 is used.",
+            stacklevel=3,
+        )
+        return torch.float32
+    return DTYPES[name]
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this machine's CPU multiplies bfloat16 in hardware, as far as torch knows."""
+    able = torch.cpu.get_capabilities()
+    return any(able.get(unit, False) for unit in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
+
+
+def _bits(quantization: Quantization, compute: torch.dtype) -> Any:
+    config: Any = BitsAndBytesConfig
+    if quantization == "8bit":
+        return config(load_in_8bit=True)
+    return config(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute,
+    )
+
+
+def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedModel:
+    try:
+        model, report = kind.from_pretrained(source.place, config=source.config, output_loading_info=True, **options)
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, ValueError, ImportError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+        raise UsageError(sources.why_not(source.name, error, unreachable="", options=source.options)) from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise UsageError(
+            f"The weights of the model '{source.name}' are incomplete: {len(missing)} tensors are missing, such as "
+            f"'{missing[0]}'. They would be random. Is it a {type(model).__name__}?"
+        )
+    return model  # type: ignore[no-any-return]
+
+
+def _check_vocabulary(model: Any, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    rows = model.get_input_embeddings().weight.shape[0]
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    if highest >= rows:
+        raise UsageError(
+            f"The tokenizer has token ids up to {highest:,}, but the model '{name}' knows {rows:,} tokens: they do not "
+            "belong together. Name the model's own tokenizer."
+        )

@@ -1,0 +1,324 @@
+"""hf-lm: a Hugging Face causal LM as a policy, with one decision per token of a completion.
+
+The class puts together what the other modules provide: how a prompt becomes tokens (`prompts`), where a completion ends
+(`stopping`), who writes and scores it (`paths`), what trains (`adapters`) and what it is held to (`references`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
+from grpokit.policies.linear_layers import for_scoring
+from grpokit.policies.token_sampling import Draw, draw
+from grpokit.sampling import uniforms
+from grpokit.types import Ask
+from grpokit_lm import saving
+from grpokit_lm.adapters import AdapterSettings, add_adapter
+from grpokit_lm.checkpointing import recomputed
+from grpokit_lm.completions import Completions, padded
+from grpokit_lm.loading import DTYPES, SHORT, Quantization, load_model
+from grpokit_lm.paths import path_for
+from grpokit_lm.prompts import PromptEncoder, stop_tokens
+from grpokit_lm.references import Average, Base, Reference, Twin
+from grpokit_lm.stopping import Stops
+
+_ASK = Ask()
+_log = logging.getLogger(__name__)
+
+
+class CausalLMPolicy(Policy):
+    """A language model that answers prompts.
+
+    Args:
+        model: a hub id, a folder, or a model of transformers.
+        tokenizer: None for the model's own; needed if `model` is an object.
+        max_new_tokens: the most tokens of a completion, its end token included.
+        temperature: of the training samples; log-probs are those of the tempered distribution.
+        eval_temperature: of the evaluation samples; None for `temperature`, 0 for the most likely token.
+        top_k: draw from the k most likely tokens only; 0 for all. Log-probs are those of the truncated distribution.
+        top_p: draw from the most likely tokens that together have this probability; 1 for all.
+        min_p: draw from tokens at least this times as likely as the most likely one; 0 for all.
+        stop: texts that end a completion, at the token that completes one.
+        stop_tokens: further tokens that do, as text or ids, beside the model's own end tokens.
+        ignore_eos: no token ends a completion, so all have `max_new_tokens`.
+        mask_truncated: a completion that did not end by itself is not trained on.
+        system: a message that goes before each prompt's own.
+        chat: whether prompts go through the chat template; None: where there is one.
+        chat_template: another template than the tokenizer's own, as text or as the path of a file.
+        template_options: further variables of the template.
+        max_prompt_tokens: the most tokens of a prompt; None for what the context leaves.
+        lora: settings of an adapter, such as {"r": 16, "alpha": 32}; None trains all weights.
+        reference_dtype: of the frozen copy that full training needs for a KL; None for the model's own.
+        reference_offload: keep that copy in the CPU's memory between two passes.
+        reference_ema: let the copy follow the policy, such as {"decay": 0.99, "every": 1}; None: it stays.
+        gradient_checkpointing: keep less for the backward pass and compute it again.
+        fast: read prompts once per group and pack completions without padding, where the model allows it.
+        dtype: of the weights: "auto", "float32", "bfloat16" or "float16".
+        quantization: "4bit" or "8bit", for the frozen base under an adapter.
+        device: where to load the weights; None for the CPU, or the GPU if they are quantised.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+        trust_remote_code: whether code in the repository may run.
+
+    Attributes:
+        model: what trains: the model, or the adapter around it.
+        note: why the fast path is not used; empty if it is.
+
+    Raises:
+        UsageError: the model or a setting cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | PreTrainedModel,
+        *,
+        tokenizer: Any = None,
+        max_new_tokens: int = 256,
+        temperature: float = 1.0,
+        eval_temperature: float | None = None,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        stop: Sequence[str] = (),
+        stop_tokens: Sequence[str | int] = (),
+        ignore_eos: bool = False,
+        mask_truncated: bool = False,
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_template: str | Path | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        max_prompt_tokens: int | None = None,
+        lora: Mapping[str, Any] | None = None,
+        reference_dtype: str | None = None,
+        reference_offload: bool = False,
+        reference_ema: Mapping[str, Any] | None = None,
+        gradient_checkpointing: bool = False,
+        fast: bool = True,
+        dtype: str = "auto",
+        quantization: Quantization | None = None,
+        device: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        trust_remote_code: bool = False,
+    ) -> None:
+        if not temperature > 0:
+            raise UsageError(f"temperature must be above 0 for training samples, got {temperature}.")
+        if eval_temperature is not None and not eval_temperature >= 0:
+            raise UsageError(f"eval_temperature must be 0 (greedy) or above, got {eval_temperature}.")
+        if max_new_tokens < 1:
+            raise UsageError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
+        if isinstance(stop, str):
+            raise UsageError(f"stop must be a list of texts, got the text {stop!r}. Write [{stop!r}].")
+        adapter = None if lora is None else AdapterSettings.read(lora)
+        self.loaded = load_model(
+            model,
+            tokenizer=tokenizer,
+            dtype=dtype,
+            trains_base=adapter is None,
+            quantization=quantization,
+            device=device,
+            revision=revision,
+            local_files_only=local_files_only,
+            trust_remote_code=trust_remote_code,
+        )
+        network = self.loaded.model
+        self.path, self.note = path_for(network, fast=fast)
+        if self.note:
+            _log.warning("%s; the plain path is used, which is slower.", self.note)
+        self.encoder = PromptEncoder(
+            loaded=self.loaded,
+            max_new_tokens=max_new_tokens,
+            max_prompt_tokens=max_prompt_tokens,
+            system=system,
+            chat=chat,
+            chat_template=chat_template,
+            template_options=template_options,
+        )
+        ends = () if ignore_eos else _ends(self.loaded, stop_tokens)
+        self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
+        self.model: Any = network if adapter is None else add_adapter(network, adapter)
+        self._reference = _reference(
+            self.model, dtype=reference_dtype, offload=reference_offload, average=reference_ema
+        )
+        self.reference_moves = self._reference.moves
+        self.max_new_tokens, self.mask_truncated = max_new_tokens, mask_truncated
+        self.temperature = temperature
+        self.eval_temperature = temperature if eval_temperature is None else eval_temperature
+        self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+        self._recomputed = gradient_checkpointing
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = self.loaded.model.get_input_embeddings().weight.device  # type: ignore[assignment]
+        return device
+
+    @property
+    def cut_by(self) -> str:
+        """Packed completions share their prompt; padded ones want equal lengths."""
+        return self.path.cut_by
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse prompts that cannot be read or are too long."""
+        self.encoder.check(prompts)
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        """Write `group_size` completions per prompt, all together."""
+        device, temperature = self.device, self.eval_temperature if evaluate else self.temperature
+        encoded = [self.encoder.encode(prompt) for prompt in prompts]
+        pen = _Pen(
+            uniforms(seeds.row.to(device), self.max_new_tokens),
+            temperature=temperature,
+            scored_at=temperature or self.temperature,
+            truncation=self._truncation,
+        )
+        written = self.path.write(
+            [torch.tensor(tokens, device=device) for tokens in encoded],
+            group_size,
+            max_new_tokens=self.max_new_tokens,
+            draw=pen,
+            ended=self.stops.ended,
+        )
+        lengths, ended = self.stops.lengths(written.tokens)
+        texts = [
+            self.loaded.tokenizer.decode(row[:length], skip_special_tokens=True)
+            for row, length in zip(written.tokens.tolist(), lengths, strict=True)
+        ]
+        groups = seeds.group_ids.cpu().repeat_interleave(group_size)
+        samples = [
+            Sample(
+                prompt=prompts[row // group_size],
+                output=text,
+                group=int(groups[row]),
+                info={"finish": "stop" if end else "length", "tokens": length},
+            )
+            for row, (text, length, end) in enumerate(zip(texts, lengths, ended, strict=True))
+        ]
+        trained = [length if end or not self.mask_truncated else 0 for length, end in zip(lengths, ended, strict=True)]
+        column = torch.arange(written.tokens.shape[1])
+        real, mask = ((column < torch.tensor(counts)[:, None]).to(device) for counts in (lengths, trained))  # [B, T]
+        order = seeds.group_ids.cpu().argsort()
+        return Rollout(
+            samples=samples,
+            groups=groups,
+            old=Decisions(logprobs=torch.where(mask, written.logprobs, 0.0)),
+            mask=mask,
+            max_decisions=self.max_new_tokens,
+            trace=Trace(
+                per_row={
+                    "tokens": torch.where(real, written.tokens, 0),
+                    "temperature": torch.full((len(samples),), pen.scored_at),
+                    **pen.kept(written.tokens.shape[1]),
+                },
+                per_group={
+                    "prompt": padded(encoded)[order].to(device),
+                    "prompt_length": torch.tensor([len(tokens) for tokens in encoded])[order],
+                },
+            ),
+        )
+
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
+        """Score the stored tokens again, in one pass."""
+        start, stop, _ = steps.indices(rollout.mask.shape[1])
+        temperature = float(rollout.trace.per_row["temperature"][0])
+        completions = Completions.of(rollout, self.device, stop)
+        recompute = self._recomputed and torch.is_grad_enabled()  # outside this method, so with torch's own products
+        with recomputed(self.path.model) if recompute else for_scoring(self.path.model):
+            return self.path.score(completions, start, width=stop - start, temperature=temperature, ask=ask)
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, `logprobs` uses the base without its adapter, or the copy that full training is held to."""
+        with self._reference.model() as model, swapped(self.path, "model", _inner(model)):
+            yield
+
+    def updated(self, version: int) -> None:
+        """Let a reference that moves follow."""
+        self._reference.updated(version)
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The model, with its adapter."""
+        return {"model": self.model}
+
+    def save(self, folder: Path) -> None:
+        """Write what trains: the adapter, or the model; and a reference that moves."""
+        saving.save_weights(self.model, Path(folder))
+        self._reference.save(Path(folder))
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        self._reference.load(Path(folder))
+        saving.load_weights(self.model, Path(folder))
+
+    def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
+        """Write a folder that plain peft or transformers loads; returns facts for its model card."""
+        return saving.export(self.model, self.loaded, Path(folder), merge=merge)
+
+
+class _Pen:
+    """Draws the next tokens, and keeps what a truncated distribution needs to be scored again.
+
+    Args:
+        chances: [B, T] uniform numbers.
+        temperature: 0 takes the most likely token.
+        scored_at: the temperature of the log-probs.
+        truncation: top_k, top_p and min_p.
+    """
+
+    def __init__(self, chances: Tensor, *, temperature: float, scored_at: float, truncation: Mapping[str, Any]) -> None:
+        self.chances, self.temperature, self.scored_at, self.truncation = chances, temperature, scored_at, truncation
+        self._kept: Tensor | None = None
+
+    def __call__(self, logits: Tensor, t: int, rows: Tensor) -> Draw:
+        """logits [b, V], the token's index, its rows [b] -> tokens and log-probs."""
+        if self.temperature == 0:
+            tokens = logits.argmax(-1)
+            logprobs = (logits / self.scored_at).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+            return Draw(tokens=tokens, logprobs=logprobs)
+        drawn = draw(logits, self.chances[rows, t], temperature=self.temperature, **self.truncation)
+        if drawn.kept is not None:
+            if self._kept is None:
+                self._kept = drawn.kept.new_zeros(*self.chances.shape, drawn.kept.shape[1])
+            self._kept[rows, t] = drawn.kept
+        return drawn
+
+    def kept(self, columns: int) -> dict[str, Tensor]:
+        """The sets that tokens were drawn from, for the trace."""
+        return {} if self._kept is None else {"kept": self._kept[:, :columns].clone()}
+
+
+def _ends(loaded: Any, further: Sequence[str | int]) -> tuple[int, ...]:
+    return stop_tokens(loaded, loaded.model.generation_config, further)
+
+
+def _reference(model: Any, *, dtype: str | None, offload: bool, average: Mapping[str, Any] | None) -> Reference:
+    if isinstance(model, PeftModel):
+        if dtype is not None or offload or average is not None:
+            raise UsageError(
+                "reference_dtype, reference_offload and reference_ema are for full training: with lora the reference "
+                "is the base with its adapter off. Leave them out."
+            )
+        return Base(model)
+    if dtype is not None and SHORT.get(dtype, dtype) not in DTYPES:
+        raise UsageError(f"reference_dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
+    return Twin(
+        model,
+        dtype=None if dtype is None else DTYPES[SHORT.get(dtype, dtype)],
+        offload=offload,
+        average=None if average is None else Average(**average),
+    )
+
+
+def _inner(model: Any) -> Any:
+    """The model of transformers inside an adapter, whose layers the adapter has replaced."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model

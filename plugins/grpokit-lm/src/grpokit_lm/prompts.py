@@ -1,0 +1,230 @@
+"""From a prompt to the tokens that a model reads, by the model's chat template or as plain text.
+
+A prompt that is too long is refused, never cut: a cut question is another question, and nobody sees it in a report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import GenerationConfig, PreTrainedConfig
+
+from grpokit import Prompt, UsageError
+from grpokit.errors import a_type, counted, nearest, one_line, shown
+from grpokit_lm.loading import Loaded
+
+_ROLES = ("system", "user", "assistant", "tool", "developer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptEncoder:
+    """Turns prompts into token ids.
+
+    Attributes:
+        loaded: the model, for its tokenizer, processor and context.
+        max_new_tokens: tokens that a completion may have; they must fit into the context behind the prompt.
+        max_prompt_tokens: the most tokens of a prompt; None for what the context leaves.
+        system: a message that goes before each prompt's own; needs a chat template.
+        chat: whether a prompt's text becomes a user's message of the chat template; None: where there is a template.
+        chat_template: another template than the tokenizer's own, as text or as the path of a file.
+        template_options: further variables of the template, such as {"enable_thinking": False}.
+    """
+
+    loaded: Loaded
+    max_new_tokens: int
+    max_prompt_tokens: int | None = None
+    system: str | None = None
+    chat: bool | None = None
+    chat_template: str | Path | None = None
+    template_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.chat_template is not None:
+            self._templating.chat_template = _template_text(self.chat_template)
+        if self.chat and not self._has_template:
+            raise UsageError(f"chat: true needs a chat template, and {_NO_TEMPLATE}")
+        if self.system is not None and not self._chats:
+            why = "chat is false" if self.chat is False else _NO_TEMPLATE
+            raise UsageError(f"A system prompt needs a chat template, and {why}")
+        if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
+            raise UsageError(f"max_prompt_tokens must be at least 1, got {self.max_prompt_tokens}.")
+        context = context_of(self.loaded.model.config)
+        if context is not None and self.max_new_tokens >= context:
+            raise UsageError(
+                f"max_new_tokens={self.max_new_tokens:,} leaves no room for a prompt: the context of the model "
+                f"'{self.loaded.name}' is {counted(context, 'token')}."
+            )
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt, at least one.
+
+        Raises:
+            UsageError: the prompt cannot be read, is empty, or is too long.
+        """
+        tokenizer: Any = self.loaded.tokenizer
+        chats = self._chats or "messages" in prompt.meta
+        tokens: list[int] = tokenizer(self.text(prompt), add_special_tokens=not chats)["input_ids"]
+        if not tokens:
+            if tokenizer.bos_token_id is None:
+                raise UsageError("The prompt is empty, and the tokenizer has no token to begin a text with.")
+            tokens = [tokenizer.bos_token_id]
+        self.check_length(len(tokens), prompt)
+        return tokens
+
+    def text(self, prompt: Prompt) -> str:
+        """The prompt as the model's template writes it; its plain text where no template is used.
+
+        Raises:
+            UsageError: the prompt has messages and there is no template, or the template refuses them.
+        """
+        if "messages" in prompt.meta:
+            messages = _checked_messages(prompt.meta["messages"])
+            if self.chat is False or not self._has_template:
+                why = "chat is false" if self.chat is False else _NO_TEMPLATE
+                raise UsageError(f"The prompt {shown(prompt.text)} consists of messages, and {why}")
+        elif self._chats:
+            messages = [{"role": "user", "content": self._content(prompt)}]
+        else:
+            return prompt.text
+        if self.system is not None and messages[0]["role"] not in ("system", "developer"):
+            messages = [{"role": "system", "content": self.system}, *messages]
+        begun = messages[-1]["role"] == "assistant"  # the model goes on with an answer that the prompt begins
+        try:
+            written: str = self._templating.apply_chat_template(
+                messages,
+                tokenize=False,
+                add_generation_prompt=not begun,
+                continue_final_message=begun,
+                **(self.template_options or {}),
+            )
+        except (TemplateError, ValueError, TypeError, KeyError) as error:
+            raise UsageError(
+                f"The chat template refuses the prompt {shown(prompt.text)}: {one_line(error)}."
+            ) from error
+        return written
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse prompts that cannot be read or are too long.
+
+        Raises:
+            UsageError: says what is wrong with the first of them.
+        """
+        for prompt in prompts:
+            self.encode(prompt)
+
+    def check_length(self, tokens: int, prompt: Prompt) -> None:
+        """Refuse a prompt of too many tokens.
+
+        Args:
+            tokens: what it has, those of its images included.
+            prompt: for the message.
+
+        Raises:
+            UsageError: it is longer than `max_prompt_tokens`, or than what the context leaves.
+        """
+        has = f"The prompt {shown(prompt.text, most=60)} has {counted(tokens, 'token')}"
+        if self.max_prompt_tokens is not None and tokens > self.max_prompt_tokens:
+            raise UsageError(
+                f"{has}, more than max_prompt_tokens={self.max_prompt_tokens:,}. Shorten it or leave it out."
+            )
+        context = context_of(self.loaded.model.config)
+        if context is not None and tokens > context - self.max_new_tokens:
+            raise UsageError(
+                f"{has}, but the model's context of {counted(context, 'token')} less max_new_tokens="
+                f"{self.max_new_tokens:,} leaves {context - self.max_new_tokens:,}. Shorten it or lower max_new_tokens."
+            )
+
+    @property
+    def _templating(self) -> Any:
+        """What holds the chat template: a vision-language model's processor, or the tokenizer."""
+        return self.loaded.tokenizer if self.loaded.processor is None else self.loaded.processor
+
+    @property
+    def _has_template(self) -> bool:
+        return bool(self._templating.chat_template)
+
+    @property
+    def _chats(self) -> bool:
+        return self._has_template if self.chat is None else self.chat
+
+    def _content(self, prompt: Prompt) -> Any:
+        if self.loaded.processor is None:
+            return prompt.text
+        images = [] if prompt.image is None else [{"type": "image"}]
+        return [*images, {"type": "text", "text": prompt.text}]
+
+
+_NO_TEMPLATE = (
+    "the tokenizer has no chat template. Give one as chat_template (a file or its text), or write the prompts as plain "
+    "text."
+)
+
+
+def context_of(config: PreTrainedConfig) -> int | None:
+    """How many tokens a model reads at once, or None where it sets no bound."""
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return int(context) if context else None
+
+
+def stop_tokens(
+    loaded: Loaded, generation: GenerationConfig | None, further: Sequence[str | int] = ()
+) -> tuple[int, ...]:
+    """The ids that end a completion: the tokenizer's end token, those of the generation config, and further ones.
+
+    A chat model often has two: the end of a message and the end of a text.
+
+    Args:
+        loaded: the model.
+        generation: its generation config.
+        further: tokens as text or as ids.
+
+    Raises:
+        UsageError: the tokenizer does not know a token.
+    """
+    tokenizer: Any = loaded.tokenizer
+    configured = None if generation is None else generation.eos_token_id
+    ids = {tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])} - {None}
+    vocabulary = tokenizer.get_vocab()
+    embeddings: Any = loaded.model.get_input_embeddings()
+    for token in further:
+        number = vocabulary.get(token) if isinstance(token, str) else token
+        if number is None or not 0 <= number < embeddings.weight.shape[0]:
+            specials = [str(each) for each in tokenizer.all_special_tokens]
+            raise UsageError(
+                f"stop_tokens: the tokenizer has no token {token!r}{nearest(str(token), specials)}. Its special ones: "
+                f"{', '.join(specials) or 'none'}. For a text of several tokens use stop."
+            )
+        ids.add(int(number))
+    return tuple(sorted(ids))
+
+
+def _template_text(template: str | Path) -> str:
+    """A template's text; what has neither braces nor line breaks is a path."""
+    text = str(template)
+    if isinstance(template, str) and ("{" in text or "\n" in text):
+        return text
+    try:
+        return Path(text).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The chat template '{text}' cannot be read: {one_line(error)}.") from error
+
+
+def _checked_messages(messages: Any) -> list[dict[str, Any]]:
+    if not isinstance(messages, (list, tuple)) or not messages:
+        raise UsageError(
+            'messages must be a list such as [{"role": "user", "content": "Hello"}], got '
+            f"{a_type(messages) if not isinstance(messages, (list, tuple)) else 'an empty one'}."
+        )
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
+            raise UsageError(f"Message {number} needs the keys role and content, got {shown(message)}.")
+        if message["role"] not in _ROLES:
+            raise UsageError(
+                f"Message {number} has the role {shown(message['role'])}{nearest(str(message['role']), _ROLES)}; "
+                f"expected one of {', '.join(_ROLES)}."
+            )
+    return [dict(message) for message in messages]

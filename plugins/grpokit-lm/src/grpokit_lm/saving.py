@@ -1,0 +1,169 @@
+"""Weights on disk: a checkpoint's, which come back to the bit, and an export, which other programs load.
+
+Both are files of transformers and peft: an adapter folder for a policy with an adapter, a model folder for any other.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import peft
+import transformers
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from grpokit import CheckpointError, UsageError
+from grpokit.errors import one_line
+from grpokit_lm.adapters import quiet
+from grpokit_lm.loading import Loaded, load_model
+
+MODEL, ADAPTER, ADAPTER_CONFIG = "model.safetensors", "adapter_model.safetensors", "adapter_config.json"
+
+
+def save_weights(model: nn.Module, folder: Path) -> None:
+    """Write the adapter alone if there is one, else all weights, with the configuration that belongs to them.
+
+    Args:
+        model: a model of transformers, or one with an adapter by peft.
+        folder: exists already.
+    """
+    adapted = isinstance(model, PeftModel)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _tensors(model).items()}
+    save_file(tensors, folder / (ADAPTER if adapted else MODEL), metadata={"format": "pt"})
+    known: Any = model
+    if adapted:
+        config = copy.deepcopy(known.peft_config["default"])
+        config.inference_mode = True
+        config.target_modules = sorted(config.target_modules)  # a set has another order in every process
+        config.save_pretrained(str(folder))
+        return
+    config = copy.deepcopy(known.config)
+    config.architectures, config.dtype = [type(model).__name__], known.dtype
+    config.save_pretrained(folder)
+    if known.generation_config is not None:
+        known.generation_config.save_pretrained(folder)
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Read what `save_weights` wrote for the same model, to the bit.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or of another model.
+    """
+    path = folder / (ADAPTER if isinstance(model, PeftModel) else MODEL)
+    if not path.is_file():
+        other = folder / (MODEL if isinstance(model, PeftModel) else ADAPTER)
+        kind = "an adapter" if other.name == ADAPTER else "whole weights, without an adapter"
+        why = f": the folder holds {kind}. Use the same lora as in its run" if other.is_file() else ""
+        raise CheckpointError(f"'{path}' is missing{why}.")
+    own = _tensors(model)
+    try:
+        with safe_open(path, framework="pt") as file:
+            _compare({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}, own, path)  # noqa: SIM118
+            for name, tensor in own.items():
+                tensor.data.copy_(file.get_tensor(name))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"'{path}' cannot be read: {one_line(error)}.") from error
+
+
+def export(model: nn.Module, loaded: Loaded, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
+    """Write a folder that plain peft or plain transformers loads, with tokenizer and generation config.
+
+    Args:
+        model: the trained model; it is not changed.
+        loaded: where it came from.
+        folder: exists already, and is empty.
+        merge: add the adapter to the base, and write a whole model.
+
+    Returns:
+        Facts for a model card: `base_model`, `library_name`, `versions`, and `usage`, code that loads the folder.
+
+    Raises:
+        UsageError: there is no adapter to merge.
+    """
+    adapted = isinstance(model, PeftModel)
+    if merge and not adapted:
+        raise UsageError("There is no adapter to merge: this run trained the model's own weights. Leave out --merge.")
+    known: Any = model
+    (loaded.processor or loaded.tokenizer).save_pretrained(folder)
+    if adapted and not merge:
+        save_weights(model, folder)
+        generation = known.generation_config
+        if generation is not None:
+            generation.save_pretrained(folder)
+        return _facts(loaded, "peft", _ADAPTER_USAGE)
+    whole = _merged(known, loaded) if adapted else known
+    whole.save_pretrained(folder)
+    return _facts(loaded, "transformers", _USAGE)
+
+
+def _facts(loaded: Loaded, library: str, usage: str) -> dict[str, str]:
+    kind = "AutoModelForCausalLM" if loaded.processor is None else "AutoModelForImageTextToText"
+    return {
+        "base_model": loaded.name,
+        "library_name": library,
+        "versions": f"transformers {transformers.__version__}, peft {peft.__version__}",
+        "usage": usage.format(kind=kind),
+    }
+
+
+def _merged(model: Any, loaded: Loaded) -> Any:
+    """The base with the adapter added, as a model of its own; a quantised base is loaded again in full."""
+    if getattr(model.get_base_model(), "quantization_method", None) is None:
+        return copy.deepcopy(model).merge_and_unload(safe_merge=True)
+    full: Any = load_model(
+        loaded.name, tokenizer=loaded.tokenizer, dtype="bfloat16", trains_base=False, revision=loaded.revision
+    ).model
+    with quiet():
+        adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
+    for name, tensor in _tensors(adapted).items():
+        tensor.data.copy_(_tensors(model)[name])
+    return adapted.merge_and_unload(safe_merge=True)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Name -> tensor of all that a checkpoint holds; tied weights once. Changing a tensor changes the model."""
+    if isinstance(model, PeftModel):
+        adapter: dict[str, Tensor] = get_peft_model_state_dict(
+            model, save_embedding_layers=False
+        )  # "auto" asks the hub
+        return adapter
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    tied = {name for name, _ in model.named_parameters(remove_duplicate=False)} - set(parameters)
+    return parameters | {n: x for n, x in model.state_dict().items() if n not in parameters and n not in tied}
+
+
+def _compare(theirs: Mapping[str, tuple[int, ...]], own: Mapping[str, Tensor], path: Path) -> None:
+    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+    changed = sorted(name for name in {*theirs, *shapes} if theirs.get(name) != shapes.get(name))
+    if changed:
+        first = changed[0]
+        sides = [
+            f"{list(shape)}" if shape is not None else "absent" for shape in (theirs.get(first), shapes.get(first))
+        ]
+        raise CheckpointError(
+            f"'{path}' belongs to another model or adapter: {len(changed)} tensors differ, such as '{first}', which is "
+            f"{sides[0]} in the file and {sides[1]} here."
+        )
+
+
+_USAGE = """from transformers import {kind}, AutoTokenizer
+
+model = {kind}.from_pretrained("FOLDER")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+"""
+
+_ADAPTER_USAGE = """import peft
+import transformers
+from peft import PeftModel
+from transformers import {kind}, AutoTokenizer
+
+model = {kind}.from_pretrained("BASE_MODEL")
+model = PeftModel.from_pretrained(model, "FOLDER")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+"""

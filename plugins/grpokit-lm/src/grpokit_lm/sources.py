@@ -1,0 +1,190 @@
+"""Where a model lies: a folder, or a repository of the Hugging Face hub. What is wrong with it is said within seconds.
+
+A hub that cannot be reached is asked once, and not again for every file with growing pauses. What is in the cache is
+then used as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import constants, errors
+from transformers import AutoConfig, PreTrainedConfig
+
+from grpokit import UsageError
+from grpokit.errors import one_line
+
+PATIENCE = 10.0
+"""Seconds that the hub may take to answer the first question."""
+
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A model that is there, with its configuration.
+
+    Attributes:
+        name: as the user named it.
+        place: what transformers loads from: a folder, or a hub id.
+        config: the model's configuration.
+        options: revision, local_files_only and trust_remote_code, for every further file.
+    """
+
+    name: str
+    place: str
+    config: PreTrainedConfig
+    options: dict[str, Any]
+
+
+def find(
+    model: str | Path, *, revision: str | None = None, local_files_only: bool = False, trust_remote_code: bool = False
+) -> Source:
+    """Find a model and read its configuration.
+
+    Args:
+        model: a folder, or a hub id such as "Qwen/Qwen3-0.6B".
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+        trust_remote_code: whether code in the repository may run.
+
+    Raises:
+        UsageError: there is no such model, it may not be read, or it lacks a file.
+    """
+    name = str(model)
+    folder = Path(name).expanduser()
+    if folder.exists() or not _HUB_ID.fullmatch(name) or name.startswith("."):
+        _check_folder(folder)
+        place, local_files_only, revision = str(folder), True, None
+    else:
+        place = name
+        local_files_only = local_files_only or bool(constants.HF_HUB_OFFLINE)
+    unreachable = "" if local_files_only else _unreachable(constants.ENDPOINT)
+    options = {
+        "revision": revision or "main",
+        "local_files_only": local_files_only or bool(unreachable),
+        "trust_remote_code": trust_remote_code,
+    }
+    try:
+        config = AutoConfig.from_pretrained(place, **options)
+    except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
+        raise UsageError(why_not(name, error, unreachable=unreachable, options=options)) from error
+    if unreachable:
+        warnings.warn(
+            f"{constants.ENDPOINT} cannot be reached ({unreachable}); the model '{name}' comes from the cache, "
+            f"'{constants.HF_HUB_CACHE}'.",
+            stacklevel=2,
+        )
+    return Source(name=name, place=place, config=config, options=options)
+
+
+def why_not(name: str, error: BaseException, *, unreachable: str, options: dict[str, Any]) -> str:
+    """What an error of transformers or of the hub means for somebody who named a model.
+
+    Args:
+        name: the model.
+        error: what loading a file of it raised.
+        unreachable: why the hub cannot be reached; empty if it can be, or was not asked.
+        options: of the `Source`.
+    """
+    causes = list(_chain(error))
+
+    def raised(kind: type[BaseException]) -> bool:
+        return any(isinstance(cause, kind) for cause in causes)
+
+    page = f"{constants.ENDPOINT}/{name}"
+    if raised(errors.GatedRepoError):
+        return (
+            f"The model '{name}' is gated: its owner gives access on request. Ask for it at {page}, then log in with "
+            "`hf auth login` or set HF_TOKEN."
+        )
+    if raised(errors.RevisionNotFoundError):
+        return f"The model '{name}' has no revision '{options['revision']}'. Its branches and tags: {page}/tree/main"
+    if raised(errors.RepositoryNotFoundError):
+        return (
+            f"The Hugging Face hub has no model '{name}' that you may read. Check the spelling at "
+            f"{constants.ENDPOINT}/models; for a private one log in with `hf auth login` or set HF_TOKEN. A folder is "
+            "named by its path."
+        )
+    if raised(errors.LocalEntryNotFoundError):
+        reason = (
+            f"{constants.ENDPOINT} cannot be reached: {unreachable}"
+            if unreachable
+            else "HF_HUB_OFFLINE is set"
+            if constants.HF_HUB_OFFLINE
+            else "local_files_only is set"
+            if options["local_files_only"]
+            else one_line(error)
+        )
+        return (
+            f"The model '{name}' is no folder here and is not in the Hugging Face cache ('{constants.HF_HUB_CACHE}'); "
+            f"it cannot be fetched, because {reason}. Fetch it on a machine with network by `hf download {name}` and "
+            "copy the cache, or give the path of a folder that save_pretrained wrote."
+        )
+    if "trust_remote_code" in str(error):
+        return (
+            f"The model '{name}' needs code from its own repository. Read that code; if you trust it, set "
+            "trust_remote_code: true."
+        )
+    return f"The model '{name}' cannot be loaded: {one_line(error)}."
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that is no model, naming what it lacks."""
+    what = f"The model folder '{folder}'"
+    need = "Give a folder that save_pretrained wrote, for the model and for its tokenizer, or a hub id like 'org/name'."
+    if not folder.is_dir():
+        state = "is a file" if folder.exists() else "does not exist"
+        raise UsageError(f"{what} {state}. {need}")
+    if not (folder / "config.json").is_file():
+        if (folder / "adapter_config.json").is_file():
+            base = _base_of(folder / "adapter_config.json")
+            raise UsageError(
+                f"{what} holds an adapter, not a model. Name the adapter's base model{base} as model, and this folder "
+                "as weights."
+            )
+        raise UsageError(f"{what} has no config.json. {need}")
+    if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+        raise UsageError(f"{what} has no weights: expected model.safetensors, or several with an index. {need}")
+    if not any((folder / name).is_file() for name in _TOKENIZER):
+        raise UsageError(
+            f"{what} has no tokenizer: expected tokenizer.json beside the weights. Save it there with "
+            "tokenizer.save_pretrained(folder)."
+        )
+
+
+def _base_of(adapter_config: Path) -> str:
+    with suppress(OSError, ValueError):
+        base = json.loads(adapter_config.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        return f" ('{base}')" if base else ""
+    return ""
+
+
+def _unreachable(endpoint: str) -> str:
+    """Why nobody answers there, or nothing; what the answer is does not matter here."""
+    try:
+        with suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=PATIENCE).close()
+    except (OSError, HTTPException) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        certificates = "SSL" in type(reason).__name__
+        return "" if certificates else one_line(reason if isinstance(reason, BaseException) else error)
+    return ""

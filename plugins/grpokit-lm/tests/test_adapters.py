@@ -1,0 +1,107 @@
+"""An adapter begins as nothing, trains alone and leaves its base alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import FAMILIES, tiny_model
+from tiny_vision import tiny_vision_model
+
+from grpokit import UsageError, adapter_off
+from grpokit_lm.adapters import AdapterSettings, add_adapter, linear_layers
+
+TOKENS = torch.arange(24).reshape(2, 12)
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=TOKENS).logits  # type: ignore[no-any-return]
+
+
+def train(model: Any, steps: int = 3) -> None:
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05, weight_decay=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(input_ids=TOKENS, labels=TOKENS).loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("dora", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_the_adapter_trains(family: str, dora: bool) -> None:
+    model = tiny_model(family)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    start = logits(model)
+    adapted = add_adapter(model, AdapterSettings(r=4, alpha=8, dora=dora))
+    torch.testing.assert_close(logits(adapted), start, rtol=1e-5, atol=1e-5)  # DoRA divides by the norm again
+    train(adapted)
+    assert (logits(adapted) - start).abs().max() > 0.1
+    with adapter_off(adapted):
+        assert torch.equal(logits(adapted), start)
+    after = {name.replace("base_layer.", ""): tensor for name, tensor in adapted.get_base_model().state_dict().items()}
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    trained = [name for name, p in adapted.named_parameters() if p.requires_grad]
+    assert trained
+    assert all("lora_" in name for name in trained)
+
+
+def test_the_adapter_of_a_bfloat16_base_is_float32() -> None:
+    adapted = add_adapter(tiny_model("llama").bfloat16(), AdapterSettings(r=2))
+    assert {p.dtype for p in adapted.parameters() if p.requires_grad} == {torch.float32}
+    assert {p.dtype for p in adapted.parameters() if not p.requires_grad} == {torch.bfloat16}
+
+
+def test_initial_weights_follow_from_the_seed_alone() -> None:
+    def first(seed: int) -> torch.Tensor:
+        adapted = add_adapter(tiny_model("llama"), AdapterSettings(r=2, seed=seed))
+        return next(p for name, p in adapted.named_parameters() if "lora_A" in name)
+
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    weights = first(0)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(2)
+    assert torch.equal(first(0), weights)
+    assert not torch.equal(first(1), weights)
+
+
+def test_all_linear_leaves_out_head_and_vision_tower() -> None:
+    text = add_adapter(tiny_model("llama"), AdapterSettings(r=2))
+    adapted = {name.split(".lora_A")[0].rpartition(".")[2] for name, _ in text.named_parameters() if "lora_A" in name}
+    assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    for family in ("qwen2.5-vl", "llava"):
+        seeing = add_adapter(tiny_vision_model(family), AdapterSettings(r=2))
+        names = [name for name, p in seeing.named_parameters() if p.requires_grad]
+        assert len(names) == 2 * 2 * 7  # A and B in two layers of seven
+        assert all(".language_model." in name for name in names), names
+
+
+def test_targets_by_name() -> None:
+    adapted = add_adapter(tiny_model("llama"), AdapterSettings(r=2, targets=["q_proj", "layers.1.mlp.up_proj"]))
+    names = {
+        name.split(".lora_A")[0].split("model.layers.")[1] for name, _ in adapted.named_parameters() if "_A" in name
+    }
+    assert names == {"0.self_attn.q_proj", "1.self_attn.q_proj", "1.mlp.up_proj"}
+    assert "transformer.h.0.attn.c_attn" in linear_layers(tiny_model("gpt2"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"targets": ["q_prj"]},
+            r"lora: targets: no linear layer of LlamaForCausalLM is called 'q_prj' \(did you mean",
+        ),
+        ({"targets": ["q_proj", "c_attn"]}, "is called 'c_attn'.* It has: down_proj, .* or say 'all-linear'"),
+        ({"targets": "all_linear"}, r"is called 'all_linear' \(did you mean 'all-linear'\?\)"),
+        ({"dropout": 0.05}, "lora: dropout must be 0, got 0.05. With dropout, the log-probs"),
+        ({"rank": 8}, "lora has no key 'rank'. It has: r, alpha, targets"),
+        ({"r": 0}, "lora: r must be at least 1, got 0. r: the rank of each update"),
+        (16, r"lora must be a mapping such as \{r: 16, alpha: 32\}, got an int"),
+    ],
+)
+def test_settings_that_cannot_be(given: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        add_adapter(tiny_model("llama"), AdapterSettings.read(given))

@@ -1,0 +1,196 @@
+"""Models are loaded whole, and what cannot be loaded is said in one message."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import FAMILIES, PAD, save_tiny_model, tiny_model, tiny_tokenizer
+from tiny_vision import VISION_FAMILIES, save_tiny_vision_model
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from grpokit import UsageError
+from grpokit_lm import loading
+from grpokit_lm.loading import load_model
+
+BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 300}
+BERT = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_of_each_family_gives_its_weights_back(family: str, tmp_path: Path) -> None:
+    loaded = load_model(save_tiny_model(tmp_path, family))
+    tokens = torch.arange(12)[None]
+    with torch.no_grad():
+        assert torch.equal(loaded.model(tokens).logits, tiny_model(family)(tokens).logits)
+    assert loaded.tokenizer.pad_token_id == PAD
+    assert not loaded.model.training
+
+
+@pytest.mark.parametrize("family", VISION_FAMILIES)
+def test_a_vision_model_comes_with_its_processor(family: str, tmp_path: Path) -> None:
+    loaded = load_model(save_tiny_vision_model(tmp_path, family))
+    assert loaded.processor is not None
+    assert loaded.tokenizer.pad_token_id == PAD
+
+
+def test_an_object_stays_the_object_that_it_is() -> None:
+    model, tokenizer = tiny_model("gpt2"), tiny_tokenizer()
+    loaded = load_model(model, tokenizer=tokenizer)
+    assert loaded.model is model
+    assert loaded.tokenizer is tokenizer
+    assert loaded.name == "GPT2LMHeadModel"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "A model object needs its tokenizer"),
+        ({"tokenizer": 3}, "tokenizer must be a name, or a tokenizer or processor of transformers, got an int"),
+        ({"dtype": "bfloat16", "tokenizer": ""}, "dtype is for models that are loaded by name"),
+        ({"device": "cuda"}, "device is 'cuda', but torch finds no CUDA device"),
+        ({"dtype": "float23"}, r"dtype must be 'auto', .*, got 'float23' \(did you mean 'float32'\?\)"),
+        ({"quantization": "4bit"}, "quantised weights cannot be trained. Add an adapter"),
+        ({"quantization": "2bit"}, "quantization must be '4bit' or '8bit', got '2bit'"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match=words):
+        load_model(tiny_model("llama"), **settings)
+
+
+def test_4bit_without_bitsandbytes(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs bitsandbytes, .* Run: pip install 'grpokit-lm\[quantized\]'"):
+        load_model(llama, quantization="4bit", trains_base=False)
+
+
+def test_4bit_on_a_cpu(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: name)
+    with pytest.raises(UsageError, match="needs a CUDA device: on a CPU, bitsandbytes packs weights into a form"):
+        load_model(llama, quantization="4bit", trains_base=False, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("config.json", "has no config.json"),
+        ("model.safetensors", "has no weights: expected model.safetensors"),
+        ("tokenizer*", "has no tokenizer: expected tokenizer.json"),
+    ],
+)
+def test_a_folder_that_lacks_a_file(missing: str, words: str, tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path)
+    for file in folder.glob(missing):
+        file.unlink()
+    with pytest.raises(UsageError, match=f"The model folder '{folder}' {words}"):
+        load_model(folder)
+
+
+def test_a_folder_that_is_not_there_is_a_file_or_holds_an_adapter(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nowhere' does not exist"):
+        load_model(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file' is a file"):
+        load_model(tmp_path / "file")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    with pytest.raises(
+        UsageError, match=r"holds an adapter, not a model. Name the adapter's base model \('org/base'\)"
+    ):
+        load_model(tmp_path)
+
+
+def test_weights_that_are_incomplete_or_torn(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UsageError, match=r"incomplete: 1 tensors are missing, such as 'model.layers.1.mlp.up_proj"):
+        load_model(folder)
+    (folder / "model.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(UsageError, match="cannot be loaded"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (BertConfig(**BERT), BertForMaskedLM),
+        (BertConfig(**BERT), BertLMHeadModel),  # it could, but is configured to look at what comes later
+        (BartConfig(**BART), BartForConditionalGeneration),
+        (T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=1, vocab_size=300), T5ForConditionalGeneration),
+    ],
+)
+def test_a_model_that_writes_no_text(config: Any, kind: type[Any], tmp_path: Path) -> None:
+    kind(config).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=f"is no causal language model: it is {kind.__name__}"):
+        load_model(tmp_path)
+    with pytest.raises(UsageError, match=f"is no causal language model: it is {kind.__name__}"):
+        load_model(kind(config), tokenizer=tiny_tokenizer())
+
+
+def test_an_encoder_with_a_decoder() -> None:
+    model = tiny_model("llama")
+    model.config.is_encoder_decoder = True
+    with pytest.raises(UsageError, match="is no causal language model: it is LlamaForCausalLM"):
+        load_model(model, tokenizer=tiny_tokenizer())
+
+
+def test_a_tokenizer_without_pad_takes_its_end_token_and_says_so() -> None:
+    tokenizer = tiny_tokenizer(pad=False)
+    with pytest.warns(UserWarning, match="has no pad token; its end token '<eos>' fills the gaps"):
+        load_model(tiny_model("llama"), tokenizer=tokenizer)
+    assert tokenizer.pad_token == "<eos>"
+    load_model(tiny_model("llama"), tokenizer=tokenizer)  # said once
+    with pytest.raises(UsageError, match="neither a pad token nor an end token"):
+        load_model(tiny_model("llama"), tokenizer=tiny_tokenizer(pad=False, eos=False))
+
+
+def test_a_tokenizer_of_another_model() -> None:
+    with pytest.raises(UsageError, match=r"token ids up to 265, but the model 'LlamaForCausalLM' knows 200 tokens"):
+        load_model(tiny_model("llama", vocab_size=200, pad_token_id=0), tokenizer=tiny_tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "units", "trains_base", "expected"),
+    [
+        ("auto", True, True, torch.float32),
+        ("auto", True, False, torch.bfloat16),
+        ("auto", False, False, torch.float32),
+        ("bf16", True, True, torch.bfloat16),
+        ("float32", False, False, torch.float32),
+    ],
+)
+def test_dtype(
+    dtype: str, units: bool, trains_base: bool, expected: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_model("llama").bfloat16().save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: units)
+    assert load_model(tmp_path, dtype=dtype, trains_base=trains_base, device="cpu").model.dtype == expected
+
+
+def test_bfloat16_is_not_emulated(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: False)
+    with pytest.warns(UserWarning, match="dtype 'bfloat16' on a CPU without bfloat16 units .* float32 is used"):
+        loaded = load_model(llama, dtype="bfloat16", device="cpu")
+    assert loaded.model.dtype == torch.float32

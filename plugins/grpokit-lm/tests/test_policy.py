@@ -1,0 +1,245 @@
+"""hf-lm: the contract on every family, the fast path against the plain one, and what a completion is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import FAMILIES, tiny_model, tiny_tokenizer
+from torch import Tensor
+
+from grpokit import Prompt, Rollout, Trace, Trainer, UsageError, objectives
+from grpokit.sampling import derive_seeds
+from grpokit.testing import outcomes, policy_checks
+from grpokit_lm import packed_path
+from grpokit_lm.completions import pack
+from grpokit_lm.packed_path import PackedPath
+from grpokit_lm.plain_path import PlainPath
+from grpokit_lm.policy import CausalLMPolicy
+
+PROMPTS = [Prompt(text=text) for text in ("hello world, this", "a", "some text")]
+ADAPTER = {"r": 4}
+
+
+def build(family: str = "llama", **options: Any) -> CausalLMPolicy:
+    defaults = {"max_new_tokens": 12, "chat": False, "stop": ["z"], "stop_tokens": range(0, 250, 8)}
+    return CausalLMPolicy(tiny_model(family), tokenizer=tiny_tokenizer(), **defaults | options)
+
+
+def drawn(policy: CausalLMPolicy, group: int = 4, **options: Any) -> Rollout:
+    seeds = derive_seeds(1, stream="train", step=0, prompts=len(PROMPTS), group_size=group)
+    return policy.rollout(PROMPTS, group, seeds=seeds, **options)
+
+
+def everything(rollout: Rollout) -> slice:
+    return slice(0, rollout.mask.shape[1])
+
+
+def texts(rollout: Rollout) -> list[str]:
+    rows = zip(rollout.trace.per_row["tokens"].tolist(), rollout.lengths.tolist(), strict=True)
+    return [tiny_tokenizer().decode(tokens[:length], skip_special_tokens=True) for tokens, length in rows]
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        *((family, {}) for family in FAMILIES),
+        ("llama", {"lora": ADAPTER}),
+        ("llama", {"fast": False}),
+        ("qwen2", {"top_k": 8, "temperature": 0.7}),
+        ("qwen2", {"top_p": 0.9, "min_p": 0.02, "lora": ADAPTER}),
+        ("gpt2", {"gradient_checkpointing": True, "eval_temperature": 0}),
+    ],
+    ids=str,
+)
+def test_contract(family: str, options: dict[str, Any]) -> None:
+    checks = policy_checks(
+        lambda: build(family, **options), PROMPTS, decode=texts, makes="text", module="grpokit_lm.plugin"
+    )
+    failures = [outcome for outcome in outcomes(checks) if outcome.state == "failed"]
+    assert not failures, failures
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_both_paths_write_and_score_alike(family: str) -> None:
+    fast, plain = build(family), build(family, fast=False)
+    assert isinstance(fast.path, PackedPath)
+    assert isinstance(plain.path, PlainPath)
+    assert fast.note == ""
+    rollout = drawn(fast)
+    assert [s.output for s in rollout.samples] == [s.output for s in drawn(plain).samples]
+    assert len(set(rollout.lengths.tolist())) > 1
+    slopes = torch.randn(rollout.mask.shape, generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for policy in (fast, plain):
+        view = policy.logprobs(rollout, everything(rollout))
+        assert torch.allclose(view.logprobs.detach(), rollout.old.logprobs, rtol=0, atol=2e-5)
+        (view.logprobs * slopes).sum().backward()
+        gradients.append([torch.zeros_like(p) if p.grad is None else p.grad for p in policy.model.parameters()])
+    for packed, padded in zip(*gradients, strict=True):
+        assert (packed - padded).norm() <= 1e-4 * max(padded.norm(), torch.tensor(1e-3))
+
+
+def test_packing_by_hand() -> None:
+    """Each prompt once, without its last token; each completion's inputs begin with that token."""
+    policy = build()
+    rollout = drawn(policy, group=2)
+    completions = packed_path.Completions(
+        prompts=torch.tensor([[1, 2, 3], [4, 0, 0]]),
+        prompt_lengths=(3, 1),
+        tokens=torch.tensor([[5, 6, 7], [8, 0, 0], [9, 9, 0]]),
+        lengths=(3, 1, 2),
+        groups=(0, 1, 0),
+    )
+    plan = pack(completions, 1, width=2)
+    assert plan is not None
+    tokens = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source]
+    assert tokens.tolist() == [1, 2, 3, 5, 6, 3, 9]
+    assert (plan.prompts, plan.samples, plan.rows, plan.ends) == ([2], [[3, 2]], [0, 2], [2, 3])
+    assert plan.decided.tolist() == [3, 4, 6]
+    assert plan.places.table(torch.tensor([1.0, 2.0, 3.0])).tolist() == [[1, 2], [0, 0], [3, 0]]
+    assert pack(completions, 3, width=1) is None
+    assert policy.logprobs(rollout.select(torch.tensor([0])), slice(11, 12)).logprobs.shape == (1, 1)
+
+
+def test_a_family_without_packed_attention_takes_the_plain_path_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """A model that ignores which token sees which is noticed by its numbers."""
+
+    class Own(type(tiny_model("llama"))):  # type: ignore[misc]
+        def set_attn_implementation(self, name: Any) -> None:
+            """Keeps what it has."""
+
+    model = tiny_model("llama")
+    model.__class__ = Own
+    policy = CausalLMPolicy(model, tokenizer=tiny_tokenizer(), max_new_tokens=4, chat=False)
+    assert isinstance(policy.path, PlainPath)
+    assert "does not work with packed attention" in policy.note
+    assert caplog.messages == [f"{policy.note}; the plain path is used, which is slower."]
+
+
+def test_completions_end_at_stop_texts_and_may_be_masked_if_cut() -> None:
+    rollout = drawn(build(mask_truncated=True), group=8)
+    finishes = [sample.info["finish"] for sample in rollout.samples]
+    assert {"stop", "length"} == set(finishes)
+    for sample, length, mask in zip(rollout.samples, rollout.lengths.tolist(), rollout.mask, strict=True):
+        if sample.info["finish"] == "stop":
+            assert "z" not in sample.output[:-1]
+            assert int(mask.sum()) == length == sample.info["tokens"]
+        else:
+            assert length == 0
+            assert not mask.any()
+
+
+def test_greedy_evaluation_takes_the_likeliest_token() -> None:
+    policy = build("qwen3", eval_temperature=0, stop=[])
+    rollout = drawn(policy, group=2, evaluate=True)
+    tokens, lengths = rollout.trace.per_row["tokens"], rollout.trace.per_group["prompt_length"]
+    prompt = rollout.trace.per_group["prompt"][0, : lengths[0]]
+    logits = policy.model(input_ids=torch.cat([prompt, tokens[0]])[None]).logits[0, len(prompt) - 1 : -1]
+    assert logits.argmax(-1).tolist() == tokens[0].tolist()
+    assert tokens[0].tolist() == tokens[1].tolist()
+
+
+@pytest.mark.parametrize("options", [{"top_k": 5}, {"top_p": 0.6}, {"min_p": 0.2}, {"temperature": 0.5}], ids=str)
+def test_truncated_draws_keep_their_exact_log_probs(options: dict[str, Any]) -> None:
+    policy = build(**options)
+    rollout = drawn(policy)
+    scored = policy.logprobs(rollout, everything(rollout)).logprobs.detach()
+    assert torch.allclose(scored, rollout.old.logprobs, rtol=0, atol=1e-5)
+    facts = {name: x for name, x in rollout.trace.per_row.items() if name != "kept"} | {"temperature": torch.ones(12)}
+    forgetful = replace(rollout, trace=Trace(per_row=facts, per_group=rollout.trace.per_group))
+    other = policy.logprobs(forgetful, everything(rollout)).logprobs.detach()
+    assert (other - scored).abs().max() > 0.1
+
+
+def test_the_predicted_gradient_is_used_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training steps with the slope that the trainer predicts equal those without one."""
+    weights = []
+    asked: list[int] = []
+    slope = packed_path._slope
+    for use in (True, False):
+        monkeypatch.setattr(packed_path, "_slope", lambda plan, ask, use=use: _count(slope(plan, ask), asked, use))
+        trainer = Trainer(
+            build(),
+            [lambda samples: [float(len(s.output)) for s in samples]],
+            PROMPTS,
+            steps=2,
+            prompts_per_step=3,
+            group_size=4,
+            micro_batch_size=4,
+            updates_per_rollout=2,
+            learning_rate=1e-3,
+            objective=objectives.GRPO(kl_coef=0.1),
+            progress=False,
+        )
+        list(trainer)
+        weights.append(torch.cat([p.detach().flatten() for p in trainer.policy.modules()["model"].parameters()]))
+    assert asked
+    assert torch.allclose(weights[0], weights[1], rtol=0, atol=1e-6)
+
+
+def _count(slope: Any, asked: list[int], use: bool) -> Any:
+    def counted(logprobs: Tensor, begin: int) -> Tensor:
+        asked.append(len(logprobs))
+        return slope(logprobs, begin)
+
+    return counted if use and slope is not None else None
+
+
+@pytest.mark.parametrize("options", [{"lora": ADAPTER}, {}, {"reference_ema": {"decay": 0.5}}], ids=str)
+def test_a_resumed_run_goes_on_to_the_bit(options: dict[str, Any], tmp_path: Any) -> None:
+    def trainer() -> Trainer:
+        return Trainer(
+            build(**options),
+            [lambda samples: [float(s.output.count("e")) - len(s.output) / 9 for s in samples]],
+            PROMPTS,
+            steps=4,
+            prompts_per_step=3,
+            group_size=4,
+            micro_batch_size=4,
+            learning_rate=1e-2,
+            objective=objectives.GRPO(kl_coef=0.1),
+            progress=False,
+        )
+
+    def weights(trainer: Trainer) -> list[Tensor]:
+        return [p.detach().clone() for p in trainer.policy.modules()["model"].parameters()]
+
+    whole = trainer()
+    base = [p.clone() for p in whole.policy.modules()["model"].parameters() if not p.requires_grad]
+    for step in range(1, 5):
+        whole.step()
+        if step < 4:
+            whole.save(tmp_path / str(step))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(
+            base, [p for p in whole.policy.modules()["model"].parameters() if not p.requires_grad], strict=True
+        )
+    )
+    for step in range(1, 4):
+        again = trainer()
+        again.load(tmp_path / str(step))
+        for _ in range(step, 4):
+            report = again.step()
+        assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(again), strict=True)), step
+        assert report.metrics["kl"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0}, "temperature must be above 0"),
+        ({"eval_temperature": -1}, "eval_temperature must be 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
+        ({"stop": "z"}, r"stop must be a list of texts, got the text 'z'. Write \['z'\]"),
+        ({"lora": ADAPTER, "reference_offload": True}, "are for full training"),
+        ({"reference_dtype": "int3"}, "reference_dtype must be one of"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_one_message(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        build(**options)

@@ -1,0 +1,147 @@
+"""Prompts become the tokens that a hand-written template gives, or one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from tiny_models import CONTEXT, EOS, tiny_model, tiny_tokenizer
+from tiny_vision import tiny_processor, tiny_vision_model
+from transformers import GenerationConfig
+
+from grpokit import Prompt, UsageError
+from grpokit_lm.loading import load_model
+from grpokit_lm.prompts import PromptEncoder, stop_tokens
+
+MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, {"role": "user", "content": "?"}]
+STRICT = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{{ messages[-1]['content'] }}{% if shout %}!{% endif %}"
+)
+
+
+def encoder(*, tokenizer: dict[str, Any] | None = None, **settings: Any) -> PromptEncoder:
+    loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer(**(tokenizer or {})))
+    return PromptEncoder(loaded=loaded, **({"max_new_tokens": 28} | settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "prompt", "text"),
+    [
+        ({}, Prompt(text="hi"), "<user>hi<eos><assistant>"),
+        ({"chat": False}, Prompt(text="hi"), "hi"),
+        ({"tokenizer": {"chat": False}}, Prompt(text="hi"), "hi"),
+        ({"system": "Be brief."}, Prompt(text="hi"), "<system>Be brief.<eos><user>hi<eos><assistant>"),
+        (
+            {"system": "Be brief."},
+            Prompt(text="", meta={"messages": MESSAGES}),
+            "<system>Be brief.<eos><user>hi<eos><assistant>ho<eos><user>?<eos><assistant>",
+        ),
+        (
+            {"system": "Be brief."},
+            Prompt(text="", meta={"messages": [{"role": "system", "content": "Own."}, MESSAGES[0]]}),
+            "<system>Own.<eos><user>hi<eos><assistant>",
+        ),
+        ({}, Prompt(text="", meta={"messages": MESSAGES[:2]}), "<user>hi<eos><assistant>ho"),
+        ({"chat_template": STRICT, "template_options": {"shout": True}}, Prompt(text="hi"), "hi!"),
+    ],
+)
+def test_the_text_that_a_model_reads(settings: dict[str, Any], prompt: Prompt, text: str) -> None:
+    assert encoder(**settings).text(prompt) == text
+
+
+def test_tokens_of_a_template_get_no_second_beginning() -> None:
+    begins = {"begins": True}
+    templated, plain = encoder(tokenizer=begins), encoder(tokenizer=begins, chat=False)
+    ids: Any = templated.loaded.tokenizer.convert_tokens_to_ids
+    assert templated.encode(Prompt(text="hi")) == ids(["<user>", "h", "i", "<eos>", "<assistant>"])
+    assert plain.encode(Prompt(text="hi")) == ids(["<bos>", "h", "i"])
+    assert encoder(chat=False).encode(Prompt(text="")) == ids(["<bos>"])
+
+
+def test_an_image_comes_before_its_question() -> None:
+    loaded = load_model(tiny_vision_model("llava"), tokenizer=tiny_processor("llava"))
+    text = PromptEncoder(loaded=loaded, max_new_tokens=8).text(Prompt(text="What?", image=Image.new("RGB", (16, 16))))
+    assert text == "<user><vision><image></vision>What?<eos><assistant>"
+
+
+def test_a_template_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text(STRICT)
+    assert encoder(chat_template=tmp_path / "chat.jinja").text(Prompt(text="hi")) == "hi"
+    with pytest.raises(UsageError, match=r"The chat template '.*absent\.jinja' cannot be read"):
+        encoder(chat_template=str(tmp_path / "absent.jinja"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tokenizer": {"chat": False}, "chat": True}, "chat: true needs a chat template, and the tokenizer has no"),
+        (
+            {"tokenizer": {"chat": False}, "system": "x"},
+            "A system prompt needs a chat template, .* Give one as chat_te",
+        ),
+        ({"chat": False, "system": "x"}, "A system prompt needs a chat template, and chat is false"),
+        ({"max_new_tokens": CONTEXT}, "max_new_tokens=128 leaves no room for a prompt: .* is 128 tokens"),
+        ({"max_prompt_tokens": 0}, "max_prompt_tokens must be at least 1, got 0"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        encoder(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "prompt", "words"),
+    [
+        ({"tokenizer": {"chat": False}}, {"messages": MESSAGES}, "consists of messages, and the tokenizer has no chat"),
+        ({"chat": False}, {"messages": MESSAGES}, "consists of messages, and chat is false"),
+        (
+            {"chat_template": STRICT, "system": "x"},
+            {},
+            "The chat template refuses the prompt 'hi': System role not sup",
+        ),
+        ({}, {"messages": "hi"}, "messages must be a list such as .* got a str"),
+        ({}, {"messages": []}, "got an empty one"),
+        ({}, {"messages": [{"role": "user"}]}, r"Message 1 needs the keys role and content, got keys \(role\)"),
+        ({}, {"messages": [{"role": "usr", "content": ""}]}, r"has the role 'usr' \(did you mean 'user'\?\)"),
+    ],
+)
+def test_prompts_that_cannot_be_read(settings: dict[str, Any], prompt: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        encoder(**settings).check([Prompt(text="hi", meta=prompt)])
+
+
+@pytest.mark.parametrize(
+    ("letters", "settings", "words"),
+    [
+        (100, {}, ""),
+        (
+            101,
+            {},
+            "has 101 tokens, but the model's context of 128 tokens less max_new_tokens=28 leaves 100. Shorten it",
+        ),
+        (20, {"max_prompt_tokens": 20}, ""),
+        (21, {"max_prompt_tokens": 20}, "has 21 tokens, more than max_prompt_tokens=20"),
+    ],
+)
+def test_the_longest_prompt(letters: int, settings: dict[str, Any], words: str) -> None:
+    prompts = [Prompt(text="x"), Prompt(text="y" * letters)]
+    plain = encoder(chat=False, **settings)
+    if not words:
+        plain.check(prompts)
+        return
+    with pytest.raises(UsageError, match=f"The prompt 'yyy.* {words}"):
+        plain.check(prompts)
+
+
+def test_stop_tokens() -> None:
+    loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer())
+    assert stop_tokens(loaded, None) == (EOS,)
+    assert stop_tokens(loaded, GenerationConfig(eos_token_id=[EOS, 7])) == (7, EOS)
+    assert stop_tokens(loaded, None, ["a", 3]) == (3, loaded.tokenizer.convert_tokens_to_ids("a"), EOS)
+    with pytest.raises(UsageError, match=r"has no token '<eoz>' \(did you mean '<eos>'\?\)"):
+        stop_tokens(loaded, None, ["<eoz>"])
+    with pytest.raises(UsageError, match="has no token 272"):
+        stop_tokens(loaded, None, [272])

@@ -1,0 +1,152 @@
+"""Checkpoints come back to the bit; exports are loaded by plain transformers and plain peft."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from tiny_models import FAMILIES, ROWS, save_tiny_model, tiny_model, tiny_tokenizer
+from tiny_vision import VISION_FAMILIES, save_tiny_vision_model
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
+
+from grpokit import CheckpointError, UsageError
+from grpokit_lm.adapters import AdapterSettings, add_adapter
+from grpokit_lm.loading import Loaded, load_model
+from grpokit_lm.saving import export, load_weights, save_weights
+
+TOKENS = torch.arange(12)[None]
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(input_ids=TOKENS).logits  # type: ignore[no-any-return]
+
+
+def change(model: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn(p.shape, generator=generator), alpha=0.1)
+
+
+def adapted(model: Any, kind: str, **settings: Any) -> Any:
+    return add_adapter(model, AdapterSettings(r=2, dora=kind == "dora", **settings))
+
+
+def trained(folder: Path, family: str, adapter: str = "") -> tuple[Loaded, Any]:
+    """A model that is not what the folder holds any more."""
+    loaded = load_model(save_tiny_model(folder, family), trains_base=not adapter)
+    model: Any = adapted(loaded.model, adapter) if adapter else loaded.model
+    change(model)
+    return loaded, model
+
+
+@pytest.mark.parametrize("adapter", ["", "lora", "dora"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_comes_back_to_the_bit(family: str, adapter: str, tmp_path: Path) -> None:
+    _, model = trained(tmp_path / "base", family, adapter)
+    (tmp_path / "saved").mkdir()
+    save_weights(model, tmp_path / "saved")
+    names = {file.name for file in (tmp_path / "saved").iterdir()}
+    assert names == (
+        {"adapter_model.safetensors", "adapter_config.json"}
+        if adapter
+        else {"model.safetensors", "config.json", "generation_config.json"}
+    )
+    other: Any = adapted(tiny_model(family), adapter, seed=1) if adapter else tiny_model(family, seed=1)
+    assert not torch.equal(logits(other), logits(model))
+    load_weights(other, tmp_path / "saved")
+    assert torch.equal(logits(other), logits(model))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_plain_transformers_reads_a_checkpoint_and_an_export(family: str, tmp_path: Path) -> None:
+    loaded, model = trained(tmp_path / "base", family)
+    for folder, write in ((tmp_path / "saved", save_weights), (tmp_path / "out", lambda m, f: export(m, loaded, f))):
+        folder.mkdir()
+        write(model, folder)
+        again, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+        assert not report["missing_keys"]
+        assert not report["unexpected_keys"]
+        assert again.dtype == torch.float32
+        assert torch.equal(logits(again), logits(model))
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").encode("hi") == loaded.tokenizer.encode("hi")
+    assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == loaded.tokenizer.eos_token_id
+
+
+def test_a_checkpoint_says_what_it_holds(tmp_path: Path) -> None:
+    model: Any = tiny_model("llama").bfloat16()
+    assert model.config.architectures is None
+    for dtype in ("bfloat16", "float32"):
+        save_weights(model.to(getattr(torch, dtype)), tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        assert (config["architectures"], config["dtype"]) == (["LlamaForCausalLM"], dtype)
+
+
+@pytest.mark.parametrize("dora", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_plain_peft_reads_an_adapter_and_a_merge_is_one_model(family: str, dora: bool, tmp_path: Path) -> None:
+    loaded = load_model(save_tiny_model(tmp_path / "base", family), trains_base=False)
+    model = add_adapter(loaded.model, AdapterSettings(r=2, dora=dora))
+    change(model)
+    expected = logits(model)
+    for merge in (False, True):
+        (tmp_path / str(merge)).mkdir()
+        facts = export(model, loaded, tmp_path / str(merge), merge=merge)
+        assert facts["base_model"] == str(tmp_path / "base")
+        assert facts["library_name"] == ("transformers" if merge else "peft")
+    assert torch.equal(logits(model), expected)  # it has not been changed
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*checkpointing.* is deprecated")
+        plain = PeftModel.from_pretrained(base, tmp_path / "False")
+    assert torch.equal(logits(plain), expected)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "True")
+    torch.testing.assert_close(logits(merged), expected, rtol=1e-4, atol=1e-4)
+    assert not any("lora" in name for name, _ in merged.named_parameters())
+    assert AutoTokenizer.from_pretrained(tmp_path / "False").chat_template
+
+
+@pytest.mark.parametrize("family", VISION_FAMILIES)
+def test_a_vision_model_is_exported_with_its_processor(family: str, tmp_path: Path) -> None:
+    loaded = load_model(save_tiny_vision_model(tmp_path / "base", family))
+    change(loaded.model)
+    (tmp_path / "out").mkdir()
+    facts = export(loaded.model, loaded, tmp_path / "out")
+    assert "AutoModelForImageTextToText" in facts["usage"]
+    assert torch.equal(logits(AutoModelForImageTextToText.from_pretrained(tmp_path / "out")), logits(loaded.model))
+    assert load_model(tmp_path / "out").processor is not None
+
+
+def test_a_merge_without_adapter(tmp_path: Path) -> None:
+    loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer())
+    with pytest.raises(UsageError, match="There is no adapter to merge"):
+        export(loaded.model, loaded, tmp_path, merge=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_of_another_model(tmp_path: Path) -> None:
+    save_weights(tiny_model("llama"), tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"1 tensors differ, such as 'lm_head.weight', which is \[272, 16\] in the"
+    ):
+        load_weights(tiny_model("llama", tie_word_embeddings=True), tmp_path)
+    adapted = add_adapter(tiny_model("llama"), AdapterSettings(r=2))
+    with pytest.raises(
+        CheckpointError, match=r"the folder holds whole weights, without an adapter\. Use the same lora"
+    ):
+        load_weights(adapted, tmp_path)
+    save_weights(adapted, tmp_path)
+    with pytest.raises(CheckpointError, match=r"which is \[2, 32\] in the file and \[4, 32\] here"):
+        load_weights(add_adapter(tiny_model("llama"), AdapterSettings(r=4)), tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"\0" * 64)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_weights(adapted, tmp_path)
+    assert ROWS == 272

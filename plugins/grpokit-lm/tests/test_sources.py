@@ -1,0 +1,90 @@
+"""What the hub answers becomes one message each, at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from huggingface_hub import constants
+
+from grpokit import UsageError
+from grpokit_lm import sources
+
+
+@pytest.mark.parametrize(
+    ("name", "offline", "words"),
+    [
+        (
+            "org/absent",
+            True,
+            r"is no folder here and is not in the Hugging Face cache .* because HF_HUB_OFFLINE is set",
+        ),
+        ("absent", False, r"because local_files_only is set\. Fetch it .* by `hf download absent`"),
+    ],
+)
+def test_without_network(name: str, offline: bool, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    with pytest.raises(UsageError, match=words):
+        sources.find(name, local_files_only=not offline)
+
+
+def test_a_hub_that_is_silent_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # the port that nobody listens on
+    began = time.monotonic()
+    with pytest.raises(UsageError, match=r"because http://127.0.0.1:9 cannot be reached: .*refused"):
+        sources.find("org/absent")
+    assert time.monotonic() - began < 5
+
+
+ANSWERS = {  # repository -> status and headers, as the real hub gives them
+    "org/absent": (401, {"X-Error-Code": "RepoNotFound"}),
+    "org/gated": (403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."}),
+    "org/old": (404, {"X-Error-Code": "RevisionNotFound"}),
+}
+
+
+class Hub(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        repository = "/".join(self.path.split("/")[1:3])
+        status, headers = ANSWERS.get(repository, (200, {}))
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD  # noqa: N815
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_what_the_hub_says(hub: str) -> None:
+    code = (
+        "from grpokit import UsageError\n"
+        "from grpokit_lm.sources import find\n"
+        f"for name in {list(ANSWERS)}:\n"
+        "    try:\n        find(name, revision='v9')\n"
+        "    except UsageError as error:\n        print(error)\n"
+    )
+    environment = os.environ | {"HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "NO_PROXY": "*"}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    absent, gated, old = result.stdout.splitlines()
+    assert absent.startswith("The Hugging Face hub has no model 'org/absent' that you may read. Check the spelling")
+    assert gated.startswith("The model 'org/gated' is gated: its owner gives access on request")
+    assert old.startswith("The model 'org/old' has no revision 'v9'")

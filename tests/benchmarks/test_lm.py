@@ -1,0 +1,284 @@
+"""benchmarks/lm.py on tiny jobs: the floor by hand, the clock, the rounds, the tables and bad options."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lm
+import pytest
+import torch
+from lm_job import clock, floor, models, plain, rounds, tables
+from lm_job.job import PHASES, Job
+from lm_job.rounds import Entrant, FailedError, Result, Step, UnequalError
+
+TINY = Job(
+    hidden=16, layers=1, heads=2, vocab=64, prompts=2, prompt_tokens=3, group=2, new_tokens=4, micro=2, threads=1
+)
+SMALL = {"hidden": 4, "intermediate": 8, "layers": 1, "heads": 2, "kv_heads": 1, "vocab": 16}
+BY_HAND = Job(**SMALL, prompts=1, prompt_tokens=2, group=2, new_tokens=3, micro=1)
+
+
+def test_work_by_hand() -> None:
+    # A block has 16 + 8 + 8 + 16 + 3 * 32 = 144 weights, the output layer 64. Rows of 3 and 1 tokens: all are drawn and
+    # two are read, which look at 3 and 4 tokens; the prompt's two look at 1 and 2. One look costs 16 FLOPs.
+    prefill, decode = 2 * 144 * 2 + 16 * 3, 2 * 144 * 2 + 2 * 64 * 4 + 16 * 7
+    weights, cache = 4 * (144 + 64), 4 * 2 * 2
+    assert {name: (part.flops, part.bytes) for name, part in floor.work(BY_HAND, [3, 1]).items()} == {
+        "prefill": (prefill, 4 * 144),
+        "decode": (decode, 3 * weights + 7 * cache),
+        "reference": (prefill + decode, 2 * weights),
+        "train": (3 * (prefill + decode), 6 * weights),
+        "optimizer": (0, 28 * (144 + 2 * 64 + 3 * 4)),
+    }
+
+
+def test_work_of_an_adapter_by_hand() -> None:
+    # 8 + 6 + 6 + 8 + 3 * 12 = 64 weights of rank 1; the base has no gradient of weights: 2 passes and not 3.
+    work = floor.work(Job(**{**vars(BY_HAND), "lora": 1}), [3, 1])
+    assert work["train"].flops == 2 * 1824 + 6 * 64 * 4
+    assert work["optimizer"].bytes == 28 * 64
+
+
+def test_the_floor_is_the_longer_of_both_times() -> None:
+    assert floor.seconds(BY_HAND, [3, 1], {"flops": 1000.0, "bytes": 1000.0}) == pytest.approx(
+        {"prefill": 0.624, "decode": 2.608, "reference": 1.824, "train": 5.472, "optimizer": 7.952}
+    )
+
+
+def test_log_normal_lengths_are_the_same_for_everyone() -> None:
+    job = Job(ragged=True, prompts=64)
+    lengths = job.lengths(0)
+    assert lengths == job.lengths(0) != job.lengths(1)
+    assert min(lengths) >= 1
+    assert max(lengths) <= 256
+    assert sorted(lengths)[len(lengths) // 2] == pytest.approx(64, rel=0.15)  # the median is a quarter
+    assert Job().lengths(0) == [256] * 32
+
+
+def test_rows_end_at_their_lengths() -> None:
+    job = Job(**{**vars(TINY), "ragged": True})
+    end = models.EndAt(job, [1, 2, 1, 2])
+    scores = torch.zeros(4, 64)
+    assert (end(torch.zeros(4, 3), scores).argmax(1) == job.end).tolist() == [True, False, True, False]
+    second = end(torch.zeros(4, 4), scores)
+    assert (second.argmax(1) == job.end).tolist() == [False, True, False, True]
+    assert second[0, job.end] == -torch.inf
+    assert (scores == 0).all()
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """The clock shows the only number in here."""
+    now = [0.0]
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(clock.time, "process_time", lambda: now[0] / 2)
+    return now
+
+
+def test_time_counts_to_the_innermost_phase(ticks: list[float]) -> None:
+    watch = clock.Clock(cuda=False)
+
+    class Model:
+        def score(self) -> None:
+            ticks[0] += 3
+
+    model = Model()
+    watch.watch(model, "score", lambda: "reference")
+    model.score()  # before the step: not counted
+    watch.start()
+    ticks[0] += 1
+    with watch("forward"):
+        ticks[0] += 10
+        model.score()
+        ticks[0] += 20
+    seconds = watch.stop()
+    assert seconds["wall"] == {"other": 1, "forward": 30, "reference": 3}
+    assert seconds["cpu"] == {"other": 0.5, "forward": 15, "reference": 1.5}
+
+
+def test_plain_loss_by_hand() -> None:
+    # Ratios 2 (clipped at 1.2) and 1, A = 1; KL of log(2): 2 - log 2 - 1; the second row's padding does not count.
+    new = torch.tensor([[0.0, 0.0], [0.0, 9.0]])
+    old = torch.tensor([[-1.0, -1.0], [0.0, 0.0]]) * math.log(2)
+    reference = torch.tensor([[1.0, 1.0], [0.0, 0.0]]) * math.log(2)
+    mask = torch.tensor([[True, True], [True, False]])
+    value = plain.loss(new, old, reference, torch.tensor([1.0, -1.0]), mask, 0.5)
+    assert float(value) == pytest.approx(0.5 * (2 - math.log(2) - 1) - 1.2 + 1, abs=1e-6)
+
+
+def test_plain_advantages_by_hand() -> None:
+    values = plain.advantages(torch.tensor([0.0, 1.0, 2.0, 3.0, 3.0, 3.0]), 3)
+    assert values.tolist() == pytest.approx([-1 / 1.0001, 0, 1 / 1.0001, 0, 0, 0])
+
+
+def test_rounds_measure_every_phase_and_a_contender_may_fail(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho 'no room left' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    job = Job(**{**vars(TINY), "ragged": True})
+    names = ["grpokit", "plain", "trl"]
+    played = rounds.play(job, names, rounds=2, warmup=1, clock="wall", peers_python=broken)
+    ours, by_hand, failed = played.entrants
+    assert set(ours.phases()) == set(PHASES) - {"old"}
+    assert set(by_hand.phases()) == set(PHASES)
+    for one in (ours, by_hand):
+        assert [taken.tokens for taken in one.steps] == [sum(job.lengths(number)) for number in (1, 2)]
+        assert one.steps[0].facts["entropy"] == pytest.approx(math.log(64), abs=0.05)
+        assert 0 < played.generate_floor < played.floor < one.seconds
+        assert one.growth > 0
+    assert failed.failure == "no room left"
+    assert "did not finish: no room left" in tables.markdown({"": played})
+    assert played.versions["torch"] == torch.__version__
+
+
+def test_grpokit_has_the_plain_loops_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lm_job import equality
+
+    assert "largest difference" in equality.check(TINY)["words"]
+    right = plain.loss
+    monkeypatch.setattr(plain, "loss", lambda *tensors: right(*tensors[:-1], 2 * tensors[-1]))
+    assert "differ by more than" in equality.check(TINY)["problem"]
+
+
+def step(seconds: float, *, growth: float = 100.0, tokens: float = 10.0, entropy: float = 4.0) -> Step:
+    wall = {"generate": seconds / 2, "forward": seconds / 2}
+    return Step(wall=wall, cpu=wall, growth=growth, tokens=tokens, facts={"entropy": entropy})
+
+
+def entrant(name: str, *steps: Step, failure: str = "") -> Entrant:
+    return Entrant(name=name, clock="wall", steps=steps, failure=failure)
+
+
+def result(*entrants: Entrant, gpu: str = "") -> Result:
+    machine = {"cores": 2, "instructions": "AVX2", "gpu": gpu}
+    versions = {"torch": "2.13.0"}
+    return Result(
+        job=TINY, entrants=entrants, floor=1.0, generate_floor=0.5, machine=machine, versions=versions, rounds=3
+    )
+
+
+OURS = entrant("grpokit", step(2.0), step(4.0, growth=120), step(3.0, growth=110))
+THEIRS = entrant("trl", step(9.0, growth=330))
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_table_of_contenders_holds_ratios_of_medians() -> None:
+    words, _, _, _, *rows = tables.markdown({"": result(OURS, THEIRS)}).splitlines()
+    assert words == "1 of 2 cores, AVX2, fp32; torch 2.13.0; medians of 3 rounds; wall-clock time."
+    assert [cells(row)[:6] for row in rows] == [
+        ["grpokit", "1.00", "1.00", "33%", "33%", "0.500"],
+        ["trl", "3.00", "3.00", "11%", "11%", "1.500"],
+    ]
+
+
+def test_on_a_gpu_a_table_has_its_name_seconds_and_tokens_per_second() -> None:
+    words, _, head, _, row = tables.markdown({"": result(THEIRS, gpu="H200")}).splitlines()
+    assert words.startswith("H200; ")
+    shown = dict(zip(cells(head), cells(row), strict=True))
+    assert (shown["time, s"], shown["generate"], shown["new tokens/s"]) == ("9.00", "4.500", "1")
+    assert shown["memory growth"] == "0.3 GiB"
+
+
+def test_a_table_of_jobs_compares_with_the_first_job_and_the_others() -> None:
+    longer = entrant("grpokit", step(12.0, tokens=20), step(12.0, tokens=20, growth=150))
+    failed = entrant("trl", failure="out of memory")
+    text = tables.markdown({"short": result(OURS, THEIRS), "long": result(longer, failed)})
+    assert [cells(row) for row in text.splitlines()[4:]] == [
+        ["short", "1.00", "1.00", "1.10", "33%", "3.00", "3.00"],
+        ["long", "2.00", "1.14", "1.50", "8%", "did not finish", ""],
+    ]
+
+
+def test_a_table_replaces_what_stands_between_its_markers(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- lm x -->\nold\n<!-- end of lm x -->\nb\n<!-- lm y -->\n<!-- end of lm y -->\n")
+    for text in ("1", r"2 \1"):
+        tables.write(page, "lm x", text)
+    assert page.read_text() == (
+        "a\n<!-- lm x -->\n2 \\1\n<!-- end of lm x -->\nb\n<!-- lm y -->\n<!-- end of lm y -->\n"
+    )
+    with pytest.raises(ValueError, match=r"page\.md lacks the lines '<!-- lm z -->'"):
+        tables.write(page, "lm z", "3")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("table", tables.TABLES)
+def test_the_page_has_a_place_for_every_table(table: str, device: str, tmp_path: Path) -> None:
+    copy = tmp_path / "benchmarks.md"
+    copy.write_text(lm.PAGE.read_text())
+    tables.write(copy, f"lm {table} {device}", "here")
+    assert "here" in copy.read_text()
+
+
+def test_jobs_of_the_tables() -> None:
+    (prompts,) = tables.jobs("prompts", Job()).values()
+    assert (prompts.prompt_tokens, prompts.new_tokens) == (256, 128)
+    assert {label: job.micro for label, job in tables.jobs("micro", Job()).items()} == {
+        "micro-batch 8": 8,
+        "micro-batch 2": 2,
+        "micro-batch 1": 1,
+    }
+    scaling = tables.jobs("scaling", Job())
+    assert {job.group for job in scaling.values()} == {4, 8, 16, 32}
+    assert {job.new_tokens for job in scaling.values()} == {128, 256, 512, 1024}
+    assert {job.vocab for job in scaling.values()} == {4128, 8256, 16512, 33024}
+    equal, ragged = list(scaling.values())[-2:]
+    assert {**vars(equal), "ragged": True} == vars(ragged)
+
+
+def test_other_work_than_the_jobs_is_refused() -> None:
+    with pytest.raises(UnequalError, match=r"trl drew 10 new tokens in step 1; the job has 16\."):
+        rounds._check_work(TINY, "trl", 0, step(1.0))
+    with pytest.raises(UnequalError, match=r"entropies differ by more than 2 %: a 4\.0000, b 4\.1000"):
+        rounds._check_entropy({"a": [step(1.0)], "b": [step(1.0, entropy=4.1)]})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--contenders grpokit,verl", "--contenders are some of grpokit, trl, trl-checkpointing, plain, each once"),
+        ("--contenders plain,plain", "each once; got 'plain,plain'"),
+        ("--contenders plain --micro 3", "--micro must divide --prompts x --group: 3 does not divide 32"),
+        ("--contenders plain --group 1", "--group must be at least 2, got 1"),
+        ("--contenders plain --hidden 30", "--heads must divide --hidden: 8 does not divide 30"),
+        ("--contenders plain --kv-heads 3", "--kv-heads must divide --heads: 3 does not divide 8"),
+        ("--contenders plain --rounds 0", "--rounds: must be a whole number of at least 1, got '0'"),
+        ("--contenders trl --peers nowhere", "make it by `python benchmarks/lm.py --prepare`"),
+        ("--contenders plain --device cuda", "--device cuda needs a GPU, and torch finds none"),
+    ],
+)
+def test_bad_options(
+    options: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delattr(lm, "play")  # nothing is to be measured
+    monkeypatch.setattr(sys, "argv", ["lm.py", *options.split()])
+    with pytest.raises(SystemExit) as end:
+        lm.main()
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_prepare_does_not_touch_a_folder_of_other_things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    monkeypatch.setattr(sys, "argv", ["lm.py", "--prepare", "--peers", str(tmp_path)])
+    with pytest.raises(SystemExit, match="holds something else than an environment"):
+        lm.main()
+    assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_difference_stops_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> str:
+        raise FailedError("no such policy")
+
+    monkeypatch.setattr(lm, "check", fails)
+    monkeypatch.setattr(sys, "argv", ["lm.py", "--contenders", "grpokit"])
+    with pytest.raises(SystemExit, match=r"lm\.py: no such policy"):
+        lm.main()

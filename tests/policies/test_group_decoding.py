@@ -1,0 +1,128 @@
+"""Group decoding against the model's own forward pass over what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grpokit.policies import group_decoding
+from grpokit.policies.group_decoding import Written, decode
+from grpokit.policies.packed_attention import install
+from grpokit.sampling import sample_categorical, uniforms
+from tiny_decoders import MODELS, build
+
+SEEDS = torch.arange(8) * 7919 + 11
+
+
+def write(model: Any, prompts: Sequence[Tensor], *, group: int = 4, length: int = 12, every: int = 1) -> Written:
+    """What the model writes, one uniform number for each row and token; every sixth token ends a sample."""
+    chances = uniforms(SEEDS, length)
+
+    def draw(hidden: Tensor, t: int, rows: Tensor) -> Any:
+        tokens, logprobs = sample_categorical(model.lm_head(hidden).float(), chances[rows, t])
+        return SimpleNamespace(tokens=tokens, logprobs=logprobs)
+
+    with torch.no_grad():
+        return decode(
+            model.get_decoder(),
+            prompts,
+            group,
+            max_new_tokens=length,
+            draw=draw,
+            ended=lambda tokens, first: (tokens[:, first:] % 6 == 0).any(1),
+            check_every=every,
+        )
+
+
+def prompts_of(*lengths: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(1, 50, (n,), generator=generator) for n in lengths]
+
+
+def lengths_of(written: Written) -> Tensor:
+    hits = written.tokens % 6 == 0
+    return torch.where(hits.any(1), hits.int().argmax(1) + 1, written.tokens.shape[1])
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_and_logprobs_are_those_of_the_model(name: str, every: int) -> None:
+    model, prompts = build(name), prompts_of(3, 9)
+    install(model)
+    written = write(model, prompts, every=every)
+    lengths = lengths_of(written)
+    assert lengths.unique().numel() > 2  # samples leave at different times
+    chances = uniforms(SEEDS, 12)
+    for row, length in enumerate(lengths.tolist()):
+        prompt, tokens = prompts[row // 4], written.tokens[row, :length]
+        with torch.no_grad():
+            logits = model(input_ids=torch.cat([prompt, tokens])[None]).logits[0, len(prompt) - 1 : -1]
+        drawn, logprobs = sample_categorical(logits, chances[row, :length])
+        assert drawn.tolist() == tokens.tolist()
+        assert torch.allclose(logprobs, written.logprobs[row, :length], rtol=0, atol=1e-5)
+
+
+def test_finished_samples_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The places in use shrink, and nothing that stays is changed."""
+    model = build("grouped")
+    install(model)
+    sizes: list[int] = []
+    model.get_decoder().embed_tokens.register_forward_hook(lambda _, args, __: sizes.append(args[0].numel()))
+    written = write(model, prompts_of(3, 9))
+    monkeypatch.setattr(group_decoding, "LEAVE_AT", 0.0)
+    whole = write(model, prompts_of(3, 9))
+    lengths = lengths_of(written)
+    assert lengths.tolist() == lengths_of(whole).tolist()
+    for row, length in enumerate(lengths.tolist()):
+        assert written.tokens[row, :length].tolist() == whole.tokens[row, :length].tolist()
+    first, second = sizes[1:12], sizes[13:]
+    assert set(second) == {8}
+    assert sorted(first, reverse=True) == first
+    assert first[-1] < 8
+
+
+def test_a_prompt_is_read_once_for_its_group() -> None:
+    model = build("grouped")
+    install(model)
+    read: list[int] = []
+    model.get_decoder().embed_tokens.register_forward_hook(lambda _, args, __: read.append(args[0].numel()))
+    write(model, prompts_of(3, 9), length=2)
+    assert read == [12, 8]
+
+
+def test_columns_that_are_looked_at_in_strides_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CUDA a captured step looks at a whole stride of columns, and hides those behind the current one."""
+    model = build("capped")
+    install(model)
+    want = write(model, prompts_of(3, 9))
+    advance = group_decoding.GroupCache.advance
+    monkeypatch.setattr(
+        group_decoding.GroupCache, "advance", lambda cache, column, stride: advance(cache, column, stride=5)
+    )
+    have = write(model, prompts_of(3, 9))
+    assert torch.equal(have.tokens, want.tokens)
+    assert torch.allclose(have.logprobs, want.logprobs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_captured_steps_write_what_plain_ones_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(name).cuda()
+    install(model)
+    prompts = [prompt.cuda() for prompt in prompts_of(3, 9)]
+    monkeypatch.setattr(f"{__name__}.SEEDS", SEEDS.cuda())
+    captured = write(model, prompts)
+    plain_init = group_decoding._Step.__init__
+
+    def init(step: Any, decoder: Any, cache: Any) -> None:
+        plain_init(step, decoder, cache)
+        step.captured = False
+
+    monkeypatch.setattr(group_decoding._Step, "__init__", init)
+    plain = write(model, prompts)
+    assert torch.equal(captured.tokens, plain.tokens)

@@ -1,0 +1,93 @@
+"""Packed attention against the model's own forward pass, sequence by sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grpokit import UsageError
+from grpokit.policies.packed_attention import Rules, SharedPrompts, attention, causal_attention, install, run
+from tiny_decoders import MODELS, SHAPE, build
+
+PROMPTS = (5, 0, 3)
+SAMPLES = ((4, 4), (6,), (1, 7, 2))
+
+
+def sequences() -> tuple[list[Tensor], list[list[Tensor]]]:
+    generator = torch.Generator().manual_seed(1)
+
+    def some(n: int) -> Tensor:
+        return torch.randint(1, 50, (n,), generator=generator)
+
+    return [some(n) for n in PROMPTS], [[some(n) for n in lengths] for lengths in SAMPLES]
+
+
+def one_by_one(model: Any) -> Tensor:
+    """The samples' hidden states, each sequence in a pass of its own: [n, H]."""
+    parts = []
+    for prompt, samples in zip(*sequences(), strict=True):
+        for sample in samples:
+            output = model.get_decoder()(input_ids=torch.cat([prompt, sample])[None], use_cache=False)
+            parts.append(output.last_hidden_state[0, len(prompt) :])
+    return torch.cat(parts)
+
+
+def packed(model: Any) -> Tensor:
+    """The same in one pass."""
+    arrangement = SharedPrompts(PROMPTS, SAMPLES, device=torch.device("cpu"))
+    tokens = [x for prompt, samples in zip(*sequences(), strict=True) for x in (prompt, *samples)]
+    own = [flag for p, lengths in zip(PROMPTS, SAMPLES, strict=True) for flag in [False] * p + [True] * sum(lengths)]
+    hidden = run(model.get_decoder(), torch.cat(tokens), arrangement.positions(), arrangement)
+    assert arrangement.calls == SHAPE["num_hidden_layers"]
+    return hidden[torch.tensor(own)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_packed_pass_equals_a_pass_for_each_sequence(name: str) -> None:
+    model = build(name)
+    want = one_by_one(model)
+    weights = torch.randn(want.shape, generator=torch.Generator().manual_seed(2))
+    want_gradients = torch.autograd.grad((want * weights).sum(), list(model.get_decoder().parameters()))
+    install(model)
+    have = packed(model)
+    gradients = torch.autograd.grad((have * weights).sum(), list(model.get_decoder().parameters()))
+    assert torch.allclose(have, want, rtol=0, atol=5e-6)
+    for gradient, expected in zip(gradients, want_gradients, strict=True):
+        assert (gradient - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_model_still_works_for_everybody_else(name: str) -> None:
+    model = build(name)
+    ids = torch.tensor([[0, 0, 3, 4, 5, 6, 7, 8], [9, 8, 7, 6, 5, 4, 3, 2]])
+    given = {"input_ids": ids, "attention_mask": (ids > 0).long()}
+    with torch.no_grad():
+        before = model(**given).logits
+        install(model)
+        after = model(**given).logits
+        unmasked = model(input_ids=ids[1:]).logits
+    assert torch.allclose(after[given["attention_mask"].bool()], before[ids > 0], rtol=0, atol=5e-6)
+    assert torch.allclose(unmasked[0], before[1], rtol=0, atol=5e-6)
+
+
+def test_attention_with_fewer_queries_than_keys_by_hand() -> None:
+    value = torch.eye(3)[None, None]  # so the output is the weights
+    query, key = torch.ones(1, 1, 2, 1), torch.tensor([0.0, 1.0, 2.0]).view(1, 1, 3, 1)
+    e = [torch.tensor(x).exp() for x in (0.0, 1.0, 2.0)]
+    output = causal_attention(query, key, value, Rules(scale=1.0))[0, 0]
+    assert torch.allclose(output[0], torch.stack([e[0], e[1], e[0] * 0]) / (e[0] + e[1]))
+    assert torch.allclose(output[1], torch.stack(e) / sum(e))
+    windowed = causal_attention(query, key, value, Rules(scale=1.0, window=1))[0, 0]
+    assert windowed.tolist() == [[0, 1, 0], [0, 0, 1]]
+
+
+def test_dropout_and_attention_sinks_are_refused() -> None:
+    x = torch.zeros(1, 1, 1, 4)
+    arrangement = SharedPrompts([0], [[1]], device=torch.device("cpu"))
+    with pytest.raises(UsageError, match="has no dropout"):
+        attention(None, x, x, x, None, packed=arrangement, dropout=0.1)
+    with pytest.raises(UsageError, match="has no s_aux"):
+        attention(None, x, x, x, None, packed=arrangement, s_aux=x)

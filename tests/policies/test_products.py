@@ -1,0 +1,79 @@
+"""Products by either library: the same numbers, and oneDNN only for what it is quicker at."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from grpokit.policies import products
+
+
+class Names(TorchDispatchMode):
+    """Records the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("rows", [0, 1, 33])
+def test_the_numbers_and_the_library(
+    wide: bool, dtype: torch.dtype, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_wide_vectors", lambda: wide)
+    monkeypatch.setattr(products, "TILE", 30)  # of 140 numbers
+    draws = torch.Generator().manual_seed(0)
+    x, weight, bias, d = (torch.randn(s, generator=draws).to(dtype) for s in ((rows, 20), (7, 20), (7,), (rows, 7)))
+    x = x.t().contiguous().t()  # laid out the other way round
+    with Names() as names:
+        out = products.linear(x, weight, bias)
+        back = products.linear(out, products.transposed(weight))
+        outer = products.sum_of_outer(products.sum_of_outer(None, d, x), 2 * d, x)
+    tolerance = 0.05 if dtype == torch.bfloat16 else 1e-5
+    full = (y.double() for y in (x, weight, bias, d))
+    x, weight, bias, d = full
+    for ours, exact in ((out, x @ weight.T + bias), (back, out.double() @ weight), (outer, 3 * d.T @ x)):
+        torch.testing.assert_close(ours.double(), exact, rtol=tolerance, atol=tolerance)
+    assert outer.dtype == torch.promote_types(dtype, torch.float32)
+    assert ("_linear_pointwise" in names.seen) == (wide and dtype == torch.float32 and rows > 0)
+
+
+def test_a_window_of_a_larger_matrix_is_copied_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_wide_vectors", lambda: True)
+    x, weight = torch.eye(8)[:, 2:6], torch.arange(48.0).reshape(6, 8)[:, 1:5]
+    with Names() as names:
+        out = products.linear(x, weight)
+    assert "clone" in names.seen
+    assert torch.equal(out, x @ weight.t())
+
+
+@pytest.mark.parametrize(("most", "copied"), [(6, True), (5, False)])
+def test_a_very_large_weight_is_not_copied(most: int, copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_wide_vectors", lambda: True)
+    monkeypatch.setattr(products, "COPIED", most)
+    weight = torch.arange(6.0).reshape(2, 3)
+    across = products.transposed(weight)
+    assert (across.data_ptr() != weight.data_ptr()) == copied
+    torch.testing.assert_close(products.linear(torch.eye(2), across), weight)
+
+
+def test_a_total_is_changed_in_place() -> None:
+    a, b = torch.ones(3, 5), torch.ones(3, 4)
+    total = products.sum_of_outer(None, a, b)
+    assert products.sum_of_outer(total, a, b).data_ptr() == total.data_ptr()
+    assert total.tolist() == [[6.0] * 4] * 5
+
+
+@pytest.mark.filterwarnings("ignore:TF32")
+def test_onednn_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_wide_vectors", lambda: True)
+    assert products.by_onednn(torch.ones(2, 2))
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert not products.by_onednn(torch.ones(2, 2))

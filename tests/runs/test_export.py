@@ -1,0 +1,83 @@
+"""`grpokit export`: a folder that is whole or not there, with a card that says what the run's files say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from command_line import Call
+from small_runs import rows, train, write_prompts
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_prompts([str(n) for n in range(20, 26)])
+    train("run", policy__use="switched:Exported", run__save_every=3, trainer__steps=6)
+    return tmp_path / "run"
+
+
+def test_an_export_and_its_card(run: Path, call: Call) -> None:
+    done = call("export", "run", "--to", "out/mine")
+    assert (done.code, done.out) == (0, "exported: out/mine\n")
+    folder = run.parent / "out" / "mine"
+    weights, own = (load_file(place / "net.safetensors") for place in (folder, run / "checkpoints/step_000006/policy"))
+    assert {name: x.tolist() for name, x in weights.items()} == {name: x.tolist() for name, x in own.items()}
+    assert sorted(file.name for file in (run.parent / "out").iterdir()) == ["mine"]
+    _, header, text = (folder / "README.md").read_text().split("---\n", 2)
+    assert yaml.safe_load(header) == {
+        "base_model": "org/base",
+        "library_name": "peft",
+        "tags": ["grpo", "grpokit", "reinforcement-learning"],
+    }
+    assert "# mine\n\n`org/base`, post-trained for 6 steps with GRPO" in text
+    assert '```python\nload("org/base", "mine")\n```' in text
+    before, after = rows(run / "eval.jsonl")[0], rows(run / "eval.jsonl")[-1]
+    assert "| | before (step 0) | after (step 6) | change |" in text
+    cells = [f"{row['digits']:.3f} ± {row['digits/ci95']:.3f}" for row in (before, after)]
+    change = f"{after['digits'] - before['digits']:+.3f}"
+    assert f"| digits | {cells[0]} | {cells[1]} | {change} ± " in text
+    assert "| digits | 1 |" in text
+    assert "| data | prompts.jsonl |" in text
+    assert "| seed | 42 |" in text
+    assert f"grpokit {json.loads((run / 'versions.json').read_text())['grpokit']}" in text
+    assert ", peft 9.9." in text
+    assert (run / "config.yaml").read_text().rstrip() in text
+
+
+def test_an_earlier_checkpoint_says_what_it_does_not_know(run: Path, call: Call) -> None:
+    assert call("export", "run/checkpoints/step_000003", "--to", "out").code == 0
+    text = Path("out/README.md").read_text()
+    assert "post-trained for 3 steps" in text
+    assert "The run has no evaluation before and after training." in text
+    shutil.copytree("run/checkpoints/step_000003", "copy")
+    assert call("export", "copy", "--to", "again").code == 0
+    text = Path("again/README.md").read_text()
+    assert "| seed | 42 |" in text
+    assert "Versions: " in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere", "--to", "out"], "nowhere"),
+        (["toy-lm", "--to", "out"], "toy-lm is no run folder, so it has no trained weights"),
+        (["run", "--to", "full"], "full holds files already. Choose another folder with --to."),
+        (["run", "--to", "full/file"], "full/file is a file. Choose another folder with --to."),
+        (["run", "--to", "out", "--merge"], "There is no adapter to merge."),
+        (["run", "--to", "out", "policy.use=switched:Switched"], "'switched:Switched' cannot be exported: it has no"),
+    ],
+)
+def test_what_cannot_be_exported(run: Path, call: Call, words: list[str], message: str) -> None:
+    Path("full").mkdir()
+    Path("full/file").touch()
+    done = call("export", *words)
+    assert done.code == 2
+    assert message in done.err
+    assert not Path("out").exists()
+    assert [file.name for file in Path("full").iterdir()] == ["file"]

@@ -1,0 +1,89 @@
+"""The entropy bonus follows its target, and its state survives a resume and a failed step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grpokit import Trainer, UsageError
+from grpokit.knobs import TrainerSettings
+from grpokit.objectives import GRPO, GSPO
+from grpokit.training.adaptive_entropy import AdaptiveEntropy
+from grpokit.training.metrics import Tally
+from tiny_policies import Fails, TinyTokens, digit_sum
+
+PROMPTS = [str(i) for i in range(12)]
+
+
+def seen(entropy: float) -> Tally:
+    tally = Tally()
+    tally.add("entropy", torch.tensor([[entropy - 0.125, entropy + 0.125, 99.0]]), torch.tensor([[True, True, False]]))
+    return tally
+
+
+def test_the_coefficient_by_hand() -> None:
+    settings = TrainerSettings(
+        entropy_target=0.5, entropy_coef_delta=0.25, entropy_coef_min=0.125, entropy_coef_max=0.625
+    )
+    adaptive, course = AdaptiveEntropy(GSPO(entropy_coef=0.25), settings), []
+    assert adaptive.objective == GSPO()  # nothing is measured yet
+    for entropy in (0.75, 0.5, 0.25, 0.25, 0.75, 0.75):
+        adaptive.look(seen(entropy))
+        course.append((adaptive.coef, adaptive.objective.entropy_coef))
+    assert course == [(0.125, 0), (0.375, 0.375), (0.625, 0.625), (0.625, 0.625), (0.375, 0), (0.125, 0)]
+
+
+def make(policy: TinyTokens | None = None, **options: Any) -> Trainer:
+    settings = {"entropy_target": 1.5, "entropy_coef_delta": 0.05, "minibatches": 2, "learning_rate": 0.05, **options}
+    return Trainer(policy or TinyTokens(), [digit_sum], PROMPTS, group_size=4, device="cpu", **settings)
+
+
+def test_the_bonus_keeps_the_entropy_up() -> None:
+    held, free = (list(make(steps=25, entropy_target=target))[-5:] for target in (1.5, None))
+    mean = [sum(report.metrics["entropy"] for report in reports) / 5 for reports in (held, free)]
+    assert mean[1] < 1.0 < 1.2 < mean[0]
+    assert held[-1].metrics["entropy_coef"] > 0
+    assert "entropy_coef" not in free[-1].metrics
+
+
+def test_a_resumed_run_has_the_same_coefficients(tmp_path: Path) -> None:
+    straight = make(learning_rate=0.1)
+    reports = [straight.step() for _ in range(8)]
+    assert len({report.metrics["entropy_coef"] for report in reports}) > 3
+    stopped = make(learning_rate=0.1)
+    for _ in range(5):
+        stopped.step()
+    stopped.save(tmp_path / "step")
+    resumed = make(learning_rate=0.1)
+    resumed.load(tmp_path / "step")
+    for report in reports[5:]:
+        again = resumed.step()
+        assert again.metrics["entropy_coef"] == report.metrics["entropy_coef"]
+        assert again.metrics["grad_norm"] == report.metrics["grad_norm"]
+
+
+def test_a_failed_step_changes_no_coefficient() -> None:
+    trainer = make(Fails())
+    trainer.step()
+    before = dict(trainer._adaptive_entropy.state())
+    trainer.policy.left = 2  # in the second of two updates
+    with pytest.raises(ValueError, match="a fault"):
+        trainer.step()
+    assert trainer._adaptive_entropy.state() == before
+
+
+def test_what_cannot_work_is_told() -> None:
+    with pytest.raises(UsageError, match=r"entropy_target is 1\.5, but this policy's logprobs\(\) gives no entropy"):
+        make(TinyTokens(entropy=False)).step()
+    with pytest.raises(UsageError, match=r"entropy_coef_min=0\.5 is above entropy_coef_max=0\.1"):
+        make(entropy_coef_min=0.5, entropy_coef_max=0.1)
+
+
+def test_without_a_target_the_objective_is_the_users() -> None:
+    objective = GRPO(entropy_coef=0.3)
+    adaptive = AdaptiveEntropy(objective, TrainerSettings())
+    adaptive.look(Tally())
+    assert adaptive.objective is objective

@@ -1,0 +1,141 @@
+"""Groups without spread are drawn anew from further prompts: counted, bounded, and a pure function of the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grpokit import Sample, StepReport, Trainer
+from grpokit.data import further_indices
+from grpokit.runs.redraw import redraw
+from small_runs import rows, train, write_prompts
+from tiny_policies import BatchesSeen, TinyTokens, digit_sum
+
+PROMPTS = [str(i) for i in range(12)]
+
+
+def even_ones(samples: Sequence[Sample]) -> list[float]:
+    """Only even prompts give scores that differ."""
+    return [score * (1 - int(s.prompt.text) % 2) for s, score in zip(samples, digit_sum(samples), strict=True)]
+
+
+def make(policy: TinyTokens | None = None, reward: Any = even_ones, **options: Any) -> Trainer:
+    settings = {
+        "prompts_per_step": 4,
+        "group_size": 4,
+        "learning_rate": 0.02,
+        "seed": 3,
+        "dynamic_sampling": 5,
+        **options,
+    }
+    return Trainer(policy or TinyTokens(), [reward], PROMPTS, device="cpu", **settings)
+
+
+def drawing(report: StepReport) -> tuple[float, float]:
+    return report.metrics["dynamic_sampling/attempts"], report.metrics["dynamic_sampling/replaced"]
+
+
+def test_groups_without_spread_are_replaced_in_their_places() -> None:
+    policy = BatchesSeen()
+    trainer, before = make(policy), make(dynamic_sampling=0).step()
+    for step in range(3):
+        report = trainer.step()
+        assert all(i % 2 == 0 for i in report.prompts)
+        assert len(set(report.prompts)) == 4
+        assert report.metrics["frac_reward_zero_std"] == 0
+        if step == 0:
+            flat = [place for place in range(4) if before.rewards[4 * place : 4 * place + 4].unique().numel() == 1]
+            assert len(flat) == 3
+            assert [place for place in range(4) if report.prompts[place] != before.prompts[place]] == flat
+            assert drawing(report) == (2, 5)  # two of the three had no spread again
+        assert report.rollout.groups.tolist() == [4 * step + place for place in range(4) for _ in range(4)]
+        samples = report.rollout.samples
+        assert [s.group for s in samples] == report.rollout.groups.tolist()
+        assert [s.prompt.text for s in samples] == [PROMPTS[i] for i in report.prompts for _ in range(4)]
+        assert report.rewards[:, 0].tolist() == even_ones(samples)
+        assert report.metrics["logprob_diff/max"] < 1e-5  # so log-probs, tokens and prompts belong together
+    seeds = [number for drawn in policy.seeds for number in (*drawn.row.tolist(), *drawn.group.tolist())]
+    assert len(set(seeds)) == len(seeds)
+    assert "dynamic_sampling/attempts" not in before.metrics
+
+
+def test_the_first_draw_is_that_of_a_run_without_it() -> None:
+    report, plain = make().step(), make(dynamic_sampling=0).step()
+    assert report.metrics["dynamic_sampling/reward_before"] == plain.metrics["reward"]
+    assert report.metrics["reward"] > plain.metrics["reward"]
+    full = make(reward=digit_sum).step()
+    assert drawing(full) == (0, 0)
+    assert [s.output for s in full.rollout.samples] == [s.output for s in plain.rollout.samples]
+
+
+def test_the_attempts_are_bounded() -> None:
+    asked = []
+
+    def constant(samples: Sequence[Sample]) -> list[float]:
+        asked.append(len(samples))
+        return [0.0] * len(samples)
+
+    report = make(reward=constant, dynamic_sampling=2).step()
+    assert asked == [16, 16, 16]
+    assert drawing(report) == (2, 8)
+    assert report.metrics["frac_reward_zero_std"] == 1
+    assert "all samples of every group got the same rewards" in report.warnings[0]
+
+
+def test_a_group_that_no_reward_could_score_is_drawn_anew() -> None:
+    def unscored(samples: Sequence[Sample]) -> list[float]:
+        return [float("nan") if int(s.prompt.text) % 2 else float(len(s.output)) for s in samples]
+
+    report = make(reward=unscored).step()
+    assert report.metrics["unscored_rows"] == 0
+    assert all(i % 2 == 0 for i in report.prompts)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_sizes_change_nothing(size: int) -> None:
+    a, b = make(rollout_batch_size=size, micro_batch_size=size), make()
+    for _ in range(2):
+        one, other = a.step(), b.step()
+        assert list(one.prompts) == list(other.prompts)
+        assert [s.output for s in one.rollout.samples] == [s.output for s in other.rollout.samples]
+        assert one.metrics["grad_norm"] == pytest.approx(other.metrics["grad_norm"], rel=1e-5)
+
+
+def test_a_resumed_run_draws_the_same(tmp_path: Path) -> None:
+    straight = make()
+    reports = [straight.step() for _ in range(5)]
+    stopped = make()
+    for _ in range(2):
+        stopped.step()
+    stopped.save(tmp_path / "step")
+    resumed = make()
+    resumed.load(tmp_path / "step")
+    for report in reports[2:]:
+        again = resumed.step()
+        assert list(again.prompts) == list(report.prompts)
+        assert torch.equal(again.rollout.old.logprobs, report.rollout.old.logprobs)
+        assert drawing(again) == drawing(report)
+
+
+def test_redraw_finds_a_recorded_step_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_prompts(PROMPTS)
+    train("out", run__record=True, trainer__dynamic_sampling=3, trainer__group_size=2, trainer__steps=4)
+    assert sum(row["dynamic_sampling/replaced"] for row in rows("out/metrics.jsonl")) > 0
+    found = [redraw(Path("out"), step) for step in (2, 4)]
+    assert all(step.recorded and step.equal for step in found)
+
+
+def test_further_prompts_are_new_as_long_as_there_are_any() -> None:
+    for attempt in range(1, 30):
+        found = further_indices(3, 7, attempt=attempt, places=[0, 2, 3], total=8, used=[5, 1, 6])
+        assert len(set(found) - {5, 1, 6}) == 3
+    few = further_indices(3, 7, attempt=1, places=[0, 1, 2], total=2, used=[0])
+    assert few[0] == 1
+    assert set(few) <= {0, 1}
+    first = [tuple(further_indices(3, 7, attempt=a, places=[0], total=1000, used=[])) for a in range(1, 50)]
+    assert len(set(first)) > 40
