@@ -325,10 +325,12 @@ class Trainer(TrainerSettings, SeedSettings):
         """[B, T] the entropies that the filter compares; None without it."""
         if self.top_entropy_quantile == 1:
             return None
-        return rollout_entropy(
-            rollout,
-            lambda: self._in_micro_batches(lambda n: self._policy.all_logprobs(rollout, n, entropy=True), warnings),
-        )
+
+        def score() -> Decisions:
+            with self._policy.during("score"):
+                return self._in_micro_batches(lambda n: self._policy.all_logprobs(rollout, n, entropy=True), warnings)
+
+        return rollout_entropy(rollout, score)
 
     def _gradient(
         self, batch: Batch, rows: Tensor, watch: metrics.Stopwatch, warnings: list[str]

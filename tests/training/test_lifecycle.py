@@ -96,6 +96,12 @@ def test_no_work_is_announced_that_is_not_done() -> None:
     assert steps.heard == ["rollout", "train", "train 3", "train 4"]
 
 
+def test_the_pass_for_an_entropy_filter_is_scoring() -> None:
+    policy = Hears()
+    trainer(policy, objective=objectives.GRPO(), top_entropy_quantile=0.5).step()
+    assert policy.heard == ["rollout", "score", "train", "train 1", "train 2"]
+
+
 def test_versions_go_on_after_a_step_that_failed(tmp_path: Path) -> None:
     """The weights of its updates are kept, so another rollout must not pass for one of theirs."""
 
