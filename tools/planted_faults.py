@@ -554,7 +554,7 @@ FAULTS = (
     Fault(
         "the entropy of other rows",
         "trainer.py",
-        "keep_top_entropy(batch, entropy[rows]",
+        "keep_top_entropy(batch, entropy[here]",
         "keep_top_entropy(batch, entropy[: len(rows)]",
         (TOP_GRADIENT,),
     ),

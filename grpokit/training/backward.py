@@ -122,7 +122,7 @@ class Backward:
     ) -> Callable[[Tensor, slice], Tensor] | None:
         """The derivative of the loss by log-probs, for `Ask.slope`: None if the loss reads moments, or on a GPU.
 
-        There a second pass over the loss costs more than it saves.
+        There nobody has measured yet that it pays.
         """
         if batch.weights.device.type != "cpu" or self.objective.needs_moments:
             return None

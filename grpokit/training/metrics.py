@@ -64,8 +64,11 @@ class Stopwatch:
         return event
 
 
+_WITH_EXTREMES = ("ratio", "logprob_diff")  # of the others nobody reads any
+
+
 class Tally:
-    """Means and extremes of [b, t] statistics over all decisions that are not masked.
+    """Means, and some extremes, of [b, t] statistics over all decisions that are not masked.
 
     Attributes:
         scored: the number of decisions that were scored, padding included.
@@ -85,7 +88,7 @@ class Tally:
         zero = values.new_zeros(())
         self._sums[name] = self._sums.get(name, zero) + torch.where(mask, values, 0.0).sum()
         self._counts[name] = self._counts.get(name, zero) + mask.sum()
-        if values.numel():
+        if name in _WITH_EXTREMES and values.numel():
             top = torch.where(mask, values, -torch.inf).max()
             low = torch.where(mask, values, torch.inf).min()
             self._max[name] = torch.maximum(self._max[name], top) if name in self._max else top

@@ -38,6 +38,11 @@ class ReferenceProbe:
         self.prompt = 0
         self.logprobs = torch.empty(0)
 
+    @property
+    def wanted(self) -> bool:
+        """Whether a row is still to be stored: there is none, and the reference is not meant to move."""
+        return self.rollout is None and not self.policy.reference_moves
+
     def take(self, rollout: Rollout, prompts: Sequence[int]) -> None:
         """Store the longest row of a rollout with the reference's log-probs, unless there is a row already.
 
@@ -47,7 +52,7 @@ class ReferenceProbe:
             rollout: of the first step.
             prompts: index of each group's prompt in the training prompts, in the order of the rows.
         """
-        if self.rollout is None and not self.policy.reference_moves:
+        if self.wanted:
             row = int(rollout.host_mask.sum(-1).argmax())
             longest = rollout.select(torch.tensor([row]))
             self.logprobs = self.policy.all_logprobs(longest, 1, self.policy.reference).logprobs

@@ -63,16 +63,18 @@ class ScoringPasses:
         objective = self.backward.objective
         same = rollout.exact and rollout.version == version and not self.policy.low_precision
         rescored = not same and (self.settings.updates_per_step > 1 or self.backward.needs_old(rollout))
+        referred = objective.needs_reference and not objective.needs_moments  # else beside each slice
+        probed = objective.needs_reference and self.probe.wanted
         filtered = self.settings.top_entropy_quantile < 1
         old, reference, entropy = rollout.old if same else None, None, None
-        if not (rescored or filtered or objective.needs_reference):
+        if not (rescored or referred or probed or filtered):
             return Scored(old=old)
         with self.policy.during("score"):
             if rescored:
                 old = self._all(rollout, warnings)
-            if objective.needs_reference and not objective.needs_moments:
+            if referred:
                 reference = self._all(rollout, warnings, self.policy.reference)
-            if objective.needs_reference:
+            if probed:
                 with explained("scoring a sample with the reference"):
                     self.probe.take(rollout, prompts)
             if filtered:

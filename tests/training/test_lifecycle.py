@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from grpokit import Decisions, Rollout, RunError, Trainer, evaluate, frozen_copy, objectives
 from grpokit.policy import Work
-from tiny_policies import TinyTokens, digit_sum
+from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
 
@@ -48,11 +48,21 @@ class Hears(TinyTokens):
         return super().logprobs(rollout, steps)
 
 
+class HearsGaussian(TinyGaussian):
+    heard: list[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard, self.now = [], "nothing"
+
+    during, updated = Hears.during, Hears.updated
+
+
 def trainer(policy: TinyTokens, **options: Any) -> Trainer:
     objective = options.pop("objective", objectives.GRPO(kl_coef=0.1))
     return Trainer(
-        policy, [digit_sum], PROMPTS, objective=objective, learning_rate=1e-2, rollout_batch_size=16,
-        updates_per_rollout=2, device="cpu", **options,
+        policy, [options.pop("reward", digit_sum)], PROMPTS, objective=objective, learning_rate=1e-2,
+        rollout_batch_size=16, updates_per_rollout=2, device="cpu", **options,
     )  # fmt: skip
 
 
@@ -78,6 +88,18 @@ def test_no_work_is_announced_that_is_not_done() -> None:
     policy = Hears()
     trainer(policy, objective=objectives.GRPO()).step()
     assert policy.heard == ["rollout", "train", "train 1", "train 2"]
+    steps = HearsGaussian()
+    training = trainer(steps, objective=objectives.GRPO(kl="gaussian", kl_coef=0.1), reward=nearness)
+    training.step()
+    steps.heard.clear()
+    training.step()  # the reference is scored beside each slice
+    assert steps.heard == ["rollout", "train", "train 3", "train 4"]
+
+
+def test_the_pass_for_an_entropy_filter_is_scoring() -> None:
+    policy = Hears()
+    trainer(policy, objective=objectives.GRPO(), top_entropy_quantile=0.5).step()
+    assert policy.heard == ["rollout", "score", "train", "train 1", "train 2"]
 
 
 def test_versions_go_on_after_a_step_that_failed(tmp_path: Path) -> None:
