@@ -8,7 +8,9 @@ the table, and exits with 1 on an import that the table does not allow. The test
 from __future__ import annotations
 
 import ast
+import io
 import sys
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -129,6 +131,18 @@ def lines(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines())
 
 
+def code_lines(file: Path) -> int:
+    """How many of them hold code: neither blank, nor a comment, nor part of a docstring."""
+    text = file.read_text(encoding="utf-8")
+    blank = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type not in blank]
+    code = {line for t in tokens for line in range(t.start[0], t.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+            code -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(code)
+
+
 def main() -> int:
     """Print everything; returns the exit code."""
     folders: dict[str, list[str]] = defaultdict(list)
@@ -141,8 +155,10 @@ def main() -> int:
         print(f"  {'grpokit' if place == '.' else place}/  {'  '.join(modules)}")
     count = len(folders["."])
     print(f"\nroot modules: {count} (at most {MOST_ROOT_MODULES})")
-    path = {name: lines(PACKAGE / f"{name}.py") for name in LEARNING_PATH}
-    print(f"learning path: {', '.join(f'{name} {n}' for name, n in path.items())}; {sum(path.values())} lines in all")
+    path = {name: PACKAGE / f"{name}.py" for name in LEARNING_PATH}
+    shown = ", ".join(f"{name} {lines(file)} ({code_lines(file)})" for name, file in path.items())
+    total, code = (sum(count(file) for file in path.values()) for count in (lines, code_lines))
+    print(f"learning path, lines (of code): {shown}; {total} ({code}) in all")
     print("\nwho imports whom")
     used: dict[str, set[str]] = defaultdict(set)
     for file in files():

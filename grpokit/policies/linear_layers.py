@@ -27,18 +27,24 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
 
     Args:
         model: any module; only plain linear layers and peft's LoRA layers around them are changed.
-        rows: about how many rows are multiplied at a time.
+        rows: about how many rows are multiplied at a time. Under autocast the copies have its type.
         copies: whether plain layers get a copy as well; None where the device is quicker with one.
     """
-    copies = next(model.parameters()).device.type == "cpu" if copies is None else copies
+    device = next(model.parameters()).device.type
+    copies = device == "cpu" if copies is None else copies
+    cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
     def forwards() -> Iterator[tuple[nn.Module, Forward]]:
         for module in _outermost(model):
             merged = _merged(module)
-            if merged is not None or copies:
-                base: Any = module if merged is None else module.base_layer
-                weight = base.weight.detach() if merged is None else merged
-                yield module, _few_rows(weight, base.bias, rows) if copies else _plain(weight, base.bias)
+            base: Any = module if merged is None else module.base_layer
+            weight = base.weight.detach() if merged is None else merged
+            if cast is not None:  # once, and not in every call
+                yield module, _plain(weight.to(cast), base.bias)
+            elif copies:
+                yield module, _few_rows(weight, base.bias, rows)
+            elif merged is not None:
+                yield module, _plain(weight, base.bias)
 
     with _replaced(forwards()):
         yield

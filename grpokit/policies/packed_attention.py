@@ -209,7 +209,9 @@ def attention(
     if strange or dropout:
         raise UsageError(f"Packed attention has no {', '.join(strange) or 'dropout'}.")
     packed.calls += 1
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [1, H, N, D] -> [N, H, D]
+    kind = query.device.type  # under autocast, rotated queries and keys come in fp32, and values do not
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+    q, k, v = (x[0].transpose(0, 1).to(dtype) for x in (query, key, value))  # [1, H, N, D] -> [N, H, D]
     return packed.attend(module.layer_idx, q, k, v, rules)[None], None
 
 

@@ -243,3 +243,23 @@ def test_a_resumed_run_goes_on_to_the_bit(options: dict[str, Any], tmp_path: Any
 def test_bad_settings_are_one_message(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build(**options)
+
+
+@pytest.mark.parametrize("options", [{}, {"lora": ADAPTER}, {"fast": False}], ids=str)
+def test_mixed_precision(options: dict[str, Any]) -> None:
+    trainer = Trainer(
+        build(**options),
+        [lambda samples: [float(len(s.output)) for s in samples]],
+        PROMPTS,
+        steps=2,
+        prompts_per_step=3,
+        group_size=4,
+        learning_rate=1e-3,
+        updates_per_rollout=2,
+        objective=objectives.GRPO(kl_coef=0.1),
+        mixed_precision="bf16",
+        progress=False,
+    )
+    *_, report = trainer
+    assert report.metrics["logprob_diff/mean"] < 0.05
+    assert report.metrics["kl"] > 0
