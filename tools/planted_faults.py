@@ -124,14 +124,14 @@ FAULTS = (
     # --- old log-probs
     Fault(
         "a ratio of 1 in every update",
-        "trainer.py",
+        "training/scoring_passes.py",
         "rollout.old if same else None",
         "None",
         (BY_HAND,),
     ),
     Fault(
         "a ratio of 1 in every update in low precision",
-        "trainer.py",
+        "training/scoring_passes.py",
         "rescored = not same and (",
         "rescored = False and (",
         (BF16,),
@@ -186,7 +186,7 @@ FAULTS = (
         "mix(s, step, p, i)",
         (SEEDS,),
     ),
-    Fault("the trainer draws step 0 for ever", "trainer.py", "step=self.completed,\n", "step=0,\n", (STREAMS,)),
+    Fault("the trainer draws step 0 for ever", "training/drawing.py", "step=completed,", "step=0,", (STREAMS,)),
     Fault(
         "one stream for all uses",
         "sampling.py",
@@ -197,7 +197,9 @@ FAULTS = (
             STREAMS,
         ),
     ),
-    Fault("training draws as an evaluation does", "trainer.py", 'stream="train"', 'stream="evaluate"', (STREAMS,)),
+    Fault(
+        "training draws as an evaluation does", "training/drawing.py", 'stream="train"', 'stream="evaluate"', (STREAMS,)
+    ),
     Fault(
         "an evaluation draws as training does",
         "evaluation/held_out.py",
@@ -229,9 +231,9 @@ FAULTS = (
     ),
     Fault(
         "the reference is the policy itself",
-        "trainer.py",
-        "(rollout, n, self.policy.reference)",
-        "(rollout, n)",
+        "training/scoring_passes.py",
+        "(rollout, warnings, self.policy.reference)",
+        "(rollout, warnings)",
         (BY_HAND,),
     ),
     Fault(
@@ -249,8 +251,8 @@ FAULTS = (
     ),
     Fault(
         "the same prompts in every step",
-        "trainer.py",
-        "prompt_indices(self.seed, self.completed,",
+        "training/drawing.py",
+        "prompt_indices(self.seed, completed,",
         "prompt_indices(self.seed, 0,",
         (PASSES,),
     ),
@@ -362,8 +364,8 @@ FAULTS = (
     ),
     Fault(
         "monitors are measured in every step",
-        "trainer.py",
-        "rollout.samples, step=self.completed + 1)",
+        "training/drawing.py",
+        "rollout.samples, step=completed + 1)",
         "rollout.samples)",
         (ADVANTAGE,),
     ),
@@ -554,8 +556,8 @@ FAULTS = (
     Fault(
         "the entropy of other rows",
         "trainer.py",
-        "keep_top_entropy(batch, entropy[here]",
-        "keep_top_entropy(batch, entropy[: len(rows)]",
+        "keep_top_entropy(batch, scored.entropy[here]",
+        "keep_top_entropy(batch, scored.entropy[: len(rows)]",
         (TOP_GRADIENT,),
     ),
     Fault(
