@@ -446,7 +446,7 @@ FUNCTIONS = {
 
 COMPONENTS = {
     "a policy's name misspelt": change(
-        "policy.use=toy-glif", "policy: There is no policy called 'toy-glif' (did you mean 'toy-glyph'?). Known: hf-"
+        "policy.use=toy-glif", "policy: There is no policy called 'toy-glif' (did you mean 'toy-glyph'?). Known: "
     ),
     "a preset's name misspelt": Bad(
         ["train", "toy-glif"], ["There is no preset called 'toy-glif' (did you mean 'toy-glyph'?)", "ends in .yaml"]
