@@ -153,9 +153,10 @@ class GroupCache(Packed):
 
 
 def _kept(buffer: Tensor, places: Tensor, filled: int) -> Tensor:
-    smaller = buffer.new_zeros(len(places), *buffer.shape[1:])
-    smaller[:, :, :filled] = buffer[:, :, :filled][places]
-    return smaller
+    """The buffer's first rows, with what the places hold; its memory stays in use until the samples are written."""
+    kept = buffer[: len(places)]
+    kept[:, :, :filled] = buffer[:, :, :filled][places]  # indexing copies, so nothing is overwritten too early
+    return kept
 
 
 def decode(
