@@ -67,6 +67,14 @@ def test_an_image_comes_before_its_question() -> None:
     assert text == "<user><vision><image></vision>What?<eos><assistant>"
 
 
+def test_a_prompt_with_a_picture_is_refused() -> None:
+    """Its tokens alone would be scored as if the model had seen it."""
+    with pytest.raises(
+        UsageError, match=r"The prompt 'What\?' has a picture, and hf-lm reads text only. Leave it out."
+    ):
+        encoder().encode(Prompt(text="What?", image=Image.new("RGB", (16, 16))))
+
+
 def test_a_template_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "chat.jinja").write_text(STRICT)
     assert encoder(chat_template=tmp_path / "chat.jinja").text(Prompt(text="hi")) == "hi"

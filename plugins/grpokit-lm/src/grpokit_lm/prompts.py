@@ -65,6 +65,10 @@ class PromptEncoder:
         Raises:
             UsageError: the prompt cannot be read, is empty, or is too long.
         """
+        if prompt.image is not None:
+            raise UsageError(
+                f"The prompt {shown(prompt.text, most=60)} has a picture, and hf-lm reads text only. Leave it out."
+            )
         tokenizer: Any = self.loaded.tokenizer
         chats = self._chats or "messages" in prompt.meta
         tokens: list[int] = tokenizer(self.text(prompt), add_special_tokens=not chats)["input_ids"]
