@@ -41,7 +41,7 @@ def test_no_upward_import(file: Path) -> None:
 
 def test_what_the_tool_prints() -> None:
     done = subprocess.run([sys.executable, architecture.__file__], capture_output=True, text=True, check=True)
-    assert "learning path: types " in done.stdout
+    assert "learning path, lines (of code): types " in done.stdout
     assert "0 imports that the table does not allow, which has no circle" in done.stdout
 
 
