@@ -56,18 +56,18 @@ class GroupCache(Packed):
     """
 
     def __init__(self, prompts: Sequence[int], group_size: int, columns: int, *, device: torch.device) -> None:
-        self.prompts, self.group_size, self.columns = list(prompts), group_size, columns
+        self.group_size, self.columns = group_size, columns
         self.column = -1  # of the token that is being read; -1 while the prompts are
         self.limit = 0  # columns that attention looks at; those behind the current one are hidden
         self.now = torch.zeros(1, dtype=torch.int64, device=device)  # the column again, where a captured step reads it
         self.slots = max(prompts)  # S
         place = torch.arange(self.slots)
-        starts = torch.tensor([0, *self.prompts[:-1]]).cumsum(0)
-        real = place < torch.tensor(self.prompts)[:, None]  # [P, S]
+        starts = torch.tensor([0, *prompts[:-1]]).cumsum(0)
+        real = place < torch.tensor(prompts)[:, None]  # [P, S]
         self._padded = torch.where(real, starts[:, None] + place, 0).flatten().to(device)
         self._real = real.flatten().nonzero()[:, 0].to(device)
-        self.last = (starts + torch.tensor(self.prompts) - 1).to(device)  # [P], the prompts' last tokens
-        self.lengths = torch.tensor(self.prompts, device=device)  # [P]
+        self.last = (starts + torch.tensor(prompts) - 1).to(device)  # [P], the prompts' last tokens
+        self.lengths = torch.tensor(prompts, device=device)  # [P]
         self._hidden = None if bool(real.all()) else ~real.to(device)  # [P, S], True at padding
         self._shared: dict[int, tuple[Tensor, Tensor]] = {}  # [P, K, D, S] and [P, K, S, D]
         self._own: dict[int, tuple[Tensor, Tensor]] = {}  # [P * G, K, columns, D] each
@@ -79,7 +79,7 @@ class GroupCache(Packed):
         return self._read_samples(layer, query, key, value, rules)
 
     def _read_prompts(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
-        count = len(self.prompts)
+        count = len(self.lengths)
         q, k, v = (x[self._padded].view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))
         self._shared[layer] = k.transpose(-1, -2).contiguous(), v.contiguous()
         buffer = (count * self.group_size, key.shape[1], self.columns)
@@ -141,10 +141,9 @@ class GroupCache(Packed):
             prompts: int64, indices into the prompts.
             places: int64, [prompts * group_size] indices into the places.
         """
-        self.prompts = [self.prompts[i] for i in prompts.tolist()]
         self.group_size = group_size
-        prompts, places = prompts.to(self.last.device), places.to(self.last.device)
-        self.last, self.lengths = self.last[prompts], self.lengths[prompts]
+        prompts, places = prompts.to(self.now.device), places.to(self.now.device)
+        self.lengths = self.lengths[prompts]
         self._hidden = None if self._hidden is None else self._hidden[prompts]
         filled = self.column + 1
         for layer, (keys, values) in self._own.items():

@@ -35,8 +35,7 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
     cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
     def forwards() -> Iterator[tuple[nn.Module, Forward]]:
-        for module in _outermost(model):
-            merged = _merged(module)
+        for module, merged in _outermost(model):
             base: Any = module if merged is None else module.base_layer
             weight = base.weight.detach() if merged is None else merged
             if cast is not None:  # once, and not in every call
@@ -56,10 +55,8 @@ def for_scoring(model: nn.Module) -> Iterator[None]:
 
     Where torch's own products are the quickest, on a GPU and in low precision, nothing is changed.
     """
-    layers = [m for m in model.modules() if type(m) is nn.Linear and by_onednn(m.weight)]
-    if torch.is_autocast_enabled("cpu"):
-        layers = []
-    with _replaced((layer, _scored(layer)) for layer in layers):
+    modules = () if torch.is_autocast_enabled("cpu") else model.modules()
+    with _replaced((m, _scored(m)) for m in modules if type(m) is nn.Linear and by_onednn(m.weight)):
         yield
 
 
@@ -76,11 +73,12 @@ def _replaced(forwards: Iterator[tuple[nn.Module, Forward]]) -> Iterator[None]:
             del module.forward
 
 
-def _outermost(model: nn.Module) -> Iterator[nn.Module]:
-    """The outermost linear layers: a LoRA layer, but not what it wraps."""
+def _outermost(model: nn.Module) -> Iterator[tuple[nn.Module, Tensor | None]]:
+    """The outermost linear layers: a LoRA layer with its merged weight, but not what it wraps, and plain ones."""
     for child in model.children():
-        if type(child) is nn.Linear or _merged(child) is not None:
-            yield child
+        merged = _merged(child)
+        if type(child) is nn.Linear or merged is not None:
+            yield child, merged
         else:
             yield from _outermost(child)
 

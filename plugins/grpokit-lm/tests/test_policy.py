@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from tiny_models import FAMILIES, tiny_model, tiny_tokenizer
 from torch import Tensor
 
-from grpokit import Prompt, Rollout, Trace, Trainer, UsageError, objectives
+from grpokit import Prompt, Rollout, Sample, Trace, Trainer, UsageError, objectives
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_lm import packed_path
@@ -31,6 +32,21 @@ def build(family: str = "llama", **options: Any) -> CausalLMPolicy:
 def drawn(policy: CausalLMPolicy, group: int = 4, **options: Any) -> Rollout:
     seeds = derive_seeds(1, stream="train", step=0, prompts=len(PROMPTS), group_size=group)
     return policy.rollout(PROMPTS, group, seeds=seeds, **options)
+
+
+def length(samples: Sequence[Sample]) -> list[float]:
+    return [float(len(s.output)) for s in samples]
+
+
+def vowels(samples: Sequence[Sample]) -> list[float]:
+    return [float(s.output.count("e")) - len(s.output) / 9 for s in samples]
+
+
+def training(policy: CausalLMPolicy, reward: Any, **options: Any) -> Trainer:
+    """A trainer of a few steps, held to its reference."""
+    sizes = {"prompts_per_step": 3, "group_size": 4, "micro_batch_size": 4, "learning_rate": 1e-3}
+    objective = objectives.GRPO(kl_coef=0.1)
+    return Trainer(policy, [reward], PROMPTS, objective=objective, progress=False, **sizes | options)
 
 
 def everything(rollout: Rollout) -> slice:
@@ -161,19 +177,7 @@ def test_the_predicted_gradient_is_used_and_right(monkeypatch: pytest.MonkeyPatc
     slope = packed_path._slope
     for use in (True, False):
         monkeypatch.setattr(packed_path, "_slope", lambda plan, ask, use=use: _count(slope(plan, ask), asked, use))
-        trainer = Trainer(
-            build(),
-            [lambda samples: [float(len(s.output)) for s in samples]],
-            PROMPTS,
-            steps=2,
-            prompts_per_step=3,
-            group_size=4,
-            micro_batch_size=4,
-            updates_per_rollout=2,
-            learning_rate=1e-3,
-            objective=objectives.GRPO(kl_coef=0.1),
-            progress=False,
-        )
+        trainer = training(build(), length, steps=2, updates_per_rollout=2)
         list(trainer)
         weights.append(torch.cat([p.detach().flatten() for p in trainer.policy.modules()["model"].parameters()]))
     assert asked
@@ -191,18 +195,7 @@ def _count(slope: Any, asked: list[int], use: bool) -> Any:
 @pytest.mark.parametrize("options", [{"lora": ADAPTER}, {}, {"reference_ema": {"decay": 0.5}}], ids=str)
 def test_a_resumed_run_goes_on_to_the_bit(options: dict[str, Any], tmp_path: Any) -> None:
     def trainer() -> Trainer:
-        return Trainer(
-            build(**options),
-            [lambda samples: [float(s.output.count("e")) - len(s.output) / 9 for s in samples]],
-            PROMPTS,
-            steps=4,
-            prompts_per_step=3,
-            group_size=4,
-            micro_batch_size=4,
-            learning_rate=1e-2,
-            objective=objectives.GRPO(kl_coef=0.1),
-            progress=False,
-        )
+        return training(build(**options), vowels, steps=4, learning_rate=1e-2)
 
     def weights(trainer: Trainer) -> list[Tensor]:
         return [p.detach().clone() for p in trainer.policy.modules()["model"].parameters()]
@@ -247,18 +240,8 @@ def test_bad_settings_are_one_message(options: dict[str, Any], message: str) -> 
 
 @pytest.mark.parametrize("options", [{}, {"lora": ADAPTER}, {"fast": False}], ids=str)
 def test_mixed_precision(options: dict[str, Any]) -> None:
-    trainer = Trainer(
-        build(**options),
-        [lambda samples: [float(len(s.output)) for s in samples]],
-        PROMPTS,
-        steps=2,
-        prompts_per_step=3,
-        group_size=4,
-        learning_rate=1e-3,
-        updates_per_rollout=2,
-        objective=objectives.GRPO(kl_coef=0.1),
-        mixed_precision="bf16",
-        progress=False,
+    trainer = training(
+        build(**options), length, steps=2, micro_batch_size=8, updates_per_rollout=2, mixed_precision="bf16"
     )
     *_, report = trainer
     assert report.metrics["logprob_diff/mean"] < 0.05

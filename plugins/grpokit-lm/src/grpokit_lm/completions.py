@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +34,6 @@ class Completions:
     @classmethod
     def of(cls, rollout: Rollout, device: torch.device, stop: int) -> Completions:
         """The completions of a rollout's rows, up to the decision `stop`."""
-        assert rollout.lengths is not None
         kept = rollout.trace.per_row.get("kept")
         return cls(
             prompts=rollout.trace.per_group["prompt"].to(device),
@@ -49,7 +47,7 @@ class Completions:
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where decisions stand: `flat` in a packed sequence of them, (`row`, `column`) in a table [b, t].
+    """Where n packed decisions stand in a table [b, t].
 
     Attributes:
         row: [n] int64.
@@ -111,10 +109,11 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
     if not by_prompt:
         return None
     slot, columns, behind = completions.prompts.shape[1], completions.tokens.shape[1], completions.prompts.numel()
+    groups = sorted(by_prompt.items())
     source: list[Tensor] = []
     decided, places, ends, samples, prompts = [], [], [0], [], []
     position = 0
-    for prompt, rows in sorted(by_prompt.items()):
+    for prompt, rows in groups:
         shared = completions.prompt_lengths[prompt] - 1
         first = prompt * slot
         source.append(torch.arange(first, first + shared))
@@ -136,14 +135,14 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
         samples=samples,
         decided=torch.cat(decided).to(device),
         places=Places(row=where[0], column=where[1], shape=(len(completions.lengths), width)),
-        rows=[row for _, rows in sorted(by_prompt.items()) for row in rows],
+        rows=[row for _, rows in groups for row in rows],
         ends=ends[1:],
     )
 
 
-def padded(sequences: Sequence[Sequence[int]], **options: Any) -> Tensor:
+def padded(sequences: Sequence[Sequence[int]]) -> Tensor:
     """[n, longest] int64, padded on the right with 0."""
     table = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.int64)
     for row, sequence in zip(table, sequences, strict=True):
         row[: len(sequence)] = torch.tensor(sequence)
-    return table.to(**options)
+    return table

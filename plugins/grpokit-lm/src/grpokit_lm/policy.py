@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -232,8 +232,8 @@ class CausalLMPolicy(Policy):
         start, stop, _ = steps.indices(rollout.mask.shape[1])
         temperature = float(rollout.trace.per_row["temperature"][0])
         completions = Completions.of(rollout, self.device, stop)
-        recompute = self._recomputed and torch.is_grad_enabled()  # outside this method, so with torch's own products
-        with recomputed(self.path.model) if recompute else for_scoring(self.path.model):
+        recompute = self._recomputed and torch.is_grad_enabled()
+        with for_scoring(self.path.model), recomputed(self.path.model) if recompute else nullcontext():
             return self.path.score(completions, start, width=stop - start, temperature=temperature, ask=ask)
 
     @contextmanager
