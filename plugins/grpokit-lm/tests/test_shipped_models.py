@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import make_tiny_models
@@ -47,7 +48,10 @@ def test_plain_transformers_loads_and_writes(name: str) -> None:
     assert tokenizer.decode(tokenizer("Zählt 3 × 4?\n")["input_ids"]) == "Zählt 3 × 4?\n"  # any text
 
 
-def test_all_that_ships_is_small_and_in_the_wheel() -> None:
-    files = [file for file in make_tiny_models.FOLDER.rglob("*") if file.is_file()]
-    assert len(files) == 12
+def test_all_that_ships_is_small_and_package_data() -> None:
+    package = make_tiny_models.FOLDER.parent
+    project = tomllib.loads((package.parents[1] / "pyproject.toml").read_text())
+    data = {f for pattern in project["tool"]["setuptools"]["package-data"]["grpokit_lm"] for f in package.glob(pattern)}
+    files = {file for file in package.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")}
+    assert files == data
     assert sum(file.stat().st_size for file in files) < 700_000
