@@ -57,19 +57,23 @@ def _stopped_at_decoder(model: Any, tokens: Tensor, pictures: Mapping[str, Tenso
     def stop(module: Any, args: Any, given: Mapping[str, Any]) -> None:
         raise _Reached(given)
 
-    place = torch.arange(len(tokens), device=tokens.device)[None]  # the decoder's business, and it is not asked
+    mask = torch.ones_like(tokens)[None]
     hook = model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True)
     try:
+        # The positions are for the decoder, which is not asked.
         model.base_model(
-            input_ids=tokens[None], attention_mask=torch.ones_like(place), position_ids=place, use_cache=False, **pictures
+            input_ids=tokens[None], attention_mask=mask, position_ids=mask.cumsum(1), use_cache=False, **pictures
         )
     except _Reached as reached:
         given = reached.given
     finally:
         hook.remove()
-    strange = [name for name, x in given.items() if isinstance(x, (Tensor, list, tuple)) and name not in _PLAIN]
-    if set(strange) - {_WHERE, _FEATURES}:
-        raise UsageError(f"{type(model).__name__} hands its decoder more than embeddings: {', '.join(strange)}.")
+    known = (*_PLAIN, _WHERE, _FEATURES)
+    strange = [name for name, x in given.items() if isinstance(x, (Tensor, list, tuple)) and name not in known]
+    if given["attention_mask"] is not mask:
+        strange.append("an attention mask of its own")  # as where the tokens of a picture see each other
+    if strange:
+        raise UsageError(f"it hands its decoder more than embeddings: {', '.join(strange)}")
     rows: Tensor = given["inputs_embeds"][0]
     if given.get(_WHERE) is None:
         return rows[:, None]

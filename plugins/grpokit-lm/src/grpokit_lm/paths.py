@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from grpokit.errors import UsageError
 from grpokit.policies.group_decoding import Drawn, Written
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions, padded
@@ -60,6 +61,8 @@ def path_for(model: Any, *, fast: bool = True, example: Reading | None = None) -
         difference = _difference(packed, plain, model, example)
         if not difference <= TOLERANCE.get(model.dtype, _COARSE):
             problem = f"its log-probs differ by {difference:.2g} nats from those of the model's own forward pass"
+    except UsageError as error:
+        problem = str(error)
     except Exception as error:  # whatever a foreign model does with arguments that it does not know
         problem = f"{type(error).__name__}: {error}"
     if not problem:

@@ -117,7 +117,7 @@ def _merged(model: Any, loaded: Loaded) -> Any:
     if getattr(model.get_base_model(), "quantization_method", None) is None:
         return copy.deepcopy(model).merge_and_unload(safe_merge=True)
     full: Any = load_model(
-        loaded.name, tokenizer=loaded.tokenizer, dtype="bfloat16", trains_base=False, revision=loaded.revision
+        loaded.name, tokenizer=loaded.processor or loaded.tokenizer, dtype="bfloat16", trains_base=False, revision=loaded.revision
     ).model
     with quiet():
         adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
