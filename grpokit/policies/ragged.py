@@ -38,6 +38,4 @@ def flattened(name: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
 def restored(name: str, entries: Mapping[str, Tensor]) -> list[Tensor]:
     """What `flattened` was given, from `Trace.per_group`; views of its rows, without waiting for a device."""
     shapes = [[size for size in shape if size >= 0] for shape in entries[f"{name}.shape"].tolist()]
-    return [
-        row[: torch.Size(shape).numel()].view(shape) for row, shape in zip(entries[name], shapes, strict=True)
-    ]
+    return [row[: torch.Size(shape).numel()].view(shape) for row, shape in zip(entries[name], shapes, strict=True)]

@@ -47,8 +47,8 @@ def drawn(policy: CausalLMPolicy, prompts: list[Prompt] = PROMPTS, group: int = 
     return policy.rollout(prompts, group, seeds=seeds, **options)
 
 
-def vowels(samples: Sequence[Sample]) -> list[float]:
-    return [sum(sample.output.count(letter) for letter in "aeiou0123456789") / 8 for sample in samples]
+def letters(samples: Sequence[Sample]) -> list[float]:
+    return [sum(letter.isascii() and letter.isalpha() for letter in sample.output) / 8 for sample in samples]
 
 
 def everything(rollout: Rollout) -> slice:
@@ -134,7 +134,7 @@ def test_a_rollout_in_several_calls_is_the_whole_one(family: str, size: int) -> 
     def trainer(**sizes: int) -> Trainer:
         policy = build(family, lora={"r": 4})
         options = {"steps": 2, "prompts_per_step": 4, "group_size": 3, "learning_rate": 1e-2, "progress": False}
-        return Trainer(policy, [vowels], PROMPTS, objective=objectives.GRPO(kl_coef=0.1), **options | sizes)
+        return Trainer(policy, [letters], PROMPTS, objective=objectives.GRPO(kl_coef=0.1), **options | sizes)
 
     whole, parts = trainer(micro_batch_size=12), trainer(micro_batch_size=2, rollout_batch_size=size)
     for _ in range(2):
@@ -160,7 +160,7 @@ def test_recomputed_layers_see_the_same_pictures(family: str) -> None:
 
 @pytest.mark.parametrize(
     ("family", "options"),
-    [("qwen2.5-vl", {"lora": {"r": 4}}), ("qwen2.5-vl", {"fast": False}), ("llava", {})],
+    [("qwen2.5-vl", {"lora": {"r": 4}}), ("llava", {"fast": False})],
     ids=str,
 )
 def test_contract(family: str, options: dict[str, Any]) -> None:

@@ -133,7 +133,7 @@ def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, (nn.Linear, Conv1D))  # layers of bitsandbytes are derived from nn.Linear
 
 
-def freeze_vision(model: PreTrainedModel) -> None:
+def freeze_vision(model: Any) -> None:
     """Let only the language model and its head train: no vision tower, nor what leads from there."""
     own = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
     for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""What a vision-language model hands to its decoder: the embeddings of a prompt, with features in the places of pictures.
+"""What a vision-language model hands to its decoder: embeddings of a prompt, with features in the places of pictures.
 
 A model works them out before it calls its decoder. So it is called as always, and stopped there. This needs no
 knowledge of a family's vision tower, and gradient flows back into the tower where it trains.
@@ -46,7 +46,7 @@ def arguments(behind: Tensor) -> dict[str, Any]:
     return {_WHERE: everywhere, _FEATURES: list(behind.unbind(1))}
 
 
-class _Reached(Exception):
+class _Reached(Exception):  # noqa: N818  # no error: the model has got as far as it should
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.given = given
 

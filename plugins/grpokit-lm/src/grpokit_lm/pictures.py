@@ -54,7 +54,7 @@ class PictureReader:
 
     def __init__(self, processor: Any, model: Any) -> None:
         self.processor, self.model = processor, model
-        self._sizes: dict[tuple[int, int], int] = {}
+        self._further: dict[tuple[str, tuple[int, int]], int] = {}
 
     @property
     def place(self) -> str:
@@ -90,12 +90,18 @@ class PictureReader:
         return replace(reading, positions=positions(self.model, reading))
 
     def further_tokens(self, images: Sequence[Image.Image]) -> int:
-        """How many tokens pictures become, beside one each for their places; known by their sizes."""
+        """How many tokens pictures become, beside one each for their places.
+
+        Every mode and size is read once, so a data set of like pictures is checked in no time.
+
+        Raises:
+            UsageError: as `read`.
+        """
         for image in images:
-            if image.size not in self._sizes:
-                blank = Image.new("RGB", image.size)
-                self._sizes[image.size] = len(self.read(self.place, [blank], special=False).tokens) - 1
-        return sum(self._sizes[image.size] for image in images)
+            kind = (image.mode, image.size)
+            if kind not in self._further:
+                self._further[kind] = len(self.read(self.place, [Image.new(*kind)], special=False).tokens) - 1
+        return sum(self._further[image.mode, image.size] for image in images)
 
     def entries(self, readings: Sequence[Reading]) -> dict[str, Tensor]:
         """What `Trace.per_group` keeps of readings; the names and types are the same whether there are pictures."""

@@ -43,9 +43,7 @@ class PlainPath:
         longest = max(len(prompt.tokens) for prompt in each)
         tokens = _on_the_left([prompt.tokens for prompt in each], longest)
         real = _on_the_left([torch.ones_like(prompt.tokens) for prompt in each], longest)  # [B, S]
-        spans = [
-            torch.arange(len(prompt.tokens)) if prompt.positions is None else prompt.positions for prompt in each
-        ]
+        spans = [torch.arange(len(prompt.tokens)) if prompt.positions is None else prompt.positions for prompt in each]
         positions = _on_the_left([following(span, max_new_tokens) for span in spans], longest + max_new_tokens)
         positions = positions.movedim(0, -2).to(device)  # [B, S + T] or [3, B, S + T]
         given = joined([p.pictures for p in each], [longest - len(p.tokens) for p in each], longest)

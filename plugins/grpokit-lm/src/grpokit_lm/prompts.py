@@ -102,9 +102,9 @@ class PromptEncoder:
         """
         if prompt.images and self.pictures is None:
             raise UsageError(
-                f"The prompt {shown(prompt.text, most=60)} has a picture, and '{self.loaded.name}' has no processor for "
-                "pictures. Leave it out, or take a vision-language model; a model object needs its processor as "
-                "tokenizer."
+                f"The prompt {shown(prompt.text, most=60)} has a picture, and the model '{self.loaded.name}' has no "
+                "processor that reads it. Leave the picture out, or take a vision-language model; a model object needs "
+                "its processor as tokenizer."
             )
         if "messages" in prompt.meta:
             messages = _checked_messages(prompt.meta["messages"])
@@ -158,7 +158,8 @@ class PromptEncoder:
         has = f"The prompt {shown(prompt.text, most=60)} has {counted(tokens, 'token')}{with_pictures}"
         remedy = "Make its pictures smaller, shorten it" if prompt.images else "Shorten it"
         if self.max_prompt_tokens is not None and tokens > self.max_prompt_tokens:
-            raise UsageError(f"{has}, more than max_prompt_tokens={self.max_prompt_tokens:,}. {remedy} or leave it out.")
+            most = f"max_prompt_tokens={self.max_prompt_tokens:,}"
+            raise UsageError(f"{has}, more than {most}. {remedy} or leave the prompt out.")
         context = context_of(self.loaded.model.config)
         if context is not None and tokens > context - self.max_new_tokens:
             raise UsageError(
