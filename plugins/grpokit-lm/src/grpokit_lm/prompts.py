@@ -64,8 +64,9 @@ class PromptEncoder:
 
     @cached_property
     def pictures(self) -> PictureReader | None:
-        """Reads pictures; None for a model that reads text only."""
-        return None if self.loaded.processor is None else PictureReader(self.loaded.processor, self.loaded.model)
+        """Reads pictures; None for a model that reads text only, or whose processor has no place for one in a text."""
+        processor = self.loaded.processor
+        return PictureReader(processor, self.loaded.model) if hasattr(processor, "image_token") else None
 
     def encode(self, prompt: Prompt) -> Reading:
         """What the model reads of a prompt, on the CPU.
