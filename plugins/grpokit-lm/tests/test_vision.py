@@ -13,7 +13,7 @@ from tiny_models import IMAGE, VIDEO
 from tiny_vision import VISION_FAMILIES, tiny_processor, tiny_vision_model
 from torch import Tensor
 
-from grpokit import Prompt, Rollout, Sample, Trainer, objectives
+from grpokit import Prompt, Rollout, Sample, Trainer, UsageError, objectives
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_lm.packed_path import PackedPath
@@ -117,6 +117,7 @@ def test_a_row_has_the_log_probs_of_the_model_alone(family: str) -> None:
 @pytest.mark.parametrize("family", ["qwen2.5-vl", "llava"])
 def test_a_completion_may_have_the_token_that_stands_for_a_picture(family: str) -> None:
     fast, plain = build(family), build(family, fast=False)
+    assert isinstance(fast.path, PackedPath)
     rollout = drawn(fast)
     tokens = rollout.trace.per_row["tokens"].clone()
     tokens[:, 0] = IMAGE
@@ -156,6 +157,17 @@ def test_recomputed_layers_see_the_same_pictures(family: str) -> None:
         policy.logprobs(rollout, everything(rollout)).logprobs.sum().backward()
         gradients.append([p.grad for p in policy.model.parameters() if p.grad is not None])
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*gradients, strict=True))
+
+
+def test_the_tower_trains_only_if_asked() -> None:
+    def trained(**options: Any) -> set[str]:
+        named = build("llava", **options).model.named_parameters()
+        return {"tower" if "vision" in name else "rest" for name, p in named if p.requires_grad}
+
+    assert trained() == trained(lora={"r": 2}) == {"rest"}
+    assert trained(train_vision=True) == {"tower", "rest"}
+    with pytest.raises(UsageError, match="train_vision is for full training. With lora, name the tower's layers"):
+        build("llava", train_vision=True, lora={"r": 2})
 
 
 @pytest.mark.parametrize(
