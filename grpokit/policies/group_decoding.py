@@ -131,9 +131,10 @@ class GroupCache(Packed):
         self._now.fill_(column % self.block)
         for window, hidden in self._hidden.items():
             hidden.zero_().masked_fill_(self._invisible(window), -torch.inf)
-        for own in self._own.values():
-            for buffer in own:  # a column that is hidden is multiplied by 0, which only a finite number survives
-                buffer[begun : self.begun].zero_()
+        if self.begun > begun:
+            for keys, values in self._own.values():
+                # A column that is hidden is multiplied by 0, which only a finite number survives.
+                keys[begun : self.begun] = values[begun : self.begun] = 0
 
     def _invisible(self, window: int | None) -> Tensor:
         """[P, S + columns], True for the keys that a sample of the prompt does not see now."""
