@@ -24,9 +24,11 @@ PROMPTS = [Prompt(text=text) for text in ("hello world, this", "a", "some text")
 ADAPTER = {"r": 4}
 
 
-def build(family: str = "llama", **options: Any) -> CausalLMPolicy:
+def build(family: str = "llama", *, spread: float | None = None, **options: Any) -> CausalLMPolicy:
+    """A tiny policy; `spread` is the standard deviation of its weights."""
     defaults = {"max_new_tokens": 12, "chat": False, "stop": ["z"], "stop_tokens": range(0, 250, 8)}
-    return CausalLMPolicy(tiny_model(family), tokenizer=tiny_tokenizer(), **defaults | options)
+    model = tiny_model(family, **{} if spread is None else {"initializer_range": spread})
+    return CausalLMPolicy(model, tokenizer=tiny_tokenizer(), **defaults | options)
 
 
 def drawn(policy: CausalLMPolicy, group: int = 4, **options: Any) -> Rollout:
@@ -190,6 +192,24 @@ def _count(slope: Any, asked: list[int], use: bool) -> Any:
         return slope(logprobs, begin)
 
     return counted if use and slope is not None else None
+
+
+def gradients(policy: CausalLMPolicy, micro_batch_size: int) -> list[Tensor]:
+    """Of the first two steps, on samples of many lengths."""
+    trainer = training(policy, vowels, group_size=8, micro_batch_size=micro_batch_size, max_grad_norm=None)
+    seen: list[Tensor] = []
+    trainer.updates.optimizer.optimizer.register_step_pre_hook(
+        lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trainer.updates.parameters]))
+    )
+    reports = [trainer.step() for _ in range(2)]
+    assert all(len(report.rollout.lengths.unique()) > 6 for report in reports)
+    return seen
+
+
+@pytest.mark.parametrize("options", [{"lora": ADAPTER}, {}, {"fast": False}], ids=str)
+def test_micro_batches_of_2_and_of_8_give_one_gradient(options: dict[str, Any]) -> None:
+    two, eight = (gradients(build(**options, spread=0.05), size) for size in (2, 8))
+    assert max(float((a - b).norm() / b.norm()) for a, b in zip(two, eight, strict=True)) < 1e-6
 
 
 @pytest.mark.parametrize("options", [{"lora": ADAPTER}, {"lora": ADAPTER | {"dora": True}}, {}], ids=str)
