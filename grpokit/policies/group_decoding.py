@@ -76,6 +76,7 @@ class GroupCache(Packed):
         self._real = real.flatten().nonzero()[:, 0].to(device)
         self.last = (starts + torch.tensor(prompts) - 1).to(device)  # [P], the prompts' last tokens
         self.lengths = torch.tensor(prompts, device=device)  # [P]
+        self.positions = torch.empty(0)  # [P, T - 1] or [P, 3, T - 1], of the tokens that are written
         self._now = torch.zeros(1, dtype=torch.int64, device=device)  # the column's place in its block
         self._hidden: dict[int | None, Tensor] = {}  # window -> [P, S + columns] fp32, -inf where nothing is seen
         self._shared: dict[int, tuple[Tensor, Tensor]] = {}  # [P, K, D, S] and [P, K, S, D]
@@ -156,7 +157,7 @@ class GroupCache(Packed):
         """
         self.group_size = group_size
         prompts, places = prompts.to(self.lengths.device), places.to(self.lengths.device)
-        self.lengths = self.lengths[prompts]
+        self.lengths, self.positions = self.lengths[prompts], self.positions[prompts]
         self._hidden = {window: hidden[prompts] for window, hidden in self._hidden.items()}
         for layer, (keys, values) in self._own.items():
             self._shared[layer] = self._shared[layer][0][prompts], self._shared[layer][1][prompts]
@@ -179,19 +180,24 @@ def decode(
     max_new_tokens: int,
     draw: Callable[[Tensor, int, Tensor], Drawn],
     ended: Callable[[Tensor, int], Tensor],
+    positions: Sequence[Tensor] | None = None,
     check_every: int = 1,
+    **given: Any,
 ) -> Written:
     """Write `group_size` samples for each prompt.
 
     Args:
         decoder: a transformers model without its head, after `packed_attention.install`.
-        prompts: P tensors of tokens, each at least one long.
+        prompts: P tensors of tokens [S], each at least one long, or of their embeddings [S, H].
         group_size: G.
         max_new_tokens: T, the most tokens of a sample.
         draw: (last hidden states [b, H], the token's index, its rows [b]) -> the next tokens.
         ended: (tokens [B, t] so far, the first index that is new since the last call) -> [B] bool, the samples that one
             of the new tokens ends.
+        positions: for each prompt the positions of its tokens and of those that are written, [S + T - 1], or
+            [3, S + T - 1] for a model that wants three; None: a token's position is its index.
         check_every: tokens between two calls of `ended`; each makes a GPU wait.
+        given: further arguments of the decoder while it reads the prompts.
 
     Returns:
         B = P * G samples, those of prompt 0 first.
@@ -202,8 +208,11 @@ def decode(
     logprobs = torch.zeros(rows, max_new_tokens, device=device)
     done = torch.zeros(rows, dtype=torch.bool)
     cache = GroupCache([len(prompt) for prompt in prompts], group_size, max_new_tokens, device=device)
-    positions = torch.cat([torch.arange(len(prompt), device=device) for prompt in prompts])
-    hidden = run(decoder, torch.cat(list(prompts)), positions, cache)[cache.last].repeat_interleave(group_size, 0)
+    spans = positions or [torch.arange(len(prompt) + max_new_tokens - 1) for prompt in prompts]
+    halves = [span.tensor_split([len(prompt)], -1) for span, prompt in zip(spans, prompts, strict=True)]
+    cache.positions = torch.stack([behind for _, behind in halves]).to(device)
+    before = torch.cat([before for before, _ in halves], -1).to(device)  # [N] or [3, N]
+    hidden = run(decoder, torch.cat(list(prompts)), before, cache, **given)[cache.last].repeat_interleave(group_size, 0)
     places = _Places(rows, device)
     checked, step = 0, _Step(decoder, cache)
     for t in range(max_new_tokens):
@@ -219,12 +228,13 @@ def decode(
                 break
             places.leave(done, cache)
         cache.advance(t)
-        hidden = step(tokens[places.row_of, t], (cache.lengths + t).repeat_interleave(cache.group_size))
+        following = cache.positions[..., t].repeat_interleave(cache.group_size, 0)  # [b] or [b, 3]
+        hidden = step(tokens[places.row_of, t], following.movedim(0, -1))
     return Written(tokens=tokens[:, :count], logprobs=logprobs[:, :count])
 
 
 class _Step:
-    """Reads one token of each sample: [b] tokens and [b] positions -> [b, H].
+    """Reads one token of each sample: [b] tokens and [b] or [3, b] positions -> [b, H].
 
     On CUDA, where starting thousands of small kernels would take longer than their work, a step is captured as a graph
     and replayed, anew for each block of columns and whenever samples have left.

@@ -19,7 +19,9 @@ from tiny_decoders import MODELS, build
 SEEDS = torch.arange(8) * 7919 + 11
 
 
-def write(model: Any, prompts: Sequence[Tensor], *, group: int = 4, length: int = 12, every: int = 1) -> Written:
+def write(
+    model: Any, prompts: Sequence[Tensor], *, group: int = 4, length: int = 12, every: int = 1, **given: Any
+) -> Written:
     """What the model writes, one uniform number for each row and token; every sixth token ends a sample."""
     chances = uniforms(SEEDS, length)
 
@@ -36,6 +38,7 @@ def write(model: Any, prompts: Sequence[Tensor], *, group: int = 4, length: int 
             draw=draw,
             ended=lambda tokens, first: (tokens[:, first:] % 6 == 0).any(1),
             check_every=every,
+            **given,
         )
 
 
@@ -64,6 +67,23 @@ def test_tokens_and_logprobs_are_those_of_the_model(name: str, every: int) -> No
             logits = model(input_ids=torch.cat([prompt, tokens])[None]).logits[0, len(prompt) - 1 : -1]
         drawn, logprobs = sample_categorical(logits, chances[row, :length])
         assert drawn.tolist() == tokens.tolist()
+        assert torch.allclose(logprobs, written.logprobs[row, :length], rtol=0, atol=1e-5)
+
+
+def test_embeddings_and_positions_of_ones_own() -> None:
+    """Every second position, from another one for each prompt, and embeddings in place of tokens."""
+    model, prompts = build("grouped"), prompts_of(3, 9)
+    install(model)
+    spans = [2 * torch.arange(len(prompt) + 11) + len(prompt) for prompt in prompts]
+    embeddings = [model.get_input_embeddings()(prompt) for prompt in prompts]
+    written = write(model, embeddings, positions=spans)
+    for row, length in enumerate(lengths_of(written).tolist()):
+        prompt, tokens = prompts[row // 4], written.tokens[row, :length]
+        whole = torch.cat([prompt, tokens])[None, :-1]
+        places = spans[row // 4][None, : whole.shape[1]]
+        with torch.no_grad():
+            logits = model(input_ids=whole, position_ids=places).logits[0, len(prompt) - 1 :]
+        logprobs = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
         assert torch.allclose(logprobs, written.logprobs[row, :length], rtol=0, atol=1e-5)
 
 
