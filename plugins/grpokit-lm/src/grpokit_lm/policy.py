@@ -62,7 +62,8 @@ class CausalLMPolicy(Policy):
         train_vision: whether full training reaches a vision tower too, and not the language model alone.
         reference_dtype: of the frozen copy that full training needs for a KL; None for the model's own.
         reference_offload: keep that copy in the CPU's memory between two passes.
-        reference_ema: let the copy follow the policy, such as {"decay": 0.99, "every": 1}; None: it stays.
+        reference_ema: let the reference follow the policy, such as {"decay": 0.99, "every": 1}; None: it stays. With
+            `lora` it is an adapter of its own on the same base.
         gradient_checkpointing: keep less for the backward pass and compute it again.
         fast: read prompts once per group and pack completions without padding, where the model allows it.
         dtype: of the weights: "auto", "float32", "bfloat16" or "float16".
@@ -315,19 +316,19 @@ def _ends(loaded: Any, further: Sequence[str | int]) -> tuple[int, ...]:
 
 def _reference(model: Any, *, dtype: str | None, offload: bool, average: Mapping[str, Any] | None) -> Reference:
     if isinstance(model, PeftModel):
-        if dtype is not None or offload or average is not None:
+        if dtype is not None or offload:
             raise UsageError(
-                "reference_dtype, reference_offload and reference_ema are for full training: with lora the reference "
-                "is the base with its adapter off. Leave them out."
+                "reference_dtype and reference_offload are for full training: with lora the reference needs no second "
+                "copy of the base's weights. Leave them out."
             )
-        return Base(model)
+        return Base(model) if average is None else Twin(model, average=Average.read(average))
     if dtype is not None and SHORT.get(dtype, dtype) not in DTYPES:
         raise UsageError(f"reference_dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     return Twin(
         model,
         dtype=None if dtype is None else DTYPES[SHORT.get(dtype, dtype)],
         offload=offload,
-        average=None if average is None else Average(**average),
+        average=None if average is None else Average.read(average),
     )
 
 
