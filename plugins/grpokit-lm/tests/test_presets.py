@@ -43,7 +43,7 @@ def test_prompts_and_held_out_prompts_share_none(preset: str) -> None:
     ("preset", "right", "start"), [("lm-arithmetic", "right", (0.2, 0.5)), ("lm-countdown", "countdown", (0.2, 0.5))]
 )
 def test_the_reward_rises_in_a_few_steps(preset: str, right: str, start: tuple[float, float], tmp_path: Path) -> None:
-    short = ("trainer.steps=16", "trainer.micro_batch_size=64", "trainer.learning_rate=1e-3", "run.eval_every=0")
+    short = ("trainer.steps=20", "trainer.micro_batch_size=64", "run.eval_every=0")
     done = train(preset, tmp_path / "r", *short)
     assert start[0] < done.before["reward"] < start[1]
     assert done.after["reward"] > done.before["reward"] + 0.1
