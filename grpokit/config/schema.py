@@ -134,7 +134,7 @@ class DataConfig(_Strict):
     prompts: _Text | None = Field(default=None, description="text file, one prompt per line")
     targets: _Text | None = Field(default=None, description="folder of target pictures named by line number from 1")
     images: _Text | None = Field(default=None, description="folder of source pictures, likewise")
-    jsonl: _Text | None = Field(default=None, description="JSON lines with prompt, target, image")
+    jsonl: _Text | None = Field(default=None, description="JSON lines with prompt, target, image or images")
     dataset: _Text | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
     split: _Text = Field(default="train", description="the dataset's split")
     columns: dict[str, str] = Field(default_factory=dict, description="its columns for prompt, target, image")

@@ -124,6 +124,16 @@ def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, (nn.Linear, Conv1D))  # layers of bitsandbytes are derived from nn.Linear
 
 
+def freeze_vision(model: Any) -> None:
+    """Let only the language model and its head train: no vision tower, nor what leads from there."""
+    if model.config.get_text_config() is model.config:
+        return  # nothing but a language model
+    own = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
+    for parameter in model.parameters():
+        if id(parameter) not in own:
+            parameter.requires_grad_(False)
+
+
 def _writes(model: Any, name: str) -> bool:
     """Whether a layer belongs to the language model, not to a vision tower or what leads from there."""
     decoder = model.get_decoder()
