@@ -170,6 +170,16 @@ def test_pictures_are_looked_at_once_for_their_group() -> None:
     assert patches == once * 2
 
 
+def test_the_plain_path_makes_no_logits_of_prompts() -> None:
+    policy = build("llava", fast=False)
+    columns: list[int] = []
+    policy.model.lm_head.register_forward_pre_hook(lambda _, args: columns.append(args[0].shape[1]))
+    rollout = drawn(policy)
+    assert set(columns) == {1}
+    policy.logprobs(rollout, slice(2, 5))
+    assert columns[-1] == 4
+
+
 @pytest.mark.parametrize("fast", [True, False])
 def test_mixed_precision(fast: bool) -> None:
     policy = build("qwen2.5-vl", lora={"r": 4}, fast=fast)
