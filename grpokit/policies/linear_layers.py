@@ -52,17 +52,21 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
 
 
 @contextmanager
-def for_scoring(model: nn.Module) -> Iterator[None]:
+def for_scoring(model: nn.Module, *, lean: bool = True) -> Iterator[None]:
     """Inside the context, scoring is quicker and keeps less for the backward pass, with the same numbers.
 
-    Linear layers use the quicker of the CPU's libraries; on a GPU that is what they use anyway. Norms and gated MLPs
-    are those of `lean_layers`. Under autocast nothing is changed.
+    Linear layers use the quicker of the CPU's libraries. Where torch's own products are the quickest, as on a GPU, they
+    stay. Under autocast nothing is changed.
+
+    Args:
+        model: any module.
+        lean: whether norms and gated MLPs are those of `lean_layers`.
     """
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
         yield
         return
     linears = ((m, _scored(m)) for m in model.modules() if type(m) is nn.Linear and by_onednn(m.weight))
-    with _replaced(chain(linears, lean_forwards(model))):
+    with _replaced(chain(linears, lean_forwards(model) if lean else ())):
         yield
 
 

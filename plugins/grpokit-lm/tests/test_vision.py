@@ -159,6 +159,40 @@ def test_recomputed_layers_see_the_same_pictures(family: str) -> None:
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*gradients, strict=True))
 
 
+def test_pictures_are_looked_at_once_for_their_group() -> None:
+    policy = build("qwen2.5-vl")
+    patches: list[int] = []
+    policy.model.model.visual.register_forward_pre_hook(lambda _, args: patches.append(len(args[0])))
+    rollout = drawn(policy)
+    once = [16, 60, 24 + 24]  # pixels / 16 of each prompt that has pictures
+    assert patches == once
+    scores(policy, rollout)
+    assert patches == once * 2
+
+
+def test_the_plain_path_makes_no_logits_of_prompts() -> None:
+    policy = build("llava", fast=False)
+    columns: list[int] = []
+    policy.model.lm_head.register_forward_pre_hook(lambda _, args: columns.append(args[0].shape[1]))
+    rollout = drawn(policy)
+    assert set(columns) == {1}
+    policy.logprobs(rollout, slice(2, 5))
+    assert columns[-1] == 4
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_mixed_precision(fast: bool) -> None:
+    policy = build("qwen2.5-vl", lora={"r": 4}, fast=fast)
+    options = {"steps": 2, "prompts_per_step": 4, "group_size": 3, "micro_batch_size": 6, "updates_per_rollout": 2}
+    objective = objectives.GRPO(kl_coef=0.1)
+    trainer = Trainer(
+        policy, [letters], PROMPTS, objective=objective, mixed_precision="bf16", progress=False, **options
+    )
+    *_, report = trainer
+    assert report.metrics["logprob_diff/mean"] < 0.05
+    assert report.metrics["kl"] > 0
+
+
 def test_the_tower_trains_only_if_asked() -> None:
     def trained(**options: Any) -> set[str]:
         named = build("llava", **options).model.named_parameters()
@@ -166,7 +200,7 @@ def test_the_tower_trains_only_if_asked() -> None:
 
     assert trained() == trained(lora={"r": 2}) == {"rest"}
     assert trained(train_vision=True) == {"tower", "rest"}
-    with pytest.raises(UsageError, match="train_vision is for full training. With lora, name the tower's layers"):
+    with pytest.raises(UsageError, match=r"train_vision is for full training\. With lora, name"):
         build("llava", train_vision=True, lora={"r": 2})
 
 

@@ -1,7 +1,8 @@
-"""The plain path, for models whose attention cannot be replaced: padded batches, transformers' cache, all logits."""
+"""The plain path, for models whose attention cannot be replaced: padded batches, transformers' cache, dense logits."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -53,7 +54,8 @@ class PlainPath:
         cache: Any = None
         with torch.no_grad():
             for t in range(max_new_tokens):
-                output = self.model(
+                logits, output = self._logits(
+                    1,
                     input_ids=tokens,
                     attention_mask=real,
                     position_ids=positions[..., real.shape[1] - tokens.shape[1] : real.shape[1]],
@@ -62,7 +64,7 @@ class PlainPath:
                     **given,
                 )
                 cache, given = output.past_key_values, {}
-                drawn = draw(output.logits[:, -1].float(), t, rows)
+                drawn = draw(logits[:, -1].float(), t, rows)
                 written = torch.cat([written, drawn.tokens[:, None]], 1)
                 logprobs = torch.cat([logprobs, drawn.logprobs[:, None]], 1)
                 done |= ended(written, t).cpu()
@@ -78,23 +80,23 @@ class PlainPath:
         longest = max(lengths)
         prompts = [completions.prompts[p, :n] for p, n in zip(completions.groups, lengths, strict=True)]
         tokens = torch.cat([_on_the_left(prompts, longest), completions.tokens], 1)
-        spans = [completions.place_of(p, n + columns) for p, n in zip(completions.groups, lengths, strict=True)]
+        spans = [completions.positions_of(p, n + columns) for p, n in zip(completions.groups, lengths, strict=True)]
         positions = _on_the_left(spans, longest + columns).movedim(0, -2).to(device)
         before = [longest - length for length in lengths]
         place = torch.arange(longest + columns, device=device)
         ends = longest + torch.tensor(list(completions.lengths), device=device)
         real = (place >= torch.tensor(before, device=device)[:, None]) & (place < ends[:, None])
         pictures = [completions.pictures[p] for p in completions.groups] if completions.sees else []
-        first = longest - 1 + start
         with self._reading(tokens, longest) if pictures else nullcontext():
-            logits = self.model(
-                input_ids=_without_places(tokens, longest) if pictures else tokens,
+            logits, _ = self._logits(
+                columns + 1 - start,
+                input_ids=_without_placeholders(tokens, longest) if pictures else tokens,
                 attention_mask=real.long(),
                 position_ids=positions,
                 use_cache=False,
                 **joined(pictures, before, longest + columns),
-            ).logits[:, first : first + width]
-        logits = logits.float() / temperature  # [b, t, V]
+            )
+        logits = logits[:, :width].float() / temperature  # [b, t, V]
         if completions.kept is not None:
             logits = restrict(logits.flatten(0, 1), completions.kept[:, start:].flatten(0, 1)).view(logits.shape)
         logprobs = logits.log_softmax(-1)
@@ -105,6 +107,12 @@ class PlainPath:
             logprobs=torch.where(decided, logprobs.gather(-1, targets)[..., 0], 0.0),
             entropy=None if entropy is None else torch.where(decided, entropy, 0.0),
         )
+
+    def _logits(self, count: int, **given: Any) -> tuple[Tensor, Any]:
+        """The logits [b, count, V] of the last tokens, without the others where the model can; and its whole output."""
+        able = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        output = self.model(**given, **({"logits_to_keep": count} if able else {}))
+        return output.logits[:, -count:], output
 
     @contextmanager
     def _reading(self, tokens: Tensor, longest: int) -> Iterator[None]:
@@ -125,7 +133,7 @@ class PlainPath:
             hook.remove()
 
 
-def _without_places(tokens: Tensor, longest: int) -> Tensor:
+def _without_placeholders(tokens: Tensor, longest: int) -> Tensor:
     """The tokens with 0 behind the prompt, which no model takes for a picture."""
     return torch.nn.functional.pad(tokens[:, :longest], (0, tokens.shape[1] - longest))
 
