@@ -17,6 +17,8 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertLMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -152,6 +154,12 @@ def test_a_model_that_writes_no_text(config: Any, kind: type[Any], tmp_path: Pat
         load_model(tmp_path)
     with pytest.raises(UsageError, match=f"is no causal language model: it is {kind.__name__}"):
         load_model(kind(config), tokenizer=tiny_tokenizer())
+
+
+def test_a_model_whose_configuration_calls_it_no_decoder_may_still_be_one() -> None:
+    config = GPTNeoXConfig(vocab_size=272, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    assert config.is_decoder is False
+    load_model(GPTNeoXForCausalLM(config), tokenizer=tiny_tokenizer())
 
 
 def test_an_encoder_with_a_decoder() -> None:

@@ -98,6 +98,43 @@ def test_both_paths_write_and_score_alike(family: str) -> None:
         assert (packed - padded).norm() <= 1e-4 * max(padded.norm(), torch.tensor(1e-3))
 
 
+@pytest.mark.parametrize(
+    ("family", "cached", "reason"),
+    [
+        ("bloom", True, "does not work with packed attention"),
+        ("gpt-oss", True, "a layer gives its attention 's_aux'"),
+        ("diffllama", True, "in writing, log-probs differ by"),  # in scoring they do not
+        ("qwen2-moe-window", True, "a layer's mask hides more than the layer is told"),
+        ("minimax", False, "cannot write with padding and a cache"),
+        ("mamba", False, "cannot write with padding and a cache"),
+    ],
+)
+def test_an_odd_family_is_exact_on_the_path_that_it_allows(family: str, cached: bool, reason: str) -> None:
+    policy = build(family, max_new_tokens=20)
+    assert isinstance(policy.path, PlainPath)
+    assert policy.path.cached == cached
+    assert reason in policy.note
+    rollout = drawn(policy, group=3)
+    scored = policy.logprobs(rollout, everything(rollout)).logprobs.detach()
+    own, tokens = tiny_model(family), rollout.trace.per_row["tokens"]
+    for row, (length, group) in enumerate(zip(rollout.lengths.tolist(), rollout.group_index.tolist(), strict=True)):
+        begin = int(rollout.trace.per_group["prompt_length"][group])
+        text = torch.cat([rollout.trace.per_group["prompt"][group, :begin], tokens[row, :length]])
+        with torch.no_grad():
+            logprobs = own(input_ids=text[None]).logits[0, begin - 1 : -1].log_softmax(-1)
+        expected = logprobs.gather(-1, text[begin:, None])[:, 0]
+        assert torch.allclose(rollout.old.logprobs[row, :length], expected, rtol=0, atol=2e-5)
+        assert torch.allclose(scored[row, :length], expected, rtol=0, atol=2e-5)
+
+
+def test_a_model_that_looks_ahead_is_refused() -> None:
+    """Written token by token, its log-probs cannot be those of its forward pass."""
+    model = tiny_model("llama")
+    model.config.is_causal = False
+    with pytest.raises(UsageError, match="LlamaForCausalLM cannot be trained: written token by token, its log-probs"):
+        CausalLMPolicy(model, tokenizer=tiny_tokenizer(), chat=False)
+
+
 def test_packing_by_hand() -> None:
     """Each prompt once, without its last token; each completion's inputs begin with that token."""
     policy = build()

@@ -29,6 +29,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
 from grpokit import UsageError
@@ -177,7 +178,8 @@ def _check_class(name: str, config: PreTrainedConfig, *, model: PreTrainedModel 
     other = [each for each in named if each not in (*writers, *viewers)]
     if other and len(other) == len(named) and not remote and model is None:
         raise UsageError(_no_writer(name, other[0]))
-    if config.is_encoder_decoder or getattr(config, "is_decoder", True) is False:
+    looks_ahead = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and getattr(config, "is_decoder", True) is False
+    if config.is_encoder_decoder or looks_ahead:  # the second as BERT does, unless its configuration forbids it
         raise UsageError(_no_writer(name, named[0] if named else kind))
     return any(each in viewers for each in named) or (not writers and bool(viewers))
 

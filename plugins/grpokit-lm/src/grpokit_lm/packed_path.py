@@ -41,19 +41,31 @@ class PackedPath:
         draw: Callable[[Tensor, int, Tensor], Drawn],
         ended: Callable[[Tensor, int], Tensor],
     ) -> Written:
+        """See `decode`; the layers compute with copies that are quick for few rows."""
+        with torch.inference_mode(), for_decoding(self.model, rows=len(prompts) * group_size):
+            written = self.decode(prompts, group_size, max_new_tokens=max_new_tokens, draw=draw, ended=ended)
+        return Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # usable with autograd
+
+    def decode(
+        self,
+        prompts: Sequence[Tensor],
+        group_size: int,
+        *,
+        max_new_tokens: int,
+        draw: Callable[[Tensor, int, Tensor], Drawn],
+        ended: Callable[[Tensor, int], Tensor],
+    ) -> Written:
         """See `grpokit.policies.group_decoding.decode`; `draw` gets logits [b, V] in place of hidden states."""
         head = Head(self.model)
-        with torch.inference_mode(), for_decoding(self.model, rows=len(prompts) * group_size):
-            written = decode(
-                self.model.get_decoder(),
-                prompts,
-                group_size,
-                max_new_tokens=max_new_tokens,
-                draw=lambda hidden, t, rows: draw(head.logits(hidden), t, rows),
-                ended=ended,
-                check_every=self.check_every or (1 if prompts[0].device.type == "cpu" else 16),
-            )
-        return Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # usable with autograd
+        return decode(
+            self.model.get_decoder(),
+            prompts,
+            group_size,
+            max_new_tokens=max_new_tokens,
+            draw=lambda hidden, t, rows: draw(head.logits(hidden), t, rows),
+            ended=ended,
+            check_every=self.check_every or (1 if prompts[0].device.type == "cpu" else 16),
+        )
 
     def score(self, completions: Completions, start: int, *, width: int, temperature: float, ask: Ask) -> Decisions:
         """Score decisions `start` to `start + width` of all completions: [b, t]."""

@@ -56,7 +56,7 @@ class PromptEncoder:
         if context is not None and self.max_new_tokens >= context:
             raise UsageError(
                 f"max_new_tokens={self.max_new_tokens:,} leaves no room for a prompt: the context of the model "
-                f"'{self.loaded.name}' is {counted(context, 'token')}."
+                f"'{self.loaded.name}' is {counted(context, 'token')}{_why(self.loaded.model.config)}."
             )
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -139,7 +139,8 @@ class PromptEncoder:
         if context is not None and tokens > context - self.max_new_tokens:
             raise UsageError(
                 f"{has}, but the model's context of {counted(context, 'token')} less max_new_tokens="
-                f"{self.max_new_tokens:,} leaves {context - self.max_new_tokens:,}. Shorten it or lower max_new_tokens."
+                f"{self.max_new_tokens:,} leaves {context - self.max_new_tokens:,}{_why(self.loaded.model.config)}. "
+                "Shorten it or lower max_new_tokens."
             )
 
     @property
@@ -169,9 +170,26 @@ _NO_TEMPLATE = (
 
 
 def context_of(config: PreTrainedConfig) -> int | None:
-    """How many tokens a model reads at once, or None where it sets no bound."""
-    context = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return int(context) if context else None
+    """How many tokens a model reads at once, or None where it sets no bound.
+
+    LongRoPE (Ding et al. 2024, arXiv:2402.13753) has one set of frequencies for short texts and another for long ones.
+    Tokens that were written while a text was short would be scored with those of the long text, and batch-mates of a
+    long text, too. So its context here is that of the short ones.
+    """
+    text: Any = config.get_text_config()
+    bounds = [getattr(text, "max_position_embeddings", None)]
+    if _is_longrope(config):
+        bounds.append(text.rope_parameters.get("original_max_position_embeddings"))
+    return min((int(bound) for bound in bounds if bound), default=None)
+
+
+def _is_longrope(config: PreTrainedConfig) -> bool:
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    return bool(rope.get("rope_type") == "longrope")
+
+
+def _why(config: PreTrainedConfig) -> str:
+    return " (up to there LongRoPE keeps its frequencies, and log-probs their meaning)" if _is_longrope(config) else ""
 
 
 def stop_tokens(
