@@ -836,7 +836,10 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     ),
     "a policy's value": (
         ["train", "c.yaml", "policy.length=seven"],
-        ["c.yaml, line 4: policy: ", "takes a whole number as 'length', got 'seven'"],
+        [
+            "c.yaml, line 4, with override 'policy.length=seven': policy: ",
+            "takes a whole number as 'length', got 'seven'",
+        ],
     ),
     "no policy at all": (
         ["train", "c.yaml", "policy={use: 'tiny_policies:Prompt', text: a}"],

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import peft
@@ -22,7 +22,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from grpokit import UsageError, knobs
-from grpokit.errors import a_type, nearest, shown
+from grpokit.errors import nearest, shown
+from grpokit_lm import settings
 
 ALL_LINEAR = "all-linear"
 
@@ -54,28 +55,18 @@ class AdapterSettings:
         knobs.check(self)
         if self.dropout > 0:
             raise UsageError(
-                f"lora: dropout must be 0, got {self.dropout}. With dropout, the log-probs of a sample would differ "
+                f"dropout must be 0, got {self.dropout}. With dropout, the log-probs of a sample would differ "
                 "between sampling and training, and importance ratios would not be 1 before the first update."
             )
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> AdapterSettings:
+    def read(cls, given: Any) -> AdapterSettings:
         """The settings of a mapping, such as {"r": 16, "alpha": 32}.
 
         Raises:
-            UsageError: a key is unknown, or a value is out of bounds.
+            UsageError: it is no mapping, a key is unknown, or a value is out of bounds.
         """
-        if not isinstance(given, Mapping):
-            raise UsageError(f"lora must be a mapping such as {{r: 16, alpha: 32}}, got {a_type(given)}.")
-        known = [field.name for field in fields(cls)]
-        for key in given:
-            if key not in known:
-                raise UsageError(f"lora has no key '{key}'{nearest(str(key), known)}. It has: {', '.join(known)}.")
-        try:
-            return cls(**given)
-        except UsageError as error:
-            text = str(error)
-            raise UsageError(text if text.startswith("lora") else f"lora: {text}") from error
+        return settings.read(cls, given, key="lora", example="{r: 16, alpha: 32}")
 
 
 def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:

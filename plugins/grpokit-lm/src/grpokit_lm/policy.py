@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from transformers import PreTrainedModel
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.token_sampling import Draw, draw
+from grpokit.policies.truncation import check_settings
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
 from grpokit_lm import saving
@@ -119,7 +121,12 @@ class CausalLMPolicy(Policy):
             raise UsageError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
         if isinstance(stop, str):
             raise UsageError(f"stop must be a list of texts, got the text {stop!r}. Write [{stop!r}].")
+        if isinstance(stop_tokens, (str, int)):
+            raise UsageError(f"stop_tokens must be a list of tokens, got {stop_tokens!r}. Write [{stop_tokens!r}].")
+        self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+        check_settings(temperature=temperature, **self._truncation)
         adapter = None if lora is None else AdapterSettings.read(lora)
+        average = None if reference_ema is None else Average.read(reference_ema)
         self.loaded = load_model(
             model,
             tokenizer=tokenizer,
@@ -134,7 +141,7 @@ class CausalLMPolicy(Policy):
         network = self.loaded.model
         self.path, self.note = path_for(network, fast=fast)
         if self.note:
-            _log.warning("%s; the plain path is used, which is slower.", self.note)
+            _say_once(f"{self.note}; the plain path is used, which is slower.")
         self.encoder = PromptEncoder(
             loaded=self.loaded,
             max_new_tokens=max_new_tokens,
@@ -147,14 +154,11 @@ class CausalLMPolicy(Policy):
         ends = () if ignore_eos else _ends(self.loaded, stop_tokens)
         self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
         self.model: Any = network if adapter is None else add_adapter(network, adapter)
-        self._reference = _reference(
-            self.model, dtype=reference_dtype, offload=reference_offload, average=reference_ema
-        )
+        self._reference = _reference(self.model, dtype=reference_dtype, offload=reference_offload, average=average)
         self.reference_moves = self._reference.moves
         self.max_new_tokens, self.mask_truncated = max_new_tokens, mask_truncated
         self.temperature = temperature
         self.eval_temperature = temperature if eval_temperature is None else eval_temperature
-        self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
         self._recomputed = gradient_checkpointing
 
     @property
@@ -297,11 +301,17 @@ class _Pen:
         return {} if self._kept is None else {"kept": self._kept[:, :columns].clone()}
 
 
+@cache
+def _say_once(words: str) -> None:
+    """Log a warning, unless an equal policy did before in this process."""
+    _log.warning(words)
+
+
 def _ends(loaded: Any, further: Sequence[str | int]) -> tuple[int, ...]:
     return stop_tokens(loaded, loaded.model.generation_config, further)
 
 
-def _reference(model: Any, *, dtype: str | None, offload: bool, average: Mapping[str, Any] | None) -> Reference:
+def _reference(model: Any, *, dtype: str | None, offload: bool, average: Average | None) -> Reference:
     if isinstance(model, PeftModel):
         if dtype is not None or offload or average is not None:
             raise UsageError(
@@ -315,7 +325,7 @@ def _reference(model: Any, *, dtype: str | None, offload: bool, average: Mapping
         model,
         dtype=None if dtype is None else DTYPES[SHORT.get(dtype, dtype)],
         offload=offload,
-        average=None if average is None else Average(**average),
+        average=average,
     )
 
 

@@ -50,6 +50,9 @@ class PromptEncoder:
         if self.system is not None and not self._chats:
             why = "chat is false" if self.chat is False else _NO_TEMPLATE
             raise UsageError(f"A system prompt needs a chat template, and {why}")
+        if not isinstance(self.template_options or {}, Mapping):
+            what = a_type(self.template_options)
+            raise UsageError(f"template_options must be a mapping such as {{enable_thinking: false}}, got {what}.")
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
             raise UsageError(f"max_prompt_tokens must be at least 1, got {self.max_prompt_tokens}.")
         context = context_of(self.loaded.model.config)
@@ -71,7 +74,8 @@ class PromptEncoder:
             )
         tokenizer: Any = self.loaded.tokenizer
         chats = self._chats or "messages" in prompt.meta
-        tokens: list[int] = tokenizer(self.text(prompt), add_special_tokens=not chats)["input_ids"]
+        text = self.text(prompt)
+        tokens: list[int] = tokenizer(text, add_special_tokens=not chats, verbose=False)["input_ids"]  # too long: below
         if not tokens:
             if tokenizer.bos_token_id is None:
                 raise UsageError("The prompt is empty, and the tokenizer has no token to begin a text with.")

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from grpokit import CheckpointError, UsageError, adapter_off, knobs
 from grpokit.knobs import Count
+from grpokit_lm import settings
 
 FILE = "reference.safetensors"
 
@@ -68,6 +69,15 @@ class Average:
 
     def __post_init__(self) -> None:
         knobs.check(self)
+
+    @classmethod
+    def read(cls, given: Any) -> Average:
+        """The settings of a mapping, such as {"decay": 0.99}.
+
+        Raises:
+            UsageError: it is no mapping, a key is unknown, or a value is out of bounds.
+        """
+        return settings.read(cls, given, key="reference_ema", example="{decay: 0.99, every: 1}")
 
 
 class Base:
