@@ -242,16 +242,21 @@ def test_jsonl(tmp_path: Path) -> None:
         {"prompt": "two", "target": "pics/a.png", "image": "b.jpg"},
         {"prompt": "three", "target": 42},
         {"prompt": "four\u2028five"},
+        {"prompt": "both", "images": ["b.jpg", "pics/a.png"]},
     ]
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     (tmp_path / "p.jsonl").write_text("\ufeff" + "\n\n".join(lines), encoding="utf-8")
     prompts = read_jsonl(tmp_path / "p.jsonl")
-    assert texts(prompts) == ["one", "two", "three", "four\u2028five"]
+    assert texts(prompts) == ["one", "two", "three", "four\u2028five", "both"]
     assert (prompts[0].target, dict(prompts[0].meta)) == ("text", {"level": 3})
     assert (grey(prompts[1].target), dict(prompts[1].meta)) == (40, {})
     assert prompts[1].image is not None
     assert abs(grey(prompts[1].image) - 50) <= 1
     assert prompts[2].target == 42
+    assert [round(grey(image), -1) for image in prompts[4].images] == [50, 40]
+    assert [len(prompt.images) for prompt in prompts] == [0, 1, 0, 0, 2]
+    assert prompts.unopened(4).images[1].size == prompts[4].images[1].size
+    assert prompts.parts(4)[2] == [tmp_path / "b.jpg", tmp_path / "pics/a.png"]
 
 
 @pytest.mark.parametrize(
@@ -274,6 +279,9 @@ def test_jsonl(tmp_path: Path) -> None:
         ('{"prompt": " "}', ["line 3: the prompt is ' '; expected a text"]),
         ('{"prompt": "a", "image": "no.png"}', ["line 3: image: the file", "no.png does not exist"]),
         ('{"prompt": "a", "image": 7}', ["line 3: image is 7; expected a file name"]),
+        ('{"prompt": "a", "images": "a.png"}', ["line 3: images is 'a.png'; expected a list of file names"]),
+        ('{"prompt": "a", "images": ["no.png"]}', ["line 3: image 1: the file", "no.png does not exist"]),
+        ('{"prompt": "a", "images": [], "image": "a.png"}', ["line 3 has both image and images"]),
         ('{"prompt": "a", "target": "no.PNG"}', ["line 3: target: the file", "no.PNG does not exist"]),
     ],
 )
@@ -321,6 +329,9 @@ def saved(datasets: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pictures = [Image.new("RGB", (4, 4), (grey, 0, 0)) for grey in (11, 22)]
     other = datasets.Dataset.from_dict({"caption": ["x", "y"], "source": pictures}, features=features)
     other.save_to_disk(folder / "other")
+    features = datasets.Features({"prompt": datasets.Value("string"), "image": datasets.List(datasets.Image())})
+    several = datasets.Dataset.from_dict({"prompt": ["x", "y"], "image": [pictures, []]}, features=features)
+    several.save_to_disk(folder / "several")
     (folder / "empty").mkdir()
     table.select([]).to_parquet(folder / "empty/train.parquet")
     datasets.Dataset.from_dict({"prompt": ["a", None]}).save_to_disk(folder / "gaps")
@@ -342,6 +353,16 @@ def test_dataset_split_and_columns(saved: Path) -> None:
     assert texts(prompts) == ["x", "y"]
     assert [p.image.getpixel((0, 0)) for p in prompts if p.image is not None] == [(11, 0, 0), (22, 0, 0)]
     assert dict(prompts[0].meta) == {}
+
+
+def test_a_column_of_lists_of_pictures(saved: Path) -> None:
+    prompts = read_dataset(str(saved / "several"))
+    assert [[image.getpixel((0, 0)) for image in prompt.images] for prompt in prompts] == [[(11, 0, 0), (22, 0, 0)], []]
+    assert [image.size for image in prompts.unopened(0).images] == [(4, 4)] * 2
+    assert [kind and [type(part) for part in kind] for kind in (prompts.parts(i)[2] for i in (0, 1))] == [
+        [bytes] * 2,
+        None,
+    ]
 
 
 def test_one_column_may_have_two_roles(saved: Path) -> None:

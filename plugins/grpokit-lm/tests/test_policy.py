@@ -24,9 +24,11 @@ PROMPTS = [Prompt(text=text) for text in ("hello world, this", "a", "some text")
 ADAPTER = {"r": 4}
 
 
-def build(family: str = "llama", **options: Any) -> CausalLMPolicy:
+def build(family: str = "llama", *, spread: float | None = None, **options: Any) -> CausalLMPolicy:
+    """A tiny policy; `spread` is the standard deviation of its weights."""
     defaults = {"max_new_tokens": 12, "chat": False, "stop": ["z"], "stop_tokens": range(0, 250, 8)}
-    return CausalLMPolicy(tiny_model(family), tokenizer=tiny_tokenizer(), **defaults | options)
+    model = tiny_model(family, **{} if spread is None else {"initializer_range": spread})
+    return CausalLMPolicy(model, tokenizer=tiny_tokenizer(), **defaults | options)
 
 
 def drawn(policy: CausalLMPolicy, group: int = 4, **options: Any) -> Rollout:
@@ -132,7 +134,7 @@ def test_a_model_that_looks_ahead_is_refused() -> None:
     model = tiny_model("llama")
     model.config.is_causal = False
     with pytest.raises(UsageError, match="LlamaForCausalLM cannot be trained: written token by token, its log-probs"):
-        CausalLMPolicy(model, tokenizer=tiny_tokenizer(), chat=False)
+        CausalLMPolicy(model, tokenizer=tiny_tokenizer(), max_new_tokens=4)
 
 
 def test_packing_by_hand() -> None:
@@ -229,33 +231,43 @@ def _count(slope: Any, asked: list[int], use: bool) -> Any:
     return counted if use and slope is not None else None
 
 
-@pytest.mark.parametrize("options", [{"lora": ADAPTER}, {}, {"reference_ema": {"decay": 0.5}}], ids=str)
-def test_a_resumed_run_goes_on_to_the_bit(options: dict[str, Any], tmp_path: Any) -> None:
-    def trainer() -> Trainer:
-        return training(build(**options), vowels, steps=4, learning_rate=1e-2)
-
-    def weights(trainer: Trainer) -> list[Tensor]:
-        return [p.detach().clone() for p in trainer.policy.modules()["model"].parameters()]
-
-    whole = trainer()
-    base = [p.clone() for p in whole.policy.modules()["model"].parameters() if not p.requires_grad]
-    for step in range(1, 5):
-        whole.step()
-        if step < 4:
-            whole.save(tmp_path / str(step))
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(
-            base, [p for p in whole.policy.modules()["model"].parameters() if not p.requires_grad], strict=True
-        )
+def gradients(policy: CausalLMPolicy, micro_batch_size: int) -> list[Tensor]:
+    """Of the first two steps, on samples of many lengths."""
+    trainer = training(policy, vowels, group_size=8, micro_batch_size=micro_batch_size, max_grad_norm=None)
+    seen: list[Tensor] = []
+    trainer.updates.optimizer.optimizer.register_step_pre_hook(
+        lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trainer.updates.parameters]))
     )
-    for step in range(1, 4):
-        again = trainer()
-        again.load(tmp_path / str(step))
-        for _ in range(step, 4):
-            report = again.step()
-        assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(again), strict=True)), step
-        assert report.metrics["kl"] > 0
+    reports = [trainer.step() for _ in range(2)]
+    assert all(len(report.rollout.lengths.unique()) > 6 for report in reports)
+    return seen
+
+
+@pytest.mark.parametrize("options", [{"lora": ADAPTER}, {}, {"fast": False}], ids=str)
+def test_micro_batches_of_2_and_of_8_give_one_gradient(options: dict[str, Any]) -> None:
+    two, eight = (gradients(build(**options, spread=0.05), size) for size in (2, 8))
+    assert max(float((a - b).norm() / b.norm()) for a, b in zip(two, eight, strict=True)) < 1e-6
+
+
+@pytest.mark.parametrize("options", [{"lora": ADAPTER}, {"lora": ADAPTER | {"dora": True}}, {}], ids=str)
+def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict[str, Any]) -> None:
+    """By hand: 0.75 of the average and 0.25 of the weights, after every second of six updates."""
+    policy = build(**options, reference_ema={"decay": 0.75, "every": 2})
+    live = [p for p in policy.modules()["model"].parameters() if p.requires_grad]
+    average = [p.detach().clone() for p in live]
+    trainer = training(policy, vowels, steps=3, learning_rate=1e-2, updates_per_rollout=2)
+    for _ in range(3):
+        report = trainer.step()
+        average = [torch.lerp(a, p.detach(), 0.25) for a, p in zip(average, live, strict=True)]
+    assert report.metrics["kl"] > 0
+    rollout = drawn(policy)
+    with policy.reference(), torch.no_grad():
+        held_to = policy.logprobs(rollout, everything(rollout)).logprobs
+    for p, a in zip(live, average, strict=True):
+        p.data.copy_(a)
+    expected = policy.logprobs(rollout, everything(rollout)).logprobs.detach()
+    assert torch.allclose(held_to, expected, rtol=0, atol=1e-5)
+    assert (held_to - rollout.old.logprobs).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -272,6 +284,9 @@ def test_a_resumed_run_goes_on_to_the_bit(options: dict[str, Any], tmp_path: Any
         ({"reference_ema": True}, r"reference_ema must be a mapping such as \{decay: 0.99, every: 1\}, got a bool"),
         ({"template_options": ["x"]}, r"template_options must be a mapping such as .*, got a list"),
         ({"lora": ADAPTER, "reference_offload": True}, "are for full training"),
+        ({"reference_ema": {"decya": 0.9}}, r"reference_ema has no key 'decya' \(did you mean 'decay'\?\)"),
+        ({"reference_ema": 0.9}, r"reference_ema must be a mapping such as \{decay: 0.99, every: 1\}, got a float"),
+        ({"reference_ema": {"decay": 1}}, "reference_ema: decay must be below 1, got 1"),
         ({"reference_dtype": "int3"}, "reference_dtype must be one of"),
     ],
     ids=str,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from grpokit import UsageError, knobs
 from grpokit.errors import nearest, shown
-from grpokit_lm import settings
+from grpokit_lm.settings import read_settings
 
 ALL_LINEAR = "all-linear"
 
@@ -55,18 +55,18 @@ class AdapterSettings:
         knobs.check(self)
         if self.dropout > 0:
             raise UsageError(
-                f"dropout must be 0, got {self.dropout}. With dropout, the log-probs of a sample would differ "
+                f"lora: dropout must be 0, got {self.dropout}. With dropout, the log-probs of a sample would differ "
                 "between sampling and training, and importance ratios would not be 1 before the first update."
             )
 
     @classmethod
-    def read(cls, given: Any) -> AdapterSettings:
+    def read(cls, given: Mapping[str, Any]) -> AdapterSettings:
         """The settings of a mapping, such as {"r": 16, "alpha": 32}.
 
         Raises:
-            UsageError: it is no mapping, a key is unknown, or a value is out of bounds.
+            UsageError: a key is unknown, or a value is out of bounds.
         """
-        return settings.read(cls, given, key="lora", example="{r: 16, alpha: 32}")
+        return read_settings(cls, given, key="lora", example="{r: 16, alpha: 32}")
 
 
 def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
@@ -122,6 +122,14 @@ def linear_layers(model: Any) -> list[str]:
 
 def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, (nn.Linear, Conv1D))  # layers of bitsandbytes are derived from nn.Linear
+
+
+def freeze_vision(model: Any) -> None:
+    """Let only the language model and its head train: no vision tower, nor what leads from there."""
+    own = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
+    for parameter in model.parameters():
+        if id(parameter) not in own:
+            parameter.requires_grad_(False)
 
 
 def _writes(model: Any, name: str) -> bool:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from grpokit import UsageError
-from grpokit.errors import typed_line
+from grpokit.errors import one_line, typed_line
 from grpokit.policies.group_decoding import Drawn, Written
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions
 from grpokit_lm.packed_path import PackedPath
+from grpokit_lm.pictures import Reading
 from grpokit_lm.plain_path import PlainPath
 from grpokit_lm.probing import Probe, masks_problem
 from grpokit_lm.prompts import context_of
@@ -31,14 +32,14 @@ class Path(Protocol):
 
     def write(
         self,
-        prompts: Sequence[Tensor],
+        prompts: Sequence[Reading],
         group_size: int,
         *,
         max_new_tokens: int,
         draw: Callable[[Tensor, int, Tensor], Drawn],
         ended: Callable[[Tensor, int], Tensor],
     ) -> Written:
-        """Write `group_size` completions for each of the prompts (token ids, at least one each)."""
+        """Write `group_size` completions for each of the prompts."""
         ...
 
     def score(self, completions: Completions, start: int, *, width: int, temperature: float, ask: Ask) -> Decisions:
@@ -46,15 +47,20 @@ class Path(Protocol):
         ...
 
 
-def path_for(model: Any, *, fast: bool = True) -> tuple[Path, str]:
+def path_for(model: Any, *, fast: bool = True, example: Reading | None = None) -> tuple[Path, str]:
     """The path for a model, and why it is not a quicker one; empty if it is the one that was wanted.
+
+    Args:
+        model: a causal LM.
+        fast: whether the fast one is wanted.
+        example: a prompt with a picture, for a model that sees.
 
     Raises:
         UsageError: no path gives the log-probs of the model's own forward pass.
     """
     kind, reasons = type(model).__name__, []
     try:
-        probe = Probe(model)
+        probe = Probe(model, example)
     except torch.OutOfMemoryError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -92,5 +98,7 @@ def _problem(check: Callable[[], str]) -> str:
         return check()
     except torch.OutOfMemoryError:
         raise
+    except UsageError as error:
+        return one_line(error)
     except Exception as error:
         return typed_line(error, most=120)

@@ -6,7 +6,8 @@ model that handles masks and positions; one that does not reads the whole text a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from grpokit.policies.group_decoding import Drawn, Written
 from grpokit.policies.truncation import restrict
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions
+from grpokit_lm.pictures import Reading, following, joined
 
 
 class PlainPath:
@@ -35,7 +37,7 @@ class PlainPath:
 
     def write(
         self,
-        prompts: Sequence[Tensor],
+        prompts: Sequence[Reading],
         group_size: int,
         *,
         max_new_tokens: int,
@@ -43,12 +45,12 @@ class PlainPath:
         ended: Callable[[Tensor, int], Tensor],
     ) -> Written:
         """Write samples in one batch; arguments as `PackedPath.write`."""
-        texts = [prompt for prompt in prompts for _ in range(group_size)]
-        rows = torch.arange(len(texts), device=prompts[0].device)
-        done = torch.zeros(len(texts), dtype=torch.bool)
-        tokens = rows.new_zeros(len(texts), 0)
-        logprobs = torch.zeros(len(texts), 0, device=rows.device)
-        read = _WithCache(self.model, texts) if self.cached else _Anew(self.model, texts)
+        each = [prompt for prompt in prompts for _ in range(group_size)]
+        rows = torch.arange(len(each), device=prompts[0].tokens.device)
+        done = torch.zeros(len(each), dtype=torch.bool)
+        tokens = rows.new_zeros(len(each), 0)
+        logprobs = torch.zeros(len(each), 0, device=rows.device)
+        read = _WithCache(self.model, each, max_new_tokens) if self.cached else _Anew(self.model, each)
         with torch.no_grad():
             for t in range(max_new_tokens):
                 drawn = draw(read(tokens).float(), t, rows)
@@ -61,17 +63,18 @@ class PlainPath:
 
     def score(self, completions: Completions, start: int, *, width: int, temperature: float, ask: Ask) -> Decisions:
         """Score decisions `start` to `start + width` of all completions: [b, t]."""
-        device = completions.tokens.device
-        begins = [completions.prompt_lengths[prompt] for prompt in completions.groups]
-        texts = [
-            torch.cat([completions.prompts[prompt, :begin], tokens])
-            for prompt, begin, tokens in zip(completions.groups, begins, completions.tokens, strict=True)
-        ]
-        rows = torch.arange(len(texts), device=device)[:, None]
+        device, columns = completions.tokens.device, completions.tokens.shape[1]
+        lengths = [completions.prompt_lengths[prompt] for prompt in completions.groups]
+        logits = _all_logits(
+            self.model,
+            [completions.prompts[p, :n] for p, n in zip(completions.groups, lengths, strict=True)],
+            completions.tokens,
+            pictures=[completions.pictures[p] for p in completions.groups] if completions.sees else [],
+            positions=[completions.place_of(p, n + columns) for p, n in zip(completions.groups, lengths, strict=True)],
+        )
         column = torch.arange(start, start + width, device=device)
-        read = torch.tensor(begins, device=device)[:, None] - 1 + column  # [b, t], the token before each decision
-        logits = self.model(input_ids=_on_the_left(texts), use_cache=False).logits[rows, read]
-        logits = logits.float() / temperature  # [b, t, V]
+        rows, before = torch.arange(len(lengths), device=device)[:, None], torch.tensor(lengths, device=device)[:, None]
+        logits = logits[rows, before - 1 + column].float() / temperature  # [b, t, V]
         if completions.kept is not None:
             logits = restrict(logits.flatten(0, 1), completions.kept[:, start:].flatten(0, 1)).view(logits.shape)
         logprobs = logits.log_softmax(-1)
@@ -89,25 +92,31 @@ class _WithCache:
 
     Args:
         model: a causal LM.
-        texts: B prompts, which are padded on the left.
+        prompts: B of them, which are padded on the left.
+        further: the most tokens that follow.
     """
 
-    def __init__(self, model: Any, texts: Sequence[Tensor]) -> None:
-        longest = max(map(len, texts))
-        place = torch.arange(longest, device=texts[0].device)
+    def __init__(self, model: Any, prompts: Sequence[Reading], further: int) -> None:
+        longest = max(len(prompt.tokens) for prompt in prompts)
         self.model, self.cache = model, None
-        self.prompts = torch.stack([torch.nn.functional.pad(text, (longest - len(text), 0)) for text in texts])
-        self.real = torch.stack([place >= longest - len(text) for text in texts]).long()  # [B, S + t]
+        self.prompts = _on_the_left([prompt.tokens for prompt in prompts], longest)
+        self.real = _on_the_left([torch.ones_like(prompt.tokens) for prompt in prompts], longest)  # [B, S + t]
+        spans = [torch.arange(len(p.tokens)) if p.positions is None else p.positions for p in prompts]
+        positions = _on_the_left([following(span, further) for span in spans], longest + further)
+        self.positions = positions.movedim(0, -2).to(self.prompts.device)  # [B, S + T] or [3, B, S + T]
+        self.pictures = joined([p.pictures for p in prompts], [longest - len(p.tokens) for p in prompts], longest)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         new = tokens[:, -1:] if tokens.shape[1] else self.prompts
         self.real = torch.cat([self.real, torch.ones_like(tokens[:, -1:])], 1)
+        end = self.real.shape[1]
         output = self.model(
             input_ids=new,
             attention_mask=self.real,
-            position_ids=(self.real.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :],
+            position_ids=self.positions[..., end - new.shape[1] : end],
             past_key_values=self.cache,
             use_cache=True,
+            **({} if tokens.shape[1] else self.pictures),
         )
         self.cache = output.past_key_values
         logits: Tensor = output.logits[:, -1]
@@ -115,19 +124,83 @@ class _WithCache:
 
 
 class _Anew:
-    """The same, for a model whose cache cannot be used: each call reads the whole texts, padded on the right."""
+    """The same, for a model whose cache cannot be used: each call reads the whole texts."""
 
-    def __init__(self, model: Any, texts: Sequence[Tensor]) -> None:
-        self.model, self.texts = model, texts
+    def __init__(self, model: Any, prompts: Sequence[Reading]) -> None:
+        self.model, self.prompts = model, prompts
+        self.pictures = [p.pictures for p in prompts] if any(p.pictures for p in prompts) else []
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        texts = [torch.cat(parts) for parts in zip(self.texts, tokens, strict=True)]
-        last = torch.tensor([len(text) - 1 for text in texts], device=tokens.device)
-        rows = torch.arange(len(texts), device=tokens.device)
-        logits: Tensor = self.model(input_ids=_on_the_left(texts), use_cache=False).logits[rows, last]
+        lengths, columns = [len(p.tokens) for p in self.prompts], tokens.shape[1]
+        spans = [torch.arange(len(p.tokens)) if p.positions is None else p.positions for p in self.prompts]
+        logits = _all_logits(
+            self.model,
+            [prompt.tokens for prompt in self.prompts],
+            tokens,
+            pictures=self.pictures,
+            positions=[following(span, columns) for span in spans],
+        )
+        last = torch.tensor(lengths, device=tokens.device) - 1 + columns
+        return logits[torch.arange(len(lengths), device=tokens.device), last]
+
+
+def _all_logits(
+    model: Any,
+    prompts: Sequence[Tensor],
+    tokens: Tensor,
+    *,
+    pictures: Sequence[Mapping[str, Tensor]],
+    positions: Sequence[Tensor],
+) -> Tensor:
+    """The logits of prompts and of what follows them, padded on the right: [b, longest, V].
+
+    Args:
+        model: a causal LM.
+        prompts: b of them.
+        tokens: [b, t].
+        pictures: of each prompt; empty if none has any.
+        positions: of each text, [n] or [3, n].
+    """
+    texts = _on_the_right([torch.cat(parts) for parts in zip(prompts, tokens, strict=True)])
+    given: dict[str, Any] = {}
+    if positions[0].ndim > 1:  # else they are what every model takes by itself
+        given["position_ids"] = _on_the_right(positions).movedim(0, -2).to(texts.device)
+    if not pictures:
+        logits: Tensor = model(input_ids=texts, use_cache=False, **given).logits
         return logits
+    ends = torch.tensor([len(prompt) for prompt in prompts], device=texts.device)[:, None]
+    written = torch.arange(texts.shape[1], device=texts.device) >= ends
+    given |= joined(pictures, [0] * len(prompts), texts.shape[1])
+    with _embedded(model, texts, written):
+        logits = model(input_ids=texts.masked_fill(written, 0), use_cache=False, **given).logits
+    return logits
 
 
-def _on_the_left(texts: Sequence[Tensor]) -> Tensor:
-    """[B, longest], each text from the left, with padding behind it that no causal model sees."""
-    return torch.nn.utils.rnn.pad_sequence(list(texts), batch_first=True)
+@contextmanager
+def _embedded(model: Any, texts: Tensor, written: Tensor) -> Iterator[None]:
+    """Inside the context, the model embeds these tokens where they were `written`, whatever it is given there.
+
+    A completion may have the token that stands for a picture. While it was written that was a token like any other,
+    so the model must not look for the picture's features now.
+    """
+
+    def read(module: Any, given: tuple[Tensor, ...]) -> tuple[Tensor]:
+        own = given[0].shape == texts.shape
+        return (torch.where(written, texts, given[0]) if own else given[0],)
+
+    hook = model.get_input_embeddings().register_forward_pre_hook(read)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _on_the_left(rows: Sequence[Tensor], width: int) -> Tensor:
+    """Tensors [..., n], padded with zeros on the left: [b, ..., width]."""
+    return torch.stack([torch.nn.functional.pad(row, (width - row.shape[-1], 0)) for row in rows])
+
+
+def _on_the_right(rows: Sequence[Tensor]) -> Tensor:
+    """Tensors [..., n], padded with zeros on the right: [b, ..., longest]."""
+    width = max(row.shape[-1] for row in rows)
+    return torch.stack([torch.nn.functional.pad(row, (0, width - row.shape[-1])) for row in rows])

@@ -8,6 +8,7 @@ for the masks that its attention would get, and compares their rule with what th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from grpokit.policies.packed_attention import attention
 from grpokit.policies.token_sampling import Draw
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions, padded
+from grpokit_lm.pictures import Reading, positions
+from grpokit_lm.plain_path import PlainPath
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # nats; a wrong mask or position costs much more
 _COARSE = 0.1
@@ -26,50 +29,61 @@ _LOOK = "grpokit_look"
 _FAR = 65_536  # tokens, for a model that sets no bound
 _QUERIES = 32
 _POSITIONS = ("position_ids", "cache_position")  # what attention gets and needs not, since queries are rotated
+_ASK = Ask(entropy="no")
 _PROMPTS, _LENGTHS, _GROUPS = (6, 3), (5, 3, 4, 4), (0, 0, 1, 1)
 
 
 class Probe:
-    """Random tokens, and their log-probs by the model's own forward pass: one row at a time, without padding.
+    """Random tokens, and their log-probs by the model's own forward pass: one row at a time, so without padding.
 
     There are two prompts of unequal lengths with two completions each.
 
     Args:
         model: a causal LM, with the attention that it came with.
+        example: a prompt with a picture, for a model that sees: the second of the two.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, example: Reading | None = None) -> None:
         embeddings = model.get_input_embeddings().weight
         generator = torch.Generator().manual_seed(0)
 
-        def tokens(*lengths: int) -> Tensor:
-            rows = [torch.randint(len(embeddings), (n,), generator=generator).tolist() for n in lengths]
-            return padded(rows).to(embeddings.device)
+        def tokens(length: int) -> Tensor:
+            return torch.randint(len(embeddings), (length,), generator=generator)
 
-        self.completions = completions = Completions(
-            prompts=tokens(*_PROMPTS),
-            prompt_lengths=_PROMPTS,
-            tokens=tokens(*_LENGTHS),
+        first, second = (Reading(tokens=tokens(length)) for length in _PROMPTS)
+        readings = [replace(x, positions=positions(model, x)) for x in (first, example or second)]
+        self.readings = [reading.to(embeddings.device) for reading in readings]
+        spans = [reading.positions.T for reading in readings if reading.positions is not None]
+        self.completions = Completions(
+            prompts=padded([reading.tokens for reading in readings]).to(embeddings.device),
+            prompt_lengths=[len(reading.tokens) for reading in readings],
+            tokens=padded([tokens(length) for length in _LENGTHS]).to(embeddings.device),
             lengths=_LENGTHS,
             groups=_GROUPS,
+            pictures=[reading.pictures for reading in self.readings],
+            positions=padded(spans).transpose(1, 2) if spans else None,
         )
         self.bound = TOLERANCE.get(model.dtype, _COARSE)
-        self.expected = torch.zeros(completions.tokens.shape, device=embeddings.device)
-        for row, (prompt, length) in enumerate(zip(_GROUPS, _LENGTHS, strict=True)):
-            begin = _PROMPTS[prompt]
-            text = torch.cat([completions.prompts[prompt, :begin], completions.tokens[row, :length]])
+        self.expected = torch.zeros(self.completions.tokens.shape, device=embeddings.device)
+        own = PlainPath(model)
+        for row, (length, group) in enumerate(zip(_LENGTHS, _GROUPS, strict=True)):
+            alone = replace(
+                self.completions,
+                tokens=self.completions.tokens[row : row + 1, :length],
+                lengths=[length],
+                groups=[group],
+            )
             with torch.no_grad():
-                logits = model(input_ids=text[None], use_cache=False).logits[0, begin - 1 : -1]
-            self.expected[row, :length] = _forced(logits.float(), text[begin:]).logprobs
+                view = own.score(alone, 0, width=length, temperature=1.0, ask=_ASK)
+            self.expected[row, :length] = view.logprobs[0]
 
     def problem(self, *, score: Callable[..., Decisions], write: Callable[..., Written]) -> str:
         """How a path's log-probs differ when it scores the tokens, and when it writes them; empty if they do not."""
         tokens, columns = self.completions.tokens, min(_LENGTHS)  # columns that every row has
-        prompts = [prompt[:length] for prompt, length in zip(self.completions.prompts, _PROMPTS, strict=True)]
         with torch.no_grad():
-            scored = score(self.completions, 0, width=max(_LENGTHS), temperature=1.0, ask=Ask(entropy="no"))
+            scored = score(self.completions, 0, width=max(_LENGTHS), temperature=1.0, ask=_ASK)
             written = write(
-                prompts,
+                self.readings,
                 len(_GROUPS) // len(_PROMPTS),
                 max_new_tokens=columns,
                 draw=lambda logits, t, rows: _forced(logits, tokens[rows, t]),

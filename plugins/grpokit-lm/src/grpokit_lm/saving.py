@@ -116,8 +116,9 @@ def _merged(model: Any, loaded: Loaded) -> Any:
     """The base with the adapter added, as a model of its own; a quantised base is loaded again in full."""
     if getattr(model.get_base_model(), "quantization_method", None) is None:
         return copy.deepcopy(model).merge_and_unload(safe_merge=True)
+    reader = loaded.processor or loaded.tokenizer
     full: Any = load_model(
-        loaded.name, tokenizer=loaded.tokenizer, dtype="bfloat16", trains_base=False, revision=loaded.revision
+        loaded.name, tokenizer=reader, dtype="bfloat16", trains_base=False, revision=loaded.revision
     ).model
     with quiet():
         adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))

@@ -1,4 +1,4 @@
-"""Settings that a config gives as a mapping under one key, such as `lora: {r: 16}`."""
+"""Settings that a config gives as a mapping, such as `lora: {r: 16}`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from grpokit.errors import a_type, nearest
 S = TypeVar("S")
 
 
-def read(kind: type[S], given: Any, *, key: str, example: str) -> S:
-    """The settings of a mapping.
+def read_settings(kind: type[S], given: Any, *, key: str, example: str) -> S:
+    """Make a dataclass of settings from a mapping.
 
     Args:
-        kind: a dataclass that checks its values.
-        given: the mapping.
-        key: where it stands, for messages.
-        example: of the mapping, as a config writes it.
+        kind: the dataclass, which checks its values.
+        given: field -> value.
+        key: what the config calls it; messages begin with it.
+        example: shown where something else than a mapping was given.
 
     Raises:
-        UsageError: it is no mapping, a key is unknown, or a value is out of bounds.
+        UsageError: a key is unknown, or a value is out of bounds.
     """
     if not isinstance(given, Mapping):
         raise UsageError(f"{key} must be a mapping such as {example}, got {a_type(given)}.")
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # a dataclass, which no bound can say
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:
             raise UsageError(f"{key} has no key '{name}'{nearest(str(name), known)}. It has: {', '.join(known)}.")
     try:
         return kind(**given)
     except UsageError as error:
-        raise UsageError(f"{key}: {error}") from error
+        text = str(error)
+        raise UsageError(text if text.startswith(key) else f"{key}: {text}") from error
