@@ -49,14 +49,50 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
         yield
 
 
+class Casts:
+    """Copies of frozen weights in autocast's type, made when they are first needed.
+
+    Autocast itself keeps the casts of weights that train only, and only until it is left. Under an adapter it would
+    cast the whole base in every call. The copies need half as much memory as the weights; `clear` gives it back.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[Tensor, int, Tensor]] = {}  # by id: the weight, its version, its copy
+
+    def __call__(self, weight: Tensor) -> Tensor:
+        """A frozen weight in the type of the autocast here; any other tensor as it is."""
+        kind = weight.device.type
+        if weight.requires_grad or not weight.is_floating_point() or not torch.is_autocast_enabled(kind):
+            return weight
+        dtype = torch.get_autocast_dtype(kind)
+        own, version, copy = self._copies.get(id(weight), (None, 0, weight))
+        if own is not weight or version != weight._version or copy.dtype != dtype:
+            copy = weight.to(dtype)
+            self._copies[id(weight)] = weight, weight._version, copy
+        return copy
+
+    def clear(self) -> None:
+        """Let all copies go."""
+        self._copies.clear()
+
+
 @contextmanager
-def for_scoring(model: nn.Module) -> Iterator[None]:
+def for_scoring(model: nn.Module, *, casts: Casts | None = None) -> Iterator[None]:
     """Inside the context, the model's linear layers use the quicker of the CPU's libraries, with gradient.
 
-    Where torch's own products are the quickest, on a GPU and in low precision, nothing is changed.
+    Where torch's own products are the quickest, on a GPU and in low precision, they stay. Under autocast, frozen
+    weights are then taken from `casts`, if there are some.
+
+    Args:
+        model: any module; only plain linear layers are changed.
+        casts: live longer than the context.
     """
-    modules = () if torch.is_autocast_enabled("cpu") else model.modules()
-    with _replaced((m, _scored(m)) for m in modules if type(m) is nn.Linear and by_onednn(m.weight)):
+    linears = (m for m in model.modules() if type(m) is nn.Linear)
+    if torch.is_autocast_enabled(next(model.parameters()).device.type):
+        forwards = ((m, _cast(m, casts)) for m in linears if casts is not None and not m.weight.requires_grad)
+    else:
+        forwards = ((m, _scored(m)) for m in linears if by_onednn(m.weight))
+    with _replaced(forwards):
         yield
 
 
@@ -104,6 +140,10 @@ def _plain(weight: Tensor, bias: Tensor | None) -> Forward:
 def _few_rows(weight: Tensor, bias: Tensor | None, rows: int) -> Forward:
     product = packed(weight, bias, rows=rows)
     return lambda x: product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], len(weight))
+
+
+def _cast(layer: nn.Linear, casts: Casts) -> Forward:
+    return lambda x: nn.functional.linear(x, casts(layer.weight), None if layer.bias is None else casts(layer.bias))
 
 
 def _scored(layer: nn.Linear) -> Forward:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from grpokit.policies.fused_head import FusedHead
 from grpokit.policies.group_decoding import Drawn, Written, decode
-from grpokit.policies.linear_layers import for_decoding
+from grpokit.policies.linear_layers import Casts, for_decoding
 from grpokit.policies.packed_attention import SharedPrompts, install, run
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions, Pack, pack
@@ -32,7 +32,7 @@ class PackedPath:
     def __init__(self, model: Any, *, check_every: int | None = None) -> None:
         install(model)
         self.model: Any = model
-        self.check_every, self.fused = check_every, FusedHead()
+        self.check_every, self.fused, self.casts = check_every, FusedHead(), Casts()
 
     def write(
         self,
@@ -94,7 +94,7 @@ class PackedPath:
         logprobs, entropy = self.fused(
             hidden,
             plan.places.pick(completions.tokens[:, start:]),
-            layer.weight,
+            self.casts(layer.weight),
             layer.bias,
             scale=head.scale / temperature,
             softcap=head.softcap,

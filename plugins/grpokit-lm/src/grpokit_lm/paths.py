@@ -15,6 +15,7 @@ from torch import Tensor
 from grpokit import UsageError
 from grpokit.errors import one_line, typed_line
 from grpokit.policies.group_decoding import Drawn, Written
+from grpokit.policies.linear_layers import Casts
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions
 from grpokit_lm.packed_path import PackedPath
@@ -25,10 +26,17 @@ from grpokit_lm.prompts import context_of
 
 
 class Path(Protocol):
-    """Writes completions and scores them."""
+    """Writes completions and scores them.
+
+    Attributes:
+        model: a causal LM.
+        cut_by: what micro-batches should keep together.
+        casts: of its frozen weights.
+    """
 
     model: Any
     cut_by: str
+    casts: Casts
 
     def write(
         self,

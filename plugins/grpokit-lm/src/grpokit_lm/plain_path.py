@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from grpokit.policies.group_decoding import Drawn, Written
+from grpokit.policies.linear_layers import Casts
 from grpokit.policies.truncation import restrict
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions
@@ -33,7 +34,7 @@ class PlainPath:
 
     def __init__(self, model: Any, *, cached: bool = True) -> None:
         self.model: Any = model
-        self.cached = cached
+        self.cached, self.casts = cached, Casts()
 
     def write(
         self,

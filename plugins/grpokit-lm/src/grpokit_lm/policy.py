@@ -22,6 +22,7 @@ from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, Us
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.token_sampling import Draw, draw
 from grpokit.policies.truncation import check_settings
+from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
 from grpokit_lm import saving
@@ -250,8 +251,17 @@ class CausalLMPolicy(Policy):
         temperature = float(rollout.trace.per_row["temperature"][0])
         completions = Completions.of(rollout, self.device, stop)
         recompute = self._recomputed and torch.is_grad_enabled()
-        with for_scoring(self.path.model), recomputed(self.path.model) if recompute else nullcontext():
+        layers = for_scoring(self.path.model, casts=self.path.casts)
+        with layers, recomputed(self.path.model) if recompute else nullcontext():
             return self.path.score(completions, start, width=stop - start, temperature=temperature, ask=ask)
+
+    @contextmanager
+    def during(self, work: Work) -> Iterator[None]:
+        """Keep frozen weights in the type of a mixed precision as long as a stretch of scoring lasts."""
+        try:
+            yield
+        finally:
+            self.path.casts.clear()
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -262,6 +272,8 @@ class CausalLMPolicy(Policy):
     def updated(self, version: int) -> None:
         """Let a reference that moves follow."""
         self._reference.updated(version)
+        if self.reference_moves:
+            self.path.casts.clear()
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The model, with its adapter."""
@@ -274,6 +286,7 @@ class CausalLMPolicy(Policy):
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
+        self.path.casts.clear()
         self._reference.load(Path(folder))
         saving.load_weights(self.model, Path(folder))
 
