@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -1021,3 +1022,9 @@ def test_a_presets_name_is_the_preset_whatever_lies_here(call: Call, tmp_path: P
     other = call(words[0], "./toy-lm", *words[1:])
     assert other.code == 2
     assert "toy-lm/config.yaml, line 1" in other.err
+
+
+def test_a_warning_is_one_line_without_code(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    call("plugins")
+    assert warnings.formatwarning("no pad\n token", UserWarning, "policy.py", 3) == "warning: no pad token\n"
