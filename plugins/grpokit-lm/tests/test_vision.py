@@ -141,7 +141,7 @@ def test_a_rollout_in_several_calls_is_the_whole_one(family: str, size: int) -> 
         one, other = whole.step(), parts.step()
         for name, x in one.rollout.trace.per_group.items():
             assert torch.equal(x, other.rollout.trace.per_group[name]), name
-        assert torch.allclose(one.rollout.old.logprobs, other.rollout.old.logprobs, rtol=0, atol=1e-5)
+        assert torch.allclose(one.rollout.old.logprobs, other.rollout.old.logprobs, rtol=0, atol=3e-5)
     weights = [dict(each.policy.modules()["model"].named_parameters()) for each in (whole, parts)]
     for name, x in weights[0].items():
         assert torch.allclose(x, weights[1][name], rtol=0, atol=1e-5), name
