@@ -355,6 +355,19 @@ def test_dataset_split_and_columns(saved: Path) -> None:
     assert dict(prompts[0].meta) == {}
 
 
+def test_dataset_with_subsets(tmp_path: Path) -> None:
+    """A dataset's card names them, as on the hub."""
+    for name in ("main", "other"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"prompt": f"of {name}"}) + "\n")
+    subsets = [{"config_name": name, "data_files": f"{name}.jsonl"} for name in ("main", "other")]
+    (tmp_path / "README.md").write_text(f"---\nconfigs: {json.dumps(subsets)}\n---\n")
+    assert texts(read_dataset(str(tmp_path), subset="other")) == ["of other"]
+    with pytest.raises(DataError, match=r"Please pick one among .*main.*other.*`subset`"):
+        read_dataset(str(tmp_path))
+    with pytest.raises(DataError, match="'third' not found"):
+        read_dataset(str(tmp_path), subset="third")
+
+
 def test_a_column_of_lists_of_pictures(saved: Path) -> None:
     prompts = read_dataset(str(saved / "several"))
     assert [[image.getpixel((0, 0)) for image in prompt.images] for prompt in prompts] == [[(11, 0, 0), (22, 0, 0)], []]
@@ -379,6 +392,7 @@ def test_one_column_may_have_two_roles(saved: Path) -> None:
         ("one", {"columns": {"txt": "prompt"}}, ["`columns` maps prompt, target and image, not 'txt'"]),
         ("splits", {"split": "val"}, ["has no split 'val'", "it has: train, test"]),
         ("one", {"split": "test"}, ["saved without splits", "'test'"]),
+        ("one", {"subset": "main"}, ["saved without subsets, so it has none called 'main'"]),
         ("jsonl", {"split": "val"}, ["split 'val' cannot be read", "val"]),
         ("one", {"columns": {"prompt": "level"}}, ["the prompt's column 'level' holds int64; expected texts"]),
         ("empty", {}, ["split 'train' cannot be read", "no data"]),

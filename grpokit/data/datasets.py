@@ -19,12 +19,18 @@ from grpokit.types import Prompt
 
 
 def read_dataset(
-    name: str, *, split: str = "train", columns: Mapping[str, str] | None = None, max_pixels: int = MAX_PIXELS
+    name: str,
+    *,
+    subset: str | None = None,
+    split: str = "train",
+    columns: Mapping[str, str] | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> PromptSequence:
     """Read a Hugging Face dataset by hub id, or from a folder (saved with `save_to_disk`, or of data files).
 
     Args:
         name: hub id or folder.
+        subset: which of its subsets (also called configurations), where it has several.
         split: the split to read.
         columns: which of its columns are `prompt`, `target` and `image`, where they are called otherwise. A row of
             `image` may be a list of pictures.
@@ -42,6 +48,8 @@ def read_dataset(
     try:
         with _quiet(datasets):
             if (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists():
+                if subset is not None:
+                    raise DataError(f"Dataset {name} was saved without subsets, so it has none called '{subset}'.")
                 table = datasets.load_from_disk(name)
                 if isinstance(table, datasets.DatasetDict):
                     if split not in table:
@@ -50,14 +58,19 @@ def read_dataset(
                 elif split != "train" and split != str(table.split):
                     raise DataError(f"Dataset {name} was saved without splits, so it has none called '{split}'.")
             else:
-                table = datasets.load_dataset(name, split=split)
+                table = datasets.load_dataset(name, subset, split=split)
     except DataError:
         raise
     except Exception as error:  # datasets raises a dozen kinds: offline, unknown id, bad split, bad files
         reason = typed_line(error)
         if isinstance(error.__cause__, Exception):  # it often says more
             reason += f" ({one_line(error.__cause__)})"
-        raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.") from error
+        remedy = ""
+        if isinstance(error, ConnectionError):
+            remedy = " Fetch it where there is a network, or give a folder with its files."
+        elif "pick one among" in reason:
+            remedy = " Name it with `subset`."
+        raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.{remedy}") from error
     names = {"prompt": "prompt", "target": "target", "image": "image", **(columns or {})}
     unknown = sorted(set(names) - {"prompt", "target", "image"})
     if unknown:

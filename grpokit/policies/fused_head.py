@@ -143,14 +143,15 @@ class _Job:
 
 
 class _Gradients:
-    """The gradients of hidden, weight and bias, added up over the chunks."""
+    """The gradients of hidden, weight and bias, added up over so many chunks."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, needed: Sequence[bool]) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, needed: Sequence[bool], chunks: int) -> None:
         self.needed = needed
         self.hidden = torch.empty_like(hidden) if needed[0] else None
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
-        self._weight_across = transposed(weight) if needed[0] else None
+        copied = chunks > 2  # for fewer, a copy takes more time than it saves
+        self._weight_across = None if not needed[0] else transposed(weight) if copied else weight.t()
 
     def add(self, part: slice, x: Tensor, d: Tensor, slope: Tensor) -> Tensor | None:
         """Add a chunk's, where dLoss/dlogits is slope * d: x [n, H], d [n, V], slope [n] -> d W [n, H], if made."""
@@ -175,20 +176,21 @@ class _Head(torch.autograd.Function):
         logprobs = torch.empty(len(hidden), dtype=_wide(job.dtype), device=hidden.device)
         entropy = None if job.entropy == "no" else torch.empty_like(logprobs)
         predicted = None if job.slope is None else torch.empty_like(logprobs)
-        gradients = None if job.slope is None else _Gradients(hidden, w, ctx.needs_input_grad)
+        gradients = None if job.slope is None else _Gradients(hidden, w, ctx.needs_input_grad, len(job.chunks))
         # d W, which the hidden state's gradient needs anyway, gives the mean logit, so entropy costs nothing
         in_passing = gradients is not None and gradients.hidden is not None and job.linear_and_wide
         for part in job.chunks:
             x = hidden[part].to(job.dtype)
             logits = job.logits(x, w, b, part)
             cap_slope = None if gradients is None else job.cap_slope(logits)
-            target_logits = logits.gather(1, targets[part, None])[:, 0]
-            p = logits.softmax(1)
-            logprobs[part] = target_logits - logits.amax(1) + p.amax(1).log()  # the largest p is exp(0) / sum
-            if entropy is not None and not in_passing:
+            largest, target_logits = logits.amax(1), logits.gather(1, targets[part, None])[:, 0]
+            separate = entropy is not None and not in_passing  # it takes logits and probabilities together
+            p = logits.softmax(1) if separate else torch.softmax(logits, 1, out=logits)
+            logprobs[part] = target_logits - largest + p.amax(1).log()  # the largest p is exp(0) / sum
+            if entropy is not None and separate:
                 entropy[part] = target_logits - logprobs[part] - logits.mul_(p).sum(1)
+            del logits  # what follows takes its memory
             if gradients is not None and job.slope is not None and predicted is not None:
-                del logits  # the products take its memory
                 predicted[part] = _asked(job.slope, logprobs[part], part)
                 d = _minus_onehot(p, targets[part])
                 d = d if cap_slope is None else d.mul_(cap_slope)
@@ -196,6 +198,8 @@ class _Head(torch.autograd.Function):
                 if entropy is not None and in_passing and d_weight is not None:
                     mean = (d_weight * x).sum(1) if b is None else (d_weight * x).sum(1) + d.mv(b)
                     entropy[part] = -logprobs[part] - job.scale * mean
+                del d
+            del p, cap_slope  # before the next chunk's
         ctx.job = job
         formed = (None,) * 3 if gradients is None else (gradients.hidden, gradients.weight, gradients.bias)
         ctx.save_for_backward(hidden, weight, bias, targets, logprobs, entropy, predicted, *formed)
@@ -213,25 +217,27 @@ class _Head(torch.autograd.Function):
         job: _Job = ctx.job
         with torch.autocast(hidden.device.type, enabled=False):
             w, b = weight.to(job.dtype), None if bias is None else bias.to(job.dtype)
-            gradients = _Gradients(hidden, w, ctx.needs_input_grad)
+            gradients = _Gradients(hidden, w, ctx.needs_input_grad, len(job.chunks))
             for part in job.chunks:
                 x = hidden[part].to(job.dtype)
                 logits = job.logits(x, w, b, part)
                 cap_slope = job.cap_slope(logits)
-                p = logits.softmax(1)
                 row_slope = slope[part]
                 if job.entropy == "grad" and entropy is not None and entropy_slope is not None:
                     # d entropy / d logit = -p (log p + entropy), where log p = logit - target's + its log-prob
                     target_logits = logits.gather(1, targets[part, None])[:, 0]
                     shift = target_logits - logprobs[part] - entropy[part]
+                    p = logits.softmax(1)
                     d = logits.sub_(shift[:, None]).mul_(entropy_slope[part, None]).add_(row_slope[:, None]).mul_(p)
                     d.scatter_add_(1, targets[part, None], -row_slope[:, None])
+                    del p
                     row_slope = torch.ones_like(row_slope)
                 else:
-                    d = _minus_onehot(p, targets[part])
+                    d = _minus_onehot(torch.softmax(logits, 1, out=logits), targets[part])
                 d = d if cap_slope is None else d.mul_(cap_slope)
-                del logits, p
+                del logits, cap_slope
                 gradients.add(part, x, d, row_slope * -job.scale)
+                del d  # before the next chunk's
         return gradients.hidden, gradients.weight, gradients.bias, None, None
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from grpokit.policies.lean_layers import lean_forwards
 from grpokit.policies.products import by_onednn, linear, packed, sum_of_outer
 
 Forward = Callable[[Tensor], Tensor]
@@ -78,21 +80,21 @@ class Casts:
 
 @contextmanager
 def for_scoring(model: nn.Module, *, casts: Casts | None = None) -> Iterator[None]:
-    """Inside the context, the model's linear layers use the quicker of the CPU's libraries, with gradient.
+    """Inside the context, scoring is quicker and keeps less for the backward pass, with the same numbers.
 
-    Where torch's own products are the quickest, on a GPU and in low precision, they stay. Under autocast, frozen
-    weights are then taken from `casts`, if there are some.
+    Linear layers use the quicker of the CPU's libraries; on a GPU that is what they use anyway. Norms and gated MLPs
+    are those of `lean_layers`. Under autocast all stays, but frozen weights come from `casts`, if given.
 
     Args:
-        model: any module; only plain linear layers are changed.
+        model: any module.
         casts: live longer than the context.
     """
     linears = (m for m in model.modules() if type(m) is nn.Linear)
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
-        forwards = ((m, _cast(m, casts)) for m in linears if casts is not None and not m.weight.requires_grad)
-    else:
-        forwards = ((m, _scored(m)) for m in linears if by_onednn(m.weight))
-    with _replaced(forwards):
+        with _replaced((m, _cast(m, casts)) for m in linears if casts is not None and not m.weight.requires_grad):
+            yield
+        return
+    with _replaced(chain(((m, _scored(m)) for m in linears if by_onednn(m.weight)), lean_forwards(model))):
         yield
 
 
@@ -159,7 +161,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)  # a frozen weight needs no x
         return linear(x, weight, bias)
 
     @staticmethod

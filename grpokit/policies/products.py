@@ -52,8 +52,10 @@ def sum_of_outer(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
     """total [m, K] + a^T b, for a [n, m] and b [n, K]; total is fp32 or fp64, and changed in place if there is one."""
     if by_onednn(a, b):  # the transposed product is quicker, so the total is laid out like it
         across = b.t().contiguous()
+        tiles = -(-len(across) * a.shape[1] // TILE)
+        if total is None and tiles == 1:
+            return linear(across, a.t()).t()
         total = across.new_zeros(len(across), a.shape[1]).t() if total is None else total
-        tiles = -(-total.numel() // TILE)
         for part, rows in zip(total.t().chunk(tiles), across.chunk(tiles), strict=True):
             part.add_(linear(rows, a.t()))
         return total

@@ -224,8 +224,7 @@ def _write_pictures(folder: Path, index: int, sample: Sample, row: dict[str, Any
     elif isinstance(sample.output, Drawable):
         row["file"] = f"{index:04d}.png"
         (folder / row["file"]).write_bytes(sample.output._repr_png_())
-    further = ((f"source_{n}", picture) for n, picture in enumerate(sample.prompt.images[1:], 2))
-    for name, picture in (("source", sample.prompt.image), *further, ("target", sample.prompt.target)):
+    for name, picture in (("source", sample.prompt.image), ("target", sample.prompt.target)):
         if isinstance(picture, Image.Image):
             row[name] = f"{index:04d}.{name}.png"
             _as_png(picture).save(folder / row[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,16 +26,21 @@ head = FusedHead()
 
 
 class Watched(TorchDispatchMode):
-    """Records matrix products and the largest tensor."""
+    """Records matrix products, the largest tensor, and the most tensors of a chunk's logits at a time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.products: list[torch.dtype] = []
-        self.largest = 0
+        self.largest = self.most_logits = 0
+        self._logits: list[weakref.ref[Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        self.largest = max(self.largest, *(x.numel() for x in tree_leaves(out) if isinstance(x, Tensor)), 0)
+        tensors = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+        self.largest = max(self.largest, *(x.numel() for x in tensors), 0)
+        self._logits += [weakref.ref(x) for x in tensors if x.shape == (CHUNK, V)]
+        alive = {x.data_ptr() for x in (ref() for ref in self._logits) if x is not None}
+        self.most_logits = max(self.most_logits, len(alive))
         if func.overloadpacket.__name__ in PRODUCTS:
             self.products.append(args[0].dtype)
         return out
@@ -176,6 +182,7 @@ def test_never_holds_more_logits_than_a_chunk(predicted: bool) -> None:
         logprobs, _ = head(p.hidden, p.targets, p.weight, p.bias, entropy="value", slope=slope, chunk=CHUNK)
         (logprobs * p.slope).sum().backward()
     assert watched.largest == 4000 * H  # the hidden states, not the 4000 * V logits
+    assert watched.most_logits == (1 if predicted else 2)  # without a prediction the entropy needs a second one
 
 
 def test_without_gradient_it_is_one_product_and_keeps_nothing() -> None:

@@ -75,10 +75,10 @@ def test_a_batch_as_its_model_takes_it() -> None:
 @pytest.mark.parametrize(
     ("settings", "prompt", "words"),
     [
-        ({}, Prompt(text="", image=SMALL, meta=MESSAGES), "has 2 places for a picture and 1 picture. An image part"),
-        ({}, Prompt(text="<image>?"), r"The prompt '<image>\?' has 1 place for a picture and 0 pictures"),
-        ({}, Prompt(text="<image>?", image=SMALL), "has 2 places for a picture and 1 picture"),
-        ({"chat": False}, Prompt(text="?", image=SMALL), "has 0 places for a picture and 1 picture"),
+        ({}, Prompt(text="", image=SMALL, meta=MESSAGES), "has 2 image placeholders and 1 picture. A placeholder is"),
+        ({}, Prompt(text="<image>?"), r"The prompt '<image>\?' has 1 image placeholder and 0 pictures"),
+        ({}, Prompt(text="<image>?", image=SMALL), "has 2 image placeholders and 1 picture"),
+        ({"chat": False}, Prompt(text="?", image=SMALL), "has 0 image placeholders and 1 picture"),
         (
             {},
             Prompt(text="x" * 60, images=[SMALL] * 12),

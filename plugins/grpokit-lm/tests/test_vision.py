@@ -13,7 +13,7 @@ from tiny_models import IMAGE, VIDEO
 from tiny_vision import VISION_FAMILIES, tiny_processor, tiny_vision_model
 from torch import Tensor
 
-from grpokit import Prompt, Rollout, Sample, Trainer, objectives
+from grpokit import Prompt, Rollout, Sample, Trainer, UsageError, objectives
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_lm.packed_path import PackedPath
@@ -117,6 +117,7 @@ def test_a_row_has_the_log_probs_of_the_model_alone(family: str) -> None:
 @pytest.mark.parametrize("family", ["qwen2.5-vl", "llava"])
 def test_a_completion_may_have_the_token_that_stands_for_a_picture(family: str) -> None:
     fast, plain = build(family), build(family, fast=False)
+    assert isinstance(fast.path, PackedPath)
     rollout = drawn(fast)
     tokens = rollout.trace.per_row["tokens"].clone()
     tokens[:, 0] = IMAGE
@@ -156,6 +157,51 @@ def test_recomputed_layers_see_the_same_pictures(family: str) -> None:
         policy.logprobs(rollout, everything(rollout)).logprobs.sum().backward()
         gradients.append([p.grad for p in policy.model.parameters() if p.grad is not None])
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*gradients, strict=True))
+
+
+def test_pictures_are_looked_at_once_for_their_group() -> None:
+    policy = build("qwen2.5-vl")
+    patches: list[int] = []
+    policy.model.model.visual.register_forward_pre_hook(lambda _, args: patches.append(len(args[0])))
+    rollout = drawn(policy)
+    once = [16, 60, 24 + 24]  # pixels / 16 of each prompt that has pictures
+    assert patches == once
+    scores(policy, rollout)
+    assert patches == once * 2
+
+
+def test_the_plain_path_makes_no_logits_of_prompts() -> None:
+    policy = build("llava", fast=False)
+    columns: list[int] = []
+    policy.model.lm_head.register_forward_hook(lambda _, args, logits: columns.append(logits.shape[1]))
+    rollout = drawn(policy)
+    assert set(columns) == {1}
+    policy.logprobs(rollout, slice(2, 5))
+    assert columns[-1] == 3
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_mixed_precision(fast: bool) -> None:
+    policy = build("qwen2.5-vl", lora={"r": 4}, fast=fast)
+    options = {"steps": 2, "prompts_per_step": 4, "group_size": 3, "micro_batch_size": 6, "updates_per_rollout": 2}
+    objective = objectives.GRPO(kl_coef=0.1)
+    trainer = Trainer(
+        policy, [letters], PROMPTS, objective=objective, mixed_precision="bf16", progress=False, **options
+    )
+    *_, report = trainer
+    assert report.metrics["logprob_diff/mean"] < 0.05
+    assert report.metrics["kl"] > 0
+
+
+def test_the_tower_trains_only_if_asked() -> None:
+    def trained(**options: Any) -> set[str]:
+        named = build("llava", **options).model.named_parameters()
+        return {"tower" if "vision" in name else "rest" for name, p in named if p.requires_grad}
+
+    assert trained() == trained(lora={"r": 2}) == {"rest"}
+    assert trained(train_vision=True) == {"tower", "rest"}
+    with pytest.raises(UsageError, match=r"train_vision is for full training\. With lora, name"):
+        build("llava", train_vision=True, lora={"r": 2})
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,8 @@ def _is_linear(module: nn.Module) -> bool:
 
 def freeze_vision(model: Any) -> None:
     """Let only the language model and its head train: no vision tower, nor what leads from there."""
+    if model.config.get_text_config() is model.config:
+        return  # nothing but a language model
     own = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
     for parameter in model.parameters():
         if id(parameter) not in own:

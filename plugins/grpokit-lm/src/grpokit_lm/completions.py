@@ -41,7 +41,7 @@ class Completions:
         """Whether a prompt has pictures."""
         return any(self.pictures)
 
-    def place_of(self, prompt: int, count: int) -> Tensor:
+    def positions_of(self, prompt: int, count: int) -> Tensor:
         """[3, count] or [count] int64 on the CPU: positions of a prompt's tokens and of those that follow."""
         if self.positions is None:
             return torch.arange(count)
@@ -139,7 +139,7 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
         first = prompt * slot
         source.append(torch.arange(first, first + shared))
         prompts.append(shared)
-        span = None if completions.positions is None else completions.place_of(prompt, shared + 1 + columns)
+        span = None if completions.positions is None else completions.positions_of(prompt, shared + 1 + columns)
         positions += [] if span is None else [span[:, :shared]]
         samples.append([completions.lengths[row] for row in rows])
         position += shared

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from grpokit import GrpokitError, UsageError
-from grpokit.errors import counted, one_line
+from grpokit.errors import one_line
 from grpokit.images import to_rgb
 from grpokit.policies.ragged import flattened, restored
 from grpokit.types import Trace
@@ -29,7 +29,7 @@ class Reading:
     """A prompt as a model reads it.
 
     Attributes:
-        tokens: [S] int64, at least one, with the places of pictures.
+        tokens: [S] int64, at least one; the model puts features of pictures in the place of some.
         pictures: further arguments of the model, such as `pixel_values`; empty without pictures.
         positions: [3, S] int64 on the CPU, where the model counts on three axes; None: a token's position is its index.
     """
@@ -57,7 +57,7 @@ class PictureReader:
         self._further: dict[tuple[str, tuple[int, int]], int] = {}
 
     @property
-    def place(self) -> str:
+    def placeholder(self) -> str:
         """The text that stands for a picture."""
         return str(self.processor.image_token)
 
@@ -65,10 +65,10 @@ class PictureReader:
     def example(self) -> Reading:
         """A picture of a few colours, alone: it shows what the processor gives, and in which types."""
         pixels = torch.randint(256, (32, 32, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-        return self.read(f"{self.place}a", [Image.fromarray(pixels.numpy())], special=True)
+        return self.read(f"{self.placeholder}a", [Image.fromarray(pixels.numpy())], special=True)
 
     def read(self, text: str, images: Sequence[Image.Image], *, special: bool) -> Reading:
-        """Read a text in which each picture has its place.
+        """Read a text in which each picture has its placeholder.
 
         Args:
             text: what the chat template wrote, or plain text.
@@ -90,7 +90,7 @@ class PictureReader:
         return replace(reading, positions=positions(self.model, reading))
 
     def further_tokens(self, images: Sequence[Image.Image]) -> int:
-        """How many tokens pictures become, beside one each for their places.
+        """How many tokens pictures become, beside their placeholders.
 
         Every mode and size is read once, so a data set of like pictures is checked in no time.
 
@@ -100,7 +100,7 @@ class PictureReader:
         for image in images:
             kind = (image.mode, image.size)
             if kind not in self._further:
-                self._further[kind] = len(self.read(self.place, [Image.new(*kind)], special=False).tokens) - 1
+                self._further[kind] = len(self.read(self.placeholder, [Image.new(*kind)], special=False).tokens) - 1
         return sum(self._further[image.mode, image.size] for image in images)
 
     def entries(self, readings: Sequence[Reading]) -> dict[str, Tensor]:
@@ -172,27 +172,14 @@ def _filled(x: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.nn.functional.pad(x, [n for each in reversed(missing) for n in (0, each)]) if any(missing) else x
 
 
-def places(messages: Sequence[Mapping[str, Any]], place: str) -> int:
+def placeholders(messages: Sequence[Mapping[str, Any]], text: str) -> int:
     """How many pictures messages ask for: their image parts, and the text that stands for one."""
     asked = 0
     for message in messages:
         parts = [message["content"]] if isinstance(message["content"], str) else message["content"] or []
         for part in parts:
             if isinstance(part, str):
-                asked += part.count(place)
+                asked += part.count(text)
             elif isinstance(part, Mapping):
-                asked += 1 if part.get("type") == "image" else str(part.get("text", "")).count(place)
+                asked += 1 if part.get("type") == "image" else str(part.get("text", "")).count(text)
     return asked
-
-
-def check_places(asked: int, images: int, *, name: str, place: str) -> None:
-    """Refuse a prompt that has another number of places than of pictures.
-
-    Raises:
-        UsageError: names both numbers.
-    """
-    if asked != images:
-        raise UsageError(
-            f"{name} has {counted(asked, 'place')} for a picture and {counted(images, 'picture')}. An image part of "
-            f"its messages, or '{place}' in its text, is a place; pictures are its `image` or `images`."
-        )

@@ -1,4 +1,4 @@
-"""The plain path, for models whose attention cannot be replaced: padded batches, transformers' cache, all logits.
+"""The plain path, for models whose attention cannot be replaced: padded batches, transformers' cache, dense logits.
 
 Texts are scored with the padding on their right, where no causal model sees it. Writing needs it on the left, and a
 model that handles masks and positions; one that does not reads the whole text again for every token.
@@ -6,6 +6,7 @@ model that handles masks and positions; one that does not reads the whole text a
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -65,17 +66,19 @@ class PlainPath:
     def score(self, completions: Completions, start: int, *, width: int, temperature: float, ask: Ask) -> Decisions:
         """Score decisions `start` to `start + width` of all completions: [b, t]."""
         device, columns = completions.tokens.device, completions.tokens.shape[1]
-        lengths = [completions.prompt_lengths[prompt] for prompt in completions.groups]
-        logits = _all_logits(
-            self.model,
-            [completions.prompts[p, :n] for p, n in zip(completions.groups, lengths, strict=True)],
-            completions.tokens,
-            pictures=[completions.pictures[p] for p in completions.groups] if completions.sees else [],
-            positions=[completions.place_of(p, n + columns) for p, n in zip(completions.groups, lengths, strict=True)],
-        )
+        groups, lengths = completions.groups, [completions.prompt_lengths[prompt] for prompt in completions.groups]
         column = torch.arange(start, start + width, device=device)
-        rows, before = torch.arange(len(lengths), device=device)[:, None], torch.tensor(lengths, device=device)[:, None]
-        logits = logits[rows, before - 1 + column].float() / temperature  # [b, t, V]
+        logits = _logits(
+            self.model,
+            [completions.prompts[prompt, :n] for prompt, n in zip(groups, lengths, strict=True)],
+            completions.tokens,
+            pictures=[completions.pictures[prompt] for prompt in groups] if completions.sees else [],
+            positions=[
+                completions.positions_of(prompt, n + columns) for prompt, n in zip(groups, lengths, strict=True)
+            ],
+            at=torch.tensor(lengths, device=device)[:, None] - 1 + column,
+        )
+        logits = logits.float() / temperature  # [b, t, V]
         if completions.kept is not None:
             logits = restrict(logits.flatten(0, 1), completions.kept[:, start:].flatten(0, 1)).view(logits.shape)
         logprobs = logits.log_softmax(-1)
@@ -111,6 +114,7 @@ class _WithCache:
         new = tokens[:, -1:] if tokens.shape[1] else self.prompts
         self.real = torch.cat([self.real, torch.ones_like(tokens[:, -1:])], 1)
         end = self.real.shape[1]
+        able = "logits_to_keep" in inspect.signature(self.model.forward).parameters
         output = self.model(
             input_ids=new,
             attention_mask=self.real,
@@ -118,6 +122,7 @@ class _WithCache:
             past_key_values=self.cache,
             use_cache=True,
             **({} if tokens.shape[1] else self.pictures),
+            **({"logits_to_keep": 1} if able else {}),
         )
         self.cache = output.past_key_values
         logits: Tensor = output.logits[:, -1]
@@ -134,26 +139,27 @@ class _Anew:
     def __call__(self, tokens: Tensor) -> Tensor:
         lengths, columns = [len(p.tokens) for p in self.prompts], tokens.shape[1]
         spans = [torch.arange(len(p.tokens)) if p.positions is None else p.positions for p in self.prompts]
-        logits = _all_logits(
+        logits = _logits(
             self.model,
             [prompt.tokens for prompt in self.prompts],
             tokens,
             pictures=self.pictures,
             positions=[following(span, columns) for span in spans],
+            at=torch.tensor(lengths, device=tokens.device)[:, None] - 1 + columns,
         )
-        last = torch.tensor(lengths, device=tokens.device) - 1 + columns
-        return logits[torch.arange(len(lengths), device=tokens.device), last]
+        return logits[:, 0]
 
 
-def _all_logits(
+def _logits(
     model: Any,
     prompts: Sequence[Tensor],
     tokens: Tensor,
     *,
     pictures: Sequence[Mapping[str, Tensor]],
     positions: Sequence[Tensor],
+    at: Tensor,
 ) -> Tensor:
-    """The logits of prompts and of what follows them, padded on the right: [b, longest, V].
+    """Logits from prompts and what follows them, padded on the right: [b, n, V].
 
     Args:
         model: a causal LM.
@@ -161,20 +167,39 @@ def _all_logits(
         tokens: [b, t].
         pictures: of each prompt; empty if none has any.
         positions: of each text, [n] or [3, n].
+        at: [b, n], the tokens in each text that are asked for.
     """
     texts = _on_the_right([torch.cat(parts) for parts in zip(prompts, tokens, strict=True)])
     given: dict[str, Any] = {}
     if positions[0].ndim > 1:  # else they are what every model takes by itself
         given["position_ids"] = _on_the_right(positions).movedim(0, -2).to(texts.device)
     if not pictures:
-        logits: Tensor = model(input_ids=texts, use_cache=False, **given).logits
-        return logits
+        with _head_at(model, at):
+            return _rows(model(input_ids=texts, use_cache=False, **given).logits, at)
     ends = torch.tensor([len(prompt) for prompt in prompts], device=texts.device)[:, None]
     written = torch.arange(texts.shape[1], device=texts.device) >= ends
     given |= joined(pictures, [0] * len(prompts), texts.shape[1])
-    with _embedded(model, texts, written):
-        logits = model(input_ids=texts.masked_fill(written, 0), use_cache=False, **given).logits
-    return logits
+    with _embedded(model, texts, written), _head_at(model, at):
+        return _rows(model(input_ids=texts.masked_fill(written, 0), use_cache=False, **given).logits, at)
+
+
+@contextmanager
+def _head_at(model: Any, at: Tensor) -> Iterator[None]:
+    """Inside the context, the output layer reads only these tokens, [b, n], so the logits of others are never made."""
+    hook = model.get_output_embeddings().register_forward_pre_hook(
+        lambda layer, given: (_rows(given[0], at), *given[1:]), prepend=True
+    )
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _rows(x: Tensor, at: Tensor) -> Tensor:
+    """x [b, S, ...] at the columns `at` [b, n]; x as it is where that was done before."""
+    if x.shape[1] == at.shape[1]:
+        return x
+    return x[torch.arange(len(x), device=x.device)[:, None], at]
 
 
 @contextmanager

@@ -44,7 +44,8 @@ class CausalLMPolicy(Policy):
     """A language model that answers prompts.
 
     Args:
-        model: a hub id, a folder, or a model of transformers.
+        model: a hub id, a folder, a folder in a package such as "grpokit_lm:models/arithmetic", or a model of
+            transformers.
         tokenizer: None for the model's own; needed if `model` is an object.
         max_new_tokens: the most tokens of a completion, its end token included.
         temperature: of the training samples; log-probs are those of the tempered distribution.
@@ -192,7 +193,7 @@ class CausalLMPolicy(Policy):
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Write `group_size` completions per prompt, all together."""
         device, temperature = self.device, self.eval_temperature if evaluate else self.temperature
-        readings = [self.encoder.encode(prompt) for prompt in prompts]
+        readings = [self.encoder.encode(prompt).to(device) for prompt in prompts]
         pen = _Pen(
             uniforms(seeds.row.to(device), self.max_new_tokens),
             temperature=temperature,
@@ -200,7 +201,7 @@ class CausalLMPolicy(Policy):
             truncation=self._truncation,
         )
         written = self.path.write(
-            [reading.to(device) for reading in readings],
+            readings,
             group_size,
             max_new_tokens=self.max_new_tokens,
             draw=pen,
@@ -224,7 +225,7 @@ class CausalLMPolicy(Policy):
         trained = [length if end or not self.mask_truncated else 0 for length, end in zip(lengths, ended, strict=True)]
         column = torch.arange(written.tokens.shape[1])
         real, mask = ((column < torch.tensor(counts)[:, None]).to(device) for counts in (lengths, trained))  # [B, T]
-        ascending = [readings[i].to(device) for i in seeds.group_ids.cpu().argsort().tolist()]
+        ascending = [readings[i] for i in seeds.group_ids.cpu().argsort().tolist()]
         return Rollout(
             samples=samples,
             groups=groups,

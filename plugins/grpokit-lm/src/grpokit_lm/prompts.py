@@ -18,7 +18,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from grpokit import Prompt, UsageError
 from grpokit.errors import a_type, counted, nearest, one_line, shown
 from grpokit_lm.loading import Loaded
-from grpokit_lm.pictures import PictureReader, Reading, check_places, places, positions
+from grpokit_lm.pictures import PictureReader, Reading, placeholders, positions
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
 
@@ -67,8 +67,9 @@ class PromptEncoder:
 
     @cached_property
     def pictures(self) -> PictureReader | None:
-        """Reads pictures; None for a model that reads text only."""
-        return None if self.loaded.processor is None else PictureReader(self.loaded.processor, self.loaded.model)
+        """Reads pictures; None for a model that reads text only, or whose processor has no placeholder for one."""
+        processor = self.loaded.processor
+        return PictureReader(processor, self.loaded.model) if hasattr(processor, "image_token") else None
 
     def encode(self, prompt: Prompt) -> Reading:
         """What the model reads of a prompt, on the CPU.
@@ -102,7 +103,7 @@ class PromptEncoder:
 
         Raises:
             UsageError: the prompt has messages and there is no template, the template refuses them, or pictures and
-                their places do not agree.
+                placeholders do not agree.
         """
         if prompt.images and self.pictures is None:
             raise UsageError(
@@ -118,9 +119,9 @@ class PromptEncoder:
         elif self._chats:
             messages = [{"role": "user", "content": self._content(prompt.text, pictures=len(prompt.images))}]
         else:
-            self._check_places([{"content": prompt.text}], prompt)
+            self._check_placeholders([{"content": prompt.text}], prompt)
             return prompt.text
-        self._check_places(messages, prompt)
+        self._check_placeholders(messages, prompt)
         if self.system is not None and messages[0]["role"] not in ("system", "developer"):
             messages = [{"role": "system", "content": self._content(self.system)}, *messages]
         begun = messages[-1]["role"] == "assistant"  # the model goes on with an answer that the prompt begins
@@ -194,11 +195,16 @@ class PromptEncoder:
             return text
         return [*[{"type": "image"}] * pictures, {"type": "text", "text": text}]
 
-    def _check_places(self, messages: Sequence[Mapping[str, Any]], prompt: Prompt) -> None:
-        if self.pictures is not None:
-            place = self.pictures.place
-            name = f"The prompt {shown(prompt.text, most=60)}"
-            check_places(places(messages, place), len(prompt.images), name=name, place=place)
+    def _check_placeholders(self, messages: Sequence[Mapping[str, Any]], prompt: Prompt) -> None:
+        if self.pictures is None:
+            return
+        asked, images = placeholders(messages, self.pictures.placeholder), len(prompt.images)
+        if asked != images:
+            raise UsageError(
+                f"The prompt {shown(prompt.text, most=60)} has {counted(asked, 'image placeholder')} and "
+                f"{counted(images, 'picture')}. A placeholder is an image part of its messages, or "
+                f"'{self.pictures.placeholder}' in its text; pictures are its `image` or `images`."
+            )
 
 
 _NO_TEMPLATE = (

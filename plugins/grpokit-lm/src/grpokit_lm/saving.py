@@ -21,6 +21,7 @@ from grpokit import CheckpointError, UsageError
 from grpokit.errors import one_line
 from grpokit_lm.adapters import quiet
 from grpokit_lm.loading import Loaded, load_model
+from grpokit_lm.sources import in_package
 
 MODEL, ADAPTER, ADAPTER_CONFIG = "model.safetensors", "adapter_model.safetensors", "adapter_config.json"
 
@@ -104,11 +105,17 @@ def export(model: nn.Module, loaded: Loaded, folder: Path, *, merge: bool = Fals
 
 def _facts(loaded: Loaded, library: str, usage: str) -> dict[str, str]:
     kind = "AutoModelForCausalLM" if loaded.processor is None else "AutoModelForImageTextToText"
+    code, shipped = usage.format(kind=kind), in_package(loaded.name)
+    if shipped is not None:  # a name that transformers does not know
+        package, path = shipped
+        code = f"from importlib.resources import files\n\n{code}".replace(
+            '"BASE_MODEL"', f'files("{package}") / "{path}"'
+        )
     return {
         "base_model": loaded.name,
         "library_name": library,
         "versions": f"transformers {transformers.__version__}, peft {peft.__version__}",
-        "usage": usage.format(kind=kind),
+        "usage": code,
     }
 
 
