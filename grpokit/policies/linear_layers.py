@@ -79,22 +79,24 @@ class Casts:
 
 
 @contextmanager
-def for_scoring(model: nn.Module, *, casts: Casts | None = None) -> Iterator[None]:
+def for_scoring(model: nn.Module, *, lean: bool = True, casts: Casts | None = None) -> Iterator[None]:
     """Inside the context, scoring is quicker and keeps less for the backward pass, with the same numbers.
 
-    Linear layers use the quicker of the CPU's libraries; on a GPU that is what they use anyway. Norms and gated MLPs
-    are those of `lean_layers`. Under autocast all stays, but frozen weights come from `casts`, if given.
+    Linear layers use the quicker of the CPU's libraries. Where torch's own products are the quickest, as on a GPU, they
+    stay. Under autocast only frozen weights are others: `casts` has them.
 
     Args:
         model: any module.
-        casts: live longer than the context.
+        lean: whether norms and gated MLPs are those of `lean_layers`.
+        casts: live longer than the context; None: autocast casts frozen weights in every call.
     """
     linears = (m for m in model.modules() if type(m) is nn.Linear)
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
         with _replaced((m, _cast(m, casts)) for m in linears if casts is not None and not m.weight.requires_grad):
             yield
         return
-    with _replaced(chain(((m, _scored(m)) for m in linears if by_onednn(m.weight)), lean_forwards(model))):
+    quick = ((m, _scored(m)) for m in linears if by_onednn(m.weight))
+    with _replaced(chain(quick, lean_forwards(model) if lean else ())):
         yield
 
 

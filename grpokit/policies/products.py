@@ -50,6 +50,8 @@ def transposed(weight: Tensor) -> Tensor:
 
 def sum_of_outer(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
     """total [m, K] + a^T b, for a [n, m] and b [n, K]; total is fp32 or fp64, and changed in place if there is one."""
+    if by_onednn(a, b) and a.shape[1] < b.shape[1]:  # oneDNN wants the wider one second
+        return sum_of_outer(None if total is None else total.t(), b, a).t()
     if by_onednn(a, b):  # the transposed product is quicker, so the total is laid out like it
         across = b.t().contiguous()
         tiles = -(-len(across) * a.shape[1] // TILE)

@@ -11,7 +11,8 @@ import torch
 from tiny_models import FAMILIES, tiny_model, tiny_tokenizer
 from torch import Tensor
 
-from grpokit import Prompt, Rollout, Sample, Trace, Trainer, UsageError, objectives
+from grpokit import Prompt, Rollout, Sample, Trace, Trainer, UsageError, create, objectives
+from grpokit.registry.name_lookup import installed
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_lm import packed_path
@@ -47,8 +48,8 @@ def vowels(samples: Sequence[Sample]) -> list[float]:
 def training(policy: CausalLMPolicy, reward: Any, **options: Any) -> Trainer:
     """A trainer of a few steps, held to its reference."""
     sizes = {"prompts_per_step": 3, "group_size": 4, "micro_batch_size": 4, "learning_rate": 1e-3}
-    objective = objectives.GRPO(kl_coef=0.1)
-    return Trainer(policy, [reward], PROMPTS, objective=objective, progress=False, **sizes | options)
+    settings = {"objective": objectives.GRPO(kl_coef=0.1), **sizes, **options}
+    return Trainer(policy, [reward], PROMPTS, progress=False, **settings)
 
 
 def everything(rollout: Rollout) -> slice:
@@ -231,9 +232,9 @@ def _count(slope: Any, asked: list[int], use: bool) -> Any:
     return counted if use and slope is not None else None
 
 
-def gradients(policy: CausalLMPolicy, micro_batch_size: int) -> list[Tensor]:
+def gradients(policy: CausalLMPolicy, **options: Any) -> list[Tensor]:
     """Of the first two steps, on samples of many lengths."""
-    trainer = training(policy, vowels, group_size=8, micro_batch_size=micro_batch_size, max_grad_norm=None)
+    trainer = training(policy, vowels, group_size=8, max_grad_norm=None, **options)
     seen: list[Tensor] = []
     trainer.updates.optimizer.optimizer.register_step_pre_hook(
         lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trainer.updates.parameters]))
@@ -243,9 +244,27 @@ def gradients(policy: CausalLMPolicy, micro_batch_size: int) -> list[Tensor]:
     return seen
 
 
+@pytest.mark.parametrize("objective", [spec.name for _, spec in installed("objective")])
+def test_every_objective_has_the_gradient_of_the_plain_path(objective: str) -> None:
+    """An adapter held to its moving average, on the decisions of high entropy; then off-policy."""
+    seen = [
+        gradients(
+            build(fast=fast, lora=ADAPTER, reference_ema={"decay": 0.5}),
+            micro_batch_size=4,
+            objective=create("objective", objective, {"kl_coef": 0.1}),
+            top_entropy_quantile=0.4,
+            updates_per_rollout=2,
+            learning_rate=1e-2,
+        )
+        for fast in (True, False)
+    ]
+    assert len(seen[0]) == 4
+    assert max(float((a - b).norm() / b.norm()) for a, b in zip(*seen, strict=True)) < 1e-4
+
+
 @pytest.mark.parametrize("options", [{"lora": ADAPTER}, {}, {"fast": False}], ids=str)
 def test_micro_batches_of_2_and_of_8_give_one_gradient(options: dict[str, Any]) -> None:
-    two, eight = (gradients(build(**options, spread=0.05), size) for size in (2, 8))
+    two, eight = (gradients(build(**options, spread=0.05), micro_batch_size=size) for size in (2, 8))
     assert max(float((a - b).norm() / b.norm()) for a, b in zip(two, eight, strict=True)) < 1e-6
 
 
