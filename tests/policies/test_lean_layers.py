@@ -78,6 +78,8 @@ def test_a_model_keeps_less(frozen: bool, dropped: int) -> None:
     embedded = model.get_input_embeddings()(ids).detach().requires_grad_()
     model.requires_grad_(not frozen)
     _, plain = kept(lambda: model(inputs_embeds=embedded).logits.sum(), model)
+    with for_scoring(model, lean=False):
+        assert not any("forward" in vars(module) for module, _ in lean_forwards(model))
     with for_scoring(model):
         _, lean = kept(lambda: model(inputs_embeds=embedded).logits.sum(), model)
     assert plain - lean == ids.numel() * dropped
