@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MethodType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from torch import nn
@@ -140,6 +141,12 @@ def _has(policy: object, name: str) -> bool:
     method = getattr(policy, name, None)
     inherited = getattr(method, "__func__", method) is getattr(Policy, name)
     return callable(method) and (name == "slices" or not inherited)
+
+
+def optional(policy: object, name: str) -> Any:
+    """What a policy has under an optional name of the contract; the default of `Policy` if it is no subclass."""
+    default = getattr(Policy, name)
+    return getattr(policy, name, MethodType(default, policy) if callable(default) else default)
 
 
 def scorer(policy: Policy) -> Callable[[Rollout, slice, Ask], Decisions]:

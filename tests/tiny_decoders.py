@@ -23,7 +23,8 @@ MODELS = {
     "windowed": ("Mistral", {"sliding_window": 5}),
     "capped": (
         "Gemma2",
-        {"head_dim": 4, "sliding_window": 5, "attn_logit_softcapping": 2.0, "final_logit_softcapping": None},
+        {"head_dim": 4, "sliding_window": 5, "attn_logit_softcapping": 2.0, "final_logit_softcapping": None}
+        | {"attn_implementation": "eager"},  # transformers 5.17 takes one by default that leaves the caps out
     ),
 }
 

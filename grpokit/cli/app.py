@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,12 +45,18 @@ def _options(
 
 def main() -> None:
     """Entry point of the `grpokit` command: an error of grpokit's is one message and its exit code, no traceback."""
+    warnings.formatwarning = _on_one_line
     sys.path.append(os.getcwd())  # so that a config can name `my_rewards:brightness` in a file beside it
     try:
         app()
     except GrpokitError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _on_one_line(message: Warning | str, *where: object, **further: object) -> str:
+    """A warning for somebody who typed a command: without the line of code that gave it."""
+    return f"warning: {' '.join(str(message).split())}\n"
 
 
 def console(*, stderr: bool = False) -> Console:

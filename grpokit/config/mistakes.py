@@ -53,29 +53,34 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
         if (text and isinstance(value, dict)) or (branch and issue["type"] == "model_type"):
             continue  # a name or a group of keys would do: only the mistakes of the nearer one are listed
         path = tuple(p for i, p in enumerate(issue["loc"]) if not (branch and i == 2) and p != "[key]")
-        where, key = source.place(path), ".".join(map(str, path))
+        place, key = source.place(path), ".".join(map(str, path))
         if issue["type"] == "extra_forbidden":
             known = _beside(path, model)
-            lines.append(f"{where}: unknown key '{key}'{_meant(path, model)}. Known keys: {', '.join(known)}.")
+            lines.append(f"{place}: unknown key '{key}'{_meant(path, model)}. Known keys: {', '.join(known)}.")
         elif issue["type"] == "missing":
-            lines.append(f"{where}: the key '{key}' is missing.")
+            lines.append(f"{place}: the key '{key}' is missing.")
         elif issue["type"] in ("value_error", TWO_SOURCES):  # keys of one group that do not go together
             what = str(issue["ctx"]["error"]) if issue["type"] == "value_error" else issue["msg"]
             below = source.overrides_below(path)
             sources = issue.get("ctx", {}).get("sources", "none")  # of several sources, the others have no part
             clashing = what if sources == "none" else sources
-            involved = [override for key, override in below.items() if _names_one(clashing, key[len(path) :])]
-            causes = dict.fromkeys([where, *(f"override {shown(override)}" for override in involved)])
+            involved = _involved(source, path, clashing)
             remedy = _replacement(path, value, below) if issue["type"] == TWO_SOURCES and involved else ""
-            lines.append(f"{', with '.join(causes)}: {key or 'config'}: {what}.{remedy}")
+            lines.append(f"{where(source, path, clashing)}: {key or 'config'}: {what}.{remedy}")
         else:
             words = _EXPECTED.get(issue["type"])
             context = {k: int(v) if isinstance(v, float) else v for k, v in issue.get("ctx", {}).items()}  # 0, not 0.0
             expected = f"expected {words.format(**context)}" if words else issue["msg"][0].lower() + issue["msg"][1:]
             remedy = "" if text else _remedy(issue["type"], key, value, context)
             expected += " or keys with `use`" * text
-            lines.append(f"{where}: {key}: {expected}, got {shown(value)}{remedy}.")
+            lines.append(f"{place}: {key}: {expected}, got {shown(value)}{remedy}.")
     return "\n".join(dict.fromkeys(lines))
+
+
+def where(source: Source, path: Path, message: str) -> str:
+    """The place of a group, with the overrides inside it that a mistake comes from: those whose key `message` names."""
+    overrides = [f"override {shown(text)}" for text in _involved(source, path, message)]
+    return ", with ".join(dict.fromkeys([source.place(path), *overrides]))
 
 
 def key_for(name: str, model: type[BaseModel]) -> str:
@@ -122,6 +127,11 @@ def _meant(path: Path, model: type[BaseModel]) -> str:
         return hint
     hint = nearest(name, elsewhere)
     return next((hint.replace(key, full) for key, full in elsewhere.items() if f"'{key}'" in hint), "")
+
+
+def _involved(source: Source, path: Path, message: str) -> list[str]:
+    below = source.overrides_below(path)
+    return [text for key, text in below.items() if _names_one(message, key[len(path) :])]
 
 
 def _names_one(message: str, keys: Path) -> bool:

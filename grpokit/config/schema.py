@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from grpokit import files
-from grpokit.config.mistakes import TWO_SOURCES, explain
+from grpokit.config.mistakes import TWO_SOURCES, explain, where
 from grpokit.config.overrides import apply
 from grpokit.config.yaml_source import Source, read
 from grpokit.errors import ConfigError, UsageError, nearest, shown
@@ -288,13 +288,18 @@ class RunConfig(_Strict, SeedSettings):
 
     _source: Source | None = PrivateAttr(default=None)
 
-    def place(self, *path: str | int) -> str:
+    def place(self, *path: str | int, message: str = "") -> str:
         """The place of a key, to begin a message with; empty for a config that was not read from text.
+
+        Args:
+            path: of the key.
+            message: what follows. Overrides inside the key that it names belong to the place.
 
         >>> parse("policy: {use: p}\\ndata: {use: d}\\nrewards: [{use: r}]", "run.yaml").place("rewards", 0)
         'run.yaml, line 3: rewards.0: '
         """
-        return f"{self._source.place(path)}: {'.'.join(map(str, path))}: " if self._source else ""
+        key = ".".join(map(str, path))
+        return f"{where(self._source, path, message)}: {key}: " if self._source else ""
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

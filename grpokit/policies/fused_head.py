@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from grpokit.errors import UsageError, shown
-from grpokit.policies.products import linear, sum_of_outer, transposed
+from grpokit.policies.products import linear, sum_of_outer
 from grpokit.policies.truncation import check_kept, forbid, restrict
 
 Slope = Callable[[Tensor, int], Tensor]
@@ -143,21 +143,20 @@ class _Job:
 
 
 class _Gradients:
-    """The gradients of hidden, weight and bias, added up over so many chunks."""
+    """The gradients of hidden, weight and bias, added up over the chunks."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, needed: Sequence[bool], chunks: int) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, needed: Sequence[bool]) -> None:
         self.needed = needed
         self.hidden = torch.empty_like(hidden) if needed[0] else None
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
-        copied = chunks > 2  # for fewer, a copy takes more time than it saves
-        self._weight_across = None if not needed[0] else transposed(weight) if copied else weight.t()
+        self._weight = weight
 
     def add(self, part: slice, x: Tensor, d: Tensor, slope: Tensor) -> Tensor | None:
         """Add a chunk's, where dLoss/dlogits is slope * d: x [n, H], d [n, V], slope [n] -> d W [n, H], if made."""
         narrow, back = d.to(x.dtype), None
-        if self.hidden is not None and self._weight_across is not None:
-            back = linear(narrow, self._weight_across)
+        if self.hidden is not None:
+            back = linear(narrow, self._weight.t())
             self.hidden[part] = back * slope[:, None]
         if self.needed[1]:
             self.weight = sum_of_outer(self.weight, narrow, (x * slope[:, None]).to(x.dtype))
@@ -176,7 +175,7 @@ class _Head(torch.autograd.Function):
         logprobs = torch.empty(len(hidden), dtype=_wide(job.dtype), device=hidden.device)
         entropy = None if job.entropy == "no" else torch.empty_like(logprobs)
         predicted = None if job.slope is None else torch.empty_like(logprobs)
-        gradients = None if job.slope is None else _Gradients(hidden, w, ctx.needs_input_grad, len(job.chunks))
+        gradients = None if job.slope is None else _Gradients(hidden, w, ctx.needs_input_grad)
         # d W, which the hidden state's gradient needs anyway, gives the mean logit, so entropy costs nothing
         in_passing = gradients is not None and gradients.hidden is not None and job.linear_and_wide
         for part in job.chunks:
@@ -217,7 +216,7 @@ class _Head(torch.autograd.Function):
         job: _Job = ctx.job
         with torch.autocast(hidden.device.type, enabled=False):
             w, b = weight.to(job.dtype), None if bias is None else bias.to(job.dtype)
-            gradients = _Gradients(hidden, w, ctx.needs_input_grad, len(job.chunks))
+            gradients = _Gradients(hidden, w, ctx.needs_input_grad)
             for part in job.chunks:
                 x = hidden[part].to(job.dtype)
                 logits = job.logits(x, w, b, part)

@@ -10,6 +10,7 @@ what the formula gives, or it is left alone. For models whose weights are all fp
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,7 +33,7 @@ def lean_forwards(model: nn.Module) -> Iterator[tuple[nn.Module, Forward]]:
         return
     for module in model.modules():
         candidate = _norm(module) or _gated(module)
-        if candidate is None:
+        if candidate is None or len(inspect.signature(module.forward).parameters) != 1:  # such as a norm with a gate
             continue
         width, forward = candidate
         if module not in _follows:

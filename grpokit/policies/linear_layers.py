@@ -51,22 +51,52 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
         yield
 
 
+class Casts:
+    """Copies of frozen weights in autocast's type, made when they are first needed.
+
+    Autocast itself keeps the casts of weights that train only, and only until it is left. Under an adapter it would
+    cast the whole base in every call. The copies need half as much memory as the weights; `clear` gives it back.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[Tensor, int, Tensor]] = {}  # by id: the weight, its version, its copy
+
+    def __call__(self, weight: Tensor) -> Tensor:
+        """A frozen weight in the type of the autocast here; any other tensor as it is."""
+        kind = weight.device.type
+        if weight.requires_grad or not weight.is_floating_point() or not torch.is_autocast_enabled(kind):
+            return weight
+        dtype = torch.get_autocast_dtype(kind)
+        own, version, copy = self._copies.get(id(weight), (None, 0, weight))
+        if own is not weight or version != weight._version or copy.dtype != dtype:
+            copy = weight.to(dtype)
+            self._copies[id(weight)] = weight, weight._version, copy
+        return copy
+
+    def clear(self) -> None:
+        """Let all copies go."""
+        self._copies.clear()
+
+
 @contextmanager
-def for_scoring(model: nn.Module, *, lean: bool = True) -> Iterator[None]:
+def for_scoring(model: nn.Module, *, lean: bool = True, casts: Casts | None = None) -> Iterator[None]:
     """Inside the context, scoring is quicker and keeps less for the backward pass, with the same numbers.
 
     Linear layers use the quicker of the CPU's libraries. Where torch's own products are the quickest, as on a GPU, they
-    stay. Under autocast nothing is changed.
+    stay. Under autocast only frozen weights are others: `casts` has them.
 
     Args:
         model: any module.
         lean: whether norms and gated MLPs are those of `lean_layers`.
+        casts: live longer than the context; None: autocast casts frozen weights in every call.
     """
+    linears = (m for m in model.modules() if type(m) is nn.Linear)
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
-        yield
+        with _replaced((m, _cast(m, casts)) for m in linears if casts is not None and not m.weight.requires_grad):
+            yield
         return
-    linears = ((m, _scored(m)) for m in model.modules() if type(m) is nn.Linear and by_onednn(m.weight))
-    with _replaced(chain(linears, lean_forwards(model) if lean else ())):
+    quick = ((m, _scored(m)) for m in linears if by_onednn(m.weight))
+    with _replaced(chain(quick, lean_forwards(model) if lean else ())):
         yield
 
 
@@ -114,6 +144,10 @@ def _plain(weight: Tensor, bias: Tensor | None) -> Forward:
 def _few_rows(weight: Tensor, bias: Tensor | None, rows: int) -> Forward:
     product = packed(weight, bias, rows=rows)
     return lambda x: product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], len(weight))
+
+
+def _cast(layer: nn.Linear, casts: Casts) -> Forward:
+    return lambda x: nn.functional.linear(x, casts(layer.weight), None if layer.bias is None else casts(layer.bias))
 
 
 def _scored(layer: nn.Linear) -> Forward:

@@ -39,13 +39,7 @@ class Rules:
 
 
 class Packed(ABC):
-    """An arrangement of packed tokens, with the attention that it needs.
-
-    Attributes:
-        calls: layers that have called it, which tells a model that ignores it from one that does not.
-    """
-
-    calls: int = 0
+    """An arrangement of packed tokens, with the attention that it needs."""
 
     @abstractmethod
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
@@ -208,7 +202,6 @@ def attention(
     strange = [name for name in ("s_aux", "position_bias") if others.get(name) is not None]
     if strange or dropout:
         raise UsageError(f"Packed attention has no {', '.join(strange) or 'dropout'}.")
-    packed.calls += 1
     kind = query.device.type  # under autocast, rotated queries and keys come in fp32, and values do not
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
     q, k, v = (x[0].transpose(0, 1).to(dtype) for x in (query, key, value))  # [1, H, N, D] -> [N, H, D]

@@ -13,7 +13,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-COPIED = 50_000_000  # numbers, 200 MB: a larger weight is not worth a second copy
 TILE = 5_000_000  # numbers of a product that is then added up: fresh memory for more costs as much as the product
 
 
@@ -41,11 +40,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _whole(x: Tensor) -> Tensor:
     """x or a copy: oneDNN takes a hundred times longer for a matrix that is a window of a larger one."""
     return x if x.is_contiguous() or x.t().is_contiguous() else x.contiguous()
-
-
-def transposed(weight: Tensor) -> Tensor:
-    """weight [m, K] -> [K, m] for `linear`: for oneDNN a copy, which is a quarter quicker, unless it is very large."""
-    return weight.t().contiguous() if by_onednn(weight) and weight.numel() <= COPIED else weight.t()
 
 
 def sum_of_outer(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -167,6 +168,19 @@ def _set_handlers(handlers: list[Any]) -> None:
                 signal.signal(number, handler)
 
 
+def _closed_streams() -> list[bool]:
+    return [bool(getattr(getattr(sys, name), "closed", False)) for name in _STREAMS]
+
+
+def _set_streams(closed: list[bool]) -> None:
+    for number, (name, was_closed) in enumerate(zip(_STREAMS, closed, strict=True), 1):
+        if not was_closed and getattr(sys, name).closed:
+            with suppress(OSError):  # where the stream's number was closed as well, the caller says so
+                stream = open(number, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115  # it stays
+                setattr(sys, name, stream)
+
+
+_STREAMS = ("stdout", "stderr")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -177,4 +191,5 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "torch's autocast": (_autocast, _set_autocast),
     "the working directory": (_directory, _set_directory),
     "the handling of Ctrl-C and SIGTERM": (_handlers, _set_handlers),
+    "stdout or stderr (it closed one)": (_closed_streams, _set_streams),
 }

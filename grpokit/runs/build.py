@@ -38,7 +38,7 @@ def _at(config: RunConfig, *path: str | int) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise reworded(error, f"{config.place(*path)}{error}") from error
+        raise reworded(error, f"{config.place(*path, message=str(error))}{error}") from error
 
 
 def policy(config: RunConfig) -> Policy:

@@ -6,11 +6,13 @@ ones. Other versions give a warning. The run folder's header holds what the run 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from grpokit import data
+from grpokit import data, registry
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences, resolved
 from grpokit.data import PromptSequence
@@ -45,13 +47,19 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
     changes = [
         f"  {key}: {old!r} -> {new!r}"
         for key, old, new in differences(resolved(before), resolved(config))
-        if not key.startswith(tuple(free))
+        if not key.startswith(tuple(free)) and not _renamed(key, old, new)
     ]
     if changes:
         raise UsageError(
             f"The config differs from the one that {folder} was started with:\n" + "\n".join(changes) + "\n"
             "Resume with the old values, add --force to go on with the new ones, or start a new run in another run.dir."
         )
+
+
+def _renamed(key: str, old: Any, new: Any) -> bool:
+    """Whether a name of one of grpokit's own components was only made longer, as a plugin has it now, too."""
+    match = re.fullmatch(r"(policy|reward|objective|advantage)s?(\.\d+)?(\.use)?", key.removeprefix("trainer."))
+    return match is not None and isinstance(old, str) and new == registry.meant_by_preset(match[1], old, "")
 
 
 def changed_prompts(

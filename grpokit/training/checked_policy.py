@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError, UsageError
-from grpokit.policy import CutBy, Policy, Work, scorer
+from grpokit.policy import CutBy, Policy, Work, optional, scorer
 from grpokit.training.devices import autocast, is_low_precision
 from grpokit.training.micro_batches import Cut, cuts
 from grpokit.training.rollout_calls import call_at, concatenate_rollouts
@@ -28,8 +28,6 @@ Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]
 
 class CheckedPolicy:
     """A policy whose results are checked.
-
-    What is optional in the contract has its default here, for a policy that is no subclass of `Policy`.
 
     Attributes:
         during: the policy's context for a stretch of work.
@@ -46,11 +44,11 @@ class CheckedPolicy:
     def __init__(self, policy: Policy, *, mixed_precision: str = "no", micro_batch_tokens: int | None = None) -> None:
         self.policy, self.mixed_precision, self.micro_batch_tokens = policy, mixed_precision, micro_batch_tokens
         self._scorer = scorer(policy)
-        self.during: Callable[[Work], AbstractContextManager[Any]] = getattr(policy, "during", _nothing_during)
-        self._updated: Callable[[int], None] = getattr(policy, "updated", _nothing_updated)
+        self.during: Callable[[Work], AbstractContextManager[Any]] = optional(policy, "during")
+        self._updated: Callable[[int], None] = optional(policy, "updated")
         self.version = 0
-        self.reference_moves: bool = getattr(policy, "reference_moves", False)
-        self._cut_by: CutBy = getattr(policy, "cut_by", "group")
+        self.reference_moves: bool = optional(policy, "reference_moves")
+        self._cut_by: CutBy = optional(policy, "cut_by")
         if self._cut_by not in ("group", "length"):
             raise UsageError(f"A policy's cut_by must be 'group' or 'length', got {self._cut_by!r}.")
         dtypes = {p.dtype for module in policy.modules().values() for p in module.parameters()}
@@ -249,14 +247,6 @@ def not_finite(rollout: Rollout, logprobs: Tensor, rows: Tensor | None = None) -
         f"(prompt {rollout.samples[row].prompt.text!r}; {len(places[:, 0].unique())} of {rollout.rows} "
         "rows are affected)"
     )
-
-
-def _nothing_during(work: Work) -> AbstractContextManager[Any]:
-    return nullcontext()
-
-
-def _nothing_updated(version: int) -> None:
-    pass
 
 
 def _upcast(decisions: Decisions) -> Decisions:

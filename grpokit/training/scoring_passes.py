@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -71,15 +71,16 @@ class ScoringPasses:
             return Scored(old=old)
         with self.policy.during("score"):
             if rescored:
-                old = self._all(rollout, warnings)
+                old = self._all(rollout, warnings, entropy=filtered and rollout.old.entropy is None)
             if referred:
                 reference = self._all(rollout, warnings, self.policy.reference)
             if probed:
                 with explained("scoring a sample with the reference"):
                     self.probe.take(rollout, prompts)
             if filtered:
-                entropy = rollout_entropy(rollout, lambda: self._all(rollout, warnings, entropy=True))
-        return Scored(old=old, reference=reference, entropy=entropy)
+                own = old if rescored else None  # which that pass has given with the entropy
+                entropy = rollout_entropy(rollout, lambda: own or self._all(rollout, warnings, entropy=True))
+        return Scored(old=old and replace(old, entropy=None), reference=reference, entropy=entropy)
 
     def _all(
         self,

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -836,7 +837,10 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     ),
     "a policy's value": (
         ["train", "c.yaml", "policy.length=seven"],
-        ["c.yaml, line 4: policy: ", "takes a whole number as 'length', got 'seven'"],
+        [
+            "c.yaml, line 4, with override 'policy.length=seven': policy: ",
+            "takes a whole number as 'length', got 'seven'",
+        ],
     ),
     "no policy at all": (
         ["train", "c.yaml", "policy={use: 'tiny_policies:Prompt', text: a}"],
@@ -1018,3 +1022,9 @@ def test_a_presets_name_is_the_preset_whatever_lies_here(call: Call, tmp_path: P
     other = call(words[0], "./toy-lm", *words[1:])
     assert other.code == 2
     assert "toy-lm/config.yaml, line 1" in other.err
+
+
+def test_a_warning_is_one_line_without_code(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    call("plugins")
+    assert warnings.formatwarning("no pad\n token", UserWarning, "policy.py", 3) == "warning: no pad token\n"

@@ -174,15 +174,15 @@ def test_matrix_products_per_chunk(library: str, prediction: str, frozen: bool, 
     assert (p.weight.grad is None) == frozen
 
 
-@pytest.mark.parametrize("predicted", [False, True])
-def test_never_holds_more_logits_than_a_chunk(predicted: bool) -> None:
+@pytest.mark.parametrize(("predicted", "entropy", "most"), [(False, "no", 1), (False, "value", 2), (True, "value", 1)])
+def test_never_holds_more_logits_than_a_chunk(predicted: bool, entropy: str, most: int) -> None:
     p = problem(4000)
     slope = (lambda logprobs, start: p.slope[start : start + len(logprobs)]) if predicted else None
     with Watched() as watched:
-        logprobs, _ = head(p.hidden, p.targets, p.weight, p.bias, entropy="value", slope=slope, chunk=CHUNK)
+        logprobs, _ = head(p.hidden, p.targets, p.weight, p.bias, entropy=entropy, slope=slope, chunk=CHUNK)
         (logprobs * p.slope).sum().backward()
     assert watched.largest == 4000 * H  # the hidden states, not the 4000 * V logits
-    assert watched.most_logits == (1 if predicted else 2)  # without a prediction the entropy needs a second one
+    assert watched.most_logits == most  # without a prediction the entropy needs logits and probabilities together
 
 
 def test_without_gradient_it_is_one_product_and_keeps_nothing() -> None:

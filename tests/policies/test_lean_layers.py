@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.models.llama import modeling_llama
 
 from grpokit.policies.lean_layers import _Down, _Norm, lean_forwards
 from grpokit.policies.linear_layers import for_scoring
@@ -77,6 +78,8 @@ def test_a_model_keeps_less(frozen: bool, dropped: int) -> None:
     embedded = model.get_input_embeddings()(ids).detach().requires_grad_()
     model.requires_grad_(not frozen)
     _, plain = kept(lambda: model(inputs_embeds=embedded).logits.sum(), model)
+    with for_scoring(model, lean=False):
+        assert not any("forward" in vars(module) for module, _ in lean_forwards(model))
     with for_scoring(model):
         _, lean = kept(lambda: model(inputs_embeds=embedded).logits.sum(), model)
     assert plain - lean == ids.numel() * dropped
@@ -96,6 +99,17 @@ def test_an_mlp_that_does_more_is_left_alone() -> None:
     clipped, free = Clipped(0.1), Clipped(1e9)
     assert [module for module, _ in lean_forwards(nn.ModuleList([clipped, free]))] == [free]
     assert not list(lean_forwards(free.to(torch.bfloat16)))
+
+
+def test_a_norm_that_takes_a_gate_is_left_alone() -> None:
+    """Mamba's norms take one or not, and so give what the formula gives when they are tried without."""
+
+    class Gated(modeling_llama.LlamaRMSNorm):
+        def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+            return super().forward(x if gate is None else x * gate)
+
+    plain = modeling_llama.LlamaRMSNorm(8)
+    assert [module for module, _ in lean_forwards(nn.ModuleList([Gated(8), plain]))] == [plain]
 
 
 def test_gradients_by_finite_differences() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from itertools import chain
+from typing import Any
 
 import peft
 import pytest
 import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from grpokit.policies.linear_layers import for_decoding, for_scoring
+from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring
 from tiny_decoders import build
 
 
@@ -50,6 +54,42 @@ def test_under_autocast_weights_are_cast_once() -> None:
             assert weight.dtype == torch.bfloat16
         with for_scoring(model):
             assert "forward" not in vars(model.lm_head)
+
+
+class Counted(TorchDispatchMode):
+    """Counts the casts of a tensor of some shape."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        super().__init__()
+        self.shape, self.casts = shape, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.casts += func is torch.ops.aten._to_copy.default and args[0].shape == self.shape
+        return func(*args, **(kwargs or {}))
+
+
+def test_frozen_weights_are_cast_once_for_many_passes() -> None:
+    torch.manual_seed(0)
+    model, casts = nn.Sequential(nn.Linear(8, 5), nn.Linear(5, 3)), Casts()
+    frozen = model[0].requires_grad_(False)
+    x = torch.randn(4, 8, requires_grad=True)
+
+    def passed(**options: Any) -> list[torch.Tensor]:
+        x.grad = None
+        with torch.autocast("cpu", torch.bfloat16), for_scoring(model, **options):
+            y = model(x)
+        y.float().square().sum().backward()
+        return [y, x.grad]
+
+    with Counted(frozen.weight.shape) as plain:
+        want = [passed() for _ in range(3)]
+    with Counted(frozen.weight.shape) as kept:
+        have = [passed(casts=casts) for _ in range(3)]
+    assert (plain.casts, kept.casts) == (3, 1)
+    assert all(torch.equal(a, b) for a, b in zip(chain(*have), chain(*want), strict=True))
+    with torch.no_grad():
+        frozen.weight.zero_()
+    assert not torch.equal(passed(casts=casts)[0], want[0][0])  # weights that were loaded later count
 
 
 def test_scoring_has_the_products_of_the_model() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -195,6 +197,18 @@ def test_a_run_stays_in_its_folder_and_can_be_stopped(tmp_path: Path, monkeypatc
     (note,) = score([RewardTerm(name="r", reward=careless)], full_samples()).notes
     assert (Path.cwd(), signal.getsignal(signal.SIGINT)) == (tmp_path, before)
     assert note.startswith("Reward 'r' changed the working directory and the handling of Ctrl-C and SIGTERM, which ")
+
+
+def test_a_reward_that_closes_stdout_does_not_silence_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+
+    def careless(samples: Sequence[Sample]) -> list[float]:
+        sys.stdout.close()
+        return [0.0] * len(samples)
+
+    (note,) = score([RewardTerm(name="r", reward=careless)], full_samples()).notes
+    assert note.startswith("Reward 'r' changed stdout or stderr (it closed one), which affects the whole process. It")
+    print("is heard")
 
 
 def test_state_that_cannot_be_set_back_stops() -> None:

@@ -129,6 +129,22 @@ def test_entropies_of_the_rollout_save_a_pass() -> None:
     assert len(stored.scored) == 2  # one of them in its own rollout
 
 
+class Inexact(TinyTokens):
+    """Its sampler computes in another way, so that the old log-probs come from a pass."""
+
+    def rollout(self, prompts: Any, group_size: int, **options: Any) -> Rollout:
+        return replace(super().rollout(prompts, group_size, **options), exact=False)
+
+
+def test_the_pass_for_the_old_log_probs_gives_the_entropies_too() -> None:
+    policy = Inexact(dtype=torch.float64)
+    options: dict[str, Any] = {"updates_per_rollout": 2, "micro_batch_size": 32, "top_entropy_quantile": 0.3}
+    gradients, _ = first_gradients(policy, **options)
+    exact, _ = first_gradients(TinyTokens(dtype=torch.float64), **options)
+    assert torch.allclose(gradients[0], exact[0], rtol=1e-12)
+    assert len(policy.scored) == 3  # that pass and two updates
+
+
 def test_a_policy_without_entropy_is_told_so() -> None:
     with pytest.raises(UsageError, match=r"top_entropy_quantile is below 1, but this policy's logprobs\(\) gives no"):
         first_gradients(TinyTokens(entropy=False), top_entropy_quantile=0.3)

@@ -101,6 +101,43 @@ def test_both_paths_write_and_score_alike(family: str) -> None:
         assert (packed - padded).norm() <= 1e-4 * max(padded.norm(), torch.tensor(1e-3))
 
 
+@pytest.mark.parametrize(
+    ("family", "cached", "reason"),
+    [
+        ("bloom", True, "does not work with packed attention"),
+        ("gpt-oss", True, "a layer gives its attention 's_aux'"),
+        ("diffllama", True, "in writing, log-probs differ by"),  # in scoring they do not
+        ("qwen2-moe-window", True, "a layer's mask hides more than the layer is told"),
+        ("minimax", False, "cannot write with padding and a cache"),
+        ("mamba", False, "cannot write with padding and a cache"),
+    ],
+)
+def test_an_odd_family_is_exact_on_the_path_that_it_allows(family: str, cached: bool, reason: str) -> None:
+    policy = build(family, max_new_tokens=20)
+    assert isinstance(policy.path, PlainPath)
+    assert policy.path.cached == cached
+    assert reason in policy.note
+    rollout = drawn(policy, group=3)
+    scored = policy.logprobs(rollout, everything(rollout)).logprobs.detach()
+    own, tokens = tiny_model(family), rollout.trace.per_row["tokens"]
+    for row, (length, group) in enumerate(zip(rollout.lengths.tolist(), rollout.group_index.tolist(), strict=True)):
+        begin = int(rollout.trace.per_group["prompt_length"][group])
+        text = torch.cat([rollout.trace.per_group["prompt"][group, :begin], tokens[row, :length]])
+        with torch.no_grad():
+            logprobs = own(input_ids=text[None]).logits[0, begin - 1 : -1].log_softmax(-1)
+        expected = logprobs.gather(-1, text[begin:, None])[:, 0]
+        assert torch.allclose(rollout.old.logprobs[row, :length], expected, rtol=0, atol=2e-5)
+        assert torch.allclose(scored[row, :length], expected, rtol=0, atol=2e-5)
+
+
+def test_a_model_that_looks_ahead_is_refused() -> None:
+    """Written token by token, its log-probs cannot be those of its forward pass."""
+    model = tiny_model("llama")
+    model.config.is_causal = False
+    with pytest.raises(UsageError, match="LlamaForCausalLM cannot be trained: written token by token, its log-probs"):
+        CausalLMPolicy(model, tokenizer=tiny_tokenizer(), max_new_tokens=4)
+
+
 def test_packing_by_hand() -> None:
     """Each prompt once, without its last token; each completion's inputs begin with that token."""
     policy = build()
@@ -259,6 +296,12 @@ def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict
         ({"eval_temperature": -1}, "eval_temperature must be 0"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
         ({"stop": "z"}, r"stop must be a list of texts, got the text 'z'. Write \['z'\]"),
+        ({"stop_tokens": "<eos>"}, r"stop_tokens must be a list of tokens, got '<eos>'. Write \['<eos>'\]"),
+        ({"top_p": 2.0}, "top_p must be above 0 and at most 1"),
+        ({"reference_ema": {"dcay": 0.5}}, r"reference_ema has no key 'dcay' \(did you mean 'decay'"),
+        ({"reference_ema": {"decay": 2}}, "reference_ema: decay must be below 1, got 2"),
+        ({"reference_ema": True}, r"reference_ema must be a mapping such as \{decay: 0.99, every: 1\}, got a bool"),
+        ({"template_options": ["x"]}, r"template_options must be a mapping such as .*, got a list"),
         ({"lora": ADAPTER, "reference_offload": True}, "are for full training"),
         ({"reference_ema": {"decya": 0.9}}, r"reference_ema has no key 'decya' \(did you mean 'decay'\?\)"),
         ({"reference_ema": 0.9}, r"reference_ema must be a mapping such as \{decay: 0.99, every: 1\}, got a float"),
@@ -274,9 +317,13 @@ def test_bad_settings_are_one_message(options: dict[str, Any], message: str) -> 
 
 @pytest.mark.parametrize("options", [{}, {"lora": ADAPTER}, {"fast": False}], ids=str)
 def test_mixed_precision(options: dict[str, Any]) -> None:
-    trainer = training(
-        build(**options), length, steps=2, micro_batch_size=8, updates_per_rollout=2, mixed_precision="bf16"
-    )
+    policy = build(**options)
+    trainer = training(policy, length, steps=2, micro_batch_size=8, updates_per_rollout=2, mixed_precision="bf16")
+    kept: list[int] = []
+    trainer.updates.optimizer.optimizer.register_step_pre_hook(lambda *_: kept.append(len(policy.path.casts._copies)))
     *_, report = trainer
     assert report.metrics["logprob_diff/mean"] < 0.05
     assert report.metrics["kl"] > 0
+    frozen = 15 if "lora" in options else 0  # 7 layers in each of 2 blocks, and the head
+    assert kept == [frozen] * 4
+    assert not policy.path.casts._copies  # after a stretch of work nothing is kept

@@ -128,6 +128,16 @@ def test_the_longest_prompt(letters: int, settings: dict[str, Any], words: str) 
         plain.check(prompts)
 
 
+def test_the_context_of_longrope_ends_where_its_frequencies_change() -> None:
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "long_factor": [4.0] * 2, "short_factor": [1.0] * 2}
+    model = tiny_model("phi3", rope_parameters=rope, original_max_position_embeddings=64)
+    loaded = load_model(model, tokenizer=tiny_tokenizer())
+    encoder = PromptEncoder(loaded=loaded, max_new_tokens=14, chat=False)
+    encoder.check([Prompt(text="y" * 50)])
+    with pytest.raises(UsageError, match=r"context of 64 tokens less .* leaves 50 \(up to there LongRoPE keeps"):
+        encoder.check([Prompt(text="y" * 51)])
+
+
 def test_stop_tokens() -> None:
     loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer())
     assert stop_tokens(loaded, None) == (EOS,)

@@ -142,7 +142,7 @@ def test_a_rollout_in_several_calls_is_the_whole_one(family: str, size: int) -> 
         one, other = whole.step(), parts.step()
         for name, x in one.rollout.trace.per_group.items():
             assert torch.equal(x, other.rollout.trace.per_group[name]), name
-        assert torch.allclose(one.rollout.old.logprobs, other.rollout.old.logprobs, rtol=0, atol=1e-5)
+        assert torch.allclose(one.rollout.old.logprobs, other.rollout.old.logprobs, rtol=0, atol=3e-5)
     weights = [dict(each.policy.modules()["model"].named_parameters()) for each in (whole, parts)]
     for name, x in weights[0].items():
         assert torch.allclose(x, weights[1][name], rtol=0, atol=1e-5), name
@@ -173,11 +173,11 @@ def test_pictures_are_looked_at_once_for_their_group() -> None:
 def test_the_plain_path_makes_no_logits_of_prompts() -> None:
     policy = build("llava", fast=False)
     columns: list[int] = []
-    policy.model.lm_head.register_forward_pre_hook(lambda _, args: columns.append(args[0].shape[1]))
+    policy.model.lm_head.register_forward_hook(lambda _, args, logits: columns.append(logits.shape[1]))
     rollout = drawn(policy)
     assert set(columns) == {1}
     policy.logprobs(rollout, slice(2, 5))
-    assert columns[-1] == 4
+    assert columns[-1] == 3
 
 
 @pytest.mark.parametrize("fast", [True, False])

@@ -76,7 +76,7 @@ SHAPE = {
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
 
 # Family -> (configuration class, its settings beside or instead of `SHAPE`). A window of 8 slides within a test's text.
-FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("LlamaConfig", SHAPE),
     "qwen2": ("Qwen2Config", {k: v for k, v in SHAPE.items() if k != "head_dim"} | {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", SHAPE),
@@ -122,10 +122,36 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3-moe": ("Qwen3MoeConfig", SHAPE | _EXPERTS | {"num_experts": 4}),
 }
 
+_MAMBA = {"vocab_size": ROWS, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "initializer_range": 0.3}
+_NO_HEAD_DIM = {k: v for k, v in SHAPE.items() if k != "head_dim"}
+# Families that the fast path cannot do. A window of 20 slides only in texts that are longer than those it is tried on.
+ODD_FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "bloom": ("BloomConfig", {"vocab_size": ROWS, "hidden_size": 16, "n_layer": 2, "n_head": 4}),
+    "gpt-oss": (
+        "GptOssConfig",
+        SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
+    ),
+    "diffllama": ("DiffLlamaConfig", _NO_HEAD_DIM),
+    "qwen2-moe-window": (
+        "Qwen2MoeConfig",
+        _NO_HEAD_DIM
+        | _EXPERTS
+        | {"num_experts": 4, "shared_expert_intermediate_size": 16}
+        | {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
+    ),
+    "minimax": (
+        "MiniMaxConfig",
+        SHAPE
+        | {"num_local_experts": 2, "num_experts_per_tok": 1, "block_size": 8}
+        | {"layer_types": ["linear_attention", "full_attention"]},
+    ),
+    "mamba": ("MambaConfig", _MAMBA),
+}
+
 
 def tiny_model(family: str, *, seed: int = 0, **settings: Any) -> PreTrainedModel:
     """A causal LM of a family, in eval mode; `settings` change its configuration."""
-    kind, given = FAMILIES[family]
+    kind, given = (FAMILIES | ODD_FAMILIES)[family]
     config = getattr(transformers, kind)(**(dict(given) | IDS | settings))
     return seeded(lambda: transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32), seed)
 

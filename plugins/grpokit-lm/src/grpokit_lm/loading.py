@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
@@ -29,10 +30,11 @@ from transformers import (
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
 from grpokit import UsageError
-from grpokit.errors import a_type, nearest, one_line
+from grpokit.errors import a_type, counted, nearest, one_line
 from grpokit_lm import sources
 from grpokit_lm.sources import Source
 
@@ -178,7 +180,8 @@ def _check_class(name: str, config: PreTrainedConfig, *, model: PreTrainedModel 
     other = [each for each in named if each not in (*writers, *viewers)]
     if other and len(other) == len(named) and not remote and model is None:
         raise UsageError(_no_writer(name, other[0]))
-    if config.is_encoder_decoder or getattr(config, "is_decoder", True) is False:
+    looks_ahead = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and getattr(config, "is_decoder", True) is False
+    if config.is_encoder_decoder or looks_ahead:  # the second as BERT does, unless its configuration forbids it
         raise UsageError(_no_writer(name, named[0] if named else kind))
     return any(each in viewers for each in named) or (not writers and bool(viewers))
 
@@ -278,11 +281,26 @@ def _bits(quantization: Quantization, compute: torch.dtype) -> Any:
 
 def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedModel:
     try:
-        model, report = kind.from_pretrained(source.place, config=source.config, output_loading_info=True, **options)
+        model, report = kind.from_pretrained(
+            source.place, config=source.config, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
     except torch.OutOfMemoryError:
         raise
-    except (OSError, ValueError, ImportError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+    except (UnpicklingError, EOFError, KeyError) as error:
+        raise UsageError(
+            f"The weights of the model '{source.name}' cannot be read: a .bin file is damaged, or holds other objects "
+            "than tensors, which could run code. Get the model as .safetensors."
+        ) from error
+    except (OSError, ValueError, ImportError, RuntimeError, TypeError, SafetensorError) as error:
         raise UsageError(sources.why_not(source.name, error, unreachable="", options=source.options)) from error
+    other = sorted(report["mismatched_keys"])
+    if other:
+        name, theirs, ours = other[0]
+        raise UsageError(
+            f"The weights of the model '{source.name}' do not fit its config.json: the shapes of "
+            f"{counted(len(other), 'tensor')} differ, such as that of '{name}', {list(theirs)} in the file and "
+            f"{list(ours)} by config.json."
+        )
     missing = sorted(report["missing_keys"])
     if missing:
         raise UsageError(

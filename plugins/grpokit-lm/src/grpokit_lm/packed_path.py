@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from grpokit.policies.fused_head import FusedHead
 from grpokit.policies.group_decoding import Drawn, Written, decode
-from grpokit.policies.linear_layers import for_decoding
+from grpokit.policies.linear_layers import Casts, for_decoding
 from grpokit.policies.packed_attention import SharedPrompts, install, run
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions, Pack, pack
@@ -32,7 +32,7 @@ class PackedPath:
     def __init__(self, model: Any, *, check_every: int | None = None) -> None:
         install(model)
         self.model: Any = model
-        self.check_every, self.fused = check_every, FusedHead()
+        self.check_every, self.fused, self.casts = check_every, FusedHead(), Casts()
 
     def write(
         self,
@@ -43,27 +43,38 @@ class PackedPath:
         draw: Callable[[Tensor, int, Tensor], Drawn],
         ended: Callable[[Tensor, int], Tensor],
     ) -> Written:
-        """See `grpokit.policies.group_decoding.decode`; `draw` gets logits [b, V] in place of hidden states."""
-        head, decoder = Head(self.model), self.model.get_decoder()
-        inputs, further = [prompt.tokens for prompt in prompts], {}
-        behind = max_new_tokens - 1
-        with torch.inference_mode():
-            if any(prompt.pictures for prompt in prompts):
-                stacked = embedded(self.model, inputs, [prompt.pictures for prompt in prompts])
-                inputs, further = [x[:, 0] for x in stacked], arguments(torch.cat(stacked)[:, 1:])
-            with for_decoding(nn.ModuleList([decoder, head.layer]), rows=len(prompts) * group_size):
-                written = decode(
-                    decoder,
-                    inputs,
-                    group_size,
-                    max_new_tokens=max_new_tokens,
-                    draw=lambda hidden, t, rows: draw(head.logits(hidden), t, rows),
-                    ended=ended,
-                    positions=[following(p.positions, behind) for p in prompts if p.positions is not None] or None,
-                    check_every=self.check_every or (1 if inputs[0].device.type == "cpu" else 16),
-                    **further,
-                )
+        """See `decode`; the layers compute with copies that are quick for few rows."""
+        layers = nn.ModuleList([self.model.get_decoder(), Head(self.model).layer])
+        with torch.inference_mode(), for_decoding(layers, rows=len(prompts) * group_size):
+            written = self.decode(prompts, group_size, max_new_tokens=max_new_tokens, draw=draw, ended=ended)
         return Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # usable with autograd
+
+    def decode(
+        self,
+        prompts: Sequence[Reading],
+        group_size: int,
+        *,
+        max_new_tokens: int,
+        draw: Callable[[Tensor, int, Tensor], Drawn],
+        ended: Callable[[Tensor, int], Tensor],
+    ) -> Written:
+        """See `grpokit.policies.group_decoding.decode`; `draw` gets logits [b, V] in place of hidden states."""
+        head, inputs, further = Head(self.model), [prompt.tokens for prompt in prompts], {}
+        behind = max_new_tokens - 1
+        if any(prompt.pictures for prompt in prompts):
+            stacked = embedded(self.model, inputs, [prompt.pictures for prompt in prompts])
+            inputs, further = [x[:, 0] for x in stacked], arguments(torch.cat(stacked)[:, 1:])
+        return decode(
+            self.model.get_decoder(),
+            inputs,
+            group_size,
+            max_new_tokens=max_new_tokens,
+            draw=lambda hidden, t, rows: draw(head.logits(hidden), t, rows),
+            ended=ended,
+            positions=[following(p.positions, behind) for p in prompts if p.positions is not None] or None,
+            check_every=self.check_every or (1 if inputs[0].device.type == "cpu" else 16),
+            **further,
+        )
 
     def score(self, completions: Completions, start: int, *, width: int, temperature: float, ask: Ask) -> Decisions:
         """Score decisions `start` to `start + width` of all completions: [b, t]."""
@@ -83,7 +94,7 @@ class PackedPath:
         logprobs, entropy = self.fused(
             hidden,
             plan.places.pick(completions.tokens[:, start:]),
-            layer.weight,
+            self.casts(layer.weight),
             layer.bias,
             scale=head.scale / temperature,
             softcap=head.softcap,

@@ -1,30 +1,42 @@
-"""Chooses how a model writes and scores: the fast path where the model allows it, the plain one elsewhere."""
+"""Chooses how a model writes and scores: the fast path where the model allows it, the plain one elsewhere.
+
+A path is taken only if it gives the log-probs of the model's own forward pass.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from grpokit.errors import UsageError
+from grpokit import UsageError
+from grpokit.errors import one_line, typed_line
 from grpokit.policies.group_decoding import Drawn, Written
+from grpokit.policies.linear_layers import Casts
 from grpokit.types import Ask, Decisions
-from grpokit_lm.completions import Completions, padded
+from grpokit_lm.completions import Completions
 from grpokit_lm.packed_path import PackedPath
-from grpokit_lm.pictures import Reading, positions
+from grpokit_lm.pictures import Reading
 from grpokit_lm.plain_path import PlainPath
-
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # nats; a wrong mask or position costs much more
-_COARSE = 0.1
+from grpokit_lm.probing import Probe, masks_problem
+from grpokit_lm.prompts import context_of
 
 
 class Path(Protocol):
-    """Writes completions and scores them."""
+    """Writes completions and scores them.
+
+    Attributes:
+        model: a causal LM.
+        cut_by: what micro-batches should keep together.
+        casts: of its frozen weights.
+    """
 
     model: Any
     cut_by: str
+    casts: Casts
 
     def write(
         self,
@@ -44,61 +56,57 @@ class Path(Protocol):
 
 
 def path_for(model: Any, *, fast: bool = True, example: Reading | None = None) -> tuple[Path, str]:
-    """The path for a model, and why it is not the fast one; empty if it is, or if the fast one was not wanted.
+    """The path for a model, and why it is not a quicker one; empty if it is the one that was wanted.
 
     Args:
         model: a causal LM.
         fast: whether the fast one is wanted.
         example: a prompt with a picture, for a model that sees.
+
+    Raises:
+        UsageError: no path gives the log-probs of the model's own forward pass.
     """
-    plain = PlainPath(model)
-    if not fast:
-        return plain, ""
-    before = model.config._attn_implementation
-    problem = ""
+    kind, reasons = type(model).__name__, []
     try:
-        packed = PackedPath(model)
-        difference = _difference(packed, plain, model, example)
-        if not difference <= TOLERANCE.get(model.dtype, _COARSE):
-            problem = f"its log-probs differ by {difference:.2g} nats from those of the model's own forward pass"
-    except UsageError as error:
-        problem = str(error)
-    except Exception as error:  # whatever a foreign model does with arguments that it does not know
-        problem = f"{type(error).__name__}: {error}"
-    if not problem:
-        return packed, ""
-    model.set_attn_implementation(before)
-    return plain, f"{type(model).__name__} does not work with packed attention ({problem})"
-
-
-def _difference(packed: Path, plain: Path, model: Any, example: Reading | None) -> float:
-    """The largest difference of log-probs between both paths on random tokens: two prompts, two completions each.
-
-    The second prompt is the example, where there is one.
-    """
-    generator = torch.Generator().manual_seed(0)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-
-    def tokens(*lengths: int) -> list[Tensor]:
-        return [torch.randint(vocabulary, (n,), generator=generator) for n in lengths]
-
-    device = model.get_input_embeddings().weight.device
-    first, second = tokens(6, 3)
-    readings = [Reading(tokens=first), example or Reading(tokens=second)]
-    places = [positions(model, reading) for reading in readings]
-    lengths = (5, 3, 4, 4)
-    completions = Completions(
-        prompts=padded([reading.tokens for reading in readings]).to(device),
-        prompt_lengths=[len(reading.tokens) for reading in readings],
-        tokens=padded(tokens(*lengths)).to(device),
-        lengths=lengths,
-        groups=(0, 0, 1, 1),
-        pictures=[reading.to(device).pictures for reading in readings],
-        positions=padded([x.T for x in places if x is not None]).transpose(1, 2) if places[0] is not None else None,
+        probe = Probe(model, example)
+    except torch.OutOfMemoryError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(f"{kind} cannot be run on a short text: {typed_line(error)}.") from error
+    if fast:
+        before = model.config._attn_implementation
+        problem = _problem(lambda: _packed_problem(model, probe))
+        if not problem:
+            return PackedPath(model), ""
+        model.set_attn_implementation(before)
+        reasons.append(f"{kind} does not work with packed attention ({problem})")
+    for cached in (True, False):
+        plain = PlainPath(model, cached=cached)
+        problem = _problem(partial(probe.problem, score=plain.score, write=plain.write))
+        if not problem:
+            return plain, "; ".join(reasons)
+        reasons.append(f"{kind} cannot write with padding and a cache ({problem}), so each token reads all again")
+    raise UsageError(
+        f"{kind} cannot be trained: written token by token, its log-probs are not those of its own forward pass "
+        f"({problem}). Importance ratios would be wrong from the first step. Use another model."
     )
-    with torch.no_grad():
-        a, b = (
-            path.score(completions, 0, width=5, temperature=1.0, ask=Ask(entropy="no")).logprobs
-            for path in (packed, plain)
-        )
-    return float((a - b).abs().max())
+
+
+def _packed_problem(model: Any, probe: Probe) -> str:
+    problem = masks_problem(model, context=context_of(model.config))
+    if problem:
+        return problem
+    packed = PackedPath(model)
+    return probe.problem(score=packed.score, write=packed.decode)
+
+
+def _problem(check: Callable[[], str]) -> str:
+    """What a check says, or what a foreign model raises when it is called in a way that it does not know."""
+    try:
+        return check()
+    except torch.OutOfMemoryError:
+        raise
+    except UsageError as error:
+        return one_line(error)
+    except Exception as error:
+        return typed_line(error, most=120)

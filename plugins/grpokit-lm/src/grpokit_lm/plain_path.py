@@ -1,16 +1,21 @@
-"""The plain path, for models whose attention cannot be replaced: padded batches, transformers' cache, dense logits."""
+"""The plain path, for models whose attention cannot be replaced: padded batches, transformers' cache, dense logits.
+
+Texts are scored with the padding on their right, where no causal model sees it. Writing needs it on the left, and a
+model that handles masks and positions; one that does not reads the whole text again for every token.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpokit.policies.group_decoding import Drawn, Written
+from grpokit.policies.linear_layers import Casts
 from grpokit.policies.truncation import restrict
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions
@@ -22,12 +27,15 @@ class PlainPath:
 
     Args:
         model: a causal LM.
+        cached: write with the model's cache. Without it every token reads the whole text again, which is exact for
+            every causal model.
     """
 
     cut_by = "length"
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, cached: bool = True) -> None:
         self.model: Any = model
+        self.cached, self.casts = cached, Casts()
 
     def write(
         self,
@@ -38,106 +46,187 @@ class PlainPath:
         draw: Callable[[Tensor, int, Tensor], Drawn],
         ended: Callable[[Tensor, int], Tensor],
     ) -> Written:
-        """Write samples in a batch that is padded on the left; arguments as `PackedPath.write`."""
-        device = prompts[0].tokens.device
+        """Write samples in one batch; arguments as `PackedPath.write`."""
         each = [prompt for prompt in prompts for _ in range(group_size)]
-        longest = max(len(prompt.tokens) for prompt in each)
-        tokens = _on_the_left([prompt.tokens for prompt in each], longest)
-        real = _on_the_left([torch.ones_like(prompt.tokens) for prompt in each], longest)  # [B, S]
-        spans = [torch.arange(len(prompt.tokens)) if prompt.positions is None else prompt.positions for prompt in each]
-        positions = _on_the_left([following(span, max_new_tokens) for span in spans], longest + max_new_tokens)
-        positions = positions.movedim(0, -2).to(device)  # [B, S + T] or [3, B, S + T]
-        given = joined([p.pictures for p in each], [longest - len(p.tokens) for p in each], longest)
-        rows = torch.arange(len(tokens), device=device)
-        done = torch.zeros(len(tokens), dtype=torch.bool)
-        written, logprobs = tokens.new_zeros(len(tokens), 0), torch.zeros(len(tokens), 0, device=device)
-        cache: Any = None
+        rows = torch.arange(len(each), device=prompts[0].tokens.device)
+        done = torch.zeros(len(each), dtype=torch.bool)
+        tokens = rows.new_zeros(len(each), 0)
+        logprobs = torch.zeros(len(each), 0, device=rows.device)
+        read = _WithCache(self.model, each, max_new_tokens) if self.cached else _Anew(self.model, each)
         with torch.no_grad():
             for t in range(max_new_tokens):
-                logits, output = self._logits(
-                    1,
-                    input_ids=tokens,
-                    attention_mask=real,
-                    position_ids=positions[..., real.shape[1] - tokens.shape[1] : real.shape[1]],
-                    past_key_values=cache,
-                    use_cache=True,
-                    **given,
-                )
-                cache, given = output.past_key_values, {}
-                drawn = draw(logits[:, -1].float(), t, rows)
-                written = torch.cat([written, drawn.tokens[:, None]], 1)
+                drawn = draw(read(tokens).float(), t, rows)
+                tokens = torch.cat([tokens, drawn.tokens[:, None]], 1)
                 logprobs = torch.cat([logprobs, drawn.logprobs[:, None]], 1)
-                done |= ended(written, t).cpu()
+                done |= ended(tokens, t).cpu()
                 if bool(done.all()):
                     break
-                tokens, real = drawn.tokens[:, None], torch.cat([real, real.new_ones(len(real), 1)], 1)
-        return Written(tokens=written, logprobs=logprobs)
+        return Written(tokens=tokens, logprobs=logprobs)
 
     def score(self, completions: Completions, start: int, *, width: int, temperature: float, ask: Ask) -> Decisions:
         """Score decisions `start` to `start + width` of all completions: [b, t]."""
         device, columns = completions.tokens.device, completions.tokens.shape[1]
-        lengths = [completions.prompt_lengths[prompt] for prompt in completions.groups]
-        longest = max(lengths)
-        prompts = [completions.prompts[p, :n] for p, n in zip(completions.groups, lengths, strict=True)]
-        tokens = torch.cat([_on_the_left(prompts, longest), completions.tokens], 1)
-        spans = [completions.positions_of(p, n + columns) for p, n in zip(completions.groups, lengths, strict=True)]
-        positions = _on_the_left(spans, longest + columns).movedim(0, -2).to(device)
-        before = [longest - length for length in lengths]
-        place = torch.arange(longest + columns, device=device)
-        ends = longest + torch.tensor(list(completions.lengths), device=device)
-        real = (place >= torch.tensor(before, device=device)[:, None]) & (place < ends[:, None])
-        pictures = [completions.pictures[p] for p in completions.groups] if completions.sees else []
-        with self._reading(tokens, longest) if pictures else nullcontext():
-            logits, _ = self._logits(
-                columns + 1 - start,
-                input_ids=_without_placeholders(tokens, longest) if pictures else tokens,
-                attention_mask=real.long(),
-                position_ids=positions,
-                use_cache=False,
-                **joined(pictures, before, longest + columns),
-            )
-        logits = logits[:, :width].float() / temperature  # [b, t, V]
+        groups, lengths = completions.groups, [completions.prompt_lengths[prompt] for prompt in completions.groups]
+        column = torch.arange(start, start + width, device=device)
+        logits = _logits(
+            self.model,
+            [completions.prompts[prompt, :n] for prompt, n in zip(groups, lengths, strict=True)],
+            completions.tokens,
+            pictures=[completions.pictures[prompt] for prompt in groups] if completions.sees else [],
+            positions=[
+                completions.positions_of(prompt, n + columns) for prompt, n in zip(groups, lengths, strict=True)
+            ],
+            at=torch.tensor(lengths, device=device)[:, None] - 1 + column,
+        )
+        logits = logits.float() / temperature  # [b, t, V]
         if completions.kept is not None:
             logits = restrict(logits.flatten(0, 1), completions.kept[:, start:].flatten(0, 1)).view(logits.shape)
         logprobs = logits.log_softmax(-1)
         targets = completions.tokens[:, start : start + width, None]
-        decided = (place[longest + start : longest + start + width] < ends[:, None]).view(len(lengths), width)
+        decided = column < torch.tensor(list(completions.lengths), device=device)[:, None]
         entropy = None if ask.entropy == "no" else -(logprobs.exp() * logprobs).sum(-1)
         return Decisions(
             logprobs=torch.where(decided, logprobs.gather(-1, targets)[..., 0], 0.0),
             entropy=None if entropy is None else torch.where(decided, entropy, 0.0),
         )
 
-    def _logits(self, count: int, **given: Any) -> tuple[Tensor, Any]:
-        """The logits [b, count, V] of the last tokens, without the others where the model can; and its whole output."""
+
+class _WithCache:
+    """The logits [B, V] of the next tokens, from the tokens so far [B, t]: each call reads one more column.
+
+    Args:
+        model: a causal LM.
+        prompts: B of them, which are padded on the left.
+        further: the most tokens that follow.
+    """
+
+    def __init__(self, model: Any, prompts: Sequence[Reading], further: int) -> None:
+        longest = max(len(prompt.tokens) for prompt in prompts)
+        self.model, self.cache = model, None
+        self.prompts = _on_the_left([prompt.tokens for prompt in prompts], longest)
+        self.real = _on_the_left([torch.ones_like(prompt.tokens) for prompt in prompts], longest)  # [B, S + t]
+        spans = [torch.arange(len(p.tokens)) if p.positions is None else p.positions for p in prompts]
+        positions = _on_the_left([following(span, further) for span in spans], longest + further)
+        self.positions = positions.movedim(0, -2).to(self.prompts.device)  # [B, S + T] or [3, B, S + T]
+        self.pictures = joined([p.pictures for p in prompts], [longest - len(p.tokens) for p in prompts], longest)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        new = tokens[:, -1:] if tokens.shape[1] else self.prompts
+        self.real = torch.cat([self.real, torch.ones_like(tokens[:, -1:])], 1)
+        end = self.real.shape[1]
         able = "logits_to_keep" in inspect.signature(self.model.forward).parameters
-        output = self.model(**given, **({"logits_to_keep": count} if able else {}))
-        return output.logits[:, -count:], output
-
-    @contextmanager
-    def _reading(self, tokens: Tensor, longest: int) -> Iterator[None]:
-        """Inside the context, the model embeds these tokens behind a prompt, whatever it is given there.
-
-        A completion may have the token that stands for a picture. While it was written that was a token like any other,
-        so the model must not look for the picture's features now.
-        """
-
-        def read(module: Any, given: tuple[Tensor, ...]) -> tuple[Tensor]:
-            same = given[0].shape == tokens.shape
-            return (torch.cat([given[0][:, :longest], tokens[:, longest:]], 1) if same else given[0],)
-
-        hook = self.model.get_input_embeddings().register_forward_pre_hook(read)
-        try:
-            yield
-        finally:
-            hook.remove()
+        output = self.model(
+            input_ids=new,
+            attention_mask=self.real,
+            position_ids=self.positions[..., end - new.shape[1] : end],
+            past_key_values=self.cache,
+            use_cache=True,
+            **({} if tokens.shape[1] else self.pictures),
+            **({"logits_to_keep": 1} if able else {}),
+        )
+        self.cache = output.past_key_values
+        logits: Tensor = output.logits[:, -1]
+        return logits
 
 
-def _without_placeholders(tokens: Tensor, longest: int) -> Tensor:
-    """The tokens with 0 behind the prompt, which no model takes for a picture."""
-    return torch.nn.functional.pad(tokens[:, :longest], (0, tokens.shape[1] - longest))
+class _Anew:
+    """The same, for a model whose cache cannot be used: each call reads the whole texts."""
+
+    def __init__(self, model: Any, prompts: Sequence[Reading]) -> None:
+        self.model, self.prompts = model, prompts
+        self.pictures = [p.pictures for p in prompts] if any(p.pictures for p in prompts) else []
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        lengths, columns = [len(p.tokens) for p in self.prompts], tokens.shape[1]
+        spans = [torch.arange(len(p.tokens)) if p.positions is None else p.positions for p in self.prompts]
+        logits = _logits(
+            self.model,
+            [prompt.tokens for prompt in self.prompts],
+            tokens,
+            pictures=self.pictures,
+            positions=[following(span, columns) for span in spans],
+            at=torch.tensor(lengths, device=tokens.device)[:, None] - 1 + columns,
+        )
+        return logits[:, 0]
+
+
+def _logits(
+    model: Any,
+    prompts: Sequence[Tensor],
+    tokens: Tensor,
+    *,
+    pictures: Sequence[Mapping[str, Tensor]],
+    positions: Sequence[Tensor],
+    at: Tensor,
+) -> Tensor:
+    """Logits from prompts and what follows them, padded on the right: [b, n, V].
+
+    Args:
+        model: a causal LM.
+        prompts: b of them.
+        tokens: [b, t].
+        pictures: of each prompt; empty if none has any.
+        positions: of each text, [n] or [3, n].
+        at: [b, n], the tokens in each text that are asked for.
+    """
+    texts = _on_the_right([torch.cat(parts) for parts in zip(prompts, tokens, strict=True)])
+    given: dict[str, Any] = {}
+    if positions[0].ndim > 1:  # else they are what every model takes by itself
+        given["position_ids"] = _on_the_right(positions).movedim(0, -2).to(texts.device)
+    if not pictures:
+        with _head_at(model, at):
+            return _rows(model(input_ids=texts, use_cache=False, **given).logits, at)
+    ends = torch.tensor([len(prompt) for prompt in prompts], device=texts.device)[:, None]
+    written = torch.arange(texts.shape[1], device=texts.device) >= ends
+    given |= joined(pictures, [0] * len(prompts), texts.shape[1])
+    with _embedded(model, texts, written), _head_at(model, at):
+        return _rows(model(input_ids=texts.masked_fill(written, 0), use_cache=False, **given).logits, at)
+
+
+@contextmanager
+def _head_at(model: Any, at: Tensor) -> Iterator[None]:
+    """Inside the context, the output layer reads only these tokens, [b, n], so the logits of others are never made."""
+    hook = model.get_output_embeddings().register_forward_pre_hook(
+        lambda layer, given: (_rows(given[0], at), *given[1:]), prepend=True
+    )
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _rows(x: Tensor, at: Tensor) -> Tensor:
+    """x [b, S, ...] at the columns `at` [b, n]; x as it is where that was done before."""
+    if x.shape[1] == at.shape[1]:
+        return x
+    return x[torch.arange(len(x), device=x.device)[:, None], at]
+
+
+@contextmanager
+def _embedded(model: Any, texts: Tensor, written: Tensor) -> Iterator[None]:
+    """Inside the context, the model embeds these tokens where they were `written`, whatever it is given there.
+
+    A completion may have the token that stands for a picture. While it was written that was a token like any other,
+    so the model must not look for the picture's features now.
+    """
+
+    def read(module: Any, given: tuple[Tensor, ...]) -> tuple[Tensor]:
+        own = given[0].shape == texts.shape
+        return (torch.where(written, texts, given[0]) if own else given[0],)
+
+    hook = model.get_input_embeddings().register_forward_pre_hook(read)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _on_the_left(rows: Sequence[Tensor], width: int) -> Tensor:
     """Tensors [..., n], padded with zeros on the left: [b, ..., width]."""
     return torch.stack([torch.nn.functional.pad(row, (width - row.shape[-1], 0)) for row in rows])
+
+
+def _on_the_right(rows: Sequence[Tensor]) -> Tensor:
+    """Tensors [..., n], padded with zeros on the right: [b, ..., longest]."""
+    width = max(row.shape[-1] for row in rows)
+    return torch.stack([torch.nn.functional.pad(row, (0, width - row.shape[-1])) for row in rows])

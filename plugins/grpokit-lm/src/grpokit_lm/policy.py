@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from transformers import PreTrainedModel
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.token_sampling import Draw, draw
+from grpokit.policies.truncation import check_settings
+from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
 from grpokit_lm import saving
@@ -124,9 +127,14 @@ class CausalLMPolicy(Policy):
             raise UsageError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
         if isinstance(stop, str):
             raise UsageError(f"stop must be a list of texts, got the text {stop!r}. Write [{stop!r}].")
+        if isinstance(stop_tokens, (str, int)):
+            raise UsageError(f"stop_tokens must be a list of tokens, got {stop_tokens!r}. Write [{stop_tokens!r}].")
+        self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+        check_settings(temperature=temperature, **self._truncation)
         if lora is not None and train_vision:
             raise UsageError("train_vision is for full training. With lora, name the tower's layers as targets.")
         adapter = None if lora is None else AdapterSettings.read(lora)
+        average = None if reference_ema is None else Average.read(reference_ema)
         self.loaded = load_model(
             model,
             tokenizer=tokenizer,
@@ -150,20 +158,17 @@ class CausalLMPolicy(Policy):
         )
         self.path, self.note = path_for(network, fast=fast, example=self._example())
         if self.note:
-            _log.warning("%s; the plain path is used, which is slower.", self.note)
+            _say_once(f"{self.note}; the plain path is used, which is slower.")
         ends = () if ignore_eos else _ends(self.loaded, stop_tokens)
         self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
         if not train_vision:
             freeze_vision(network)
         self.model: Any = network if adapter is None else add_adapter(network, adapter)
-        self._reference = _reference(
-            self.model, dtype=reference_dtype, offload=reference_offload, average=reference_ema
-        )
+        self._reference = _reference(self.model, dtype=reference_dtype, offload=reference_offload, average=average)
         self.reference_moves = self._reference.moves
         self.max_new_tokens, self.mask_truncated = max_new_tokens, mask_truncated
         self.temperature = temperature
         self.eval_temperature = temperature if eval_temperature is None else eval_temperature
-        self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
         self._recomputed = gradient_checkpointing
 
     def _example(self) -> Reading | None:
@@ -247,8 +252,17 @@ class CausalLMPolicy(Policy):
         temperature = float(rollout.trace.per_row["temperature"][0])
         completions = Completions.of(rollout, self.device, stop)
         recompute = self._recomputed and torch.is_grad_enabled()
-        with for_scoring(self.path.model), recomputed(self.path.model) if recompute else nullcontext():
+        layers = for_scoring(self.path.model, casts=self.path.casts)
+        with layers, recomputed(self.path.model) if recompute else nullcontext():
             return self.path.score(completions, start, width=stop - start, temperature=temperature, ask=ask)
+
+    @contextmanager
+    def during(self, work: Work) -> Iterator[None]:
+        """Keep frozen weights in the type of a mixed precision as long as a stretch of scoring lasts."""
+        try:
+            yield
+        finally:
+            self.path.casts.clear()
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -259,6 +273,8 @@ class CausalLMPolicy(Policy):
     def updated(self, version: int) -> None:
         """Let a reference that moves follow."""
         self._reference.updated(version)
+        if self.reference_moves:
+            self.path.casts.clear()
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The model, with its adapter."""
@@ -271,6 +287,7 @@ class CausalLMPolicy(Policy):
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
+        self.path.casts.clear()
         self._reference.load(Path(folder))
         saving.load_weights(self.model, Path(folder))
 
@@ -311,25 +328,31 @@ class _Pen:
         return {} if self._kept is None else {"kept": self._kept[:, :columns].clone()}
 
 
+@cache
+def _say_once(words: str) -> None:
+    """Log a warning, unless an equal policy did before in this process."""
+    _log.warning(words)
+
+
 def _ends(loaded: Any, further: Sequence[str | int]) -> tuple[int, ...]:
     return stop_tokens(loaded, loaded.model.generation_config, further)
 
 
-def _reference(model: Any, *, dtype: str | None, offload: bool, average: Mapping[str, Any] | None) -> Reference:
+def _reference(model: Any, *, dtype: str | None, offload: bool, average: Average | None) -> Reference:
     if isinstance(model, PeftModel):
         if dtype is not None or offload:
             raise UsageError(
                 "reference_dtype and reference_offload are for full training: with lora the reference needs no second "
                 "copy of the base's weights. Leave them out."
             )
-        return Base(model) if average is None else Twin(model, average=Average.read(average))
+        return Base(model) if average is None else Twin(model, average=average)
     if dtype is not None and SHORT.get(dtype, dtype) not in DTYPES:
         raise UsageError(f"reference_dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     return Twin(
         model,
         dtype=None if dtype is None else DTYPES[SHORT.get(dtype, dtype)],
         offload=offload,
-        average=None if average is None else Average.read(average),
+        average=average,
     )
 
 

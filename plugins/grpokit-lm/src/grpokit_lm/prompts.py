@@ -53,13 +53,16 @@ class PromptEncoder:
         if self.system is not None and not self._chats:
             why = "chat is false" if self.chat is False else _NO_TEMPLATE
             raise UsageError(f"A system prompt needs a chat template, and {why}")
+        if not isinstance(self.template_options or {}, Mapping):
+            what = a_type(self.template_options)
+            raise UsageError(f"template_options must be a mapping such as {{enable_thinking: false}}, got {what}.")
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
             raise UsageError(f"max_prompt_tokens must be at least 1, got {self.max_prompt_tokens}.")
         context = context_of(self.loaded.model.config)
         if context is not None and self.max_new_tokens >= context:
             raise UsageError(
                 f"max_new_tokens={self.max_new_tokens:,} leaves no room for a prompt: the context of the model "
-                f"'{self.loaded.name}' is {counted(context, 'token')}."
+                f"'{self.loaded.name}' is {counted(context, 'token')}{_why(self.loaded.model.config)}."
             )
 
     @cached_property
@@ -87,7 +90,8 @@ class PromptEncoder:
     def _tokens(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt's text, with a single one for each picture."""
         tokenizer: Any = self.loaded.tokenizer
-        tokens: list[int] = tokenizer(self.text(prompt), add_special_tokens=not self._templated(prompt))["input_ids"]
+        special = not self._templated(prompt)
+        tokens: list[int] = tokenizer(self.text(prompt), add_special_tokens=special, verbose=False)["input_ids"]
         if not tokens:
             if tokenizer.bos_token_id is None:
                 raise UsageError("The prompt is empty, and the tokenizer has no token to begin a text with.")
@@ -165,7 +169,8 @@ class PromptEncoder:
         if context is not None and tokens > context - self.max_new_tokens:
             raise UsageError(
                 f"{has}, but the model's context of {counted(context, 'token')} less max_new_tokens="
-                f"{self.max_new_tokens:,} leaves {context - self.max_new_tokens:,}. {remedy} or lower max_new_tokens."
+                f"{self.max_new_tokens:,} leaves {context - self.max_new_tokens:,}{_why(self.loaded.model.config)}. "
+                f"{remedy} or lower max_new_tokens."
             )
 
     @property
@@ -209,9 +214,26 @@ _NO_TEMPLATE = (
 
 
 def context_of(config: PreTrainedConfig) -> int | None:
-    """How many tokens a model reads at once, or None where it sets no bound."""
-    context = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return int(context) if context else None
+    """How many tokens a model reads at once, or None where it sets no bound.
+
+    LongRoPE (Ding et al. 2024, arXiv:2402.13753) has one set of frequencies for short texts and another for long ones.
+    Tokens that were written while a text was short would be scored with those of the long text, and batch-mates of a
+    long text, too. So its context here is that of the short ones.
+    """
+    text: Any = config.get_text_config()
+    bounds = [getattr(text, "max_position_embeddings", None)]
+    if _is_longrope(config):
+        bounds.append(text.rope_parameters.get("original_max_position_embeddings"))
+    return min((int(bound) for bound in bounds if bound), default=None)
+
+
+def _is_longrope(config: PreTrainedConfig) -> bool:
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    return bool(rope.get("rope_type") == "longrope")
+
+
+def _why(config: PreTrainedConfig) -> str:
+    return " (up to there LongRoPE keeps its frequencies, and log-probs their meaning)" if _is_longrope(config) else ""
 
 
 def stop_tokens(

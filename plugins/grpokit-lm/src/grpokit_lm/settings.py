@@ -12,7 +12,7 @@ from grpokit.errors import a_type, nearest
 S = TypeVar("S")
 
 
-def read_settings(kind: type[S], given: Mapping[str, Any], *, key: str, example: str) -> S:
+def read_settings(kind: type[S], given: Any, *, key: str, example: str) -> S:
     """Make a dataclass of settings from a mapping.
 
     Args:

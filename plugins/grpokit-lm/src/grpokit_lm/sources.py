@@ -21,17 +21,20 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+import transformers
 from huggingface_hub import constants, errors
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from grpokit import UsageError
-from grpokit.errors import one_line
+from grpokit.errors import counted, one_line
 
 PATIENCE = 10.0
 """Seconds that the hub may take to answer the first question."""
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_AGAIN = "Copy or download it again."
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _IN_PACKAGE = re.compile(r"([^\W\d]\w+):([^\\:]+)")  # two characters at least: C: is a drive
 
@@ -69,10 +72,14 @@ def find(
         UsageError: there is no such model, it may not be read, or it lacks a file.
     """
     name = str(model)
+    if not name.strip():
+        raise UsageError("model is empty: expected a hub id like 'org/name', or a folder that save_pretrained wrote.")
     folder = folder_of(name)
     if folder.exists() or not _HUB_ID.fullmatch(name) or name.startswith("."):
         _check_folder(folder)
-        place, local_files_only, revision = str(folder), True, None
+        if revision is not None:
+            raise UsageError(f"revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
+        place, local_files_only = str(folder), True
     else:
         place = name
         local_files_only = local_files_only or bool(constants.HF_HUB_OFFLINE)
@@ -84,7 +91,7 @@ def find(
     }
     try:
         config = AutoConfig.from_pretrained(place, **options)
-    except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, TypeError, errors.StrictDataclassError) as error:
         raise UsageError(why_not(name, error, unreachable=unreachable, options=options)) from error
     if unreachable:
         warnings.warn(
@@ -168,6 +175,12 @@ def why_not(name: str, error: BaseException, *, unreachable: str, options: dict[
             f"The model '{name}' needs code from its own repository. Read that code; if you trust it, set "
             "trust_remote_code: true."
         )
+    unknown = re.search(r"model type `([^`]*)`", str(error))
+    if unknown is not None:
+        return (
+            f"The model '{name}' is of type '{unknown[1]}', which transformers {transformers.__version__} does not "
+            "know. A newer one may: pip install -U transformers"
+        )
     return f"The model '{name}' cannot be loaded: {one_line(error)}."
 
 
@@ -182,8 +195,12 @@ def _check_folder(folder: Path) -> None:
     what = f"The model folder '{folder}'"
     need = "Give a folder that save_pretrained wrote, for the model and for its tokenizer, or a hub id like 'org/name'."
     if not folder.is_dir():
-        state = "is a file" if folder.exists() else "does not exist"
-        raise UsageError(f"{what} {state}. {need}")
+        raise UsageError(f"'{folder}' is a file. {need}" if folder.exists() else f"{what} does not exist. {need}")
+    if any(folder.glob("*.gguf")) and not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+        raise UsageError(
+            f"{what} holds weights in GGUF format, which are made for inference and cannot be trained. Name the model "
+            "that they were made from."
+        )
     if not (folder / "config.json").is_file():
         if (folder / "adapter_config.json").is_file():
             base = _base_of(folder / "adapter_config.json")
@@ -199,6 +216,31 @@ def _check_folder(folder: Path) -> None:
             f"{what} has no tokenizer: expected tokenizer.json beside the weights. Save it there with "
             "tokenizer.save_pretrained(folder)."
         )
+    _check_weights(folder)
+
+
+def _check_weights(folder: Path) -> None:
+    """Refuse a folder whose weights are torn, or lack a part, without reading them."""
+    for index in folder.glob("*.index.json"):
+        with suppress(OSError, ValueError, AttributeError):
+            parts = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+            absent = sorted(part for part in parts if not (folder / str(part)).is_file())
+            if absent:
+                raise UsageError(
+                    f"The model folder '{folder}' is incomplete: {index.name} names {counted(len(parts), 'file')}, and "
+                    f"'{absent[0]}' is not there. {_AGAIN}"
+                )
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt"):
+                pass  # which compares the file's length with what its header says
+        except (OSError, SafetensorError) as error:
+            with suppress(OSError):
+                if file.read_bytes()[:100].startswith(b"version https://git-lfs"):
+                    raise UsageError(
+                        f"'{file}' is a pointer of Git LFS in place of the weights. Fetch them with `git lfs pull`."
+                    ) from error
+            raise UsageError(f"'{file}' is damaged ({one_line(error)}). {_AGAIN}") from error
 
 
 def _base_of(adapter_config: Path) -> str:

@@ -1,0 +1,162 @@
+"""Whether a path gives the log-probs of a model: looked at before anything is trained on them.
+
+Two looks are needed. The first compares numbers on a short text, whose reference is the model's own forward pass of
+one row without padding. It cannot see what begins later, such as a window of 4,096 tokens. So the second asks the model
+for the masks that its attention would get, and compares their rule with what the layer is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpokit.policies.group_decoding import Written
+from grpokit.policies.packed_attention import attention
+from grpokit.policies.token_sampling import Draw
+from grpokit.types import Ask, Decisions
+from grpokit_lm.completions import Completions, padded
+from grpokit_lm.pictures import Reading, positions
+from grpokit_lm.plain_path import PlainPath
+
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}  # nats; a wrong mask or position costs much more
+_COARSE = 0.1
+
+_LOOK = "grpokit_look"
+_FAR = 65_536  # tokens, for a model that sets no bound
+_QUERIES = 32
+_POSITIONS = ("position_ids", "cache_position")  # what attention gets and needs not, since queries are rotated
+_ASK = Ask(entropy="no")
+_PROMPTS, _LENGTHS, _GROUPS = (6, 3), (5, 3, 4, 4), (0, 0, 1, 1)
+
+
+class Probe:
+    """Random tokens, and their log-probs by the model's own forward pass: one row at a time, so without padding.
+
+    There are two prompts of unequal lengths with two completions each.
+
+    Args:
+        model: a causal LM, with the attention that it came with.
+        example: a prompt with a picture, for a model that sees: the second of the two.
+    """
+
+    def __init__(self, model: Any, example: Reading | None = None) -> None:
+        embeddings = model.get_input_embeddings().weight
+        generator = torch.Generator().manual_seed(0)
+
+        def tokens(length: int) -> Tensor:
+            return torch.randint(len(embeddings), (length,), generator=generator)
+
+        first, second = (Reading(tokens=tokens(length)) for length in _PROMPTS)
+        readings = [replace(x, positions=positions(model, x)) for x in (first, example or second)]
+        self.readings = [reading.to(embeddings.device) for reading in readings]
+        spans = [reading.positions.T for reading in readings if reading.positions is not None]
+        self.completions = Completions(
+            prompts=padded([reading.tokens for reading in readings]).to(embeddings.device),
+            prompt_lengths=[len(reading.tokens) for reading in readings],
+            tokens=padded([tokens(length) for length in _LENGTHS]).to(embeddings.device),
+            lengths=_LENGTHS,
+            groups=_GROUPS,
+            pictures=[reading.pictures for reading in self.readings],
+            positions=padded(spans).transpose(1, 2) if spans else None,
+        )
+        self.bound = TOLERANCE.get(model.dtype, _COARSE)
+        self.expected = torch.zeros(self.completions.tokens.shape, device=embeddings.device)
+        own = PlainPath(model)
+        for row, (length, group) in enumerate(zip(_LENGTHS, _GROUPS, strict=True)):
+            alone = replace(
+                self.completions,
+                tokens=self.completions.tokens[row : row + 1, :length],
+                lengths=[length],
+                groups=[group],
+            )
+            with torch.no_grad():
+                view = own.score(alone, 0, width=length, temperature=1.0, ask=_ASK)
+            self.expected[row, :length] = view.logprobs[0]
+
+    def problem(self, *, score: Callable[..., Decisions], write: Callable[..., Written]) -> str:
+        """How a path's log-probs differ when it scores the tokens, and when it writes them; empty if they do not."""
+        tokens, columns = self.completions.tokens, min(_LENGTHS)  # columns that every row has
+        with torch.no_grad():
+            scored = score(self.completions, 0, width=max(_LENGTHS), temperature=1.0, ask=_ASK)
+            written = write(
+                self.readings,
+                len(_GROUPS) // len(_PROMPTS),
+                max_new_tokens=columns,
+                draw=lambda logits, t, rows: _forced(logits, tokens[rows, t]),
+                ended=lambda tokens, first: torch.zeros(len(tokens), dtype=torch.bool),
+            )
+        for done, logprobs in (("scoring", scored.logprobs), ("writing", written.logprobs)):
+            difference = float((logprobs - self.expected[:, : logprobs.shape[1]]).abs().max())
+            if not difference <= self.bound:
+                return (
+                    f"in {done}, log-probs differ by {difference:.2g} nats from those of the model's own forward pass"
+                )
+        return ""
+
+
+def _forced(logits: Tensor, tokens: Tensor) -> Draw:
+    """These tokens, with their log-probs: logits [b, V], tokens [b]."""
+    return Draw(tokens=tokens, logprobs=logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0])
+
+
+def masks_problem(model: Any, *, context: int | None) -> str:
+    """How the model's attention masks differ from the past, in the window that a layer is told; empty if they do not.
+
+    Args:
+        model: a model of transformers that lets its attention be replaced. It keeps the attention that it has.
+        context: tokens that it can read; None where it sets no bound.
+    """
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+    from transformers.modeling_utils import AttentionInterface
+
+    rules: dict[int, tuple[Tensor, Callable[..., Tensor]]] = {}  # by address: the mask, and who sees whom in it
+    problems: list[str] = []
+
+    def mask(*, mask_function: Callable[..., Tensor], **given: Any) -> Tensor:
+        made: Tensor = sdpa_mask(mask_function=mask_function, **given | {"allow_is_causal_skip": False})
+        rules[made.data_ptr()] = made, mask_function
+        return made
+
+    def look(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **given: Any
+    ) -> Any:
+        made = None if attention_mask is None else rules.get(attention_mask.data_ptr())
+        foreign = [name for name, x in given.items() if isinstance(x, Tensor) and name not in _POSITIONS]
+        if foreign:
+            problems.append(f"a layer gives its attention '{foreign[0]}'")
+        elif made is None:
+            problems.append("a layer makes a mask of its own")
+        elif not _as_told(made[1], given.get("sliding_window"), context or _FAR, query.device):
+            problems.append("a layer's mask hides more than the layer is told")
+        return attention(module, query, key, value, attention_mask, **given)
+
+    before = model.config._attn_implementation
+    AttentionInterface.register(_LOOK, look)
+    AttentionMaskInterface.register(_LOOK, mask)
+    model.set_attn_implementation(_LOOK)
+    try:
+        with torch.no_grad():
+            model(input_ids=torch.zeros(1, 4, dtype=torch.int64, device=model.device), use_cache=False)
+    finally:
+        model.set_attn_implementation(before)
+        rules.clear()
+    return problems[0] if problems else ""
+
+
+def _as_told(sees: Callable[..., Tensor], window: int | None, context: int, device: torch.device) -> bool:
+    """Whether a query sees the past, in its window, and nothing else; also where no short text reaches."""
+    keys = torch.arange(context, device=device)
+    edges = [] if window is None else [window - 1, window, 2 * window]
+    queries = torch.linspace(0, context - 1, _QUERIES).long().tolist() + [edge for edge in edges if edge < context]
+    row = torch.zeros((), dtype=torch.int64, device=device)
+    for query in queries:
+        expected = keys <= query
+        if window is not None:
+            expected &= query - keys < window
+        if not torch.equal(sees(row, row, torch.tensor(query, device=device), keys).expand_as(keys), expected):
+            return False
+    return True
