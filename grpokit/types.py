@@ -27,15 +27,22 @@ class Prompt:
 
     Attributes:
         text: the instruction; text that a picture should show stands in double quotes.
-        image: the source picture of an editing task.
+        image: the source picture of an editing task, or what a question is about; the first of `images`.
         target: the perfect sample (a picture or a text), for rewards that compare.
         meta: all other fields of the row of data.
+        images: all source pictures. A single one may be given as `image` alone.
     """
 
     text: str
     image: Image | None = None
     target: Any = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    images: Sequence[Image] = ()
+
+    def __post_init__(self) -> None:
+        images = tuple(self.images) if self.image is None else (self.image, *self.images[1:])
+        object.__setattr__(self, "images", images)
+        object.__setattr__(self, "image", images[0] if images else None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ ALLOWED = {  # pattern of a test's id: why it may be skipped in CI
     # Conformance checks that do not apply to a reward; a skip of any other check is a surprise.
     r"plugins/grpokit-grounding/\S+\[missing-dependency\]$": "it needs no package of its own",
     rf"plugins/grpokit-grounding/\S+{_TEXT}": "the built-in texts hold no boxes",
+    rf"plugins/grpokit-lm/\S+{_TEXT}": "the built-in texts hold no expressions and mark no answers",
     rf"plugins/grpokit-ssim/\S+{_TEXT}": "it reads no text",
     r"plugins/grpokit-ocr/\S+\[ladder-(identical|blur|noise|jpeg|shift)\]$": "it compares with no picture",
 }

@@ -242,16 +242,21 @@ def test_jsonl(tmp_path: Path) -> None:
         {"prompt": "two", "target": "pics/a.png", "image": "b.jpg"},
         {"prompt": "three", "target": 42},
         {"prompt": "four\u2028five"},
+        {"prompt": "both", "images": ["b.jpg", "pics/a.png"]},
     ]
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     (tmp_path / "p.jsonl").write_text("\ufeff" + "\n\n".join(lines), encoding="utf-8")
     prompts = read_jsonl(tmp_path / "p.jsonl")
-    assert texts(prompts) == ["one", "two", "three", "four\u2028five"]
+    assert texts(prompts) == ["one", "two", "three", "four\u2028five", "both"]
     assert (prompts[0].target, dict(prompts[0].meta)) == ("text", {"level": 3})
     assert (grey(prompts[1].target), dict(prompts[1].meta)) == (40, {})
     assert prompts[1].image is not None
     assert abs(grey(prompts[1].image) - 50) <= 1
     assert prompts[2].target == 42
+    assert [round(grey(image), -1) for image in prompts[4].images] == [50, 40]
+    assert [len(prompt.images) for prompt in prompts] == [0, 1, 0, 0, 2]
+    assert prompts.unopened(4).images[1].size == prompts[4].images[1].size
+    assert prompts.parts(4)[2] == [tmp_path / "b.jpg", tmp_path / "pics/a.png"]
 
 
 @pytest.mark.parametrize(
@@ -274,6 +279,9 @@ def test_jsonl(tmp_path: Path) -> None:
         ('{"prompt": " "}', ["line 3: the prompt is ' '; expected a text"]),
         ('{"prompt": "a", "image": "no.png"}', ["line 3: image: the file", "no.png does not exist"]),
         ('{"prompt": "a", "image": 7}', ["line 3: image is 7; expected a file name"]),
+        ('{"prompt": "a", "images": "a.png"}', ["line 3: images is 'a.png'; expected a list of file names"]),
+        ('{"prompt": "a", "images": ["no.png"]}', ["line 3: image 1: the file", "no.png does not exist"]),
+        ('{"prompt": "a", "images": [], "image": "a.png"}', ["line 3 has both image and images"]),
         ('{"prompt": "a", "target": "no.PNG"}', ["line 3: target: the file", "no.PNG does not exist"]),
     ],
 )
@@ -321,6 +329,9 @@ def saved(datasets: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pictures = [Image.new("RGB", (4, 4), (grey, 0, 0)) for grey in (11, 22)]
     other = datasets.Dataset.from_dict({"caption": ["x", "y"], "source": pictures}, features=features)
     other.save_to_disk(folder / "other")
+    features = datasets.Features({"prompt": datasets.Value("string"), "image": datasets.List(datasets.Image())})
+    several = datasets.Dataset.from_dict({"prompt": ["x", "y"], "image": [pictures, []]}, features=features)
+    several.save_to_disk(folder / "several")
     (folder / "empty").mkdir()
     table.select([]).to_parquet(folder / "empty/train.parquet")
     datasets.Dataset.from_dict({"prompt": ["a", None]}).save_to_disk(folder / "gaps")
@@ -344,6 +355,29 @@ def test_dataset_split_and_columns(saved: Path) -> None:
     assert dict(prompts[0].meta) == {}
 
 
+def test_dataset_with_subsets(tmp_path: Path) -> None:
+    """A dataset's card names them, as on the hub."""
+    for name in ("main", "other"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"prompt": f"of {name}"}) + "\n")
+    subsets = [{"config_name": name, "data_files": f"{name}.jsonl"} for name in ("main", "other")]
+    (tmp_path / "README.md").write_text(f"---\nconfigs: {json.dumps(subsets)}\n---\n")
+    assert texts(read_dataset(str(tmp_path), subset="other")) == ["of other"]
+    with pytest.raises(DataError, match=r"Please pick one among .*main.*other.*`subset`"):
+        read_dataset(str(tmp_path))
+    with pytest.raises(DataError, match="'third' not found"):
+        read_dataset(str(tmp_path), subset="third")
+
+
+def test_a_column_of_lists_of_pictures(saved: Path) -> None:
+    prompts = read_dataset(str(saved / "several"))
+    assert [[image.getpixel((0, 0)) for image in prompt.images] for prompt in prompts] == [[(11, 0, 0), (22, 0, 0)], []]
+    assert [image.size for image in prompts.unopened(0).images] == [(4, 4)] * 2
+    assert [kind and [type(part) for part in kind] for kind in (prompts.parts(i)[2] for i in (0, 1))] == [
+        [bytes] * 2,
+        None,
+    ]
+
+
 def test_one_column_may_have_two_roles(saved: Path) -> None:
     prompts = read_dataset(str(saved / "one"), columns={"target": "prompt"})
     assert [(p.text, p.target) for p in prompts] == [("one", "one"), ("two", "two"), ("three", "three")]
@@ -358,6 +392,7 @@ def test_one_column_may_have_two_roles(saved: Path) -> None:
         ("one", {"columns": {"txt": "prompt"}}, ["`columns` maps prompt, target and image, not 'txt'"]),
         ("splits", {"split": "val"}, ["has no split 'val'", "it has: train, test"]),
         ("one", {"split": "test"}, ["saved without splits", "'test'"]),
+        ("one", {"subset": "main"}, ["saved without subsets, so it has none called 'main'"]),
         ("jsonl", {"split": "val"}, ["split 'val' cannot be read", "val"]),
         ("one", {"columns": {"prompt": "level"}}, ["the prompt's column 'level' holds int64; expected texts"]),
         ("empty", {}, ["split 'train' cannot be read", "no data"]),

@@ -136,7 +136,7 @@ def test_readme_can_be_typed_from_top_to_bottom(typed: Typed, tmp_path: Path) ->
     printed = {}
     for line in lines:
         line = re.sub(r"trainer\.steps=(\d+)0\b", r"trainer.steps=\1", line)
-        printed[line] = typed(f"{line} {small}" if line.startswith("grpokit train toy") else line)
+        printed[line] = typed(f"{line} {small}" if re.match("grpokit train (toy|lm)-", line) else line)
     assert [line for line, out in printed.items() if "metrics are equal to the bit" in out] == [
         "grpokit redraw runs/first --step 7"
     ]
@@ -154,9 +154,9 @@ def test_the_runs_of_readme_learn(typed: Typed) -> None:
     for line in lines_of("README.md", "\n## Use\n"):
         if line.startswith("grpokit train"):
             row = next(row for row in reversed(typed(line).splitlines()) if row.startswith("reward "))
-            folder = re.search(r"run\.dir=(\S+)|(runs/\S+)|(toy-glyph)", line)
+            folder = re.search(r"run\.dir=(\S+)|(runs/\S+)|(toy-glyph|lm-arithmetic)", line)
             assert folder is not None
-            last[folder[1] or folder[2] or "runs/toy-glyph"] = row
+            last[folder[1] or folder[2] or f"runs/{folder[3]}"] = row
     for folder, row in last.items():
         (mean, half), (later, later_half) = re.findall(interval, row)
         assert float(later) - float(later_half) > float(mean) + float(half), folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from PIL import Image
 
 from grpokit import Decisions, Prompt, Rollout, Sample, Trace
 
@@ -38,3 +39,12 @@ def test_a_row_finds_its_group_in_the_trace() -> None:
     assert whole.trace.per_group["radius"][whole.group_index].tolist() == torch.tensor([0.9, 0.4, 0.9, 0.4]).tolist()
     part = whole.select(torch.tensor([2, 0]))
     assert (part.group_index.tolist(), part.trace.per_group["radius"].tolist()) == ([0, 0], [torch.tensor(0.9).item()])
+
+
+def test_the_first_picture_of_a_prompt_is_its_image() -> None:
+    a, b, c = (Image.new("RGB", (n, n)) for n in (1, 2, 3))
+    one, two = Prompt(text="p", image=a), Prompt(text="p", images=[a, b])
+    assert (one.images, two.image, two.images) == ((a,), a, (a, b))
+    assert (Prompt(text="p").image, Prompt(text="p").images) == (None, ())
+    assert replace(two, text="q").images == (a, b)
+    assert replace(two, image=c).images == (c, b)

@@ -40,7 +40,6 @@ SMALL = (
     "trainer.updates_per_rollout=2",
     "trainer.minibatches=2",
 )
-KEPT = ["best", f"step_{STEPS - 1:06d}", f"step_{STEPS:06d}"]
 
 
 def train_preset(preset: str, folder: Path, *overrides: str, **options: bool) -> run.Result:
@@ -74,13 +73,18 @@ def measured(folder: Path, name: str) -> list[dict[str, float]]:
 def assert_same(a: Path, b: Path) -> None:
     assert measured(a, "metrics.jsonl") == measured(b, "metrics.jsonl")
     assert measured(a, "eval.jsonl") == measured(b, "eval.jsonl")
-    last = Path("checkpoints") / f"step_{STEPS:06d}"
-    for file in ("policy/model.safetensors", "optimizer.safetensors"):
-        x, y = load_file(a / last / file), load_file(b / last / file)
-        assert x.keys() == y.keys()
-        assert all(torch.equal(x[name], y[name]) for name in x)
+    assert_same_tensors(a, b, f"step_{newest(a / 'checkpoints'):06d}")
     for path in sorted((a / "samples").rglob("*.*")):
         assert path.read_bytes() == (b / "samples" / path.relative_to(a / "samples")).read_bytes(), path.name
+
+
+def assert_same_tensors(a: Path, b: Path, checkpoint: str) -> None:
+    """Weights, optimizer, and whatever else the policy saves."""
+    one, other = (sorted((run / "checkpoints" / checkpoint).rglob("*.safetensors")) for run in (a, b))
+    assert [file.name for file in one] == [file.name for file in other]
+    for x, y in zip(map(load_file, one), map(load_file, other), strict=True):
+        assert x.keys() == y.keys()
+        assert all(torch.equal(x[name], y[name]) for name in x)
 
 
 def assert_same_record(a: Path, b: Path) -> None:
@@ -117,8 +121,9 @@ def kill_and_resume(whole: Path, seed: int, *, times: int) -> None:
         process.communicate()
     finish(start(folder, "--resume"))
     assert_same(whole, folder)
-    assert record.steps(folder) == list(range(1, STEPS + 1))
+    steps = newest(whole / "checkpoints")
+    assert record.steps(folder) == list(range(1, steps + 1))
     assert_same_record(whole, folder)
-    assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == KEPT
-    a, b = (load_file(f / "checkpoints/best/policy/model.safetensors") for f in (whole, folder))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    kept = sorted(p.name for p in (folder / "checkpoints").iterdir())
+    assert kept == ["best", f"step_{steps - 1:06d}", f"step_{steps:06d}"]
+    assert_same_tensors(whole, folder, "best")

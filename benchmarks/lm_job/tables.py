@@ -94,22 +94,24 @@ def _contenders(result: Result) -> Iterable[Row]:
 def _sweep(results: Mapping[str, Result]) -> Iterable[Row]:
     names = [entrant.name for entrant in next(iter(results.values())).entrants]
     first, *others = names
-    own = ("time per token", "memory growth", "last / first growth", "share of floor")
+    own = ("time per token", "floor per token", "memory growth", "last / first growth", "share of floor")
     yield [
         "job",
         *(f"{first}: {what}" for what in own),
         *(f"{name}: {what}" for name in others for what in ("time", "memory growth")),
     ]
-    base: Entrant | None = None
+    base: tuple[Entrant, float] | None = None
     for label, result in results.items():
         entrants = {entrant.name: entrant for entrant in result.entrants}
         ours = entrants[first]
         if ours.failure:
-            yield [label, f"did not finish: {ours.failure}", *[""] * (3 + 2 * len(others))]
+            yield [label, f"did not finish: {ours.failure}", *[""] * (4 + 2 * len(others))]
             continue
-        base = base or ours
-        row = [label, f"{ours.per_token / base.per_token:.2f}", f"{ours.growth / base.growth:.2f}", f"{ours.creep:.2f}"]
-        row.append(f"{result.floor / ours.seconds:.0%}")
+        share = result.floor / ours.seconds
+        base = base or (ours, share)
+        row = [label, f"{ours.per_token / base[0].per_token:.2f}"]
+        row.append(f"{ours.per_token * share / (base[0].per_token * base[1]):.2f}")
+        row += [f"{ours.growth / base[0].growth:.2f}", f"{ours.creep:.2f}", f"{share:.0%}"]
         for name in others:
             other = entrants[name]
             if other.failure:

@@ -120,7 +120,7 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
 
 _COMPANIONS = {
     "prompts": ["targets", "images"],
-    "dataset": ["columns", "eval_split"],
+    "dataset": ["subset", "columns", "eval_split"],
     "eval_prompts": ["eval_targets", "eval_images"],
 }
 
@@ -134,8 +134,9 @@ class DataConfig(_Strict):
     prompts: _Text | None = Field(default=None, description="text file, one prompt per line")
     targets: _Text | None = Field(default=None, description="folder of target pictures named by line number from 1")
     images: _Text | None = Field(default=None, description="folder of source pictures, likewise")
-    jsonl: _Text | None = Field(default=None, description="JSON lines with prompt, target, image")
+    jsonl: _Text | None = Field(default=None, description="JSON lines with prompt, target, image or images")
     dataset: _Text | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
+    subset: _Text | None = Field(default=None, description="the dataset's subset, where it has several")
     split: _Text = Field(default="train", description="the dataset's split")
     columns: dict[str, str] = Field(default_factory=dict, description="its columns for prompt, target, image")
     use: _Text | None = Field(default=None, description="`package.module:function` called with split='train' or 'eval'")

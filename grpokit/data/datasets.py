@@ -6,26 +6,34 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from grpokit.data.sequences import PromptSequence
+from grpokit.data.sequences import PromptSequence, one_or_all
 from grpokit.errors import DataError, nearest, one_line, shown, typed_line
 from grpokit.images import MAX_PIXELS, blank_picture, check_picture
 from grpokit.types import Prompt
 
 
 def read_dataset(
-    name: str, *, split: str = "train", columns: Mapping[str, str] | None = None, max_pixels: int = MAX_PIXELS
+    name: str,
+    *,
+    subset: str | None = None,
+    split: str = "train",
+    columns: Mapping[str, str] | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> PromptSequence:
     """Read a Hugging Face dataset by hub id, or from a folder (saved with `save_to_disk`, or of data files).
 
     Args:
         name: hub id or folder.
+        subset: which of its subsets (also called configurations), where it has several.
         split: the split to read.
-        columns: which of its columns are `prompt`, `target` and `image`, where they are called otherwise.
+        columns: which of its columns are `prompt`, `target` and `image`, where they are called otherwise. A row of
+            `image` may be a list of pictures.
         max_pixels: a picture with more is refused when it is read.
 
     Raises:
@@ -40,6 +48,8 @@ def read_dataset(
     try:
         with _quiet(datasets):
             if (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists():
+                if subset is not None:
+                    raise DataError(f"Dataset {name} was saved without subsets, so it has none called '{subset}'.")
                 table = datasets.load_from_disk(name)
                 if isinstance(table, datasets.DatasetDict):
                     if split not in table:
@@ -48,14 +58,19 @@ def read_dataset(
                 elif split != "train" and split != str(table.split):
                     raise DataError(f"Dataset {name} was saved without splits, so it has none called '{split}'.")
             else:
-                table = datasets.load_dataset(name, split=split)
+                table = datasets.load_dataset(name, subset, split=split)
     except DataError:
         raise
     except Exception as error:  # datasets raises a dozen kinds: offline, unknown id, bad split, bad files
         reason = typed_line(error)
         if isinstance(error.__cause__, Exception):  # it often says more
             reason += f" ({one_line(error.__cause__)})"
-        raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.") from error
+        remedy = ""
+        if isinstance(error, ConnectionError):
+            remedy = " Fetch it where there is a network, or give a folder with its files."
+        elif "pick one among" in reason:
+            remedy = " Name it with `subset`."
+        raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.{remedy}") from error
     names = {"prompt": "prompt", "target": "target", "image": "image", **(columns or {})}
     unknown = sorted(set(names) - {"prompt", "target", "image"})
     if unknown:
@@ -105,9 +120,13 @@ class Table(PromptSequence):
     def __init__(self, table: Any, names: Mapping[str, str], source: str, *, max_pixels: int = MAX_PIXELS) -> None:
         import datasets
 
-        self.decoders = {name: x for name, x in table.features.items() if isinstance(x, datasets.Image) and x.decode}
-        for name in self.decoders:
-            table = table.cast_column(name, datasets.Image(decode=False))
+        self.decoders = {}
+        for name, feature in table.features.items():
+            several = isinstance(feature, (datasets.Sequence, datasets.List))  # one class since datasets 4
+            one = feature.feature if several else feature
+            if isinstance(one, datasets.Image) and one.decode:
+                self.decoders[name], raw = one, datasets.Image(decode=False)
+                table = table.cast_column(name, type(feature)(raw) if several else raw)
         self.table, self.names, self.source, self.max_pixels = table, names, source, max_pixels
 
     def __len__(self) -> int:
@@ -125,27 +144,28 @@ class Table(PromptSequence):
         """Pictures as the bytes of their files, or as paths."""
         row = self._row(index)
         for name in self.decoders:
-            row[name] = row[name] and _file(row[name])
+            row[name] = _each(row[name], _file)
         text, target, image = (row.get(self.names[role]) for role in ("prompt", "target", "image"))
-        return (text, self._meta(row)), target, image
+        return (text, self._meta(row)), target, one_or_all(image) if isinstance(image, list) else image
 
     def where(self, index: int) -> str:
         """The dataset and the row, from 0."""
         return f"row {index} of {self.source}"
 
-    def _prompt(self, index: int, picture: Callable[[str, Any, str], Any]) -> Prompt:
+    def _prompt(self, index: int, picture: Callable[[str, str, Any], Any]) -> Prompt:
         row, where = self._row(index), f"Row {index} of {self.source}"
         for name in self.decoders:
-            row[name] = row[name] and picture(name, row[name], where)
+            row[name] = _each(row[name], partial(picture, name, where))
         text, target, image = (row.get(self.names[role]) for role in ("prompt", "target", "image"))
         if not isinstance(text, str):
             raise DataError(f"{where} has the prompt {shown(text)}; expected a text.")
-        if image is not None and not isinstance(image, Image.Image):
+        images = image if isinstance(image, list) else [image] if image is not None else []
+        if not all(isinstance(each, Image.Image) for each in images):
             raise DataError(
-                f"{where} has {shown(image)} in the column '{self.names['image']}'; expected a picture. Cast the "
-                "column to datasets.Image(), or leave it out of `columns`."
+                f"{where} has {shown(image)} in the column '{self.names['image']}'; expected a picture or a list of "
+                "them. Cast the column to datasets.Image(), or leave it out of `columns`."
             )
-        return Prompt(text=text, target=target, image=image, meta=self._meta(row))
+        return Prompt(text=text, target=target, images=images, meta=self._meta(row))
 
     def _row(self, index: int) -> dict[str, Any]:
         try:
@@ -156,7 +176,7 @@ class Table(PromptSequence):
     def _meta(self, row: Mapping[str, Any]) -> dict[str, Any]:
         return {column: value for column, value in row.items() if column not in self.names.values()}
 
-    def _decoded(self, column: str, stored: Mapping[str, Any], where: str) -> Any:
+    def _decoded(self, column: str, where: str, stored: Mapping[str, Any]) -> Any:
         file = _file(stored)
         if not isinstance(file, str):  # else it lies behind an address, which only datasets can follow
             check_picture(file, where=f"{where}, column '{column}'", max_pixels=self.max_pixels)
@@ -165,11 +185,16 @@ class Table(PromptSequence):
         except Exception as error:  # a damaged picture: whatever its decoder raises
             raise DataError(f"{where} cannot be read: {one_line(error)}.") from error
 
-    def _blank(self, column: str, stored: Mapping[str, Any], where: str) -> Any:
+    def _blank(self, column: str, where: str, stored: Mapping[str, Any]) -> Any:
         file = _file(stored)
         if isinstance(file, str):
-            return self._decoded(column, stored, where)
+            return self._decoded(column, where, stored)
         return blank_picture(file, where=f"{where}, column '{column}'", max_pixels=self.max_pixels)
+
+
+def _each(stored: Any, change: Callable[[Any], Any]) -> Any:
+    """A stored picture or a list of them, changed; None stays."""
+    return [change(one) for one in stored] if isinstance(stored, list) else stored and change(stored)
 
 
 def _file(stored: Mapping[str, Any]) -> bytes | Path | str:

@@ -8,15 +8,18 @@ parts of a prompt for a digest.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from grpokit.errors import DataError, UsageError, reworded, shown
 from grpokit.images import MAX_PIXELS, blank_picture, open_picture
 from grpokit.policy import Policy
 from grpokit.types import Prompt
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 class PromptSequence(Sequence[Prompt]):
@@ -32,7 +35,10 @@ class PromptSequence(Sequence[Prompt]):
 
     @abstractmethod
     def parts(self, index: int) -> tuple[Any, Any, Any]:
-        """(text and meta, target, image) of a prompt, a `Path` or bytes for a picture that was not opened."""
+        """(text and meta, target, image) of a prompt, a `Path` or bytes for a picture that was not opened.
+
+        Several source pictures are a list.
+        """
 
     @abstractmethod
     def where(self, index: int) -> str:
@@ -46,6 +52,11 @@ class PromptSequence(Sequence[Prompt]):
         if isinstance(index, slice):
             return [self.one(i) for i in range(*index.indices(len(self)))]
         return self.one(range(len(self))[index])
+
+
+def one_or_all(images: Sequence[Any]) -> Any:
+    """The only source picture of a prompt, a list of several, or None."""
+    return images[0] if len(images) == 1 else list(images) or None
 
 
 class PromptList(PromptSequence):
@@ -73,7 +84,7 @@ class PromptList(PromptSequence):
     def parts(self, index: int) -> tuple[Any, Any, Any]:
         """As they are."""
         prompt = self.prompts[index]
-        return (prompt.text, prompt.meta), prompt.target, prompt.image
+        return (prompt.text, prompt.meta), prompt.target, one_or_all(prompt.images)
 
     def where(self, index: int) -> str:
         """Its index, from 0."""
@@ -87,14 +98,14 @@ class Row:
     Attributes:
         text: of the prompt.
         target: a `Path` is a picture to open, anything else the target itself.
-        image: the source picture.
+        images: the source pictures.
         meta: everything else.
         where: the file and the line.
     """
 
     text: str
     target: Any = None
-    image: Path | None = None
+    images: Sequence[Path] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
     where: str
 
@@ -115,26 +126,23 @@ class Rows(PromptSequence):
 
     def one(self, index: int) -> Prompt:
         """Open the pictures."""
-        row = self.rows[index]
-        image, target = (
-            open_picture(part, where=row.where, max_pixels=self.max_pixels) if isinstance(part, Path) else part
-            for part in (row.image, row.target)
-        )
-        return Prompt(text=row.text, image=image, target=target, meta=row.meta)
+        return self._prompt(self.rows[index], open_picture)
 
     def unopened(self, index: int) -> Prompt:
         """Read the headers of the pictures."""
-        row = self.rows[index]
-        image, target = (
-            blank_picture(part, where=row.where, max_pixels=self.max_pixels) if isinstance(part, Path) else part
-            for part in (row.image, row.target)
-        )
-        return Prompt(text=row.text, image=image, target=target, meta=row.meta)
+        return self._prompt(self.rows[index], blank_picture)
 
     def parts(self, index: int) -> tuple[Any, Any, Any]:
         """Pictures as paths."""
         row = self.rows[index]
-        return (row.text, row.meta), row.target, row.image
+        return (row.text, row.meta), row.target, one_or_all(row.images)
+
+    def _prompt(self, row: Row, opened: Callable[..., Image]) -> Prompt:
+        images = [opened(path, where=row.where, max_pixels=self.max_pixels) for path in row.images]
+        target = row.target
+        if isinstance(target, Path):
+            target = opened(target, where=row.where, max_pixels=self.max_pixels)
+        return Prompt(text=row.text, images=images, target=target, meta=row.meta)
 
     def where(self, index: int) -> str:
         """The file and the line."""

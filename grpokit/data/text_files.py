@@ -39,8 +39,8 @@ def read_text(
             rows.append(
                 Row(
                     text=line.strip(),
-                    target=_picture(target_pictures, targets, number, path, max_pixels),
-                    image=_picture(source_pictures, images, number, path, max_pixels),
+                    target=next(iter(_pictures(target_pictures, targets, number, path, max_pixels)), None),
+                    images=_pictures(source_pictures, images, number, path, max_pixels),
                     where=f"{path}, line {number}",
                 )
             )
@@ -50,10 +50,10 @@ def read_text(
 
 
 def read_jsonl(path: Path, *, problems: dict[int, str] | None = None, max_pixels: int = MAX_PIXELS) -> PromptSequence:
-    """Read one JSON object per line with `prompt`, optional `target` and `image`; other keys go to `meta`.
+    """Read one JSON object per line with `prompt`, optional `target` and `image` or `images`; other keys go to `meta`.
 
-    `image`, and a `target` that ends like a picture's file name, are paths relative to the file's folder; any other
-    target is a text.
+    `image`, those in the list `images`, and a `target` that ends like a picture's file name, are paths relative to the
+    file's folder; any other target is a text.
 
     Args:
         path: a UTF-8 text file.
@@ -120,11 +120,12 @@ def _numbered(folder: Path) -> dict[int, Path]:
     return pictures
 
 
-def _picture(
+def _pictures(
     pictures: dict[int, Path] | None, folder: Path | None, number: int, prompts: Path, max_pixels: int
-) -> Path | None:
+) -> list[Path]:
+    """The picture of a line, in a list; an empty one where no folder was given."""
     if pictures is None or folder is None:
-        return None
+        return []
     if number not in pictures:
         hint = " Numbering starts at 1, but there is a file for 0." if 0 in pictures else ""
         others = [path for path in other_pictures(folder) if path.stem.isdecimal() and int(path.stem) == number]
@@ -134,7 +135,7 @@ def _picture(
             f"The folder has {counted(len(pictures), 'numbered picture')}.{hint}"
         )
     check_picture(pictures[number], where=f"{prompts}, line {number}", max_pixels=max_pixels)
-    return pictures[number]
+    return [pictures[number]]
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -150,17 +151,22 @@ def _from_mapping(row: dict[str, Any], folder: Path, where: str, max_pixels: int
     row = dict(row)
     if "prompt" not in row:
         raise DataError(f"{where}: the key 'prompt' is missing (keys: {', '.join(row) or 'none'}).")
-    text, target, image = row.pop("prompt"), row.pop("target", None), row.pop("image", None)
+    text, target = row.pop("prompt"), row.pop("target", None)
+    image, images = row.pop("image", None), row.pop("images", None)
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"{where}: the prompt is {shown(text)}; expected a text that is not empty.")
     for role, value in (("prompt", text), ("target", target)):
         if isinstance(value, str) and not _writable(value):
             raise DataError(f"{where}: the {role} {shown(value)} has half a surrogate pair, which no file can hold.")
-    if image is not None:
-        image = _existing(folder, image, f"{where}: image", max_pixels)
+    if image is not None and images is not None:
+        raise DataError(f"{where} has both image and images; put all pictures into images.")
+    if not isinstance(images, (list, type(None))):
+        raise DataError(f"{where}: images is {shown(images)}; expected a list of file names.")
+    named = [("image", image)] if image is not None else [(f"image {n}", x) for n, x in enumerate(images or (), 1)]
+    paths = [_existing(folder, name, f"{where}: {what}", max_pixels) for what, name in named]
     if isinstance(target, str) and target.lower().endswith(PICTURES):
         target = _existing(folder, target, f"{where}: target", max_pixels)
-    return Row(text=text, target=target, image=image, meta=row, where=where)
+    return Row(text=text, target=target, images=paths, meta=row, where=where)
 
 
 def _writable(text: str) -> bool:

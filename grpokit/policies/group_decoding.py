@@ -2,11 +2,14 @@
 
 The keys and values of a prompt are stored once for its group. A sample's own keys and values go into buffers that are
 allocated in advance, where column k is token k of every sample, so no sample needs padding. Attention puts the two
-parts together in one softmax.
+parts together in one softmax. The buffers consist of blocks of columns, since attention is bound by memory: it reads
+whole blocks, one after the other, twice as fast as the first columns of every sample. A block takes up memory once it
+is begun.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -55,11 +58,16 @@ class GroupCache(Packed):
         columns: the most tokens of a sample that others of its own follow.
     """
 
+    BLOCK = 32  # columns
+    CAPTURED = 256  # columns of a block on CUDA, where a step is captured anew for each block
+
     def __init__(self, prompts: Sequence[int], group_size: int, columns: int, *, device: torch.device) -> None:
-        self.group_size, self.columns = group_size, columns
+        self.group_size = group_size
+        self.captured = device.type == "cuda"
+        self.block = min(columns, self.CAPTURED if self.captured else self.BLOCK)  # columns of a block
+        self.blocks = -(-columns // self.block)
         self.column = -1  # of the token that is being read; -1 while the prompts are
-        self.limit = 0  # columns that attention looks at; those behind the current one are hidden
-        self.now = torch.zeros(1, dtype=torch.int64, device=device)  # the column again, where a captured step reads it
+        self.begun = 0  # blocks that attention looks at; the columns behind the current one are hidden
         self.slots = max(prompts)  # S
         place = torch.arange(self.slots)
         starts = torch.tensor([0, *prompts[:-1]]).cumsum(0)
@@ -68,9 +76,11 @@ class GroupCache(Packed):
         self._real = real.flatten().nonzero()[:, 0].to(device)
         self.last = (starts + torch.tensor(prompts) - 1).to(device)  # [P], the prompts' last tokens
         self.lengths = torch.tensor(prompts, device=device)  # [P]
-        self._hidden = None if bool(real.all()) else ~real.to(device)  # [P, S], True at padding
+        self.positions = torch.empty(0)  # [P, T - 1] or [P, 3, T - 1], of the tokens that are written
+        self._now = torch.zeros(1, dtype=torch.int64, device=device)  # the column's place in its block
+        self._hidden: dict[int | None, Tensor] = {}  # window -> [P, S + columns] fp32, -inf where nothing is seen
         self._shared: dict[int, tuple[Tensor, Tensor]] = {}  # [P, K, D, S] and [P, K, S, D]
-        self._own: dict[int, tuple[Tensor, Tensor]] = {}  # [P * G, K, columns, D] each
+        self._own: dict[int, tuple[Tensor, Tensor]] = {}  # [blocks, P * G, K, columns of a block, D] each
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """See `Packed`: the prompts' tokens, or one token of each sample."""
@@ -82,57 +92,61 @@ class GroupCache(Packed):
         count = len(self.lengths)
         q, k, v = (x[self._padded].view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))
         self._shared[layer] = k.transpose(-1, -2).contiguous(), v.contiguous()
-        buffer = (count * self.group_size, key.shape[1], self.columns)
-        # Zeros, since a column that is hidden is multiplied by 0, which only a finite number survives.
-        self._own[layer] = key.new_zeros(*buffer, key.shape[2]), value.new_zeros(*buffer, value.shape[2])
+        buffer = (self.blocks, count * self.group_size, key.shape[1], self.block)
+        self._own[layer] = key.new_empty(*buffer, key.shape[2]), value.new_empty(*buffer, value.shape[2])
+        if rules.window not in self._hidden:
+            columns = self.slots + self.blocks * self.block
+            self._hidden[rules.window] = torch.empty(count, columns, device=key.device)
         return causal_attention(q, k, v, rules).transpose(1, 2).flatten(0, 1)[self._real]
 
     def _read_samples(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         (shared_keys, shared_values), (keys, values) = self._shared[layer], self._own[layer]
-        keys.index_copy_(2, self.now, key[:, :, None])
-        values.index_copy_(2, self.now, value[:, :, None])
-        keys, values = keys[:, :, : self.limit], values[:, :, : self.limit]
+        keys, values = keys[: self.begun], values[: self.begun]
+        keys[-1].index_copy_(2, self._now, key[:, :, None])
+        values[-1].index_copy_(2, self._now, value[:, :, None])
         rows, heads, width = query.shape
-        count, kv = shared_keys.shape[:2]
+        (count, kv), split = shared_keys.shape[:2], self.slots
         each, size = heads // kv, rows // count
         query = (query * rules.scale).view(rows, kv, each, width)
         folded = (count, size, kv, each)
+        columns = self.begun * self.block
+        scores = query.new_empty(*folded, split + columns)  # [P, G, K, H / K, S + t]
         together = query.view(*folded, width).transpose(1, 2).reshape(count, kv, size * each, width)
-        prompt = (together @ shared_keys).view(count, kv, size, each, -1).transpose(1, 2)  # [P, G, K, H / K, S]
-        own = (query @ keys.transpose(-1, -2)).view(*folded, -1)  # [P, G, K, H / K, t]
-        scores = torch.cat([prompt, own], -1)
+        scores[..., :split] = (together @ shared_keys).view(count, kv, size, each, split).transpose(1, 2)
+        own = query.expand(self.begun, -1, -1, -1, -1) @ keys.transpose(-1, -2)  # [blocks, P * G, K, H / K, block]
+        scores[..., split:].view(*folded, *own.shape[::4])[:] = own.permute(1, 2, 3, 0, 4).unflatten(0, (count, size))
         if rules.softcap is not None:
             scores = rules.softcap * torch.tanh(scores / rules.softcap)
-        hidden = self._invisible(rules.window)
-        if hidden is not None:
-            scores = scores.masked_fill(hidden[:, None, None, None], -torch.inf)
+        scores += self._hidden[rules.window][:, None, None, None, : split + columns]
         weights = scores.softmax(-1, dtype=torch.float32).to(values)
-        split = shared_keys.shape[-1]
         first = weights[..., :split].transpose(1, 2).reshape(count, kv, size * each, split) @ shared_values
         output = first.view(count, kv, size, each, -1).transpose(1, 2).reshape(rows, kv, each, -1)
-        output = output + weights[..., split:].view(rows, kv, each, -1) @ values
+        by_block = weights[..., split:].reshape(rows, kv, each, -1, self.block).permute(3, 0, 1, 2, 4)
+        output = output + (by_block.contiguous() @ values).sum(0)
         return output.reshape(rows, heads, -1)
 
-    def _invisible(self, window: int | None) -> Tensor | None:
-        """[P, S + t], True for the keys that a sample of the prompt does not see now; None if it sees all."""
-        if window is not None and self.slots + self.limit <= window:
-            window = None
-        if self._hidden is None and window is None and self.limit == self.column + 1:
-            return None
-        device = self.now.device
-        slots, columns = torch.arange(self.slots, device=device), torch.arange(self.limit, device=device)
-        prompt = slots >= self.lengths[:, None]  # [P, S]
-        own = (columns > self.now).expand(len(prompt), -1)  # [P, t]
-        if window is not None:
-            prompt = prompt | (self.lengths[:, None] + self.now - slots >= window)
-            own = own | (self.now - columns >= window)
-        return torch.cat([prompt, own], 1)
+    def advance(self, column: int) -> None:
+        """Go to the next token; what a captured step reads is changed in place."""
+        self.column, begun = column, self.begun
+        self.begun = column // self.block + 1
+        self._now.fill_(column % self.block)
+        for window, hidden in self._hidden.items():
+            hidden.zero_().masked_fill_(self._invisible(window), -torch.inf)
+        if self.begun > begun:
+            for keys, values in self._own.values():
+                # A column that is hidden is multiplied by 0, which only a finite number survives.
+                keys[begun : self.begun] = values[begun : self.begun] = 0
 
-    def advance(self, column: int, *, stride: int = 1) -> None:
-        """Go to the next token: its column, and columns to look at in steps of `stride`."""
-        self.column = column
-        self.limit = min(self.columns, -(-(column + 1) // stride) * stride)
-        self.now.fill_(column)
+    def _invisible(self, window: int | None) -> Tensor:
+        """[P, S + columns], True for the keys that a sample of the prompt does not see now."""
+        device = self.lengths.device
+        slots, columns = torch.arange(self.slots, device=device), torch.arange(self.blocks * self.block, device=device)
+        prompt = slots >= self.lengths[:, None]
+        own = (columns > self.column).expand(len(prompt), -1)
+        if window is not None:
+            prompt = prompt | (self.lengths[:, None] + self.column - slots >= window)
+            own = own | (self.column - columns >= window)
+        return torch.cat([prompt, own], 1)
 
     def keep(self, prompts: Tensor, places: Tensor, group_size: int) -> None:
         """Keep some prompts and, of each, `group_size` places.
@@ -142,20 +156,20 @@ class GroupCache(Packed):
             places: int64, [prompts * group_size] indices into the places.
         """
         self.group_size = group_size
-        prompts, places = prompts.to(self.now.device), places.to(self.now.device)
-        self.lengths = self.lengths[prompts]
-        self._hidden = None if self._hidden is None else self._hidden[prompts]
-        filled = self.column + 1
+        prompts, places = prompts.to(self.lengths.device), places.to(self.lengths.device)
+        self.lengths, self.positions = self.lengths[prompts], self.positions[prompts]
+        self._hidden = {window: hidden[prompts] for window, hidden in self._hidden.items()}
         for layer, (keys, values) in self._own.items():
             self._shared[layer] = self._shared[layer][0][prompts], self._shared[layer][1][prompts]
-            self._own[layer] = _kept(keys, places, filled), _kept(values, places, filled)
+            self._own[layer] = self._kept(keys, places), self._kept(values, places)
 
-
-def _kept(buffer: Tensor, places: Tensor, filled: int) -> Tensor:
-    """The buffer's first rows, with what the places hold; its memory stays in use until the samples are written."""
-    kept = buffer[: len(places)]
-    kept[:, :, :filled] = buffer[:, :, :filled][places]  # indexing copies, so nothing is overwritten too early
-    return kept
+    def _kept(self, buffer: Tensor, places: Tensor) -> Tensor:
+        """What the places hold, moved to the front of the buffer's memory, which stays in use."""
+        shape = (self.blocks, len(places), *buffer.shape[2:])
+        kept = buffer.flatten()[: math.prod(shape)].view(shape)
+        for block in range(self.begun):
+            kept[block] = buffer[block, places]  # indexing copies, so nothing is overwritten too early
+        return kept
 
 
 def decode(
@@ -166,19 +180,24 @@ def decode(
     max_new_tokens: int,
     draw: Callable[[Tensor, int, Tensor], Drawn],
     ended: Callable[[Tensor, int], Tensor],
+    positions: Sequence[Tensor] | None = None,
     check_every: int = 1,
+    **given: Any,
 ) -> Written:
     """Write `group_size` samples for each prompt.
 
     Args:
         decoder: a transformers model without its head, after `packed_attention.install`.
-        prompts: P tensors of tokens, each at least one long.
+        prompts: P tensors of tokens [S], each at least one long, or of their embeddings [S, H].
         group_size: G.
         max_new_tokens: T, the most tokens of a sample.
         draw: (last hidden states [b, H], the token's index, its rows [b]) -> the next tokens.
         ended: (tokens [B, t] so far, the first index that is new since the last call) -> [B] bool, the samples that one
             of the new tokens ends.
+        positions: for each prompt the positions of its tokens and of those that are written, [S + T - 1], or
+            [3, S + T - 1] for a model that wants three; None: a token's position is its index.
         check_every: tokens between two calls of `ended`; each makes a GPU wait.
+        given: further arguments of the decoder while it reads the prompts.
 
     Returns:
         B = P * G samples, those of prompt 0 first.
@@ -189,11 +208,13 @@ def decode(
     logprobs = torch.zeros(rows, max_new_tokens, device=device)
     done = torch.zeros(rows, dtype=torch.bool)
     cache = GroupCache([len(prompt) for prompt in prompts], group_size, max_new_tokens, device=device)
-    positions = torch.cat([torch.arange(len(prompt), device=device) for prompt in prompts])
-    hidden = run(decoder, torch.cat(list(prompts)), positions, cache)[cache.last].repeat_interleave(group_size, 0)
+    spans = positions or [torch.arange(len(prompt) + max_new_tokens - 1) for prompt in prompts]
+    halves = [span.tensor_split([len(prompt)], -1) for span, prompt in zip(spans, prompts, strict=True)]
+    cache.positions = torch.stack([behind for _, behind in halves]).to(device)
+    before = torch.cat([before for before, _ in halves], -1).to(device)  # [N] or [3, N]
+    hidden = run(decoder, torch.cat(list(prompts)), before, cache, **given)[cache.last].repeat_interleave(group_size, 0)
     places = _Places(rows, device)
     checked, step = 0, _Step(decoder, cache)
-    stride = step.STRIDE if step.captured else 1
     for t in range(max_new_tokens):
         drawn = draw(hidden if places.first is None else hidden[places.first], t, places.rows)
         tokens[places.rows, t], logprobs[places.rows, t] = drawn.tokens, drawn.logprobs
@@ -206,29 +227,27 @@ def decode(
             if bool(done.all()):
                 break
             places.leave(done, cache)
-        cache.advance(t, stride=stride)
-        hidden = step(tokens[places.row_of, t], (cache.lengths + t).repeat_interleave(cache.group_size))
+        cache.advance(t)
+        following = cache.positions[..., t].repeat_interleave(cache.group_size, 0)  # [b] or [b, 3]
+        hidden = step(tokens[places.row_of, t], following.movedim(0, -1))
     return Written(tokens=tokens[:, :count], logprobs=logprobs[:, :count])
 
 
 class _Step:
-    """Reads one token of each sample: [b] tokens and [b] positions -> [b, H].
+    """Reads one token of each sample: [b] tokens and [b] or [3, b] positions -> [b, H].
 
     On CUDA, where starting thousands of small kernels would take longer than their work, a step is captured as a graph
-    and replayed, anew for each `STRIDE` columns and whenever samples have left.
+    and replayed, anew for each block of columns and whenever samples have left.
     """
-
-    STRIDE = 256
 
     def __init__(self, decoder: Any, cache: GroupCache) -> None:
         self.decoder, self.cache = decoder, cache
-        self.captured = cache.now.is_cuda
         self._shape = (0, 0)
 
     def __call__(self, last: Tensor, positions: Tensor) -> Tensor:
-        if not self.captured:
+        if not self.cache.captured:
             return run(self.decoder, last, positions, self.cache)
-        if self._shape != (len(last), self.cache.limit):
+        if self._shape != (len(last), self.cache.begun):
             self._capture(last, positions)
         self._last.copy_(last)
         self._positions.copy_(positions)
@@ -236,7 +255,7 @@ class _Step:
         return self._hidden
 
     def _capture(self, last: Tensor, positions: Tensor) -> None:
-        self._shape = (len(last), self.cache.limit)
+        self._shape = (len(last), self.cache.begun)
         self._last, self._positions = last.clone(), positions.clone()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

@@ -225,7 +225,7 @@ def install(model: Any) -> None:
     model.set_attn_implementation(NAME)
 
 
-def run(decoder: Any, tokens: Tensor, positions: Tensor, packed: Packed) -> Tensor:
+def run(decoder: Any, tokens: Tensor, positions: Tensor, packed: Packed, **further: Any) -> Tensor:
     """The last hidden states of packed tokens.
 
     Args:
@@ -233,6 +233,7 @@ def run(decoder: Any, tokens: Tensor, positions: Tensor, packed: Packed) -> Tens
         tokens: [N] int64, or their embeddings [N, H].
         positions: [N] int64, or [3, N] where the model wants three.
         packed: how the tokens are arranged.
+        further: arguments of the decoder.
 
     Returns:
         [N, H].
@@ -240,6 +241,11 @@ def run(decoder: Any, tokens: Tensor, positions: Tensor, packed: Packed) -> Tens
     given = {"input_ids": tokens[None]} if tokens.ndim == 1 else {"inputs_embeds": tokens[None]}
     no_mask = torch.zeros(1, 1, 1, 1, device=tokens.device)  # four dimensions: transformers makes none of its own
     hidden: Tensor = decoder(
-        **given, attention_mask=no_mask, position_ids=positions[..., None, :], use_cache=False, packed=packed
+        **given,
+        **further,
+        attention_mask=no_mask,
+        position_ids=positions[..., None, :],
+        use_cache=False,
+        packed=packed,
     ).last_hidden_state
     return hidden[0]

@@ -92,6 +92,12 @@ class ObjectiveSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class PresetSpec(Spec):
-    """A ready config: `factory` is "package:path/inside/package.yaml"."""
+    """A ready config: `factory` is "package:path/inside/package.yaml".
+
+    Attributes:
+        fetches: it downloads a model or data on first use, so `grpokit check` does not choose it by itself.
+    """
 
     kind: ClassVar[str] = "preset"
+
+    fetches: bool = False

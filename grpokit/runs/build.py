@@ -163,7 +163,13 @@ def _read(
             return data.read_jsonl(Path(jsonl), max_pixels=limit)
     if source.dataset is not None and dataset_split is not None:
         with _at(config, "data", "eval_split" if split == "eval" else "dataset"):
-            return data.read_dataset(source.dataset, split=dataset_split, columns=source.columns, max_pixels=limit)
+            return data.read_dataset(
+                source.dataset,
+                subset=source.subset,
+                split=dataset_split,
+                columns=source.columns,
+                max_pixels=limit,
+            )
     return None if source.use is None else _from_function(config, source.use, split)
 
 

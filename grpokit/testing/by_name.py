@@ -17,7 +17,7 @@ from grpokit.config.schema import RunConfig
 from grpokit.errors import GrpokitError, UsageError, nearest
 from grpokit.evaluation.held_out import draw
 from grpokit.policy import Policy, missing_methods
-from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
+from grpokit.registry.specs import PolicySpec, PresetSpec, RewardSpec, Spec
 from grpokit.rewards.submission import Submits
 from grpokit.runs import build
 from grpokit.sampling import derive_seeds
@@ -125,6 +125,8 @@ def of_reward(name: str, params: dict[str, Any]) -> Iterator[tuple[Iterable[Chec
 def _preset_with(kind: str, name: str) -> RunConfig | None:
     """The config of the first preset that uses a component, or None."""
     for plugin, spec in registry.installed("preset"):
+        if isinstance(spec, PresetSpec) and spec.fetches:
+            continue
         try:
             config, _ = presets.read_config(f"{plugin.name}:{spec.name}")
         except GrpokitError:  # the check is not about this preset

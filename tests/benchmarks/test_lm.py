@@ -191,8 +191,8 @@ def test_a_table_of_jobs_compares_with_the_first_job_and_the_others() -> None:
     failed = entrant("trl", failure="out of memory")
     text = tables.markdown({"short": result(OURS, THEIRS), "long": result(longer, failed)})
     assert [cells(row) for row in text.splitlines()[4:]] == [
-        ["short", "1.00", "1.00", "1.10", "33%", "3.00", "3.00"],
-        ["long", "2.00", "1.14", "1.50", "8%", "did not finish", ""],
+        ["short", "1.00", "1.00", "1.00", "1.10", "33%", "3.00", "3.00"],
+        ["long", "2.00", "0.50", "1.14", "1.50", "8%", "did not finish", ""],
     ]
 
 

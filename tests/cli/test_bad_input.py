@@ -332,8 +332,11 @@ DATA_FILES = {
     ),
     "a fraction above 1": change("data.eval_fraction=1.5", "data.eval_fraction: expected less than 1, got 1.5"),
     "a dataset that is not there": change(
-        "data={dataset: no/where}", "data.dataset: Dataset 'no/where', split 'train'"
+        "data={dataset: no/where}",
+        "data.dataset: Dataset 'no/where', split 'train'",
+        "Fetch it where there is a network",
     ),
+    "a subset of what is no dataset": change("data={jsonl: p.jsonl, subset: main}", "'subset' goes with 'dataset'"),
     "a dataset of an empty folder": change("data={dataset: d}", "Dataset 'd', split 'train' cannot", files={"d/x": ""}),
     "a dataset of damaged JSON": change(
         "data={dataset: d}", "Dataset 'd', split 'train' cannot be read", files={"d/train.jsonl": "{{{"}

@@ -19,7 +19,9 @@ from tiny_decoders import MODELS, build
 SEEDS = torch.arange(8) * 7919 + 11
 
 
-def write(model: Any, prompts: Sequence[Tensor], *, group: int = 4, length: int = 12, every: int = 1) -> Written:
+def write(
+    model: Any, prompts: Sequence[Tensor], *, group: int = 4, length: int = 12, every: int = 1, **given: Any
+) -> Written:
     """What the model writes, one uniform number for each row and token; every sixth token ends a sample."""
     chances = uniforms(SEEDS, length)
 
@@ -36,6 +38,7 @@ def write(model: Any, prompts: Sequence[Tensor], *, group: int = 4, length: int 
             draw=draw,
             ended=lambda tokens, first: (tokens[:, first:] % 6 == 0).any(1),
             check_every=every,
+            **given,
         )
 
 
@@ -67,6 +70,23 @@ def test_tokens_and_logprobs_are_those_of_the_model(name: str, every: int) -> No
         assert torch.allclose(logprobs, written.logprobs[row, :length], rtol=0, atol=1e-5)
 
 
+def test_embeddings_and_positions_of_ones_own() -> None:
+    """Every second position, from another one for each prompt, and embeddings in place of tokens."""
+    model, prompts = build("grouped"), prompts_of(3, 9)
+    install(model)
+    spans = [2 * torch.arange(len(prompt) + 11) + len(prompt) for prompt in prompts]
+    embeddings = [model.get_input_embeddings()(prompt) for prompt in prompts]
+    written = write(model, embeddings, positions=spans)
+    for row, length in enumerate(lengths_of(written).tolist()):
+        prompt, tokens = prompts[row // 4], written.tokens[row, :length]
+        whole = torch.cat([prompt, tokens])[None, :-1]
+        places = spans[row // 4][None, : whole.shape[1]]
+        with torch.no_grad():
+            logits = model(input_ids=whole, position_ids=places).logits[0, len(prompt) - 1 :]
+        logprobs = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+        assert torch.allclose(logprobs, written.logprobs[row, :length], rtol=0, atol=1e-5)
+
+
 def test_finished_samples_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """The places in use shrink, and nothing that stays is changed."""
     model = build("grouped")
@@ -95,16 +115,18 @@ def test_a_prompt_is_read_once_for_its_group() -> None:
     assert read == [12, 8]
 
 
-def test_columns_that_are_looked_at_in_strides_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On CUDA a captured step looks at a whole stride of columns, and hides those behind the current one."""
+@pytest.mark.parametrize("columns", [1, 5])
+def test_the_size_of_a_block_changes_nothing(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are begun, filled in part, and left by finished samples; by default one block would hold all columns."""
     model = build("capped")
     install(model)
     want = write(model, prompts_of(3, 9))
-    advance = group_decoding.GroupCache.advance
-    monkeypatch.setattr(
-        group_decoding.GroupCache, "advance", lambda cache, column, stride: advance(cache, column, stride=5)
-    )
-    have = write(model, prompts_of(3, 9))
+    monkeypatch.setattr(group_decoding.GroupCache, "BLOCK", columns)
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN, which nothing may read
+    try:
+        have = write(model, prompts_of(3, 9))
+    finally:
+        torch.use_deterministic_algorithms(False)
     assert torch.equal(have.tokens, want.tokens)
     assert torch.allclose(have.logprobs, want.logprobs, rtol=0, atol=1e-6)
 

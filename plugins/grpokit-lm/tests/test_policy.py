@@ -11,7 +11,8 @@ import torch
 from tiny_models import FAMILIES, tiny_model, tiny_tokenizer
 from torch import Tensor
 
-from grpokit import Prompt, Rollout, Sample, Trace, Trainer, UsageError, objectives
+from grpokit import Prompt, Rollout, Sample, Trace, Trainer, UsageError, create, objectives
+from grpokit.registry.name_lookup import installed
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_lm import packed_path
@@ -24,9 +25,11 @@ PROMPTS = [Prompt(text=text) for text in ("hello world, this", "a", "some text")
 ADAPTER = {"r": 4}
 
 
-def build(family: str = "llama", **options: Any) -> CausalLMPolicy:
+def build(family: str = "llama", *, spread: float | None = None, **options: Any) -> CausalLMPolicy:
+    """A tiny policy; `spread` is the standard deviation of its weights."""
     defaults = {"max_new_tokens": 12, "chat": False, "stop": ["z"], "stop_tokens": range(0, 250, 8)}
-    return CausalLMPolicy(tiny_model(family), tokenizer=tiny_tokenizer(), **defaults | options)
+    model = tiny_model(family, **{} if spread is None else {"initializer_range": spread})
+    return CausalLMPolicy(model, tokenizer=tiny_tokenizer(), **defaults | options)
 
 
 def drawn(policy: CausalLMPolicy, group: int = 4, **options: Any) -> Rollout:
@@ -45,8 +48,8 @@ def vowels(samples: Sequence[Sample]) -> list[float]:
 def training(policy: CausalLMPolicy, reward: Any, **options: Any) -> Trainer:
     """A trainer of a few steps, held to its reference."""
     sizes = {"prompts_per_step": 3, "group_size": 4, "micro_batch_size": 4, "learning_rate": 1e-3}
-    objective = objectives.GRPO(kl_coef=0.1)
-    return Trainer(policy, [reward], PROMPTS, objective=objective, progress=False, **sizes | options)
+    settings = {"objective": objectives.GRPO(kl_coef=0.1), **sizes, **options}
+    return Trainer(policy, [reward], PROMPTS, progress=False, **settings)
 
 
 def everything(rollout: Rollout) -> slice:
@@ -192,33 +195,61 @@ def _count(slope: Any, asked: list[int], use: bool) -> Any:
     return counted if use and slope is not None else None
 
 
-@pytest.mark.parametrize("options", [{"lora": ADAPTER}, {}, {"reference_ema": {"decay": 0.5}}], ids=str)
-def test_a_resumed_run_goes_on_to_the_bit(options: dict[str, Any], tmp_path: Any) -> None:
-    def trainer() -> Trainer:
-        return training(build(**options), vowels, steps=4, learning_rate=1e-2)
-
-    def weights(trainer: Trainer) -> list[Tensor]:
-        return [p.detach().clone() for p in trainer.policy.modules()["model"].parameters()]
-
-    whole = trainer()
-    base = [p.clone() for p in whole.policy.modules()["model"].parameters() if not p.requires_grad]
-    for step in range(1, 5):
-        whole.step()
-        if step < 4:
-            whole.save(tmp_path / str(step))
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(
-            base, [p for p in whole.policy.modules()["model"].parameters() if not p.requires_grad], strict=True
-        )
+def gradients(policy: CausalLMPolicy, **options: Any) -> list[Tensor]:
+    """Of the first two steps, on samples of many lengths."""
+    trainer = training(policy, vowels, group_size=8, max_grad_norm=None, **options)
+    seen: list[Tensor] = []
+    trainer.updates.optimizer.optimizer.register_step_pre_hook(
+        lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trainer.updates.parameters]))
     )
-    for step in range(1, 4):
-        again = trainer()
-        again.load(tmp_path / str(step))
-        for _ in range(step, 4):
-            report = again.step()
-        assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(again), strict=True)), step
-        assert report.metrics["kl"] > 0
+    reports = [trainer.step() for _ in range(2)]
+    assert all(len(report.rollout.lengths.unique()) > 6 for report in reports)
+    return seen
+
+
+@pytest.mark.parametrize("objective", [spec.name for _, spec in installed("objective")])
+def test_every_objective_has_the_gradient_of_the_plain_path(objective: str) -> None:
+    """An adapter held to its moving average, on the decisions of high entropy; then off-policy."""
+    seen = [
+        gradients(
+            build(fast=fast, lora=ADAPTER, reference_ema={"decay": 0.5}),
+            micro_batch_size=4,
+            objective=create("objective", objective, {"kl_coef": 0.1}),
+            top_entropy_quantile=0.4,
+            updates_per_rollout=2,
+            learning_rate=1e-2,
+        )
+        for fast in (True, False)
+    ]
+    assert len(seen[0]) == 4
+    assert max(float((a - b).norm() / b.norm()) for a, b in zip(*seen, strict=True)) < 1e-4
+
+
+@pytest.mark.parametrize("options", [{"lora": ADAPTER}, {}, {"fast": False}], ids=str)
+def test_micro_batches_of_2_and_of_8_give_one_gradient(options: dict[str, Any]) -> None:
+    two, eight = (gradients(build(**options, spread=0.05), micro_batch_size=size) for size in (2, 8))
+    assert max(float((a - b).norm() / b.norm()) for a, b in zip(two, eight, strict=True)) < 1e-6
+
+
+@pytest.mark.parametrize("options", [{"lora": ADAPTER}, {"lora": ADAPTER | {"dora": True}}, {}], ids=str)
+def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict[str, Any]) -> None:
+    """By hand: 0.75 of the average and 0.25 of the weights, after every second of six updates."""
+    policy = build(**options, reference_ema={"decay": 0.75, "every": 2})
+    live = [p for p in policy.modules()["model"].parameters() if p.requires_grad]
+    average = [p.detach().clone() for p in live]
+    trainer = training(policy, vowels, steps=3, learning_rate=1e-2, updates_per_rollout=2)
+    for _ in range(3):
+        report = trainer.step()
+        average = [torch.lerp(a, p.detach(), 0.25) for a, p in zip(average, live, strict=True)]
+    assert report.metrics["kl"] > 0
+    rollout = drawn(policy)
+    with policy.reference(), torch.no_grad():
+        held_to = policy.logprobs(rollout, everything(rollout)).logprobs
+    for p, a in zip(live, average, strict=True):
+        p.data.copy_(a)
+    expected = policy.logprobs(rollout, everything(rollout)).logprobs.detach()
+    assert torch.allclose(held_to, expected, rtol=0, atol=1e-5)
+    assert (held_to - rollout.old.logprobs).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -229,6 +260,9 @@ def test_a_resumed_run_goes_on_to_the_bit(options: dict[str, Any], tmp_path: Any
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
         ({"stop": "z"}, r"stop must be a list of texts, got the text 'z'. Write \['z'\]"),
         ({"lora": ADAPTER, "reference_offload": True}, "are for full training"),
+        ({"reference_ema": {"decya": 0.9}}, r"reference_ema has no key 'decya' \(did you mean 'decay'\?\)"),
+        ({"reference_ema": 0.9}, r"reference_ema must be a mapping such as \{decay: 0.99, every: 1\}, got a float"),
+        ({"reference_ema": {"decay": 1}}, "reference_ema: decay must be below 1, got 1"),
         ({"reference_dtype": "int3"}, "reference_dtype must be one of"),
     ],
     ids=str,

@@ -150,3 +150,14 @@ def test_weights_of_another_model(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot be read"):
         load_weights(adapted, tmp_path)
     assert ROWS == 272
+
+
+def test_the_code_of_a_card_finds_a_base_in_a_package(tmp_path: Path) -> None:
+    loaded = load_model("grpokit_lm:models/arithmetic", dtype="float32", trains_base=False)
+    model = adapted(loaded.model, "lora")
+    change(model)
+    usage = export(model, loaded, tmp_path)["usage"]
+    assert 'from_pretrained(files("grpokit_lm") / "models/arithmetic")' in usage
+    found: dict[str, Any] = {}
+    exec(usage.replace("FOLDER", str(tmp_path)), found)  # noqa: S102
+    assert torch.allclose(logits(found["model"].float()), logits(model), atol=1e-3)  # its base is in half precision

@@ -8,13 +8,16 @@ import sys
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
 from huggingface_hub import constants
+from tiny_models import save_tiny_model
 
 from grpokit import UsageError
 from grpokit_lm import sources
+from grpokit_lm.loading import load_model
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,25 @@ def test_without_network(name: str, offline: bool, words: str, monkeypatch: pyte
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
     with pytest.raises(UsageError, match=words):
         sources.find(name, local_files_only=not offline)
+
+
+def test_a_folder_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_package").mkdir()
+    (tmp_path / "a_package/__init__.py").write_text("raise RuntimeError('only looked for')")
+    save_tiny_model(tmp_path / "a_package/models/tiny")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = sources.find("a_package:models/tiny")
+    assert (found.name, found.place) == ("a_package:models/tiny", str(tmp_path / "a_package/models/tiny"))
+    assert load_model("a_package:models/tiny", tokenizer="a_package:models/tiny").name == found.name
+    for name, words in (
+        ("a_package:models/absent", r"The model folder '.*a_package/models/absent' does not exist"),
+        ("no_package:models/tiny", r"should lie in the Python package 'no_package', but there is none"),
+        ("json:models/tiny", r"The model folder '.*json/models/tiny' does not exist"),
+        ("abc:models/tiny", r"in the Python package 'abc', but there is none"),  # one module, without a folder
+        ("C:models", r"The model folder 'C:models' does not exist"),  # a drive
+    ):
+        with pytest.raises(UsageError, match=words):
+            sources.find(name)
 
 
 def test_a_hub_that_is_silent_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import peft
@@ -22,7 +22,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from grpokit import UsageError, knobs
-from grpokit.errors import a_type, nearest, shown
+from grpokit.errors import nearest, shown
+from grpokit_lm.settings import read_settings
 
 ALL_LINEAR = "all-linear"
 
@@ -65,17 +66,7 @@ class AdapterSettings:
         Raises:
             UsageError: a key is unknown, or a value is out of bounds.
         """
-        if not isinstance(given, Mapping):
-            raise UsageError(f"lora must be a mapping such as {{r: 16, alpha: 32}}, got {a_type(given)}.")
-        known = [field.name for field in fields(cls)]
-        for key in given:
-            if key not in known:
-                raise UsageError(f"lora has no key '{key}'{nearest(str(key), known)}. It has: {', '.join(known)}.")
-        try:
-            return cls(**given)
-        except UsageError as error:
-            text = str(error)
-            raise UsageError(text if text.startswith("lora") else f"lora: {text}") from error
+        return read_settings(cls, given, key="lora", example="{r: 16, alpha: 32}")
 
 
 def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
@@ -131,6 +122,16 @@ def linear_layers(model: Any) -> list[str]:
 
 def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, (nn.Linear, Conv1D))  # layers of bitsandbytes are derived from nn.Linear
+
+
+def freeze_vision(model: Any) -> None:
+    """Let only the language model and its head train: no vision tower, nor what leads from there."""
+    if model.config.get_text_config() is model.config:
+        return  # nothing but a language model
+    own = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
+    for parameter in model.parameters():
+        if id(parameter) not in own:
+            parameter.requires_grad_(False)
 
 
 def _writes(model: Any, name: str) -> bool:

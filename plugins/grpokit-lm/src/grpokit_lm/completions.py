@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from grpokit.types import Rollout
+from grpokit_lm.pictures import following, pictures_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,8 @@ class Completions:
         lengths: b lengths, 0 for a completion that has nothing to score.
         groups: for each completion, the index of its prompt.
         kept: [b, T, ...], the sets that tokens were drawn from (`token_sampling.Draw.kept`); None for all tokens.
+        pictures: for each prompt, further arguments of the model, such as `pixel_values`; all empty without pictures.
+        positions: [P, 3, S] int64 on the CPU, of the prompts' tokens on three axes; None: a position is an index.
     """
 
     prompts: Tensor
@@ -30,11 +33,25 @@ class Completions:
     lengths: Sequence[int]
     groups: Sequence[int]
     kept: Tensor | None = None
+    pictures: Sequence[Mapping[str, Tensor]] = ()
+    positions: Tensor | None = None
+
+    @property
+    def sees(self) -> bool:
+        """Whether a prompt has pictures."""
+        return any(self.pictures)
+
+    def positions_of(self, prompt: int, count: int) -> Tensor:
+        """[3, count] or [count] int64 on the CPU: positions of a prompt's tokens and of those that follow."""
+        if self.positions is None:
+            return torch.arange(count)
+        length = self.prompt_lengths[prompt]
+        return following(self.positions[prompt, :, :length], count - length)
 
     @classmethod
     def of(cls, rollout: Rollout, device: torch.device, stop: int) -> Completions:
         """The completions of a rollout's rows, up to the decision `stop`."""
-        kept = rollout.trace.per_row.get("kept")
+        kept, places = rollout.trace.per_row.get("kept"), rollout.trace.per_group.get("positions")
         return cls(
             prompts=rollout.trace.per_group["prompt"].to(device),
             prompt_lengths=rollout.trace.per_group["prompt_length"].tolist(),
@@ -42,6 +59,8 @@ class Completions:
             lengths=rollout.lengths.clamp(max=stop).tolist(),
             groups=rollout.group_index.tolist(),
             kept=None if kept is None else kept[:, :stop].to(device),
+            pictures=pictures_of(rollout.trace, device),
+            positions=None if places is None else places.transpose(1, 2),
         )
 
 
@@ -81,6 +100,7 @@ class Pack:
         samples: for each prompt, the lengths of its completions.
         decided: [n] int64, indices into the N hidden states, of the decisions in question.
         places: of the same decisions.
+        positions: [3, N] int64 on the CPU; None: a token's position is its index.
         rows: the completions in their order here.
         ends: where the decisions of each of them end among the n.
     """
@@ -90,6 +110,7 @@ class Pack:
     samples: Sequence[Sequence[int]]
     decided: Tensor
     places: Places
+    positions: Tensor | None
     rows: Sequence[int]
     ends: Sequence[int]
 
@@ -111,17 +132,20 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
     slot, columns, behind = completions.prompts.shape[1], completions.tokens.shape[1], completions.prompts.numel()
     groups = sorted(by_prompt.items())
     source: list[Tensor] = []
-    decided, places, ends, samples, prompts = [], [], [0], [], []
+    decided, places, ends, samples, prompts, positions = [], [], [0], [], [], []
     position = 0
     for prompt, rows in groups:
         shared = completions.prompt_lengths[prompt] - 1
         first = prompt * slot
         source.append(torch.arange(first, first + shared))
         prompts.append(shared)
+        span = None if completions.positions is None else completions.positions_of(prompt, shared + 1 + columns)
+        positions += [] if span is None else [span[:, :shared]]
         samples.append([completions.lengths[row] for row in rows])
         position += shared
         for row in rows:
             length, begin = completions.lengths[row], behind + row * columns
+            positions += [] if span is None else [span[:, shared : shared + length]]
             source += [torch.tensor([first + shared]), torch.arange(begin, begin + length - 1)]
             decided.append(torch.arange(position + start, position + length))
             places.append(torch.stack([torch.full((length - start,), row), torch.arange(length - start)]))
@@ -135,14 +159,12 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
         samples=samples,
         decided=torch.cat(decided).to(device),
         places=Places(row=where[0], column=where[1], shape=(len(completions.lengths), width)),
+        positions=torch.cat(positions, 1) if positions else None,
         rows=[row for _, rows in groups for row in rows],
         ends=ends[1:],
     )
 
 
-def padded(sequences: Sequence[Sequence[int]]) -> Tensor:
-    """[n, longest] int64, padded on the right with 0."""
-    table = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.int64)
-    for row, sequence in zip(table, sequences, strict=True):
-        row[: len(sequence)] = torch.tensor(sequence)
-    return table
+def padded(sequences: Sequence[Tensor]) -> Tensor:
+    """[n, longest], padded on the right with 0."""
+    return torch.nn.utils.rnn.pad_sequence(list(sequences), batch_first=True)

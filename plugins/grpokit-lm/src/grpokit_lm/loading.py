@@ -77,7 +77,8 @@ def load_model(
     """Load a causal LM and its tokenizer.
 
     Args:
-        model: a hub id, a folder, or a model of transformers.
+        model: a hub id, a folder, a folder in a package such as "grpokit_lm:models/arithmetic", or a model of
+            transformers.
         tokenizer: None for the model's own; needed if `model` is an object. An object may be a processor.
         dtype: of the weights: "float32", "bfloat16", "float16", or "auto": the checkpoint's own, but float32 for
             weights that are to be trained (an optimizer's small steps are lost in bfloat16), and on a CPU that
@@ -203,13 +204,18 @@ def _tokenizer(
         given = _read_tokenizer(source.place, source.options, sees=sees)
     elif isinstance(given, (str, Path)):
         options = {} if source is None else {k: v for k, v in source.options.items() if k != "revision"}
-        given = _read_tokenizer(str(given), options, sees=sees)
+        given = _read_tokenizer(_place_of(str(given)), options, sees=sees)
     if isinstance(given, ProcessorMixin):
         processor, given = given, given.tokenizer
     if not isinstance(given, PreTrainedTokenizerBase):
         raise UsageError(f"tokenizer must be a name, or a tokenizer or processor of transformers, got {a_type(given)}.")
     _give_pad(given)
     return given, processor
+
+
+def _place_of(name: str) -> str:
+    """What transformers loads a named tokenizer from."""
+    return name if sources.in_package(name) is None else str(sources.folder_of(name))
 
 
 def _read_tokenizer(place: str, options: Mapping[str, Any], *, sees: bool) -> Any:

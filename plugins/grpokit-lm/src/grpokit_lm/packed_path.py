@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grpokit.policies.fused_head import FusedHead
 from grpokit.policies.group_decoding import Drawn, Written, decode
@@ -14,7 +14,9 @@ from grpokit.policies.linear_layers import for_decoding
 from grpokit.policies.packed_attention import SharedPrompts, install, run
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions, Pack, pack
+from grpokit_lm.embedding import arguments, embedded
 from grpokit_lm.head import Head
+from grpokit_lm.pictures import Reading, following
 
 
 class PackedPath:
@@ -34,7 +36,7 @@ class PackedPath:
 
     def write(
         self,
-        prompts: Sequence[Tensor],
+        prompts: Sequence[Reading],
         group_size: int,
         *,
         max_new_tokens: int,
@@ -42,17 +44,25 @@ class PackedPath:
         ended: Callable[[Tensor, int], Tensor],
     ) -> Written:
         """See `grpokit.policies.group_decoding.decode`; `draw` gets logits [b, V] in place of hidden states."""
-        head = Head(self.model)
-        with torch.inference_mode(), for_decoding(self.model, rows=len(prompts) * group_size):
-            written = decode(
-                self.model.get_decoder(),
-                prompts,
-                group_size,
-                max_new_tokens=max_new_tokens,
-                draw=lambda hidden, t, rows: draw(head.logits(hidden), t, rows),
-                ended=ended,
-                check_every=self.check_every or (1 if prompts[0].device.type == "cpu" else 16),
-            )
+        head, decoder = Head(self.model), self.model.get_decoder()
+        inputs, further = [prompt.tokens for prompt in prompts], {}
+        behind = max_new_tokens - 1
+        with torch.inference_mode():
+            if any(prompt.pictures for prompt in prompts):
+                stacked = embedded(self.model, inputs, [prompt.pictures for prompt in prompts])
+                inputs, further = [x[:, 0] for x in stacked], arguments(torch.cat(stacked)[:, 1:])
+            with for_decoding(nn.ModuleList([decoder, head.layer]), rows=len(prompts) * group_size):
+                written = decode(
+                    decoder,
+                    inputs,
+                    group_size,
+                    max_new_tokens=max_new_tokens,
+                    draw=lambda hidden, t, rows: draw(head.logits(hidden), t, rows),
+                    ended=ended,
+                    positions=[following(p.positions, behind) for p in prompts if p.positions is not None] or None,
+                    check_every=self.check_every or (1 if inputs[0].device.type == "cpu" else 16),
+                    **further,
+                )
         return Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # usable with autograd
 
     def score(self, completions: Completions, start: int, *, width: int, temperature: float, ask: Ask) -> Decisions:
@@ -61,9 +71,13 @@ class PackedPath:
         if plan is None:
             return Decisions(logprobs=torch.zeros(len(completions.lengths), width, device=completions.tokens.device))
         arrangement = SharedPrompts(plan.prompts, plan.samples, device=completions.tokens.device)
-        positions = arrangement.positions().to(completions.tokens.device)
-        tokens = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source]
-        hidden = run(self.model.get_decoder(), tokens, positions, arrangement)[plan.decided]
+        positions = plan.positions if plan.positions is not None else arrangement.positions()
+        tokens, further = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source], {}
+        if completions.sees:
+            stacked = self._embedded(completions)[plan.source]
+            tokens, further = stacked[:, 0], arguments(stacked[:, 1:])
+        decoder, device = self.model.get_decoder(), completions.tokens.device
+        hidden = run(decoder, tokens, positions.to(device), arrangement, **further)[plan.decided]
         head = Head(self.model)
         layer: Any = head.layer
         logprobs, entropy = self.fused(
@@ -81,6 +95,20 @@ class PackedPath:
         return Decisions(
             logprobs=plan.places.table(logprobs), entropy=None if entropy is None else plan.places.table(entropy)
         )
+
+    def _embedded(self, completions: Completions) -> Tensor:
+        """The embeddings of all prompts and completions, flattened: [P * S + b * T, 1 + K, H]."""
+        lengths, slot = completions.prompt_lengths, completions.prompts.shape[1]
+        prompts = [tokens[:length] for tokens, length in zip(completions.prompts, lengths, strict=True)]
+        rows = torch.stack(
+            [
+                nn.functional.pad(x, (0, 0, 0, 0, 0, slot - len(x)))
+                for x in embedded(self.model, prompts, completions.pictures)
+            ]
+        )
+        written = self.model.get_input_embeddings()(completions.tokens.flatten())[:, None]
+        behind = (0, 0, 0, rows.shape[2] - 1)
+        return torch.cat([rows.flatten(0, 1), nn.functional.pad(written, behind)])
 
 
 def _slope(plan: Pack, ask: Ask) -> Callable[[Tensor, int], Tensor] | None:

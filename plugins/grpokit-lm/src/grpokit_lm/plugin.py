@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grpokit import PolicySpec, hookimpl
+from grpokit import PolicySpec, PresetSpec, RewardSpec, hookimpl
+
+_INSTALL = "pip install 'grpokit[lm]'"
+_TWENTY_TWO = {"prompt": "Make 22 from 3, 5 and 7.", "target": "22", "meta": {"numbers": [3, 5, 7]}}
+_HALF = {"prompt": "What is 3 / 6?", "target": "One of two is 1/2.\n#### 1/2"}
 
 
 @hookimpl
@@ -17,6 +21,50 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         name="hf-lm",
         factory="grpokit_lm.policy:CausalLMPolicy",
         summary="a Hugging Face language model that answers prompts, with or without an adapter",
-        install="pip install 'grpokit[lm]'",
+        install=_INSTALL,
         makes="text",
+    )
+
+
+@hookimpl
+def grpokit_rewards() -> Iterable[RewardSpec]:
+    """Rewards for answers that can be checked; they need no package of their own."""
+    yield RewardSpec(
+        name="countdown",
+        factory="grpokit_lm.tasks.countdown:Countdown",
+        summary="1 where the answer is an expression of the prompt's numbers with the target's value",
+        accepts={"text"},
+        range=(0.0, 1.0),
+        examples=[
+            ({"output": "<answer>3*5+7</answer>"} | _TWENTY_TWO, {"output": "<answer>3*7+5</answer>"} | _TWENTY_TWO),
+            ({"output": "<answer>7 + 5*3</answer>"} | _TWENTY_TWO, {"output": "<answer>22</answer>"} | _TWENTY_TWO),
+        ],
+    )
+    yield RewardSpec(
+        name="final-answer",
+        factory="grpokit_lm.tasks.final_answer:final_answer",
+        summary="1 where the answer behind #### or in \\boxed{...} equals the target's",
+        accepts={"text"},
+        range=(0.0, 1.0),
+        examples=[
+            ({"output": "so it is \\boxed{0.5}."} | _HALF, {"output": "so it is \\boxed{2}."} | _HALF),
+            ({"output": "3 / 6 = 1 / 2\n#### 1/2"} | _HALF, {"output": "3 / 6 = 1 / 2"} | _HALF),
+        ],
+    )
+
+
+@hookimpl
+def grpokit_presets() -> Iterable[PresetSpec]:
+    """Ready runs: two of tiny models that ship with the package, and one of a model of the hub."""
+    for name, summary in (
+        ("lm-arithmetic", "a tiny language model with a LoRA adapter learns to add, from format and answer rewards"),
+        ("lm-countdown", "a tiny language model with a LoRA adapter learns to make a number from three others"),
+    ):
+        yield PresetSpec(name=name, factory=f"grpokit_lm:presets/{name}.yaml", summary=summary, install=_INSTALL)
+    yield PresetSpec(
+        name="qwen-gsm8k",
+        factory="grpokit_lm:presets/qwen-gsm8k.yaml",
+        summary="Qwen2.5-0.5B-Instruct learns to solve the word problems of GSM8K, on a GPU",
+        install="pip install 'grpokit[lm,datasets]'",
+        fetches=True,
     )

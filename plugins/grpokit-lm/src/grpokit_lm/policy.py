@@ -23,11 +23,12 @@ from grpokit.policies.token_sampling import Draw, draw
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
 from grpokit_lm import saving
-from grpokit_lm.adapters import AdapterSettings, add_adapter
+from grpokit_lm.adapters import AdapterSettings, add_adapter, freeze_vision
 from grpokit_lm.checkpointing import recomputed
 from grpokit_lm.completions import Completions, padded
 from grpokit_lm.loading import DTYPES, SHORT, Quantization, load_model
 from grpokit_lm.paths import path_for
+from grpokit_lm.pictures import Reading
 from grpokit_lm.prompts import PromptEncoder, stop_tokens
 from grpokit_lm.references import Average, Base, Reference, Twin
 from grpokit_lm.stopping import Stops
@@ -40,7 +41,8 @@ class CausalLMPolicy(Policy):
     """A language model that answers prompts.
 
     Args:
-        model: a hub id, a folder, or a model of transformers.
+        model: a hub id, a folder, a folder in a package such as "grpokit_lm:models/arithmetic", or a model of
+            transformers.
         tokenizer: None for the model's own; needed if `model` is an object.
         max_new_tokens: the most tokens of a completion, its end token included.
         temperature: of the training samples; log-probs are those of the tempered distribution.
@@ -57,10 +59,12 @@ class CausalLMPolicy(Policy):
         chat_template: another template than the tokenizer's own, as text or as the path of a file.
         template_options: further variables of the template.
         max_prompt_tokens: the most tokens of a prompt; None for what the context leaves.
-        lora: settings of an adapter, such as {"r": 16, "alpha": 32}; None trains all weights.
+        lora: settings of an adapter, such as {"r": 16, "alpha": 32}; None trains the weights themselves.
+        train_vision: whether full training reaches a vision tower too, and not the language model alone.
         reference_dtype: of the frozen copy that full training needs for a KL; None for the model's own.
         reference_offload: keep that copy in the CPU's memory between two passes.
-        reference_ema: let the copy follow the policy, such as {"decay": 0.99, "every": 1}; None: it stays.
+        reference_ema: let the reference follow the policy, such as {"decay": 0.99, "every": 1}; None: it stays. With
+            `lora` it is an adapter of its own on the same base.
         gradient_checkpointing: keep less for the backward pass and compute it again.
         fast: read prompts once per group and pack completions without padding, where the model allows it.
         dtype: of the weights: "auto", "float32", "bfloat16" or "float16".
@@ -99,6 +103,7 @@ class CausalLMPolicy(Policy):
         template_options: Mapping[str, Any] | None = None,
         max_prompt_tokens: int | None = None,
         lora: Mapping[str, Any] | None = None,
+        train_vision: bool = False,
         reference_dtype: str | None = None,
         reference_offload: bool = False,
         reference_ema: Mapping[str, Any] | None = None,
@@ -119,6 +124,8 @@ class CausalLMPolicy(Policy):
             raise UsageError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
         if isinstance(stop, str):
             raise UsageError(f"stop must be a list of texts, got the text {stop!r}. Write [{stop!r}].")
+        if lora is not None and train_vision:
+            raise UsageError("train_vision is for full training. With lora, name the tower's layers as targets.")
         adapter = None if lora is None else AdapterSettings.read(lora)
         self.loaded = load_model(
             model,
@@ -132,9 +139,6 @@ class CausalLMPolicy(Policy):
             trust_remote_code=trust_remote_code,
         )
         network = self.loaded.model
-        self.path, self.note = path_for(network, fast=fast)
-        if self.note:
-            _log.warning("%s; the plain path is used, which is slower.", self.note)
         self.encoder = PromptEncoder(
             loaded=self.loaded,
             max_new_tokens=max_new_tokens,
@@ -144,8 +148,13 @@ class CausalLMPolicy(Policy):
             chat_template=chat_template,
             template_options=template_options,
         )
+        self.path, self.note = path_for(network, fast=fast, example=self._example())
+        if self.note:
+            _log.warning("%s; the plain path is used, which is slower.", self.note)
         ends = () if ignore_eos else _ends(self.loaded, stop_tokens)
         self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
+        if not train_vision:
+            freeze_vision(network)
         self.model: Any = network if adapter is None else add_adapter(network, adapter)
         self._reference = _reference(
             self.model, dtype=reference_dtype, offload=reference_offload, average=reference_ema
@@ -156,6 +165,10 @@ class CausalLMPolicy(Policy):
         self.eval_temperature = temperature if eval_temperature is None else eval_temperature
         self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
         self._recomputed = gradient_checkpointing
+
+    def _example(self) -> Reading | None:
+        """A prompt with a picture, if the model sees."""
+        return None if self.encoder.pictures is None else self.encoder.pictures.example
 
     @property
     def device(self) -> torch.device:
@@ -175,7 +188,7 @@ class CausalLMPolicy(Policy):
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Write `group_size` completions per prompt, all together."""
         device, temperature = self.device, self.eval_temperature if evaluate else self.temperature
-        encoded = [self.encoder.encode(prompt) for prompt in prompts]
+        readings = [self.encoder.encode(prompt).to(device) for prompt in prompts]
         pen = _Pen(
             uniforms(seeds.row.to(device), self.max_new_tokens),
             temperature=temperature,
@@ -183,7 +196,7 @@ class CausalLMPolicy(Policy):
             truncation=self._truncation,
         )
         written = self.path.write(
-            [torch.tensor(tokens, device=device) for tokens in encoded],
+            readings,
             group_size,
             max_new_tokens=self.max_new_tokens,
             draw=pen,
@@ -207,7 +220,7 @@ class CausalLMPolicy(Policy):
         trained = [length if end or not self.mask_truncated else 0 for length, end in zip(lengths, ended, strict=True)]
         column = torch.arange(written.tokens.shape[1])
         real, mask = ((column < torch.tensor(counts)[:, None]).to(device) for counts in (lengths, trained))  # [B, T]
-        order = seeds.group_ids.cpu().argsort()
+        ascending = [readings[i] for i in seeds.group_ids.cpu().argsort().tolist()]
         return Rollout(
             samples=samples,
             groups=groups,
@@ -221,8 +234,9 @@ class CausalLMPolicy(Policy):
                     **pen.kept(written.tokens.shape[1]),
                 },
                 per_group={
-                    "prompt": padded(encoded)[order].to(device),
-                    "prompt_length": torch.tensor([len(tokens) for tokens in encoded])[order],
+                    "prompt": padded([reading.tokens for reading in ascending]),
+                    "prompt_length": torch.tensor([len(reading.tokens) for reading in ascending]),
+                    **(self.encoder.pictures.entries(ascending) if self.encoder.pictures is not None else {}),
                 },
             ),
         )
@@ -303,19 +317,19 @@ def _ends(loaded: Any, further: Sequence[str | int]) -> tuple[int, ...]:
 
 def _reference(model: Any, *, dtype: str | None, offload: bool, average: Mapping[str, Any] | None) -> Reference:
     if isinstance(model, PeftModel):
-        if dtype is not None or offload or average is not None:
+        if dtype is not None or offload:
             raise UsageError(
-                "reference_dtype, reference_offload and reference_ema are for full training: with lora the reference "
-                "is the base with its adapter off. Leave them out."
+                "reference_dtype and reference_offload are for full training: with lora the reference needs no second "
+                "copy of the base's weights. Leave them out."
             )
-        return Base(model)
+        return Base(model) if average is None else Twin(model, average=Average.read(average))
     if dtype is not None and SHORT.get(dtype, dtype) not in DTYPES:
         raise UsageError(f"reference_dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     return Twin(
         model,
         dtype=None if dtype is None else DTYPES[SHORT.get(dtype, dtype)],
         offload=offload,
-        average=None if average is None else Average(**average),
+        average=None if average is None else Average.read(average),
     )
 
 

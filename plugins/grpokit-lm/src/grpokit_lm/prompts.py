@@ -1,4 +1,4 @@
-"""From a prompt to the tokens that a model reads, by the model's chat template or as plain text.
+"""From a prompt to what a model reads, by the model's chat template or as plain text.
 
 A prompt that is too long is refused, never cut: a cut question is another question, and nobody sees it in a report.
 """
@@ -6,23 +6,26 @@ A prompt that is too long is refused, never cut: a cut question is another quest
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from jinja2 import TemplateError
 from transformers import GenerationConfig, PreTrainedConfig
 
 from grpokit import Prompt, UsageError
 from grpokit.errors import a_type, counted, nearest, one_line, shown
 from grpokit_lm.loading import Loaded
+from grpokit_lm.pictures import PictureReader, Reading, placeholders, positions
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptEncoder:
-    """Turns prompts into token ids.
+    """Turns prompts into tokens, and their pictures into what the model needs.
 
     Attributes:
         loaded: the model, for its tokenizer, processor and context.
@@ -59,43 +62,64 @@ class PromptEncoder:
                 f"'{self.loaded.name}' is {counted(context, 'token')}."
             )
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt, at least one.
+    @cached_property
+    def pictures(self) -> PictureReader | None:
+        """Reads pictures; None for a model that reads text only, or whose processor has no placeholder for one."""
+        processor = self.loaded.processor
+        return PictureReader(processor, self.loaded.model) if hasattr(processor, "image_token") else None
+
+    def encode(self, prompt: Prompt) -> Reading:
+        """What the model reads of a prompt, on the CPU.
 
         Raises:
             UsageError: the prompt cannot be read, is empty, or is too long.
         """
-        if prompt.image is not None:
-            raise UsageError(
-                f"The prompt {shown(prompt.text, most=60)} has a picture, and hf-lm reads text only. Leave it out."
-            )
+        if self.pictures is None or not prompt.images:
+            reading = Reading(tokens=torch.tensor(self._tokens(prompt)))
+            if self.pictures is not None:
+                reading = replace(reading, positions=positions(self.loaded.model, reading))
+        else:
+            text = self.text(prompt)
+            reading = self.pictures.read(text, prompt.images, special=not self._templated(prompt))
+        self.check_length(len(reading.tokens), prompt)
+        return reading
+
+    def _tokens(self, prompt: Prompt) -> list[int]:
+        """The tokens of a prompt's text, with a single one for each picture."""
         tokenizer: Any = self.loaded.tokenizer
-        chats = self._chats or "messages" in prompt.meta
-        tokens: list[int] = tokenizer(self.text(prompt), add_special_tokens=not chats)["input_ids"]
+        tokens: list[int] = tokenizer(self.text(prompt), add_special_tokens=not self._templated(prompt))["input_ids"]
         if not tokens:
             if tokenizer.bos_token_id is None:
                 raise UsageError("The prompt is empty, and the tokenizer has no token to begin a text with.")
             tokens = [tokenizer.bos_token_id]
-        self.check_length(len(tokens), prompt)
         return tokens
 
     def text(self, prompt: Prompt) -> str:
         """The prompt as the model's template writes it; its plain text where no template is used.
 
         Raises:
-            UsageError: the prompt has messages and there is no template, or the template refuses them.
+            UsageError: the prompt has messages and there is no template, the template refuses them, or pictures and
+                placeholders do not agree.
         """
+        if prompt.images and self.pictures is None:
+            raise UsageError(
+                f"The prompt {shown(prompt.text, most=60)} has a picture, and the model '{self.loaded.name}' has no "
+                "processor that reads it. Leave the picture out, or take a vision-language model; a model object needs "
+                "its processor as tokenizer."
+            )
         if "messages" in prompt.meta:
             messages = _checked_messages(prompt.meta["messages"])
             if self.chat is False or not self._has_template:
                 why = "chat is false" if self.chat is False else _NO_TEMPLATE
                 raise UsageError(f"The prompt {shown(prompt.text)} consists of messages, and {why}")
         elif self._chats:
-            messages = [{"role": "user", "content": self._content(prompt)}]
+            messages = [{"role": "user", "content": self._content(prompt.text, pictures=len(prompt.images))}]
         else:
+            self._check_placeholders([{"content": prompt.text}], prompt)
             return prompt.text
+        self._check_placeholders(messages, prompt)
         if self.system is not None and messages[0]["role"] not in ("system", "developer"):
-            messages = [{"role": "system", "content": self.system}, *messages]
+            messages = [{"role": "system", "content": self._content(self.system)}, *messages]
         begun = messages[-1]["role"] == "assistant"  # the model goes on with an answer that the prompt begins
         try:
             written: str = self._templating.apply_chat_template(
@@ -118,28 +142,30 @@ class PromptEncoder:
             UsageError: says what is wrong with the first of them.
         """
         for prompt in prompts:
-            self.encode(prompt)
+            further = self.pictures.further_tokens(prompt.images) if self.pictures is not None else 0
+            self.check_length(len(self._tokens(prompt)) + further, prompt)
 
     def check_length(self, tokens: int, prompt: Prompt) -> None:
         """Refuse a prompt of too many tokens.
 
         Args:
-            tokens: what it has, those of its images included.
+            tokens: what it has, those of its pictures included.
             prompt: for the message.
 
         Raises:
             UsageError: it is longer than `max_prompt_tokens`, or than what the context leaves.
         """
-        has = f"The prompt {shown(prompt.text, most=60)} has {counted(tokens, 'token')}"
+        with_pictures = f" with its {counted(len(prompt.images), 'picture')}" if prompt.images else ""
+        has = f"The prompt {shown(prompt.text, most=60)} has {counted(tokens, 'token')}{with_pictures}"
+        remedy = "Make its pictures smaller, shorten it" if prompt.images else "Shorten it"
         if self.max_prompt_tokens is not None and tokens > self.max_prompt_tokens:
-            raise UsageError(
-                f"{has}, more than max_prompt_tokens={self.max_prompt_tokens:,}. Shorten it or leave it out."
-            )
+            most = f"max_prompt_tokens={self.max_prompt_tokens:,}"
+            raise UsageError(f"{has}, more than {most}. {remedy} or leave the prompt out.")
         context = context_of(self.loaded.model.config)
         if context is not None and tokens > context - self.max_new_tokens:
             raise UsageError(
                 f"{has}, but the model's context of {counted(context, 'token')} less max_new_tokens="
-                f"{self.max_new_tokens:,} leaves {context - self.max_new_tokens:,}. Shorten it or lower max_new_tokens."
+                f"{self.max_new_tokens:,} leaves {context - self.max_new_tokens:,}. {remedy} or lower max_new_tokens."
             )
 
     @property
@@ -155,11 +181,25 @@ class PromptEncoder:
     def _chats(self) -> bool:
         return self._has_template if self.chat is None else self.chat
 
-    def _content(self, prompt: Prompt) -> Any:
-        if self.loaded.processor is None:
-            return prompt.text
-        images = [] if prompt.image is None else [{"type": "image"}]
-        return [*images, {"type": "text", "text": prompt.text}]
+    def _templated(self, prompt: Prompt) -> bool:
+        return self._chats or "messages" in prompt.meta
+
+    def _content(self, text: str, *, pictures: int = 0) -> Any:
+        """A message's content; the templates of processors expect parts, with pictures before the text."""
+        if self.pictures is None:
+            return text
+        return [*[{"type": "image"}] * pictures, {"type": "text", "text": text}]
+
+    def _check_placeholders(self, messages: Sequence[Mapping[str, Any]], prompt: Prompt) -> None:
+        if self.pictures is None:
+            return
+        asked, images = placeholders(messages, self.pictures.placeholder), len(prompt.images)
+        if asked != images:
+            raise UsageError(
+                f"The prompt {shown(prompt.text, most=60)} has {counted(asked, 'image placeholder')} and "
+                f"{counted(images, 'picture')}. A placeholder is an image part of its messages, or "
+                f"'{self.pictures.placeholder}' in its text; pictures are its `image` or `images`."
+            )
 
 
 _NO_TEMPLATE = (

@@ -2,13 +2,13 @@
 
 With an adapter it is the base, and costs nothing. Else it is a twin of the model: a second copy of what trains, which
 shares what does not. A twin may have a smaller dtype, wait in the CPU's memory, or follow the policy as an exponential
-moving average.
+moving average: under an adapter that is a second adapter on the same base.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from grpokit import CheckpointError, UsageError, adapter_off, knobs
 from grpokit.knobs import Count
+from grpokit_lm.settings import read_settings
 
 FILE = "reference.safetensors"
 
@@ -68,6 +69,15 @@ class Average:
 
     def __post_init__(self) -> None:
         knobs.check(self)
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Average:
+        """The settings of a mapping, such as {"decay": 0.99}.
+
+        Raises:
+            UsageError: a key is unknown, or a value is out of bounds.
+        """
+        return read_settings(cls, given, key="reference_ema", example="{decay: 0.99, every: 1}")
 
 
 class Base:

@@ -21,6 +21,7 @@ from grpokit import CheckpointError, UsageError
 from grpokit.errors import one_line
 from grpokit_lm.adapters import quiet
 from grpokit_lm.loading import Loaded, load_model
+from grpokit_lm.sources import in_package
 
 MODEL, ADAPTER, ADAPTER_CONFIG = "model.safetensors", "adapter_model.safetensors", "adapter_config.json"
 
@@ -104,11 +105,17 @@ def export(model: nn.Module, loaded: Loaded, folder: Path, *, merge: bool = Fals
 
 def _facts(loaded: Loaded, library: str, usage: str) -> dict[str, str]:
     kind = "AutoModelForCausalLM" if loaded.processor is None else "AutoModelForImageTextToText"
+    code, shipped = usage.format(kind=kind), in_package(loaded.name)
+    if shipped is not None:  # a name that transformers does not know
+        package, path = shipped
+        code = f"from importlib.resources import files\n\n{code}".replace(
+            '"BASE_MODEL"', f'files("{package}") / "{path}"'
+        )
     return {
         "base_model": loaded.name,
         "library_name": library,
         "versions": f"transformers {transformers.__version__}, peft {peft.__version__}",
-        "usage": usage.format(kind=kind),
+        "usage": code,
     }
 
 
@@ -116,8 +123,9 @@ def _merged(model: Any, loaded: Loaded) -> Any:
     """The base with the adapter added, as a model of its own; a quantised base is loaded again in full."""
     if getattr(model.get_base_model(), "quantization_method", None) is None:
         return copy.deepcopy(model).merge_and_unload(safe_merge=True)
+    reader = loaded.processor or loaded.tokenizer
     full: Any = load_model(
-        loaded.name, tokenizer=loaded.tokenizer, dtype="bfloat16", trains_base=False, revision=loaded.revision
+        loaded.name, tokenizer=reader, dtype="bfloat16", trains_base=False, revision=loaded.revision
     ).model
     with quiet():
         adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))

@@ -1,4 +1,6 @@
-"""Where a model lies: a folder, or a repository of the Hugging Face hub. What is wrong with it is said within seconds.
+"""Where a model lies: a folder, a folder inside a Python package, or a repository of the Hugging Face hub.
+
+What is wrong with it is said within seconds.
 
 A hub that cannot be reached is asked once, and not again for every file with growing pauses. What is in the cache is
 then used as it is.
@@ -6,6 +8,7 @@ then used as it is.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import urllib.error
@@ -30,6 +33,7 @@ PATIENCE = 10.0
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_IN_PACKAGE = re.compile(r"([^\W\d]\w+):([^\\:]+)")  # two characters at least: C: is a drive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,8 @@ def find(
     """Find a model and read its configuration.
 
     Args:
-        model: a folder, or a hub id such as "Qwen/Qwen3-0.6B".
+        model: a folder, a folder in a package such as "grpokit_lm:models/arithmetic", or a hub id such as
+            "Qwen/Qwen3-0.6B".
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
         trust_remote_code: whether code in the repository may run.
@@ -64,7 +69,7 @@ def find(
         UsageError: there is no such model, it may not be read, or it lacks a file.
     """
     name = str(model)
-    folder = Path(name).expanduser()
+    folder = folder_of(name)
     if folder.exists() or not _HUB_ID.fullmatch(name) or name.startswith("."):
         _check_folder(folder)
         place, local_files_only, revision = str(folder), True, None
@@ -88,6 +93,31 @@ def find(
             stacklevel=2,
         )
     return Source(name=name, place=place, config=config, options=options)
+
+
+def folder_of(name: str) -> Path:
+    """The folder that a model's name means, if it means one; it need not exist.
+
+    Raises:
+        UsageError: the name is that of a folder in a package that is not installed.
+    """
+    inside = in_package(name)
+    if inside is None or Path(name).exists():
+        return Path(name).expanduser()
+    package, path = inside
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError(
+            f"The model '{name}' should lie in the Python package '{package}', but there is none of that name. Install "
+            "it, or name a folder or a hub id."
+        )
+    return Path(spec.submodule_search_locations[0]) / path
+
+
+def in_package(name: str) -> tuple[str, str] | None:
+    """The package and the folder inside it, where a model's name has the form "package:folder"."""
+    match = _IN_PACKAGE.fullmatch(name)
+    return match and (match[1], match[2])
 
 
 def why_not(name: str, error: BaseException, *, unreachable: str, options: dict[str, Any]) -> str:

@@ -1,0 +1,1 @@
+"""The jobs of the presets: their prompts, and the rewards that judge the answers. Nothing here imports torch."""

@@ -1,0 +1,215 @@
+"""Vision-language models: pictures in prompts, on both paths and in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from tiny_models import IMAGE, VIDEO
+from tiny_vision import VISION_FAMILIES, tiny_processor, tiny_vision_model
+from torch import Tensor
+
+from grpokit import Prompt, Rollout, Sample, Trainer, UsageError, objectives
+from grpokit.sampling import derive_seeds
+from grpokit.testing import outcomes, policy_checks
+from grpokit_lm.packed_path import PackedPath
+from grpokit_lm.plain_path import PlainPath
+from grpokit_lm.policy import CausalLMPolicy
+
+PACKED = [family for family in VISION_FAMILIES if family != "gemma3"]
+
+
+def picture(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Random colours."""
+    generator = torch.Generator().manual_seed(seed)
+    return Image.fromarray(torch.randint(256, (height, width, 3), generator=generator, dtype=torch.uint8).numpy())
+
+
+PROMPTS = [
+    Prompt(text="what?", image=picture(16, 16)),
+    Prompt(text="no picture"),
+    Prompt(text="a longer question", image=picture(40, 24, seed=1)),
+    Prompt(text="both", images=[picture(16, 24, seed=2), picture(24, 16, seed=3)]),
+]
+
+
+def build(family: str, **options: Any) -> CausalLMPolicy:
+    defaults = {"max_new_tokens": 8, "stop_tokens": range(0, 250, 8)}
+    return CausalLMPolicy(tiny_vision_model(family), tokenizer=tiny_processor(family), **defaults | options)
+
+
+def drawn(policy: CausalLMPolicy, prompts: list[Prompt] = PROMPTS, group: int = 3, **options: Any) -> Rollout:
+    seeds = derive_seeds(1, stream="train", step=0, prompts=len(prompts), group_size=group)
+    return policy.rollout(prompts, group, seeds=seeds, **options)
+
+
+def letters(samples: Sequence[Sample]) -> list[float]:
+    return [sum(letter.isascii() and letter.isalpha() for letter in sample.output) / 8 for sample in samples]
+
+
+def everything(rollout: Rollout) -> slice:
+    return slice(0, rollout.mask.shape[1])
+
+
+def scores(policy: CausalLMPolicy, rollout: Rollout) -> Tensor:
+    return policy.logprobs(rollout, everything(rollout)).logprobs.detach()
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_both_paths_write_and_score_alike(family: str) -> None:
+    fast, plain = (build(family, train_vision=True, fast=fast) for fast in (True, False))
+    assert fast.note == ""
+    assert isinstance(fast.path, PackedPath)
+    assert isinstance(plain.path, PlainPath)
+    rollout = drawn(fast)
+    assert [s.output for s in rollout.samples] == [s.output for s in drawn(plain).samples]
+    assert len(set(rollout.lengths.tolist())) > 1
+    slopes = torch.randn(rollout.mask.shape, generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for policy in (fast, plain):
+        view = policy.logprobs(rollout, everything(rollout))
+        assert torch.allclose(view.logprobs.detach(), rollout.old.logprobs, rtol=0, atol=1e-5)
+        (view.logprobs * slopes).sum().backward()
+        named = policy.model.named_parameters()
+        gradients.append({n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in named})
+    for name, padded in gradients[1].items():
+        assert (gradients[0][name] - padded).norm() <= 1e-4 * max(padded.norm(), torch.tensor(1e-2)), name
+    assert sum(x.norm() for name, x in gradients[0].items() if "vis" in name) > 0.1
+
+
+def test_a_model_with_a_mask_of_its_own_for_pictures_takes_the_plain_path() -> None:
+    policy = build("gemma3")
+    assert isinstance(policy.path, PlainPath)
+    assert "an attention mask of its own" in policy.note
+    rollout = drawn(policy)
+    assert torch.allclose(scores(policy, rollout), rollout.old.logprobs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", VISION_FAMILIES)
+def test_a_row_has_the_log_probs_of_the_model_alone(family: str) -> None:
+    """One row at a time, unpadded, with positions and pictures as transformers' own forward pass takes them."""
+    policy, model = build(family), tiny_vision_model(family)
+    rollout = drawn(policy)
+    for row, sample in enumerate(rollout.samples):
+        text = policy.encoder.text(sample.prompt)
+        images = list(sample.prompt.images) or None
+        given = dict(policy.loaded.processor(text=[text], images=images, add_special_tokens=False, return_tensors="pt"))
+        prompt = given.pop("input_ids")
+        length = int(rollout.lengths[row])
+        tokens = rollout.trace.per_row["tokens"][row, :length]
+        if IMAGE in tokens or VIDEO in tokens:  # transformers would look for a picture there
+            continue
+        whole = torch.cat([prompt, tokens[None]], 1)
+        for name in ("token_type_ids", "mm_token_type_ids"):
+            if name in given:
+                given[name] = torch.nn.functional.pad(given[name], (0, length))
+        given["attention_mask"] = torch.ones_like(whole)
+        with torch.no_grad():
+            logits = model(input_ids=whole, **given).logits[0, prompt.shape[1] - 1 : -1]
+        expected = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+        assert torch.allclose(rollout.old.logprobs[row, :length], expected, rtol=0, atol=1e-5), row
+
+
+@pytest.mark.parametrize("family", ["qwen2.5-vl", "llava"])
+def test_a_completion_may_have_the_token_that_stands_for_a_picture(family: str) -> None:
+    fast, plain = build(family), build(family, fast=False)
+    assert isinstance(fast.path, PackedPath)
+    rollout = drawn(fast)
+    tokens = rollout.trace.per_row["tokens"].clone()
+    tokens[:, 0] = IMAGE
+    trace = replace(rollout.trace, per_row={**rollout.trace.per_row, "tokens": tokens})
+    forced = replace(rollout, trace=trace)
+    assert torch.allclose(scores(fast, forced), scores(plain, forced), rtol=0, atol=1e-5)
+    assert (scores(fast, forced) - scores(fast, rollout)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("family", ["qwen3-vl", "llava-next"])
+@pytest.mark.parametrize("size", [3, 6])
+def test_a_rollout_in_several_calls_is_the_whole_one(family: str, size: int) -> None:
+    """Pictures of other sizes, or none at all in a call, give the same trace, log-probs and updates."""
+
+    def trainer(**sizes: int) -> Trainer:
+        policy = build(family, lora={"r": 4})
+        options = {"steps": 2, "prompts_per_step": 4, "group_size": 3, "learning_rate": 1e-2, "progress": False}
+        return Trainer(policy, [letters], PROMPTS, objective=objectives.GRPO(kl_coef=0.1), **options | sizes)
+
+    whole, parts = trainer(micro_batch_size=12), trainer(micro_batch_size=2, rollout_batch_size=size)
+    for _ in range(2):
+        one, other = whole.step(), parts.step()
+        for name, x in one.rollout.trace.per_group.items():
+            assert torch.equal(x, other.rollout.trace.per_group[name]), name
+        assert torch.allclose(one.rollout.old.logprobs, other.rollout.old.logprobs, rtol=0, atol=1e-5)
+    weights = [dict(each.policy.modules()["model"].named_parameters()) for each in (whole, parts)]
+    for name, x in weights[0].items():
+        assert torch.allclose(x, weights[1][name], rtol=0, atol=1e-5), name
+
+
+@pytest.mark.parametrize("family", ["qwen2.5-vl", "llava"])
+def test_recomputed_layers_see_the_same_pictures(family: str) -> None:
+    gradients = []
+    for again in (False, True):
+        policy = build(family, train_vision=True, gradient_checkpointing=again)
+        rollout = drawn(policy)
+        policy.logprobs(rollout, everything(rollout)).logprobs.sum().backward()
+        gradients.append([p.grad for p in policy.model.parameters() if p.grad is not None])
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*gradients, strict=True))
+
+
+def test_pictures_are_looked_at_once_for_their_group() -> None:
+    policy = build("qwen2.5-vl")
+    patches: list[int] = []
+    policy.model.model.visual.register_forward_pre_hook(lambda _, args: patches.append(len(args[0])))
+    rollout = drawn(policy)
+    once = [16, 60, 24 + 24]  # pixels / 16 of each prompt that has pictures
+    assert patches == once
+    scores(policy, rollout)
+    assert patches == once * 2
+
+
+def test_the_plain_path_makes_no_logits_of_prompts() -> None:
+    policy = build("llava", fast=False)
+    columns: list[int] = []
+    policy.model.lm_head.register_forward_pre_hook(lambda _, args: columns.append(args[0].shape[1]))
+    rollout = drawn(policy)
+    assert set(columns) == {1}
+    policy.logprobs(rollout, slice(2, 5))
+    assert columns[-1] == 4
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_mixed_precision(fast: bool) -> None:
+    policy = build("qwen2.5-vl", lora={"r": 4}, fast=fast)
+    options = {"steps": 2, "prompts_per_step": 4, "group_size": 3, "micro_batch_size": 6, "updates_per_rollout": 2}
+    objective = objectives.GRPO(kl_coef=0.1)
+    trainer = Trainer(
+        policy, [letters], PROMPTS, objective=objective, mixed_precision="bf16", progress=False, **options
+    )
+    *_, report = trainer
+    assert report.metrics["logprob_diff/mean"] < 0.05
+    assert report.metrics["kl"] > 0
+
+
+def test_the_tower_trains_only_if_asked() -> None:
+    def trained(**options: Any) -> set[str]:
+        named = build("llava", **options).model.named_parameters()
+        return {"tower" if "vision" in name else "rest" for name, p in named if p.requires_grad}
+
+    assert trained() == trained(lora={"r": 2}) == {"rest"}
+    assert trained(train_vision=True) == {"tower", "rest"}
+    with pytest.raises(UsageError, match=r"train_vision is for full training\. With lora, name"):
+        build("llava", train_vision=True, lora={"r": 2})
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("qwen2.5-vl", {"lora": {"r": 4}}), ("llava", {"fast": False})],
+    ids=str,
+)
+def test_contract(family: str, options: dict[str, Any]) -> None:
+    checks = policy_checks(lambda: build(family, **options), PROMPTS, makes="text", module="grpokit_lm.plugin")
+    failures = [outcome for outcome in outcomes(checks) if outcome.state == "failed"]
+    assert not failures, failures
