@@ -17,6 +17,7 @@ from command_line import Call, rows
 from grpokit.config import presets
 from grpokit.runs import build
 from grpokit.runs import train as run
+from grpokit.testing import by_name
 
 DOCS = Path(__file__).parents[3] / "docs/language-models.md"
 
@@ -40,13 +41,13 @@ def test_prompts_and_held_out_prompts_share_none(preset: str) -> None:
 
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize(
-    ("preset", "right", "start"), [("lm-arithmetic", "right", (0.2, 0.5)), ("lm-countdown", "countdown", (0.2, 0.5))]
+    ("preset", "right", "rise"), [("lm-arithmetic", "right", 0.15), ("lm-countdown", "countdown", 0.06)]
 )
-def test_the_reward_rises_in_a_few_steps(preset: str, right: str, start: tuple[float, float], tmp_path: Path) -> None:
-    short = ("trainer.steps=16", "trainer.micro_batch_size=64", "trainer.learning_rate=1e-3", "run.eval_every=0")
+def test_the_reward_rises_in_a_few_steps(preset: str, right: str, rise: float, tmp_path: Path) -> None:
+    short = ("trainer.steps=20", "trainer.micro_batch_size=64", "run.eval_every=0")
     done = train(preset, tmp_path / "r", *short)
-    assert start[0] < done.before["reward"] < start[1]
-    assert done.after["reward"] > done.before["reward"] + 0.1
+    assert 0.2 < done.before["reward"] < 0.5
+    assert done.after["reward"] > done.before["reward"] + rise
     assert done.after[right] > done.before[right]
     assert done.after["format"] > done.before["format"]
 
@@ -68,10 +69,10 @@ def test_micro_batches_of_two_give_the_same_update(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_rewards_rise_clearly(seed: int, tmp_path: Path) -> None:
     done = train("lm-arithmetic", tmp_path / "a", f"seed={seed}")
-    assert done.after["reward"] > done.before["reward"] + 0.3
-    assert done.after["right"] > 1.5 * done.before["right"]
+    assert done.after["reward"] > done.before["reward"] + 0.25
+    assert done.after["right"] > 1.4 * done.before["right"]
     done = train("lm-countdown", tmp_path / "c", f"seed={seed}")
-    assert done.after["reward"] > done.before["reward"] + 0.2
+    assert done.after["reward"] > done.before["reward"] + 0.1
 
 
 def test_the_line_of_the_page_runs_the_large_presets_job_here(call: Call) -> None:
@@ -127,3 +128,9 @@ def test_the_large_preset_without_network_or_datasets(
     assert (done.code, done.out) == (2, "")
     assert "needs `datasets`. Run: pip install 'grpokit[datasets]'" in done.err
     assert [path.name for path in tmp_path.iterdir()] == ["gsm8k"]
+
+
+def test_checking_a_reward_fetches_no_model() -> None:
+    """Only the preset that fetches one uses `final-answer`, so its examples are scored."""
+    with by_name.of_reward("final-answer", {}) as (checks, _):
+        next(check for check in checks if check.name == "examples")()

@@ -54,14 +54,14 @@ def sums() -> Texts:
 
 
 def makings() -> Texts:
-    """Numbers in some of their orders, and a way to make the target, after up to three others; or that way alone."""
+    """Numbers in some of their orders, and a way to make the target, after up to two others; or that way alone."""
     draw = random.Random(0)
     ways: dict[tuple[int, ...], list[list[countdown.Step]]] = defaultdict(list)
     for (numbers, _), right in countdown.solutions().items():
         ways[numbers] += right
-    for _, (numbers, target) in itertools.product(range(8), countdown.problems("pretrain")):
+    for _, (numbers, target) in itertools.product(range(20), countdown.problems("pretrain")):
         others = [steps for steps in ways[numbers] if steps[-1][-1] != target]
-        tries = draw.sample(others, min(draw.randrange(4), len(others)))
+        tries = draw.sample(others, min(draw.randrange(3), len(others)))
         thought = countdown.solution(*tries, draw.choice(countdown.solutions()[numbers, target]))
         plain = thought.partition("<answer>")[2].removesuffix("</answer>")
         order = draw.sample(numbers, len(numbers))
@@ -76,7 +76,7 @@ class Start:
     steps: int
 
 
-STARTS = {"arithmetic": Start(texts=sums, steps=1000), "countdown": Start(texts=makings, steps=1200)}
+STARTS = {"arithmetic": Start(texts=sums, steps=1000), "countdown": Start(texts=makings, steps=1500)}
 
 
 def tokenizer() -> PreTrainedTokenizerFast:

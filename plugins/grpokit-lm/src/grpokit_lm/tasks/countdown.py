@@ -21,9 +21,9 @@ from grpokit.sampling import permutation
 from grpokit_lm.tasks.expressions import ExpressionError, compute
 from grpokit_lm.tasks.splits import split_of
 
-SIZES = {"eval": 200, "pretrain": 700}  # of the 1,860 problems; the rest is `train`
+SIZES = {"eval": 200, "pretrain": 300}  # of the 892 problems; the rest is `train`
 Step = tuple[int, str, int, int]  # 3 + 5 = 8
-_NUMBERS = range(1, 10)
+_NUMBERS = range(1, 8)
 _LARGEST = 99  # of the targets
 _ANSWER = r"<answer>([^<]*)</answer>\s*\Z"
 
