@@ -92,8 +92,9 @@ class _Block:
             place = torch.arange(self.longest)
             starts = torch.tensor([0, *lengths[:-1]]).cumsum(0)
             real = place < torch.tensor(lengths)[:, None]  # [G, T]
-            self.padded = torch.where(real, starts[:, None] + place, 0).flatten().to(device)  # padded place -> token
-            self.real = real.flatten().nonzero()[:, 0].to(device)  # token -> padded place
+            padded = torch.where(real, starts[:, None] + place, 0).flatten()
+            self.padded = padded.to(device, non_blocking=True)  # padded place -> token
+            self.real = real.flatten().nonzero()[:, 0].to(device, non_blocking=True)  # token -> padded place
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> list[Tensor]:
         """The outputs [n, H, D] of the prompt, if it has tokens, and of its samples."""
