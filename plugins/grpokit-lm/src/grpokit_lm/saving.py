@@ -124,9 +124,7 @@ def _merged(model: Any, loaded: Loaded) -> Any:
     if getattr(model.get_base_model(), "quantization_method", None) is None:
         return copy.deepcopy(model).merge_and_unload(safe_merge=True)
     reader = loaded.processor or loaded.tokenizer
-    full: Any = load_model(
-        loaded.name, tokenizer=reader, dtype="bfloat16", trains_base=False, revision=loaded.revision
-    ).model
+    full: Any = load_model(loaded.name, tokenizer=reader, dtype="bfloat16", trains_base=False, **loaded.options).model
     with quiet():
         adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
     for name, tensor in _tensors(adapted).items():
