@@ -32,7 +32,7 @@ from grpokit_lm.completions import Completions, padded
 from grpokit_lm.loading import DTYPES, SHORT, Quantization, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
-from grpokit_lm.prompts import PromptEncoder, stop_tokens
+from grpokit_lm.prompts import PromptEncoder, end_tokens
 from grpokit_lm.references import Average, Base, Reference, Twin
 from grpokit_lm.stopping import Stops
 
@@ -159,7 +159,7 @@ class CausalLMPolicy(Policy):
         self.path, self.note = path_for(network, fast=fast, example=self._example())
         if self.note:
             _say_once(f"{self.note}; the plain path is used, which is slower.")
-        ends = () if ignore_eos else _ends(self.loaded, stop_tokens)
+        ends = () if ignore_eos else end_tokens(self.loaded, network.generation_config, stop_tokens)
         self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
         if not train_vision:
             freeze_vision(network)
@@ -332,10 +332,6 @@ class _Pen:
 def _say_once(words: str) -> None:
     """Log a warning, unless an equal policy did before in this process."""
     _log.warning(words)
-
-
-def _ends(loaded: Any, further: Sequence[str | int]) -> tuple[int, ...]:
-    return stop_tokens(loaded, loaded.model.generation_config, further)
 
 
 def _reference(model: Any, *, dtype: str | None, offload: bool, average: Average | None) -> Reference:
