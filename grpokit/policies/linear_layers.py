@@ -2,9 +2,9 @@
 
 Decoding multiplies a few rows by every weight once per token. A low-rank adapter would cost two more products each
 time, and a CPU is quicker with a weight that was laid out for few rows. So decoding uses copies, with adapters merged,
-that live as long as a rollout. Only an adapter on weights in bf16 stays apart: its entries are smaller than the weights'
-last digit. Scoring multiplies many rows, with gradient, by the weights themselves. The model's parameters are not
-touched in either.
+that live as long as a rollout. Only an adapter on weights in bf16 stays apart: its entries are smaller than the last
+digit of the weights. Scoring multiplies many rows, with gradient, by the weights themselves. The model's parameters are
+not touched in either.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
 
     Args:
         model: any module; only plain linear layers and peft's LoRA layers around them are changed.
-        rows: about how many rows are multiplied at a time. Under autocast the copies have its type.
-        copies: whether plain layers get a copy as well; None where the device is quicker with one.
+        rows: about how many rows are multiplied at a time.
+        copies: whether plain layers get a copy as well; None where the device is quicker with one. Under autocast all
+            do, in its type.
     """
     device = next(model.parameters()).device.type
     copies = device == "cpu" if copies is None else copies

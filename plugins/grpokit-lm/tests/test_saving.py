@@ -155,7 +155,7 @@ def test_a_merge_without_adapter(tmp_path: Path) -> None:
 def test_weights_of_another_model(tmp_path: Path) -> None:
     save_weights(tiny_model("llama"), tmp_path)
     with pytest.raises(
-        CheckpointError, match=r"1 tensors differ, such as 'lm_head.weight', which is \[272, 16\] in the"
+        CheckpointError, match=r"it differs in 1 tensor, such as 'lm_head.weight', which is \[272, 16\] in the"
     ):
         load_weights(tiny_model("llama", tie_word_embeddings=True), tmp_path)
     adapted = add_adapter(tiny_model("llama"), AdapterSettings(r=2))

@@ -301,8 +301,9 @@ def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedMo
     missing = sorted(report["missing_keys"])
     if missing:
         raise UsageError(
-            f"The weights of the model '{source.name}' are incomplete: {len(missing)} tensors are missing, such as "
-            f"'{missing[0]}'. They would be random. Is it a {type(model).__name__}?"
+            f"The weights of the model '{source.name}' are incomplete: they lack {counted(len(missing), 'tensor')}, "
+            f"such as '{missing[0]}'. What they lack would be drawn at random. Is the model a "
+            f"{type(model).__name__}?"
         )
     return model  # type: ignore[no-any-return]
 

@@ -52,10 +52,10 @@ class CausalLMPolicy(Policy):
         eval_temperature: of the evaluation samples; None for `temperature`, 0 for the most likely token.
         top_k: draw from the k most likely tokens only; 0 for all. Log-probs are those of the truncated distribution.
         top_p: draw from the most likely tokens that together have this probability; 1 for all.
-        min_p: draw from tokens at least this times as likely as the most likely one; 0 for all.
+        min_p: draw from tokens that have at least this share of the largest probability; 0 for all.
         stop: texts that end a completion, at the token that completes one.
         stop_tokens: further tokens that do, as text or ids, beside the model's own end tokens.
-        ignore_eos: no token ends a completion, so all have `max_new_tokens`.
+        ignore_eos: no token ends a completion, neither the model's own nor `stop_tokens`; only `stop` does.
         mask_truncated: a completion that did not end by itself is not trained on.
         system: a message that goes before each prompt's own.
         chat: whether prompts go through the chat template; None: where there is one.
