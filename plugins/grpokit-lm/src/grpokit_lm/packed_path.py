@@ -125,15 +125,15 @@ class PackedPath:
 def _slope(plan: Pack, ask: Ask) -> Callable[[Tensor, int], Tensor] | None:
     """The prediction for packed log-probs, from the one for tables; None where completions are not in order."""
     predict, rows = ask.slope, plan.rows
-    if predict is None or list(rows) != list(range(rows[0], rows[0] + len(rows))):
+    if predict is None or list(rows) != sorted(rows):
         return None
     ends = [0, *plan.ends]
 
     def slope(logprobs: Tensor, begin: int) -> Tensor:
-        first, last = ends.index(begin), ends.index(begin + len(logprobs))
-        row = plan.places.row[begin : begin + len(logprobs)] - rows[first]
-        column = plan.places.column[begin : begin + len(logprobs)]
-        table = logprobs.new_zeros(last - first, plan.places.shape[1]).index_put((row, column), logprobs)
-        return predict(table, slice(rows[first], rows[last - 1] + 1))[row, column]
+        end = begin + len(logprobs)
+        first, last = rows[ends.index(begin)], rows[ends.index(end) - 1]  # between them some may have no decisions
+        row, column = plan.places.row[begin:end] - first, plan.places.column[begin:end]
+        table = logprobs.new_zeros(last - first + 1, plan.places.shape[1]).index_put((row, column), logprobs)
+        return predict(table, slice(first, last + 1))[row, column]
 
     return slope
