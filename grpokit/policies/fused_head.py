@@ -99,7 +99,7 @@ class FusedHead(nn.Module):
         _check(hidden, targets, weight, bias, job)
         trained = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden, weight, bias))
         longest = max((part.stop - part.start for part in job.chunks), default=0)
-        if not trained or entropy == "grad" or dtype == torch.float16 or longest > LONGEST_ROW * chunk:
+        if not trained or entropy == "grad" or dtype == torch.float16 or not 0 < longest <= LONGEST_ROW * chunk:
             job = replace(job, slope=None, chunks=tuple(_chunks(len(hidden), chunk, None)))
         with torch.autocast(device, enabled=False):
             logprobs, entropies = _Head.apply(hidden, weight, bias, targets, job)  # type: ignore[no-untyped-call]

@@ -2,9 +2,8 @@
 
 Decoding multiplies a few rows by every weight once per token. A low-rank adapter would cost two more products each
 time, and a CPU is quicker with a weight that was laid out for few rows. So decoding uses copies, with adapters merged,
-that live as long as a rollout. Only an adapter on weights in bf16 stays apart: its entries are smaller than the last
-digit of the weights. Scoring multiplies many rows, with gradient, by the weights themselves. The model's parameters are
-not touched in either.
+that live as long as a rollout. Scoring multiplies many rows, with gradient, by the weights themselves. The model's
+parameters are not touched in either.
 """
 
 from __future__ import annotations
@@ -41,9 +40,6 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
     def forwards() -> Iterator[tuple[nn.Module, Forward]]:
         for module, adapters in _outermost(model):
             base: Any = module.base_layer if adapters else module
-            if adapters and base.weight.dtype.itemsize < 4:
-                yield module, _low_rank(module, adapters)
-                continue
             weight = _merged(module, adapters) if adapters else base.weight.detach()
             if cast is not None:  # once, and not in every call
                 yield module, _plain(weight.to(cast), base.bias)
@@ -148,26 +144,6 @@ def _merged(module: Any, adapters: Sequence[str]) -> Tensor:
         weight: Tensor = module.base_layer.weight.detach()
         deltas = [module.get_delta_weight(name).to(weight) for name in adapters]
         return weight + torch.stack(deltas).sum(0)
-
-
-def _low_rank(module: Any, adapters: Sequence[str]) -> Forward:
-    """A LoRA layer with its adapters in the base's type, but not added to its weights.
-
-    A bf16 weight of 0.03 has steps of 0.0001, and the entries of a young adapter are smaller. A sum would round most of
-    them away, so samples would come from little else than the base.
-    """
-    base = module.base_layer
-    with torch.no_grad():
-        down = torch.cat([module.lora_A[name].weight for name in adapters]).to(base.weight)  # [r, K]
-        up = torch.cat([module.lora_B[name].weight * module.scaling[name] for name in adapters], 1)
-        up = up.t().to(base.weight)  # [r, m]
-
-    def forward(x: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        y = nn.functional.linear(rows, base.weight, base.bias)
-        return torch.addmm(y, nn.functional.linear(rows, down), up).view(*x.shape[:-1], -1)
-
-    return forward
 
 
 def _plain(weight: Tensor, bias: Tensor | None) -> Forward:

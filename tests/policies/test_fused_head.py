@@ -330,3 +330,14 @@ def test_what_does_not_fit_is_named(change: dict[str, Any], message: str) -> Non
     p = problem()
     with pytest.raises(UsageError, match=message):
         head(**{"hidden": p.hidden, "targets": p.targets, "weight": p.weight, **change})
+
+
+@pytest.mark.parametrize("ends", [None, []])
+def test_no_tokens_have_no_gradient(ends: list[int] | None) -> None:
+    hidden = torch.zeros(0, 4, requires_grad=True)
+    logprobs, _ = FusedHead()(
+        hidden, torch.zeros(0, dtype=torch.int64), torch.randn(9, 4), slope=lambda x, _: x, ends=ends
+    )
+    logprobs.sum().backward()
+    assert hidden.grad is not None
+    assert hidden.grad.shape == (0, 4)
