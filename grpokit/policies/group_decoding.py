@@ -55,7 +55,7 @@ class GroupCache(Packed):
     Args:
         prompts: tokens of each prompt, at least one.
         group_size: G.
-        columns: the most tokens of a sample that others of its own follow.
+        columns: the most tokens of a sample.
     """
 
     BLOCK = 32  # columns

@@ -2,13 +2,14 @@
 
 Decoding multiplies a few rows by every weight once per token. A low-rank adapter would cost two more products each
 time, and a CPU is quicker with a weight that was laid out for few rows. So decoding uses copies, with adapters merged,
-that live as long as a rollout. Scoring multiplies many rows, with gradient, by the weights themselves. The model's
-parameters are not touched in either.
+that live as long as a rollout. Only an adapter on weights in bf16 stays apart: its entries are smaller than the last
+digit of the weights. Scoring multiplies many rows, with gradient, by the weights themselves. The model's parameters are
+not touched in either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -29,25 +30,29 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
 
     Args:
         model: any module; only plain linear layers and peft's LoRA layers around them are changed.
-        rows: about how many rows are multiplied at a time. Under autocast the copies have its type.
-        copies: whether plain layers get a copy as well; None where the device is quicker with one.
+        rows: about how many rows are multiplied at a time.
+        copies: whether plain layers get a copy as well; None where the device is quicker with one. Under autocast all
+            do, in its type.
     """
     device = next(model.parameters()).device.type
     copies = device == "cpu" if copies is None else copies
     cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
     def forwards() -> Iterator[tuple[nn.Module, Forward]]:
-        for module, merged in _outermost(model):
-            base: Any = module if merged is None else module.base_layer
-            weight = base.weight.detach() if merged is None else merged
+        for module, adapters in _outermost(model):
+            base: Any = module.base_layer if adapters else module
+            if adapters and base.weight.dtype.itemsize < 4:
+                yield module, _low_rank(module, adapters)
+                continue
+            weight = _merged(module, adapters) if adapters else base.weight.detach()
             if cast is not None:  # once, and not in every call
                 yield module, _plain(weight.to(cast), base.bias)
             elif copies:
                 yield module, _few_rows(weight, base.bias, rows)
-            elif merged is not None:
+            elif adapters:
                 yield module, _plain(weight, base.bias)
 
-    with _replaced(forwards()):
+    with replaced_forwards(forwards()):
         yield
 
 
@@ -92,49 +97,77 @@ def for_scoring(model: nn.Module, *, lean: bool = True, casts: Casts | None = No
     """
     linears = (m for m in model.modules() if type(m) is nn.Linear)
     if torch.is_autocast_enabled(next(model.parameters()).device.type):
-        with _replaced((m, _cast(m, casts)) for m in linears if casts is not None and not m.weight.requires_grad):
+        frozen = ((m, _cast(m, casts)) for m in linears if casts is not None and not m.weight.requires_grad)
+        with replaced_forwards(frozen):
             yield
         return
     quick = ((m, _scored(m)) for m in linears if by_onednn(m.weight))
-    with _replaced(chain(quick, lean_forwards(model) if lean else ())):
+    with replaced_forwards(chain(quick, lean_forwards(model) if lean else ())):
         yield
 
 
 @contextmanager
-def _replaced(forwards: Iterator[tuple[nn.Module, Forward]]) -> Iterator[None]:
-    changed: list[nn.Module] = []
+def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
+    """Inside the context, modules have these forward methods; afterwards they have those that they had before."""
+    changed: list[tuple[nn.Module, Any]] = []
     try:
         for module, forward in forwards:
+            changed.append((module, vars(module).get("forward")))
             module.forward = forward  # an attribute, which hides the class's method
-            changed.append(module)
         yield
     finally:
-        for module in changed:
-            del module.forward
+        for module, before in reversed(changed):
+            if before is None:
+                del module.forward
+            else:  # somebody else had replaced it, such as accelerate
+                module.forward = before
 
 
-def _outermost(model: nn.Module) -> Iterator[tuple[nn.Module, Tensor | None]]:
-    """The outermost linear layers: a LoRA layer with its merged weight, but not what it wraps, and plain ones."""
+def _outermost(model: nn.Module) -> Iterator[tuple[Any, list[str]]]:
+    """The outermost linear layers: a LoRA layer with its adapters' names, but not what it wraps, and plain ones."""
     for child in model.children():
-        merged = _merged(child)
-        if type(child) is nn.Linear or merged is not None:
-            yield child, merged
+        adapters = _adapters(child)
+        if type(child) is nn.Linear or adapters:
+            yield child, adapters
         else:
             yield from _outermost(child)
 
 
-def _merged(module: Any) -> Tensor | None:
-    """The weight of a LoRA layer with its adapters added; None for anything else."""
-    adapters = getattr(module, "active_adapters", None)
-    base = getattr(module, "base_layer", None)
-    if not adapters or type(base) is not nn.Linear or module.disable_adapters or module.merged:
-        return None
-    if any(module.use_dora.get(name, False) for name in adapters if name in module.lora_A):
-        return None
+def _adapters(module: Any) -> list[str]:
+    """The active adapters of a LoRA layer around a plain one; none for anything else, and for DoRA."""
+    base, down = getattr(module, "base_layer", None), getattr(module, "lora_A", None)
+    if down is None or type(base) is not nn.Linear or module.disable_adapters or module.merged:
+        return []
+    names = [name for name in module.active_adapters if name in down]
+    return [] if any(module.use_dora.get(name, False) for name in names) else names
+
+
+def _merged(module: Any, adapters: Sequence[str]) -> Tensor:
+    """The weight of a LoRA layer with its adapters added."""
     with torch.no_grad():
-        weight: Tensor = base.weight.detach()
-        deltas = [module.get_delta_weight(name).to(weight) for name in adapters if name in module.lora_A]
+        weight: Tensor = module.base_layer.weight.detach()
+        deltas = [module.get_delta_weight(name).to(weight) for name in adapters]
         return weight + torch.stack(deltas).sum(0)
+
+
+def _low_rank(module: Any, adapters: Sequence[str]) -> Forward:
+    """A LoRA layer with its adapters in the base's type, but not added to its weights.
+
+    A bf16 weight of 0.03 has steps of 0.0001, and the entries of a young adapter are smaller. A sum would round most of
+    them away, so samples would come from little else than the base.
+    """
+    base = module.base_layer
+    with torch.no_grad():
+        down = torch.cat([module.lora_A[name].weight for name in adapters]).to(base.weight)  # [r, K]
+        up = torch.cat([module.lora_B[name].weight * module.scaling[name] for name in adapters], 1)
+        up = up.t().to(base.weight)  # [r, m]
+
+    def forward(x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        y = nn.functional.linear(rows, base.weight, base.bias)
+        return torch.addmm(y, nn.functional.linear(rows, down), up).view(*x.shape[:-1], -1)
+
+    return forward
 
 
 def _plain(weight: Tensor, bias: Tensor | None) -> Forward:

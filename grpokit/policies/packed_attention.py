@@ -92,8 +92,9 @@ class _Block:
             place = torch.arange(self.longest)
             starts = torch.tensor([0, *lengths[:-1]]).cumsum(0)
             real = place < torch.tensor(lengths)[:, None]  # [G, T]
-            self.padded = torch.where(real, starts[:, None] + place, 0).flatten().to(device)  # padded place -> token
-            self.real = real.flatten().nonzero()[:, 0].to(device)  # token -> padded place
+            padded = torch.where(real, starts[:, None] + place, 0).flatten()
+            self.padded = padded.to(device, non_blocking=True)  # padded place -> token
+            self.real = real.flatten().nonzero()[:, 0].to(device, non_blocking=True)  # token -> padded place
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> list[Tensor]:
         """The outputs [n, H, D] of the prompt, if it has tokens, and of its samples."""
@@ -154,7 +155,7 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor 
     """
     if rules.softcap is None:
         return _product(query, key, value, rules, attn_mask=visible)
-    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    key, value = _for_each_head(query, key, value)
     scores = rules.softcap * torch.tanh(query @ key.transpose(-1, -2) * (rules.scale / rules.softcap))
     if visible is not None:
         scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)  # a query that sees nothing stays finite
@@ -162,8 +163,22 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor 
 
 
 def _product(query: Tensor, key: Tensor, value: Tensor, rules: Rules, **mask: Any) -> Tensor:
-    grouped = query.shape[1] != key.shape[1]
-    return F.scaled_dot_product_attention(query, key, value, scale=rules.scale, enable_gqa=grouped, **mask)
+    if query.device.type == "cuda" and not _flash(query, value, mask.get("attn_mask")):
+        # The other kernel that does without a table [B, H, T, S] has no heads that share their keys.
+        key, value = _for_each_head(query, key, value)
+    shared = query.shape[1] != key.shape[1]
+    return F.scaled_dot_product_attention(query, key, value, scale=rules.scale, enable_gqa=shared, **mask)
+
+
+def _flash(query: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether flash attention computes this on CUDA: no mask but the causal one (no plain tensor), and no fp32."""
+    return type(mask) is not Tensor and query.dtype.itemsize < 4 and query.shape[-1] == value.shape[-1] <= 256
+
+
+def _for_each_head(query: Tensor, *shared: Tensor) -> tuple[Tensor, ...]:
+    """Keys and values [B, K, S, D], each repeated for the heads that share it: [B, H, S, D]."""
+    times = query.shape[1] // shared[0].shape[1]
+    return shared if times == 1 else tuple(x.repeat_interleave(times, 1) for x in shared)
 
 
 def attention(

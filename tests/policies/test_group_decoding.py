@@ -143,7 +143,7 @@ def test_captured_steps_write_what_plain_ones_do(name: str, monkeypatch: pytest.
 
     def init(step: Any, decoder: Any, cache: Any) -> None:
         plain_init(step, decoder, cache)
-        step.captured = False
+        cache.captured = False
 
     monkeypatch.setattr(group_decoding._Step, "__init__", init)
     plain = write(model, prompts)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring
+from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring, replaced_forwards
 from tiny_decoders import build
 
 
@@ -41,6 +41,36 @@ def test_merged_adapters_give_the_same_logits(copies: bool, dora: bool) -> None:
     assert torch.allclose(off, base, rtol=0, atol=1e-5)
     assert torch.equal(after, want)
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_young_adapter_counts_in_full_on_bfloat16_weights(autocast: bool) -> None:
+    """Its entries are a tenth of the last digit of most weights: added to these, they would round away."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(256, 256)).bfloat16()
+    model = peft.get_peft_model(plain, peft.LoraConfig(r=8, lora_alpha=16, target_modules=["0"])).eval()
+    layer = model.base_model.model[0]
+    x = torch.randn(64, 256).bfloat16()
+    with torch.no_grad():
+        layer.lora_B["default"].weight.normal_(std=1e-4)
+        update = x.float() @ layer.get_delta_weight("default").float().t()
+        base = layer.base_layer(x).float()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast), for_decoding(model):
+            found = model(x).float() - base
+    assert layer.lora_A["default"].weight.dtype == torch.float32
+    assert float((found * update).sum() / update.square().sum()) == pytest.approx(1, abs=0.1)
+
+
+def test_forwards_that_others_have_replaced_come_back() -> None:
+    layer = nn.Linear(2, 2)
+
+    def hooked(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    layer.forward = hooked
+    with replaced_forwards([(layer, lambda x: 2 * x)]):
+        assert layer(torch.ones(1)) == 2
+    assert layer.forward is hooked
 
 
 def test_under_autocast_weights_are_cast_once() -> None:

@@ -196,7 +196,7 @@ def test_weights_that_are_incomplete(tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UsageError, match=r"incomplete: 1 tensors are missing, such as 'model.layers.1.mlp.up_proj"):
+    with pytest.raises(UsageError, match=r"incomplete: they lack 1 tensor, such as 'model.layers.1.mlp.up_proj"):
         load_model(folder)
 
 

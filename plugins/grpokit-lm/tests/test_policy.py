@@ -11,7 +11,7 @@ import torch
 from tiny_models import FAMILIES, tiny_model, tiny_tokenizer
 from torch import Tensor
 
-from grpokit import Prompt, Rollout, Sample, Trace, Trainer, UsageError, create, objectives
+from grpokit import Ask, Prompt, Rollout, Sample, Trace, Trainer, UsageError, create, objectives
 from grpokit.registry.name_lookup import installed
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
@@ -230,6 +230,27 @@ def _count(slope: Any, asked: list[int], use: bool) -> Any:
         return slope(logprobs, begin)
 
     return counted if use and slope is not None else None
+
+
+def test_the_prediction_goes_on_behind_a_completion_without_decisions() -> None:
+    """Such as one that was cut, with mask_truncated."""
+    completions = packed_path.Completions(
+        prompts=torch.tensor([[1]]),
+        prompt_lengths=(1,),
+        tokens=torch.tensor([[5, 6], [7, 8], [9, 0]]),
+        lengths=(2, 0, 1),
+        groups=(0, 0, 0),
+    )
+    plan = pack(completions, 0, width=2)
+    seen: list[Any] = []
+    assert plan is not None
+    slope = packed_path._slope(
+        plan, Ask(slope=lambda table, rows: (seen.append((table.tolist(), rows)), 10 * table)[1])
+    )
+    assert slope is not None
+    assert slope(torch.tensor([1.0, 2.0, 3.0]), 0).tolist() == [10, 20, 30]
+    assert slope(torch.tensor([3.0]), 2).tolist() == [30]
+    assert seen == [([[1, 2], [0, 0], [3, 0]], slice(0, 3)), ([[3, 0]], slice(2, 3))]
 
 
 def gradients(policy: CausalLMPolicy, **options: Any) -> list[Tensor]:

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 
 from grpokit import Prompt, UsageError
 from grpokit_lm.loading import load_model
-from grpokit_lm.prompts import PromptEncoder, stop_tokens
+from grpokit_lm.prompts import PromptEncoder, end_tokens
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, {"role": "user", "content": "?"}]
 STRICT = (
@@ -138,12 +138,12 @@ def test_the_context_of_longrope_ends_where_its_frequencies_change() -> None:
         encoder.check([Prompt(text="y" * 51)])
 
 
-def test_stop_tokens() -> None:
+def test_end_tokens() -> None:
     loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer())
-    assert stop_tokens(loaded, None) == (EOS,)
-    assert stop_tokens(loaded, GenerationConfig(eos_token_id=[EOS, 7])) == (7, EOS)
-    assert stop_tokens(loaded, None, ["a", 3]) == (3, loaded.tokenizer.convert_tokens_to_ids("a"), EOS)
+    assert end_tokens(loaded, None) == (EOS,)
+    assert end_tokens(loaded, GenerationConfig(eos_token_id=[EOS, 7])) == (7, EOS)
+    assert end_tokens(loaded, None, ["a", 3]) == (3, loaded.tokenizer.convert_tokens_to_ids("a"), EOS)
     with pytest.raises(UsageError, match=r"has no token '<eoz>' \(did you mean '<eos>'\?\)"):
-        stop_tokens(loaded, None, ["<eoz>"])
+        end_tokens(loaded, None, ["<eoz>"])
     with pytest.raises(UsageError, match="has no token 272"):
-        stop_tokens(loaded, None, [272])
+        end_tokens(loaded, None, [272])

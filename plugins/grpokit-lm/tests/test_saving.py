@@ -120,6 +120,20 @@ def test_plain_peft_reads_an_adapter_and_a_merge_is_one_model(family: str, dora:
     assert AutoTokenizer.from_pretrained(tmp_path / "False").chat_template
 
 
+def test_a_quantised_base_in_a_folder_is_loaded_again_for_a_merge(tmp_path: Path) -> None:
+    loaded, model = trained(tmp_path / "base", "llama", "lora")
+    expected = logits(model)
+    loaded.model.quantization_method = "bitsandbytes"  # type: ignore[assignment]  # as its loader marks a model
+    (tmp_path / "out").mkdir()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*would be emulated")
+        export(model, loaded, tmp_path / "out", merge=True)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    base = read(tmp_path / "base", "llama")
+    assert (logits(merged) - expected).norm() < 0.05 * expected.norm()
+    assert (logits(base) - expected).norm() > 0.2 * expected.norm()
+
+
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_a_vision_model_is_exported_with_its_processor(family: str, tmp_path: Path) -> None:
     loaded = load_model(save_tiny_vision_model(tmp_path / "base", family))
@@ -141,7 +155,7 @@ def test_a_merge_without_adapter(tmp_path: Path) -> None:
 def test_weights_of_another_model(tmp_path: Path) -> None:
     save_weights(tiny_model("llama"), tmp_path)
     with pytest.raises(
-        CheckpointError, match=r"1 tensors differ, such as 'lm_head.weight', which is \[272, 16\] in the"
+        CheckpointError, match=r"it differs in 1 tensor, such as 'lm_head.weight', which is \[272, 16\] in the"
     ):
         load_weights(tiny_model("llama", tie_word_embeddings=True), tmp_path)
     adapted = add_adapter(tiny_model("llama"), AdapterSettings(r=2))

@@ -107,7 +107,7 @@ def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without warnings of peft that no user of ours can do anything about."""
+    """Hide warnings of peft about which a user of ours can do nothing."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*fan_in_fan_out.*")  # peft sets it right and says so
         warnings.filterwarnings("ignore", message=".*checkpointing.* is deprecated")  # what peft asks transformers

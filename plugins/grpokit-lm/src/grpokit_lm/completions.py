@@ -60,7 +60,7 @@ class Completions:
             groups=rollout.group_index.tolist(),
             kept=None if kept is None else kept[:, :stop].to(device),
             pictures=pictures_of(rollout.trace, device),
-            positions=None if places is None else places.transpose(1, 2),
+            positions=None if places is None else places.cpu().transpose(1, 2),  # a checkpoint's come on the device
         )
 
 
@@ -152,12 +152,12 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
             ends.append(ends[-1] + length - start)
             position += length
     device = completions.tokens.device
-    where = torch.cat(places, 1).to(device)
+    where = torch.cat(places, 1).to(device, non_blocking=True)
     return Pack(
-        source=torch.cat(source).to(device),
+        source=torch.cat(source).to(device, non_blocking=True),
         prompts=prompts,
         samples=samples,
-        decided=torch.cat(decided).to(device),
+        decided=torch.cat(decided).to(device, non_blocking=True),
         places=Places(row=where[0], column=where[1], shape=(len(completions.lengths), width)),
         positions=torch.cat(positions, 1) if positions else None,
         rows=[row for _, rows in groups for row in rows],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Literal
@@ -53,14 +53,14 @@ class Loaded:
         tokenizer: with a pad token.
         processor: of a vision-language model, else None. `tokenizer` is its tokenizer.
         name: the hub id or folder that it came from, or the class of a given object.
-        revision: of the hub's repository, or None.
+        options: revision, local_files_only and trust_remote_code, as they were given.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     processor: ProcessorMixin | None = None
     name: str
-    revision: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_model(
@@ -101,9 +101,8 @@ def load_model(
         return _given(model, tokenizer, dtype=dtype, quantization=quantization)
     if not isinstance(model, (str, Path)):
         raise UsageError(f"model must be a hub id, a folder or a model of transformers, got {a_type(model)}.")
-    source = sources.find(
-        model, revision=revision, local_files_only=local_files_only, trust_remote_code=trust_remote_code
-    )
+    given = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": trust_remote_code}
+    source = sources.find(model, **given)  # type: ignore[arg-type]  # each has the type of its parameter
     sees = _check_class(source.name, source.config)
     own, processor = _tokenizer(source, tokenizer, sees=sees)
     chosen = _dtype(dtype, source.config, trains_base=trains_base, device=device)
@@ -116,9 +115,7 @@ def load_model(
         options["device_map"] = {"": "cuda"}
     network: Any = _weights(source, AutoModelForImageTextToText if sees else AutoModelForCausalLM, options)
     _check_vocabulary(network, own, source.name)
-    return Loaded(
-        model=network.eval(), tokenizer=own, processor=processor, name=source.name, revision=source.options["revision"]
-    )
+    return Loaded(model=network.eval(), tokenizer=own, processor=processor, name=source.name, options=given)
 
 
 def _check_settings(*, dtype: str, device: str | None, quantization: str | None, trains_base: bool) -> None:
@@ -304,8 +301,9 @@ def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedMo
     missing = sorted(report["missing_keys"])
     if missing:
         raise UsageError(
-            f"The weights of the model '{source.name}' are incomplete: {len(missing)} tensors are missing, such as "
-            f"'{missing[0]}'. They would be random. Is it a {type(model).__name__}?"
+            f"The weights of the model '{source.name}' are incomplete: they lack {counted(len(missing), 'tensor')}, "
+            f"such as '{missing[0]}'. What they lack would be drawn at random. Is the model a "
+            f"{type(model).__name__}?"
         )
     return model  # type: ignore[no-any-return]
 

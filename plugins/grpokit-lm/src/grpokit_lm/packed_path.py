@@ -16,7 +16,7 @@ from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions, Pack, pack
 from grpokit_lm.embedding import arguments, embedded
 from grpokit_lm.head import Head
-from grpokit_lm.pictures import Reading, following
+from grpokit_lm.pictures import Reading
 
 
 class PackedPath:
@@ -60,7 +60,6 @@ class PackedPath:
     ) -> Written:
         """See `grpokit.policies.group_decoding.decode`; `draw` gets logits [b, V] in place of hidden states."""
         head, inputs, further = Head(self.model), [prompt.tokens for prompt in prompts], {}
-        behind = max_new_tokens - 1
         if any(prompt.pictures for prompt in prompts):
             stacked = embedded(self.model, inputs, [prompt.pictures for prompt in prompts])
             inputs, further = [x[:, 0] for x in stacked], arguments(torch.cat(stacked)[:, 1:])
@@ -71,7 +70,7 @@ class PackedPath:
             max_new_tokens=max_new_tokens,
             draw=lambda hidden, t, rows: draw(head.logits(hidden), t, rows),
             ended=ended,
-            positions=[following(p.positions, behind) for p in prompts if p.positions is not None] or None,
+            positions=[prompt.span(max_new_tokens - 1) for prompt in prompts],
             check_every=self.check_every or (1 if inputs[0].device.type == "cpu" else 16),
             **further,
         )
@@ -88,7 +87,8 @@ class PackedPath:
             stacked = self._embedded(completions)[plan.source]
             tokens, further = stacked[:, 0], arguments(stacked[:, 1:])
         decoder, device = self.model.get_decoder(), completions.tokens.device
-        hidden = run(decoder, tokens, positions.to(device), arrangement, **further)[plan.decided]
+        positions = positions.to(device, non_blocking=True)
+        hidden = run(decoder, tokens, positions, arrangement, **further)[plan.decided]
         head = Head(self.model)
         layer: Any = head.layer
         logprobs, entropy = self.fused(
@@ -125,15 +125,15 @@ class PackedPath:
 def _slope(plan: Pack, ask: Ask) -> Callable[[Tensor, int], Tensor] | None:
     """The prediction for packed log-probs, from the one for tables; None where completions are not in order."""
     predict, rows = ask.slope, plan.rows
-    if predict is None or list(rows) != list(range(rows[0], rows[0] + len(rows))):
+    if predict is None or list(rows) != sorted(rows):
         return None
     ends = [0, *plan.ends]
 
     def slope(logprobs: Tensor, begin: int) -> Tensor:
-        first, last = ends.index(begin), ends.index(begin + len(logprobs))
-        row = plan.places.row[begin : begin + len(logprobs)] - rows[first]
-        column = plan.places.column[begin : begin + len(logprobs)]
-        table = logprobs.new_zeros(last - first, plan.places.shape[1]).index_put((row, column), logprobs)
-        return predict(table, slice(rows[first], rows[last - 1] + 1))[row, column]
+        end = begin + len(logprobs)
+        first, last = rows[ends.index(begin)], rows[ends.index(end) - 1]  # between them some may have no decisions
+        row, column = plan.places.row[begin:end] - first, plan.places.column[begin:end]
+        table = logprobs.new_zeros(last - first + 1, plan.places.shape[1]).index_put((row, column), logprobs)
+        return predict(table, slice(first, last + 1))[row, column]
 
     return slope

@@ -43,6 +43,11 @@ class Reading:
         pictures = {name: x.to(device) for name, x in self.pictures.items()}
         return replace(self, tokens=self.tokens.to(device), pictures=pictures)
 
+    def span(self, further: int) -> Tensor:
+        """Positions of the tokens and of `further` ones behind them: [S + further] or [3, S + further] on the CPU."""
+        own = torch.arange(len(self.tokens)) if self.positions is None else self.positions
+        return following(own, further)
+
 
 class PictureReader:
     """Reads texts with pictures.

@@ -19,7 +19,7 @@ from grpokit.policies.linear_layers import Casts
 from grpokit.policies.truncation import restrict
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions
-from grpokit_lm.pictures import Reading, following, joined
+from grpokit_lm.pictures import Reading, joined
 
 
 class PlainPath:
@@ -76,14 +76,14 @@ class PlainPath:
             positions=[
                 completions.positions_of(prompt, n + columns) for prompt, n in zip(groups, lengths, strict=True)
             ],
-            at=torch.tensor(lengths, device=device)[:, None] - 1 + column,
+            at=_column(lengths, device) - 1 + column,
         )
         logits = logits.float() / temperature  # [b, t, V]
         if completions.kept is not None:
             logits = restrict(logits.flatten(0, 1), completions.kept[:, start:].flatten(0, 1)).view(logits.shape)
         logprobs = logits.log_softmax(-1)
         targets = completions.tokens[:, start : start + width, None]
-        decided = column < torch.tensor(list(completions.lengths), device=device)[:, None]
+        decided = column < _column(completions.lengths, device)
         entropy = None if ask.entropy == "no" else -(logprobs.exp() * logprobs).sum(-1)
         return Decisions(
             logprobs=torch.where(decided, logprobs.gather(-1, targets)[..., 0], 0.0),
@@ -105,8 +105,7 @@ class _WithCache:
         self.model, self.cache = model, None
         self.prompts = _on_the_left([prompt.tokens for prompt in prompts], longest)
         self.real = _on_the_left([torch.ones_like(prompt.tokens) for prompt in prompts], longest)  # [B, S + t]
-        spans = [torch.arange(len(p.tokens)) if p.positions is None else p.positions for p in prompts]
-        positions = _on_the_left([following(span, further) for span in spans], longest + further)
+        positions = _on_the_left([prompt.span(further) for prompt in prompts], longest + further)
         self.positions = positions.movedim(0, -2).to(self.prompts.device)  # [B, S + T] or [3, B, S + T]
         self.pictures = joined([p.pictures for p in prompts], [longest - len(p.tokens) for p in prompts], longest)
 
@@ -138,14 +137,13 @@ class _Anew:
 
     def __call__(self, tokens: Tensor) -> Tensor:
         lengths, columns = [len(p.tokens) for p in self.prompts], tokens.shape[1]
-        spans = [torch.arange(len(p.tokens)) if p.positions is None else p.positions for p in self.prompts]
         logits = _logits(
             self.model,
             [prompt.tokens for prompt in self.prompts],
             tokens,
             pictures=self.pictures,
-            positions=[following(span, columns) for span in spans],
-            at=torch.tensor(lengths, device=tokens.device)[:, None] - 1 + columns,
+            positions=[prompt.span(columns) for prompt in self.prompts],
+            at=_column(lengths, tokens.device) - 1 + columns,
         )
         return logits[:, 0]
 
@@ -172,11 +170,11 @@ def _logits(
     texts = _on_the_right([torch.cat(parts) for parts in zip(prompts, tokens, strict=True)])
     given: dict[str, Any] = {}
     if positions[0].ndim > 1:  # else they are what every model takes by itself
-        given["position_ids"] = _on_the_right(positions).movedim(0, -2).to(texts.device)
+        given["position_ids"] = _on_the_right(positions).movedim(0, -2).to(texts.device, non_blocking=True)
     if not pictures:
         with _head_at(model, at):
             return _rows(model(input_ids=texts, use_cache=False, **given).logits, at)
-    ends = torch.tensor([len(prompt) for prompt in prompts], device=texts.device)[:, None]
+    ends = _column([len(prompt) for prompt in prompts], texts.device)
     written = torch.arange(texts.shape[1], device=texts.device) >= ends
     given |= joined(pictures, [0] * len(prompts), texts.shape[1])
     with _embedded(model, texts, written), _head_at(model, at):
@@ -219,6 +217,11 @@ def _embedded(model: Any, texts: Tensor, written: Tensor) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+def _column(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """[b, 1] int64 on a device, without waiting for it."""
+    return torch.tensor(numbers)[:, None].to(device, non_blocking=True)
 
 
 def _on_the_left(rows: Sequence[Tensor], width: int) -> Tensor:

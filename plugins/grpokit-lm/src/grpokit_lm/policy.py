@@ -32,7 +32,7 @@ from grpokit_lm.completions import Completions, padded
 from grpokit_lm.loading import DTYPES, SHORT, Quantization, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
-from grpokit_lm.prompts import PromptEncoder, stop_tokens
+from grpokit_lm.prompts import PromptEncoder, end_tokens
 from grpokit_lm.references import Average, Base, Reference, Twin
 from grpokit_lm.stopping import Stops
 
@@ -52,10 +52,10 @@ class CausalLMPolicy(Policy):
         eval_temperature: of the evaluation samples; None for `temperature`, 0 for the most likely token.
         top_k: draw from the k most likely tokens only; 0 for all. Log-probs are those of the truncated distribution.
         top_p: draw from the most likely tokens that together have this probability; 1 for all.
-        min_p: draw from tokens at least this times as likely as the most likely one; 0 for all.
+        min_p: draw from tokens that have at least this share of the largest probability; 0 for all.
         stop: texts that end a completion, at the token that completes one.
         stop_tokens: further tokens that do, as text or ids, beside the model's own end tokens.
-        ignore_eos: no token ends a completion, so all have `max_new_tokens`.
+        ignore_eos: no token ends a completion, neither the model's own nor `stop_tokens`; only `stop` does.
         mask_truncated: a completion that did not end by itself is not trained on.
         system: a message that goes before each prompt's own.
         chat: whether prompts go through the chat template; None: where there is one.
@@ -159,7 +159,7 @@ class CausalLMPolicy(Policy):
         self.path, self.note = path_for(network, fast=fast, example=self._example())
         if self.note:
             _say_once(f"{self.note}; the plain path is used, which is slower.")
-        ends = () if ignore_eos else _ends(self.loaded, stop_tokens)
+        ends = () if ignore_eos else end_tokens(self.loaded, network.generation_config, stop_tokens)
         self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
         if not train_vision:
             freeze_vision(network)
@@ -332,10 +332,6 @@ class _Pen:
 def _say_once(words: str) -> None:
     """Log a warning, unless an equal policy did before in this process."""
     _log.warning(words)
-
-
-def _ends(loaded: Any, further: Sequence[str | int]) -> tuple[int, ...]:
-    return stop_tokens(loaded, loaded.model.generation_config, further)
 
 
 def _reference(model: Any, *, dtype: str | None, offload: bool, average: Average | None) -> Reference:

@@ -236,7 +236,7 @@ def _why(config: PreTrainedConfig) -> str:
     return " (up to there LongRoPE keeps its frequencies, and log-probs their meaning)" if _is_longrope(config) else ""
 
 
-def stop_tokens(
+def end_tokens(
     loaded: Loaded, generation: GenerationConfig | None, further: Sequence[str | int] = ()
 ) -> tuple[int, ...]:
     """The ids that end a completion: the tokenizer's end token, those of the generation config, and further ones.

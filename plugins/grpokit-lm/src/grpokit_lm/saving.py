@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from grpokit import CheckpointError, UsageError
-from grpokit.errors import one_line
+from grpokit.errors import counted, one_line
 from grpokit_lm.adapters import quiet
 from grpokit_lm.loading import Loaded, load_model
 from grpokit_lm.sources import in_package
@@ -124,9 +124,7 @@ def _merged(model: Any, loaded: Loaded) -> Any:
     if getattr(model.get_base_model(), "quantization_method", None) is None:
         return copy.deepcopy(model).merge_and_unload(safe_merge=True)
     reader = loaded.processor or loaded.tokenizer
-    full: Any = load_model(
-        loaded.name, tokenizer=reader, dtype="bfloat16", trains_base=False, revision=loaded.revision
-    ).model
+    full: Any = load_model(loaded.name, tokenizer=reader, dtype="bfloat16", trains_base=False, **loaded.options).model
     with quiet():
         adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
     for name, tensor in _tensors(adapted).items():
@@ -155,8 +153,8 @@ def _compare(theirs: Mapping[str, tuple[int, ...]], own: Mapping[str, Tensor], p
             f"{list(shape)}" if shape is not None else "absent" for shape in (theirs.get(first), shapes.get(first))
         ]
         raise CheckpointError(
-            f"'{path}' belongs to another model or adapter: {len(changed)} tensors differ, such as '{first}', which is "
-            f"{sides[0]} in the file and {sides[1]} here."
+            f"'{path}' belongs to another model or adapter: it differs in {counted(len(changed), 'tensor')}, such as "
+            f"'{first}', which is {sides[0]} in the file and {sides[1]} here."
         )
 
 

@@ -35,17 +35,18 @@ class Stops:
 
     def ended(self, tokens: Tensor, first: int) -> Tensor:
         """[B] bool on the CPU: does one of the tokens from column `first` on end its completion? tokens: [B, t]."""
-        new = torch.isin(tokens[:, first:], self.tokens.to(tokens.device)).any(1).cpu()
+        known = min(first, self._lookback)  # columns that were looked at before, and may hold the beginning of a text
+        tokens = tokens[:, first - known :].cpu()  # the one time that the host waits for the device
+        new = torch.isin(tokens[:, known:], self.tokens).any(1)
         if self.texts:
-            known = min(first, self._lookback)  # columns that were looked at before, and may hold the beginning of one
-            for row, fresh in enumerate(tokens[:, first:].tolist()):
-                if any(map(self._may_complete, fresh)):
-                    new[row] |= self._first_end(tokens[row, first - known :].tolist(), known) is not None
+            for row, written in enumerate(tokens.tolist()):
+                new[row] |= self._first_end(written, known) is not None
         return new
 
     def lengths(self, tokens: Tensor) -> tuple[list[int], list[bool]]:
         """For each completion in tokens [B, T]: its length, end included, and whether it has ended."""
-        hits = torch.isin(tokens, self.tokens.to(tokens.device)).cpu()
+        tokens = tokens.cpu()
+        hits = torch.isin(tokens, self.tokens)
         columns = tokens.shape[1]
         lengths = torch.where(hits.any(1), hits.int().argmax(1) + 1, columns).tolist()
         ended = hits.any(1).tolist()
