@@ -129,6 +129,8 @@ class CausalLMPolicy(Policy):
             raise UsageError(f"stop must be a list of texts, got the text {stop!r}. Write [{stop!r}].")
         if isinstance(stop_tokens, (str, int)):
             raise UsageError(f"stop_tokens must be a list of tokens, got {stop_tokens!r}. Write [{stop_tokens!r}].")
+        if ignore_eos and (stop or stop_tokens):
+            raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
         self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
         check_settings(temperature=temperature, **self._truncation)
         if lora is not None and train_vision:
