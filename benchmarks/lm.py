@@ -7,8 +7,8 @@
 
 A Llama with random weights learns to draw even tokens: prompts of one length, exactly N new tokens per sample, one
 update per rollout, KL to a frozen reference, entropy logged, gradients clipped at 1.0. Each contender has a process
-of its own, and they take turns. A step that draws another number of tokens, or whose entropy is another, stops the
-benchmark. With grpokit among the contenders, its loss and gradient are first compared with the plain loop's.
+of its own, and they take turns. A step that draws another number of tokens stops the benchmark, and so do first steps
+of other entropies. With grpokit among the contenders, its loss and gradient are first compared with the plain loop's.
 """
 
 from __future__ import annotations

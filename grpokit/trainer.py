@@ -170,7 +170,7 @@ class Trainer(TrainerSettings, SeedSettings):
                     losses.append(loss)
                     tally.merge(decisions)
                     with watch("optimizer"):
-                        norms.append(self.updates.make(number))
+                        norms.append(self.updates.make(number, decided=decisions.decided))
                     self.updates.made()
                     self._policy.updated(self.updates.version)
                     self._adaptive_entropy.look(decisions)
@@ -265,6 +265,8 @@ class Trainer(TrainerSettings, SeedSettings):
 
         loss, tally = shrinking(attempt, self, "micro_batch_size", most=None, what="scoring samples", warnings=warnings)
         step, update = self.completed + 1, self.updates.done + 1
+        if not tally.decided:
+            warnings.append(f"Update {update} of step {step} changes nothing: all decisions of its rows are masked.")
         guards.check_finite(
             loss, self._policy, batch.rollout, self.micro_batch_size, rows=rows, step=step, update=update
         )

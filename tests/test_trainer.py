@@ -742,6 +742,29 @@ def test_masked_decisions_are_never_scored() -> None:
         assert report.metrics["grad_norm"] > 0
 
 
+def test_a_step_without_decisions_changes_nothing_and_says_so() -> None:
+    """Such as where all completions were cut and are masked: the next step goes on."""
+
+    class FirstStepMasked(TinyTokens):
+        def rollout(self, prompts, group_size, *, seeds, evaluate=False):
+            rollout = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+            return replace(rollout, mask=rollout.mask & bool(trainer.completed))
+
+    objective = objectives.GRPO(kl_coef=0.1, entropy_coef=0.01)
+    trainer = make(FirstStepMasked(), objective=objective, minibatches=2, entropy_target=1.0)
+    before = weights(trainer)
+    report = trainer.step()
+    assert torch.equal(weights(trainer), before)
+    assert report.metrics["grad_norm"] == report.metrics["loss"] == 0
+    assert report.warnings == [
+        f"Update {update} of step 1 changes nothing: all decisions of its rows are masked." for update in (1, 2)
+    ]
+    report = trainer.step()
+    assert report.warnings == []
+    assert not torch.equal(weights(trainer), before)
+    assert trainer._probe.rollout.mask.any()
+
+
 def test_rewards_run_without_gradient() -> None:
     seen = []
     make(reward=lambda samples: [float(seen.append(torch.is_grad_enabled()) is None)] * len(samples)).step()

@@ -29,14 +29,18 @@ def project(folder: Path) -> dict[str, Any]:
     return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
+def distributions() -> list[dict[str, Any]]:
+    """Of grpokit itself and of all distributions below plugins/."""
+    return [project(folder) for folder in (ROOT, *sorted(ROOT.glob("plugins/*/")))]
+
+
 def announced() -> dict[str, list[Plugin]]:
-    """Distribution -> its plugins, for grpokit itself and all distributions below plugins/."""
-    distributions = [project(folder) for folder in (ROOT, *sorted(ROOT.glob("plugins/*/")))]
+    """Distribution -> its plugins."""
     plugins = {
         distribution["name"]: [
             load(EntryPoint(name, value, "grpokit")) for name, value in distribution["entry-points"]["grpokit"].items()
         ]
-        for distribution in distributions
+        for distribution in distributions()
     }
     for plugin in (plugin for found in plugins.values() for plugin in found):
         assert not plugin.error, plugin.error
@@ -46,13 +50,15 @@ def announced() -> dict[str, list[Plugin]]:
 def components() -> dict[str, dict[str, dict[str, str]]]:
     """Kind -> name -> its distribution ("package"), the smallest extra that brings all that it needs, and more.
 
-    A preset has the kind of output that its policy makes as well ("makes").
+    A preset has the kind of output that its policy makes as well ("makes"). Of each kind, those whose distribution
+    depends on the fewest others come first: they make the examples.
     """
     specs = [(package, spec) for package, plugins in announced().items() for plugin in plugins for spec in plugin.specs]
     owners = {(spec.kind, spec.name): package for package, spec in specs}
     assert len(owners) == len(specs), "two of our plugins bring a component of the same kind and name"
     table: dict[str, dict[str, dict[str, str]]] = {}
-    for (kind, name), package in sorted(owners.items()):
+    sizes = {each["name"]: len(each["dependencies"]) for each in distributions()}
+    for (kind, name), package in sorted(owners.items(), key=lambda each: (each[0][0], sizes[each[1]], each[0][1])):
         needed, makes = {package}, {}
         if kind == "preset":
             used = used_by(next(spec.factory for _, spec in specs if (spec.kind, spec.name) == (kind, name)))

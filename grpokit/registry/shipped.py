@@ -30,7 +30,7 @@ def remedy(kind: str, name: str) -> str:
 
 
 def preset_making(output: str) -> str:
-    """A preset of grpokit's own whose policy makes "image" or "text"; for examples.
+    """A small preset of grpokit's own whose policy makes "image" or "text"; for examples.
 
     >>> preset_making("text") in _table()["preset"]
     True

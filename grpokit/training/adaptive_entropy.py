@@ -52,7 +52,7 @@ class AdaptiveEntropy:
             UsageError: the policy gives no entropy.
         """
         s = self._settings
-        if s.entropy_target is None:
+        if s.entropy_target is None or not tally.decided:
             return
         means = tally.means()
         if "entropy" not in means:

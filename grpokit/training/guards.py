@@ -196,7 +196,7 @@ def check_gradient(parameters: Sequence[torch.nn.Parameter]) -> None:
     if all(p.grad is None for p in parameters):
         raise RunError(
             "No trainable parameter got a gradient. Usual causes: logprobs() uses other modules than the policy's "
-            "modules(), logprobs() runs under no_grad, or every decision is masked."
+            "modules(), or logprobs() runs under no_grad."
         )
 
 

@@ -46,13 +46,13 @@ class ReferenceProbe:
     def take(self, rollout: Rollout, prompts: Sequence[int]) -> None:
         """Store the longest row of a rollout with the reference's log-probs, unless there is a row already.
 
-        Nothing is stored of a reference that is meant to move.
+        Nothing is stored of a reference that is meant to move, nor of a rollout whose decisions are all masked.
 
         Args:
             rollout: of the first step.
             prompts: index of each group's prompt in the training prompts, in the order of the rows.
         """
-        if self.wanted:
+        if self.wanted and bool(rollout.host_mask.any()):
             row = int(rollout.host_mask.sum(-1).argmax())
             longest = rollout.select(torch.tensor([row]))
             self.logprobs = self.policy.all_logprobs(longest, 1, self.policy.reference).logprobs

@@ -99,15 +99,18 @@ class Updates:
             total=self.settings.steps * self.settings.updates_per_step,
         )
 
-    def make(self, step: int) -> float:
+    def make(self, step: int, *, decided: int) -> float:
         """Make the next update of a step with the accumulated gradient; returns the gradient's norm before clipping.
 
         Args:
             step: the step's number, from 1.
+            decided: the decisions that the gradient is of. Without any no weight changes.
 
         Raises:
             RunError: a guard stopped it, or memory ran out.
         """
+        if not decided:  # such as where all samples were cut and are masked
+            return 0.0
         guards.check_gradient(self.parameters)
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, limit))

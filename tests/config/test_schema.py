@@ -389,6 +389,8 @@ def test_how_to_replace_a_source_of_prompts() -> None:
         ("trainer.batch_size=1", "(did you mean 'trainer.micro_batch_size' or 'trainer.prompts_per_step'?)"),
         ("trainer.per-device-train-batch-size=1", "(did you mean 'trainer.micro_batch_size'?)"),
         ("gradient_accumulation_steps=4", "(gradients are accumulated over micro-batches anyway: set trainer.micro_ba"),
+        ("generation_batch_size=8", "(did you mean 'trainer.prompts_per_step' or 'trainer.group_size'?)"),
+        ("model=org/name", "(it is a parameter of the policy, if the policy has one: set policy.model)"),
         ("trainer.max_quiet_steps=1", "(did you mean 'trainer.max_zero_std_steps'?)"),
         ("trainer.max_logprob_gap=1", "(did you mean 'trainer.max_logprob_diff'?)"),
     ],
@@ -405,6 +407,15 @@ def test_the_other_trainers_keys_lead_to_keys_that_exist() -> None:
         assert not known & {name, *(f"{key.partition('.')[0]}.{name}" for key in keys)}, "it is a key of ours"
     named = set(re.findall(r"\b(?:trainer|run|data)\.\w+", " ".join(synonyms.ADVICE.values())))
     assert known >= named
+
+
+def test_every_name_of_trl_that_the_page_explains_leads_somewhere() -> None:
+    page = (Path(__file__).parents[2] / "docs/language-models.md").read_text()
+    table = page[page.index("| TRL | grpokit | note |") : page.index("have no counterpart")]
+    cells = [re.sub(r"\(.*?\)|:.*", "", row.split(" | ")[0]) for row in table.splitlines()]
+    names = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    assert len(names) > 60
+    assert [name for name in names if not mistakes.key_for(name, RunConfig)] == []
 
 
 def test_what_an_override_replaces_leaves_no_place_behind() -> None:

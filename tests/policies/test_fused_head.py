@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from grpokit.builtin.objectives import CISPO, SAPO
+from grpokit.builtin.objectives import BNPO, CISPO, LUSPO, SAPO, VESPO
 from grpokit.errors import UsageError
 from grpokit.objectives import DAPO, GRPO, GSPO, DrGRPO, Objective
 from grpokit.policies import products
@@ -211,7 +211,9 @@ def test_gradients_by_finite_differences(softcap: float | None) -> None:
 ROWS = (14, 3, 9, 1, 23)  # decisions of each row, N in all
 
 
-@pytest.mark.parametrize("objective", [GRPO, DAPO, DrGRPO, GSPO, CISPO, SAPO], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "objective", [GRPO, DAPO, DrGRPO, BNPO, GSPO, LUSPO, CISPO, SAPO, VESPO], ids=lambda kind: kind.__name__
+)
 def test_predicts_the_slope_of_every_objective(objective: type[Objective]) -> None:
     """Off-policy with KL: the dense gradient, in three products per chunk, which hold whole rows if the loss does."""
     p, maths = problem(), objective(kl_coef=0.1)

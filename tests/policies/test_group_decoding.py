@@ -138,7 +138,11 @@ def test_captured_steps_write_what_plain_ones_do(name: str, monkeypatch: pytest.
     install(model)
     prompts = [prompt.cuda() for prompt in prompts_of(3, 9)]
     monkeypatch.setattr(f"{__name__}.SEEDS", SEEDS.cuda())
+    replays: list[None] = []
+    replay = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(None), replay(graph))[1])
     captured = write(model, prompts)
+    assert replays
     plain_init = group_decoding._Step.__init__
 
     def init(step: Any, decoder: Any, cache: Any) -> None:
@@ -146,5 +150,7 @@ def test_captured_steps_write_what_plain_ones_do(name: str, monkeypatch: pytest.
         cache.captured = False
 
     monkeypatch.setattr(group_decoding._Step, "__init__", init)
+    count = len(replays)
     plain = write(model, prompts)
+    assert len(replays) == count
     assert torch.equal(captured.tokens, plain.tokens)

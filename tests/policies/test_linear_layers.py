@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from grpokit.policies import products
 from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring, replaced_forwards
-from tiny_decoders import build
+from tiny_decoders import SHAPE, build
 
 
 @pytest.mark.parametrize("copies", [False, True])
@@ -104,14 +106,24 @@ def test_frozen_weights_are_cast_once_for_many_passes() -> None:
     assert not torch.equal(passed(casts=casts)[0], want[0][0])  # weights that were loaded later count
 
 
-def test_scoring_has_the_products_of_the_model() -> None:
-    model = build("grouped")
+@pytest.mark.parametrize("wide", [False, True])
+def test_scoring_has_the_products_of_the_model(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By either library, whatever this machine prefers, and with the gradients of biases."""
+    monkeypatch.setattr(products, "_wide_vectors", lambda: wide)
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True)).eval()
+    for name, p in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(p)
     ids = torch.randint(1, 50, (2, 6), generator=torch.Generator().manual_seed(0))
     gradients = []
     for context in (nullcontext(), for_scoring(model)):
         model.zero_grad()
         with context:
-            model(input_ids=ids).logits.square().sum().backward()
+            logits = model(input_ids=ids).logits
+            replaced = "forward" in vars(model.lm_head)
+            logits.square().sum().backward()
         gradients.append([p.grad.clone() for p in model.parameters()])
+    assert replaced == wide
     for quick, plain in zip(*gradients, strict=True):
         assert (quick - plain).norm() <= 1e-5 * plain.norm()

@@ -186,7 +186,7 @@ def test_a_folder_that_is_not_there_is_a_file_or_holds_an_adapter(tmp_path: Path
         load_model(tmp_path / "file")
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
     with pytest.raises(
-        UsageError, match=r"holds an adapter, not a model. Name the adapter's base model \('org/base'\)"
+        UsageError, match=r"an adapter, not a model. Name the adapter's base model \('org/base'\), or a folder into whi"
     ):
         load_model(tmp_path)
 

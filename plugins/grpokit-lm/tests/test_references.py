@@ -92,6 +92,7 @@ def test_an_average_of_an_adapter_shares_the_base() -> None:
     reference = Twin(adapted, average=Average(decay=0.5))
     own = {id(p) for p in adapted.parameters()}
     with reference.model() as twin:
+        start = logits(twin)
         copied = [name for name, p in twin.named_parameters() if id(p) not in own]
     assert copied
     assert all("lora_" in name for name in copied)
@@ -99,6 +100,7 @@ def test_an_average_of_an_adapter_shares_the_base() -> None:
     reference.updated(1)
     with reference.model() as twin:
         moved = logits(twin)
+    assert not torch.equal(moved, start)
     assert not torch.equal(moved, logits(adapted))
 
 
@@ -148,12 +150,8 @@ def test_a_reference_that_comes_too_late() -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [({"decay": 1.0}, "decay must be below 1, got 1.0"), ({"every": 0}, "every must be at least 1, got 0")],
-)
-def test_averages_that_cannot_be(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        Average(**settings)
+def test_averages_that_cannot_be() -> None:
+    with pytest.raises(UsageError, match="every must be at least 1, got 0"):
+        Average(every=0)
     with pytest.raises(UsageError, match="reference_dtype and reference_ema exclude each other"):
         Twin(tied(), dtype=torch.bfloat16, average=Average())

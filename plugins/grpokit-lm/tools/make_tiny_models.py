@@ -1,8 +1,9 @@
 """Makes the tiny language models that ship with grpokit-lm: the starts of `lm-arithmetic` and `lm-countdown`.
 
 Each is a Llama of 140,288 parameters that reads bytes, trained from random weights by ordinary next-token learning on
-right answers. Most of the answers think first, in the format that the rewards ask for; the others give the result
-plainly. The training is stopped while samples are still mediocre, so that GRPO has something to improve. It is
+right answers. Half of the answers (sums) or three in four (countdown) think first, in the format that the rewards ask
+for; the others give the result plainly. The training is stopped while samples are still mediocre, so that GRPO has
+something to improve. It is
 deterministic: the same seed, torch version and number of threads give the same files.
 
     python tools/make_tiny_models.py              # makes both, in a few minutes

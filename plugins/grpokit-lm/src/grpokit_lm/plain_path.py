@@ -52,7 +52,7 @@ class PlainPath:
         done = torch.zeros(len(each), dtype=torch.bool)
         tokens = rows.new_zeros(len(each), 0)
         logprobs = torch.zeros(len(each), 0, device=rows.device)
-        read = _WithCache(self.model, each, max_new_tokens) if self.cached else _Anew(self.model, each)
+        read = _WithCache(self.model, each, max_new_tokens) if self.cached else _WithoutCache(self.model, each)
         with torch.no_grad():
             for t in range(max_new_tokens):
                 drawn = draw(read(tokens).float(), t, rows)
@@ -128,7 +128,7 @@ class _WithCache:
         return logits
 
 
-class _Anew:
+class _WithoutCache:
     """The same, for a model whose cache cannot be used: each call reads the whole texts."""
 
     def __init__(self, model: Any, prompts: Sequence[Reading]) -> None:

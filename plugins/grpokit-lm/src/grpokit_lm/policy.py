@@ -54,8 +54,8 @@ class CausalLMPolicy(Policy):
         top_p: draw from the most likely tokens that together have this probability; 1 for all.
         min_p: draw from tokens that have at least this share of the largest probability; 0 for all.
         stop: texts that end a completion, at the token that completes one.
-        stop_tokens: further tokens that do, as text or ids, beside the model's own end tokens.
-        ignore_eos: no token ends a completion, neither the model's own nor `stop_tokens`; only `stop` does.
+        stop_tokens: further tokens that end a completion, as text or ids, beside the model's own end tokens.
+        ignore_eos: no token ends a completion, so all have `max_new_tokens`; not with `stop` or `stop_tokens`.
         mask_truncated: a completion that did not end by itself is not trained on.
         system: a message that goes before each prompt's own.
         chat: whether prompts go through the chat template; None: where there is one.
@@ -129,6 +129,8 @@ class CausalLMPolicy(Policy):
             raise UsageError(f"stop must be a list of texts, got the text {stop!r}. Write [{stop!r}].")
         if isinstance(stop_tokens, (str, int)):
             raise UsageError(f"stop_tokens must be a list of tokens, got {stop_tokens!r}. Write [{stop_tokens!r}].")
+        if ignore_eos and (stop or stop_tokens):
+            raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
         self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
         check_settings(temperature=temperature, **self._truncation)
         if lora is not None and train_vision:
@@ -158,7 +160,7 @@ class CausalLMPolicy(Policy):
         )
         self.path, self.note = path_for(network, fast=fast, example=self._example())
         if self.note:
-            _say_once(f"{self.note}; the plain path is used, which is slower.")
+            _warn_once(f"{self.note}; the plain path is used, which is slower.")
         ends = () if ignore_eos else end_tokens(self.loaded, network.generation_config, stop_tokens)
         self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
         if not train_vision:
@@ -194,7 +196,7 @@ class CausalLMPolicy(Policy):
         """Write `group_size` completions per prompt, all together."""
         device, temperature = self.device, self.eval_temperature if evaluate else self.temperature
         readings = [self.encoder.encode(prompt).to(device) for prompt in prompts]
-        pen = _Pen(
+        sampler = _Sampler(
             uniforms(seeds.row.to(device), self.max_new_tokens),
             temperature=temperature,
             scored_at=temperature or self.temperature,
@@ -204,7 +206,7 @@ class CausalLMPolicy(Policy):
             readings,
             group_size,
             max_new_tokens=self.max_new_tokens,
-            draw=pen,
+            draw=sampler,
             ended=self.stops.ended,
         )
         lengths, ended = self.stops.lengths(written.tokens)
@@ -235,8 +237,8 @@ class CausalLMPolicy(Policy):
             trace=Trace(
                 per_row={
                     "tokens": torch.where(real, written.tokens, 0),
-                    "temperature": torch.full((len(samples),), pen.scored_at),
-                    **pen.kept(written.tokens.shape[1]),
+                    "temperature": torch.full((len(samples),), sampler.scored_at),
+                    **sampler.kept(written.tokens.shape[1]),
                 },
                 per_group={
                     "prompt": padded([reading.tokens for reading in ascending]),
@@ -296,7 +298,7 @@ class CausalLMPolicy(Policy):
         return saving.export(self.model, self.loaded, Path(folder), merge=merge)
 
 
-class _Pen:
+class _Sampler:
     """Draws the next tokens, and keeps what a truncated distribution needs to be scored again.
 
     Args:
@@ -329,7 +331,7 @@ class _Pen:
 
 
 @cache
-def _say_once(words: str) -> None:
+def _warn_once(words: str) -> None:
     """Log a warning, unless an equal policy did before in this process."""
     _log.warning(words)
 

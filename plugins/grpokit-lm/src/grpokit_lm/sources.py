@@ -205,8 +205,8 @@ def _check_folder(folder: Path) -> None:
         if (folder / "adapter_config.json").is_file():
             base = _base_of(folder / "adapter_config.json")
             raise UsageError(
-                f"{what} holds an adapter, not a model. Name the adapter's base model{base} for a new adapter. To go "
-                "on from this one, merge it with its base first, and name the result."
+                f"{what} holds an adapter, not a model. Name the adapter's base model{base}, or a folder into which "
+                "peft has merged the two (merge_and_unload, then save_pretrained)."
             )
         raise UsageError(f"{what} has no config.json. {need}")
     if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
