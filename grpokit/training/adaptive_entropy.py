@@ -52,9 +52,11 @@ class AdaptiveEntropy:
             UsageError: the policy gives no entropy.
         """
         s = self._settings
-        if s.entropy_target is None or not tally.decided:
+        if s.entropy_target is None:
             return
         means = tally.means()
+        if "entropy" not in means and not tally.decided:
+            return  # all decisions are masked
         if "entropy" not in means:
             raise UsageError(
                 f"entropy_target is {s.entropy_target}, but this policy's logprobs() gives no entropy. Set it to null, "

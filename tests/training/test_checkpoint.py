@@ -158,8 +158,8 @@ def test_a_guard_that_stops_keeps_the_last_good_state(drawn: None) -> None:
 def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Updates.make
 
-    def then_break(self: Updates, step: int) -> float:
-        norm = update(self, step)
+    def then_break(self: Updates, step: int, *, decided: int) -> float:
+        norm = update(self, step, decided=decided)
         Switch.logprobs_are_nan = (step, self.done) == (3, 0)  # after the first of the two updates of the third step
         return norm
 
@@ -404,8 +404,8 @@ def test_a_converged_run_stays_converged_when_it_is_resumed() -> None:
 def test_a_failure_between_two_updates_leaves_a_clean_checkpoint_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     update = Updates.make
 
-    def then_break(self: Updates, step: int) -> float:
-        norm = update(self, step)
+    def then_break(self: Updates, step: int, *, decided: int) -> float:
+        norm = update(self, step, decided=decided)
         Switch.logprobs_are_nan = (step, self.done) == (3, 0)
         return norm
 
