@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from grpokit.policies.packed_attention import Packed, Rules, causal_attention, run
+from grpokit.policies.packed_attention import Packed, Rules, causal_attention, padding, run
 
 LEAVE_AT = 0.75  # finished samples leave when this share of the places would do
 
@@ -69,13 +69,9 @@ class GroupCache(Packed):
         self.column = -1  # of the token that is being read; -1 while the prompts are
         self.begun = 0  # blocks that attention looks at; the columns behind the current one are hidden
         self.slots = max(prompts)  # S
-        place = torch.arange(self.slots)
-        starts = torch.tensor([0, *prompts[:-1]]).cumsum(0)
-        real = place < torch.tensor(prompts)[:, None]  # [P, S]
-        self._padded = torch.where(real, starts[:, None] + place, 0).flatten().to(device)
-        self._real = real.flatten().nonzero()[:, 0].to(device)
-        self.last = (starts + torch.tensor(prompts) - 1).to(device)  # [P], the prompts' last tokens
+        self._padded, self._real = padding(prompts, device)
         self.lengths = torch.tensor(prompts, device=device)  # [P]
+        self.last = self.lengths.cumsum(0) - 1  # [P], the prompts' last tokens
         self.positions = torch.empty(0)  # [P, T - 1] or [P, 3, T - 1], of the tokens that are written
         self._now = torch.zeros(1, dtype=torch.int64, device=device)  # the column's place in its block
         self._hidden: dict[int | None, Tensor] = {}  # window -> [P, S + columns] fp32, -inf where nothing is seen

@@ -33,16 +33,22 @@ def lean_forwards(model: nn.Module) -> Iterator[tuple[nn.Module, Forward]]:
         return
     for module in model.modules():
         candidate = _norm(module) or _gated(module)
-        if candidate is None or len(inspect.signature(module.forward).parameters) != 1:  # such as a norm with a gate
+        if candidate is None:
             continue
         width, forward = candidate
         if module not in _follows:
-            x = torch.randn(2, width, generator=torch.Generator().manual_seed(0))
-            x = x.to(next(module.parameters()).device)
-            with torch.no_grad():
-                _follows[module] = torch.allclose(module(x), forward(x), rtol=1e-5, atol=1e-6)
+            _follows[module] = _agree(module, forward, width)
         if _follows[module]:
             yield module, forward
+
+
+def _agree(module: nn.Module, forward: Forward, width: int) -> bool:
+    """Whether a module computes what `forward` does, from one tensor [..., width]."""
+    if len(inspect.signature(module.forward).parameters) != 1:  # such as a norm with a gate
+        return False
+    x = torch.randn(2, width, generator=torch.Generator().manual_seed(0)).to(next(module.parameters()).device)
+    with torch.no_grad():
+        return torch.allclose(module(x), forward(x), rtol=1e-5, atol=1e-6)
 
 
 def _norm(module: Any) -> tuple[int, Forward] | None:

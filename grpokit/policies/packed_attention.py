@@ -89,12 +89,7 @@ class _Block:
         self.stop = start + prompt + total
         self.padded: Tensor | None = None
         if min(lengths) < self.longest:
-            place = torch.arange(self.longest)
-            starts = torch.tensor([0, *lengths[:-1]]).cumsum(0)
-            real = place < torch.tensor(lengths)[:, None]  # [G, T]
-            padded = torch.where(real, starts[:, None] + place, 0).flatten()
-            self.padded = padded.to(device, non_blocking=True)  # padded place -> token
-            self.real = real.flatten().nonzero()[:, 0].to(device, non_blocking=True)  # token -> padded place
+            self.padded, self.real = padding(lengths, device)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> list[Tensor]:
         """The outputs [n, H, D] of the prompt, if it has tokens, and of its samples."""
@@ -114,6 +109,19 @@ class _Block:
     def _by_sample(self, x: Tensor) -> Tensor:
         x = x if self.padded is None else x[self.padded]
         return x.view(len(self.lengths), self.longest, *x.shape[1:]).transpose(1, 2)
+
+
+def padding(lengths: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """From rows packed one behind the other to rows padded on the right, and back, without waiting for the device.
+
+    Returns:
+        For each padded place the token that fills it, [rows * longest], token 0 where none does; and for each token its
+        padded place, [N].
+    """
+    place, counts = torch.arange(max(lengths)), torch.tensor(lengths)
+    real = place < counts[:, None]  # [rows, longest]
+    tokens = torch.where(real, (counts.cumsum(0) - counts)[:, None] + place, 0).flatten()
+    return tokens.to(device, non_blocking=True), real.flatten().nonzero()[:, 0].to(device, non_blocking=True)
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:

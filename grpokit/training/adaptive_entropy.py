@@ -55,9 +55,9 @@ class AdaptiveEntropy:
         if s.entropy_target is None:
             return
         means = tally.means()
-        if "entropy" not in means and not tally.decided:
-            return  # all decisions are masked
         if "entropy" not in means:
+            if not tally.decided:
+                return  # all decisions are masked
             raise UsageError(
                 f"entropy_target is {s.entropy_target}, but this policy's logprobs() gives no entropy. Set it to null, "
                 "or let logprobs() return Decisions with entropy [b, t]."

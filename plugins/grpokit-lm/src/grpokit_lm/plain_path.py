@@ -103,6 +103,8 @@ class _WithCache:
     def __init__(self, model: Any, prompts: Sequence[Reading], further: int) -> None:
         longest = max(len(prompt.tokens) for prompt in prompts)
         self.model, self.cache = model, None
+        able = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.last_only: dict[str, Any] = {"logits_to_keep": 1} if able else {}
         self.prompts = _on_the_left([prompt.tokens for prompt in prompts], longest)
         self.real = _on_the_left([torch.ones_like(prompt.tokens) for prompt in prompts], longest)  # [B, S + t]
         positions = _on_the_left([prompt.span(further) for prompt in prompts], longest + further)
@@ -113,7 +115,6 @@ class _WithCache:
         new = tokens[:, -1:] if tokens.shape[1] else self.prompts
         self.real = torch.cat([self.real, torch.ones_like(tokens[:, -1:])], 1)
         end = self.real.shape[1]
-        able = "logits_to_keep" in inspect.signature(self.model.forward).parameters
         output = self.model(
             input_ids=new,
             attention_mask=self.real,
@@ -121,7 +122,7 @@ class _WithCache:
             past_key_values=self.cache,
             use_cache=True,
             **({} if tokens.shape[1] else self.pictures),
-            **({"logits_to_keep": 1} if able else {}),
+            **self.last_only,
         )
         self.cache = output.past_key_values
         logits: Tensor = output.logits[:, -1]

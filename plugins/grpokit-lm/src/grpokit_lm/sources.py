@@ -235,8 +235,8 @@ def _check_weights(folder: Path) -> None:
             with safe_open(file, framework="pt"):
                 pass  # which compares the file's length with what its header says
         except (OSError, SafetensorError) as error:
-            with suppress(OSError):
-                if file.read_bytes()[:100].startswith(b"version https://git-lfs"):
+            with suppress(OSError), file.open("rb") as beginning:
+                if beginning.read(100).startswith(b"version https://git-lfs"):
                     raise UsageError(
                         f"'{file}' is a pointer of Git LFS in place of the weights. Fetch them with `git lfs pull`."
                     ) from error
