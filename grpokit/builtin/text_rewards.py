@@ -28,7 +28,7 @@ class ExactMatch:
     """
 
     def __init__(self, *, pattern: str | None = None, ignore_case: bool = False) -> None:
-        self.pattern = None if pattern is None else _compile(pattern, "exact-match")
+        self.pattern = None if pattern is None else compiled(pattern, "exact-match")
         self.ignore_case = ignore_case
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
@@ -56,11 +56,11 @@ class TextFormat:
     """1 where the *whole* text matches `pattern`, else 0."""
 
     def __init__(self, *, pattern: str) -> None:
-        self.pattern = _compile(pattern, "format")
+        self.pattern = compiled(pattern, "format")
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """One number per sample."""
-        return [float(self.pattern.fullmatch(_text(s, "format")) is not None) for s in samples]
+        return [float(self.pattern.fullmatch(text_of(s, "format")) is not None) for s in samples]
 
 
 class NumericAnswer:
@@ -74,12 +74,7 @@ class NumericAnswer:
     """
 
     def __init__(self, *, pattern: str | None = None, tolerance: float = 0.0) -> None:
-        self.pattern = _compile(pattern or _LAST_NUMBER, "numeric-answer")
-        if not self.pattern.groups:
-            raise UsageError(
-                f"numeric-answer: the pattern {pattern!r} has no group, so it does not say where the number is. "
-                "Put parentheses round it, as in 'Answer: ([0-9]+)'."
-            )
+        self.pattern = with_group(pattern or _LAST_NUMBER, "numeric-answer", finds="the number", example="([0-9]+)")
         if tolerance < 0:
             raise UsageError(f"numeric-answer: tolerance must be 0 or more, got {tolerance}.")
         self.tolerance = tolerance
@@ -106,7 +101,7 @@ class Length:
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """One number per sample."""
-        return [self._one(len(_text(s, "length"))) for s in samples]
+        return [self._one(len(text_of(s, "length"))) for s in samples]
 
     def _one(self, n: int) -> float:
         return 0.0 - self.scale * max(self.minimum - n, n - self.maximum, 0)  # 0, not -0, inside the range
@@ -133,7 +128,7 @@ class SoftOverlong:
         return [self._one(self._length(sample)) for sample in samples]
 
     def _length(self, sample: Sample) -> int:
-        text, tokens = _text(sample, "soft-overlong"), sample.info.get("tokens")
+        text, tokens = text_of(sample, "soft-overlong"), sample.info.get("tokens")
         if self.unit == "characters":
             return len(text)
         if not isinstance(tokens, int):
@@ -173,7 +168,7 @@ class RepetitionPenalty:
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """One number per sample."""
-        return [self._one(_text(sample, "repetition-penalty")) for sample in samples]
+        return [self._one(text_of(sample, "repetition-penalty")) for sample in samples]
 
     def _one(self, text: str) -> float:
         units = text.split() if self.unit == "words" else text
@@ -182,14 +177,19 @@ class RepetitionPenalty:
         return self.max_penalty * repeated / len(ngrams) if repeated else 0.0
 
 
-def _text(sample: Sample, reward: str) -> str:
+def text_of(sample: Sample, reward: str) -> str:
+    """A sample's output, for the reward of this name.
+
+    Raises:
+        UsageError: it is no text.
+    """
     if not isinstance(sample.output, str):
         raise UsageError(f"{reward} scores texts, but the sample's output is {a_type(sample.output)}.")
     return sample.output
 
 
 def _against_target(sample: Sample, reward: str, compare: Callable[[str, str], float]) -> float:
-    text, target = _text(sample, reward), sample.prompt.target
+    text, target = text_of(sample, reward), sample.prompt.target
     if target is None:
         return math.nan
     if not isinstance(target, (str, int, float)):
@@ -197,7 +197,33 @@ def _against_target(sample: Sample, reward: str, compare: Callable[[str, str], f
     return compare(text, str(target))
 
 
-def _compile(pattern: str, reward: str) -> re.Pattern[str]:
+def with_group(pattern: str, reward: str, *, finds: str, example: str) -> re.Pattern[str]:
+    """The regular expression of a reward's `pattern`, whose group says where something is.
+
+    Args:
+        pattern: as a config gives it.
+        reward: the reward's name, for the message.
+        finds: what the group matches.
+        example: such a group.
+
+    Raises:
+        UsageError: it is no regular expression, or has no group.
+    """
+    regular = compiled(pattern, reward)
+    if not regular.groups:
+        raise UsageError(
+            f"{reward}: the pattern {pattern!r} has no group, so it does not say where {finds} is. Put parentheses "
+            f"round it, as in 'Answer: {example}'."
+        )
+    return regular
+
+
+def compiled(pattern: str, reward: str) -> re.Pattern[str]:
+    """The regular expression of a reward's `pattern`, in which the dot matches line breaks.
+
+    Raises:
+        UsageError: it is none.
+    """
     try:
         return re.compile(pattern, re.DOTALL)
     except (re.error, OverflowError, RecursionError) as error:  # the second: {99999999999}; the third: deep brackets

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from grpokit import Prompt, Sample, UsageError
-from grpokit.errors import a_type, shown
+from grpokit.builtin.text_rewards import text_of, with_group
+from grpokit.errors import shown
 from grpokit.sampling import permutation
 from grpokit_lm.tasks.expressions import ExpressionError, compute
 from grpokit_lm.tasks.splits import split_of
@@ -38,28 +38,19 @@ class Countdown:
     """
 
     def __init__(self, *, pattern: str = _ANSWER) -> None:
-        try:
-            self.pattern = re.compile(pattern, re.DOTALL)
-        except re.error as error:
-            raise UsageError(f"countdown: the pattern {pattern!r} is not a regular expression: {error}.") from error
-        if not self.pattern.groups:
-            raise UsageError(
-                f"countdown: the pattern {pattern!r} has no group, so it does not say where the expression is. Put "
-                r"parentheses round it, as in 'Answer: (.*)'."
-            )
+        self.pattern = with_group(pattern, "countdown", finds="the expression", example="(.*)")
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """One number per sample."""
         return [self._one(sample) for sample in samples]
 
     def _one(self, sample: Sample) -> float:
-        if not isinstance(sample.output, str):
-            raise UsageError(f"countdown scores texts, but the sample's output is {a_type(sample.output)}.")
+        text = text_of(sample, "countdown")
         numbers, target = sample.prompt.meta.get("numbers"), sample.prompt.target
         if numbers is None or target is None:
             return math.nan
         wanted, value = _checked(numbers), _whole(target, "target")
-        match = self.pattern.search(sample.output)
+        match = self.pattern.search(text)
         if match is None or match[1] is None:
             return 0.0
         try:

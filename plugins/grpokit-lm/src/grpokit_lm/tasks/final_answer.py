@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from grpokit import Sample, UsageError
+from grpokit.builtin.text_rewards import text_of
 from grpokit.errors import a_type
 
 _LAST_MARK = re.compile(r".*(####|\\boxed *\{)", re.DOTALL)
@@ -31,14 +32,12 @@ def final_answer(samples: Sequence[Sample]) -> list[float]:
 
 
 def _score(sample: Sample) -> float:
-    target = sample.prompt.target
-    if not isinstance(sample.output, str):
-        raise UsageError(f"final-answer scores texts, but the sample's output is {a_type(sample.output)}.")
+    text, target = text_of(sample, "final-answer"), sample.prompt.target
     if target is None:
         return math.nan
     if not isinstance(target, (str, int, float)):
         raise UsageError(f"final-answer compares with a text or a number, but the target is {a_type(target)}.")
-    answer, right = marked(sample.output), str(target)
+    answer, right = marked(text), str(target)
     return float(answer is not None and value(answer) == value(marked(right) or right))
 
 
