@@ -79,8 +79,9 @@ def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
     targets = [settings.targets] if isinstance(settings.targets, str) else list(settings.targets)
     excluded = None
     if targets == [ALL_LINEAR]:
-        targets = sorted({_kind(name) for name in layers if _writes(model, name)})
-        outside = sorted({_branch(name) for name in layers if not _writes(model, name)})
+        decoder = _decoder(model)
+        targets = sorted({_kind(name) for name in layers if name.startswith(decoder)})
+        outside = sorted({_branch(name) for name in layers if not name.startswith(decoder)})
         excluded = "|".join(rf"{re.escape(branch)}(\..*)?" for branch in outside) or None
     for target in targets:
         if not any(name == target or name.endswith(f".{target}") for name in layers):
@@ -134,11 +135,11 @@ def freeze_vision(model: Any) -> None:
             parameter.requires_grad_(False)
 
 
-def _writes(model: Any, name: str) -> bool:
-    """Whether a layer belongs to the language model, not to a vision tower or what leads from there."""
+def _decoder(model: Any) -> str:
+    """What the names in the language model begin with, and none in a vision tower or in what leads from there."""
     decoder = model.get_decoder()
     prefix = next(own for own, module in model.named_modules() if module is decoder)
-    return name.startswith(f"{prefix}.") if prefix else True
+    return f"{prefix}." if prefix else ""
 
 
 def _kind(name: str) -> str:

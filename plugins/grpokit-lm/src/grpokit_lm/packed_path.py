@@ -42,38 +42,38 @@ class PackedPath:
         max_new_tokens: int,
         draw: Callable[[Tensor, int, Tensor], Drawn],
         ended: Callable[[Tensor, int], Tensor],
+        copies: bool | None = None,
     ) -> Written:
-        """See `decode`; the layers compute with copies that are quick for few rows."""
-        layers = nn.ModuleList([self.model.get_decoder(), Head(self.model).layer])
-        with torch.inference_mode(), for_decoding(layers, rows=len(prompts) * group_size):
-            written = self.decode(prompts, group_size, max_new_tokens=max_new_tokens, draw=draw, ended=ended)
-        return Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # usable with autograd
+        """Write samples: `grpokit.policies.group_decoding.decode`, where `draw` gets logits [b, V], not hidden states.
 
-    def decode(
-        self,
-        prompts: Sequence[Reading],
-        group_size: int,
-        *,
-        max_new_tokens: int,
-        draw: Callable[[Tensor, int, Tensor], Drawn],
-        ended: Callable[[Tensor, int], Tensor],
-    ) -> Written:
-        """See `grpokit.policies.group_decoding.decode`; `draw` gets logits [b, V] in place of hidden states."""
-        head, inputs, further = Head(self.model), [prompt.tokens for prompt in prompts], {}
-        if any(prompt.pictures for prompt in prompts):
-            stacked = embedded(self.model, inputs, [prompt.pictures for prompt in prompts])
-            inputs, further = [x[:, 0] for x in stacked], arguments(torch.cat(stacked)[:, 1:])
-        return decode(
-            self.model.get_decoder(),
-            inputs,
-            group_size,
-            max_new_tokens=max_new_tokens,
-            draw=lambda hidden, t, rows: draw(head.logits(hidden), t, rows),
-            ended=ended,
-            positions=[prompt.span(max_new_tokens - 1) for prompt in prompts],
-            check_every=self.check_every or (1 if inputs[0].device.type == "cpu" else 16),
-            **further,
-        )
+        Args:
+            prompts: P of them.
+            group_size: G.
+            max_new_tokens: the most tokens of a sample.
+            draw: as there.
+            ended: as there.
+            copies: whether the layers compute with copies that are quick for few rows; None where the device is quicker
+                with them.
+        """
+        head, decoder = Head(self.model), self.model.get_decoder()
+        inputs, further = [prompt.tokens for prompt in prompts], {}
+        layers = nn.ModuleList([decoder, head.layer])
+        with torch.inference_mode(), for_decoding(layers, rows=len(prompts) * group_size, copies=copies):
+            if any(prompt.pictures for prompt in prompts):
+                stacked = embedded(self.model, inputs, [prompt.pictures for prompt in prompts])
+                inputs, further = [x[:, 0] for x in stacked], arguments(torch.cat(stacked)[:, 1:])
+            written = decode(
+                decoder,
+                inputs,
+                group_size,
+                max_new_tokens=max_new_tokens,
+                draw=lambda hidden, t, rows: draw(head.logits(hidden), t, rows),
+                ended=ended,
+                positions=[prompt.span(max_new_tokens - 1) for prompt in prompts],
+                check_every=self.check_every or (1 if inputs[0].device.type == "cpu" else 16),
+                **further,
+            )
+        return Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # usable with autograd
 
     def score(self, completions: Completions, start: int, *, width: int, temperature: float, ask: Ask) -> Decisions:
         """Score decisions `start` to `start + width` of all completions: [b, t]."""

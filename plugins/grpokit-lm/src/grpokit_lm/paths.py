@@ -97,7 +97,7 @@ def _packed_problem(model: Any, probe: Probe) -> str:
     if problem:
         return problem
     packed = PackedPath(model)
-    return probe.problem(score=packed.score, write=packed.decode)
+    return probe.problem(score=packed.score, write=partial(packed.write, copies=False))
 
 
 def _problem(check: Callable[[], str]) -> str:
