@@ -98,8 +98,11 @@ class GroupCache(Packed):
     def _read_samples(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         (shared_keys, shared_values), (keys, values) = self._shared[layer], self._own[layer]
         keys, values = keys[: self.begun], values[: self.begun]
-        keys[-1].index_copy_(2, self._now, key[:, :, None])
-        values[-1].index_copy_(2, self._now, value[:, :, None])
+        for block, new in ((keys[-1], key), (values[-1], value)):
+            if self.captured:
+                block.index_copy_(2, self._now, new[:, :, None])
+            else:
+                block[:, :, self.column % self.block] = new
         rows, heads, width = query.shape
         (count, kv), split = shared_keys.shape[:2], self.slots
         each, size = heads // kv, rows // count
