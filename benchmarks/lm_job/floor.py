@@ -15,7 +15,7 @@ from typing import Any
 
 from lm_job.job import Job
 
-SPANS = {"cpu": (8, 16, 32, 64, 128, 256), "cuda": (1024,)}
+SPANS = {"cpu": (8, 16, 24, 32, 48, 64, 96, 128, 192, 256), "cuda": (1024,)}
 """MiB. What is read over and over comes in part from a CPU's cache, so each amount has a speed of its own."""
 
 Peaks = Mapping[str, float]
@@ -41,7 +41,8 @@ class Work:
         share = self.bytes / self.passes / 2**20
         spans = sorted(int(name) for name in peaks if name != "flops")
         span = max((span for span in spans if span <= share), default=spans[0])
-        return max(self.flops / peaks["flops"], self.bytes / peaks[str(span)])
+        reading = max(peaks[str(larger)] for larger in spans if larger >= span)  # less memory is never slower
+        return max(self.flops / peaks["flops"], self.bytes / reading)
 
 
 def work(job: Job, lengths: Sequence[int]) -> dict[str, Work]:
@@ -114,14 +115,16 @@ def measure(job: Job) -> dict[str, dict[str, float]]:
     dtype = torch.bfloat16 if cuda else torch.float32
     a, b = (torch.randn(side, side, device=job.device, dtype=dtype) for _ in range(2))
     numbers = torch.ones(max(SPANS[job.device]) * 2**18, device=job.device)  # of 4 bytes
-    calls: list[tuple[str, float, Callable[[], Any]]] = [
-        ("flops", 2.0 * side**3, lambda: a @ b),
-        ("flops", 2.0 * side**3, lambda: linear(a, b)),  # a CPU's other library
-        *((str(span), span * 2.0**20, numbers[: span * 2**18].sum) for span in SPANS[job.device]),
+    calls: list[tuple[str, float, int, Callable[[], Any]]] = [
+        ("flops", 2.0 * side**3, 4, lambda: a @ b),
+        ("flops", 2.0 * side**3, 4, lambda: linear(a, b)),  # a CPU's other library
     ]
+    for span in SPANS[job.device]:  # as much in all for each, so that none is short beside a neighbour's time slice
+        times = 4 * max(SPANS[job.device]) // span
+        calls.append((str(span), span * 2.0**20, times, numbers[: span * 2**18].sum))
     highest: dict[str, dict[str, float]] = {"wall": {}, "cpu": {}}
-    for name, amount, call in calls:
-        for _ in range(4):
+    for name, amount, times, call in calls:
+        for _ in range(times):
             for clock, used in _timed(call, cuda=cuda).items():
                 highest[clock][name] = max(highest[clock].get(name, 0.0), amount / used)
     return highest
