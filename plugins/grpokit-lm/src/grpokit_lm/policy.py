@@ -72,7 +72,8 @@ class CausalLMPolicy(Policy):
         fast: read prompts once per group and pack completions without padding, where the model allows it.
         dtype: of the weights: "auto", "float32", "bfloat16" or "float16".
         quantization: "4bit" or "8bit", for the frozen base under an adapter.
-        device: where to load the weights; None for the CPU, or the GPU if they are quantised.
+        device: where to load the weights, or to move a model object: "cpu" or "cuda"; None loads on the GPU if there is
+            one, and leaves an object where it is.
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
         trust_remote_code: whether code in the repository may run.
