@@ -26,7 +26,7 @@ from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
 from grpokit_lm import saving
-from grpokit_lm.adapters import AdapterSettings, add_adapter, freeze_vision
+from grpokit_lm.adapters import AdapterSettings, add_adapter, freeze_unread, freeze_vision
 from grpokit_lm.checkpointing import recomputed
 from grpokit_lm.completions import Completions, padded
 from grpokit_lm.loading import DTYPES, SHORT, Quantization, load_model
@@ -63,7 +63,8 @@ class CausalLMPolicy(Policy):
         template_options: further variables of the template.
         max_prompt_tokens: the most tokens of a prompt; None for what the context leaves.
         lora: settings of an adapter, such as {"r": 16, "alpha": 32}; None trains the weights themselves.
-        train_vision: whether full training reaches a vision tower too, and not the language model alone.
+        train_vision: whether full training reaches a vision tower too, and not the language model alone. What pictures
+            do not pass through stays as it is.
         reference_dtype: of the frozen copy that full training needs for a KL; None for the model's own.
         reference_offload: keep that copy in the CPU's memory between two passes.
         reference_ema: let the reference follow the policy, such as {"decay": 0.99, "every": 1}; None: it stays. With
@@ -159,13 +160,16 @@ class CausalLMPolicy(Policy):
             chat_template=chat_template,
             template_options=template_options,
         )
-        self.path, self.note = path_for(network, fast=fast, example=self._example())
+        example = self._example()
+        self.path, self.note = path_for(network, fast=fast, example=example)
         if self.note:
             _warn_once(f"{self.note}; the plain path is used, which is slower.")
         ends = () if ignore_eos else end_tokens(self.loaded, network.generation_config, stop_tokens)
         self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
         if not train_vision:
             freeze_vision(network)
+        elif example is not None:
+            freeze_unread(network, example)
         self.model: Any = network if adapter is None else add_adapter(network, adapter)
         self._reference = _reference(self.model, dtype=reference_dtype, offload=reference_offload, average=average)
         self.reference_moves = self._reference.moves
