@@ -243,7 +243,7 @@ class CausalLMPolicy(Policy):
                 per_row={
                     "tokens": torch.where(real, written.tokens, 0),
                     "temperature": torch.full((len(samples),), sampler.scored_at),
-                    **sampler.kept(written.tokens.shape[1]),
+                    **sampler.kept(),
                 },
                 per_group={
                     "prompt": padded([reading.tokens for reading in ascending]),
@@ -315,7 +315,7 @@ class _Sampler:
 
     def __init__(self, chances: Tensor, *, temperature: float, scored_at: float, truncation: Mapping[str, Any]) -> None:
         self.chances, self.temperature, self.scored_at, self.truncation = chances, temperature, scored_at, truncation
-        self._kept: Tensor | None = None
+        self._kept: list[tuple[Tensor, Tensor]] = []  # for each token, its rows and their sets
 
     def __call__(self, logits: Tensor, t: int, rows: Tensor) -> Draw:
         """logits [b, V], the token's index, its rows [b] -> tokens and log-probs."""
@@ -325,14 +325,19 @@ class _Sampler:
             return Draw(tokens=tokens, logprobs=logprobs)
         drawn = draw(logits, self.chances[rows, t], temperature=self.temperature, **self.truncation)
         if drawn.kept is not None:
-            if self._kept is None:
-                self._kept = drawn.kept.new_zeros(*self.chances.shape, drawn.kept.shape[1])
-            self._kept[rows, t] = drawn.kept
+            self._kept.append((rows, drawn.kept))
         return drawn
 
-    def kept(self, columns: int) -> dict[str, Tensor]:
-        """The sets that tokens were drawn from, for the trace."""
-        return {} if self._kept is None else {"kept": self._kept[:, :columns].clone()}
+    def kept(self) -> dict[str, Tensor]:
+        """The sets that tokens were drawn from, for the trace: [B, t, ...], no wider than what was written."""
+        if not self._kept:
+            return {}
+        sets = self._kept[0][1]
+        table = sets.new_zeros(len(self.chances), len(self._kept), sets.shape[1])
+        while self._kept:  # each set is let go once it is in the table
+            rows, sets = self._kept.pop()
+            table[rows, len(self._kept)] = sets
+        return {"kept": table}
 
 
 @cache
