@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from grpokit.policies.lean_layers import gated_mlps, rms_norms
+from grpokit.policies.lean_layers import fp32_modules, gated_mlps, rms_norms
 from grpokit.policies.packed_attention import Packed, Rules, causal_attention
 
 Product = Callable[[Tensor], Tensor]
@@ -40,9 +40,8 @@ def joint_forwards(
     for mlp in gated_mlps(model):
         if all(layer in linears for layer in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
             yield mlp, _gated(mlp, product([mlp.gate_proj, mlp.up_proj]), product([mlp.down_proj]))
-    for module in model.modules():
-        if _is_attention(module) and all(getattr(module, name) in linears for name in _PROJECTIONS):
-            layer: Any = module
+    for layer in fp32_modules(model):
+        if _is_attention(layer) and all(getattr(layer, name) in linears for name in _PROJECTIONS):
             inputs = product([layer.q_proj, layer.k_proj, layer.v_proj])
             yield layer, _Attention(layer, inputs, product([layer.o_proj]))
 
@@ -118,9 +117,11 @@ class _Attention:
         if len(position_embeddings) != 2 or any(x.shape[2:] != (self.width,) for x in position_embeddings):
             return None
         generator = torch.Generator().manual_seed(0)
-        hidden, cos, sin = (torch.randn(x.shape, generator=generator) for x in (hidden_states, *position_embeddings))
+        given = hidden_states, *position_embeddings
+        hidden, cos, sin = (torch.randn(x.shape, generator=generator).to(x) for x in given)
         if "position_ids" in others:  # some scale the queries of far positions
-            others["position_ids"] = torch.randint(2**20, others["position_ids"].shape, generator=generator)
+            near = others["position_ids"]
+            others["position_ids"] = torch.randint(2**20, near.shape, generator=generator).to(near)
         heard = _Heard()
         want, *_ = self.own(hidden_states=hidden, position_embeddings=(cos, sin), **others | {"packed": heard})
         have = self._compute(hidden, (cos, sin), heard, heard.rules[0])

@@ -106,3 +106,11 @@ def test_a_call_without_packed_tokens_takes_the_modules_own_forward() -> None:
         want = model(input_ids=ids).logits
         with for_decoding(model):
             assert torch.allclose(model(input_ids=ids).logits, want, rtol=0, atol=1e-5)
+
+
+def test_models_in_other_precisions_are_left_alone() -> None:
+    model = build("Llama").to(torch.bfloat16)
+    want = hidden(model)
+    with for_decoding(model):
+        assert (hidden(model) - want).norm() <= 0.02 * want.norm()
+    assert not any(layer.self_attn in joint_layers._rules for layer in model.model.layers)
