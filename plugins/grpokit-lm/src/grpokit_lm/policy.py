@@ -29,6 +29,7 @@ from grpokit_lm import saving
 from grpokit_lm.adapters import AdapterSettings, add_adapter, freeze_vision
 from grpokit_lm.checkpointing import recomputed
 from grpokit_lm.completions import Completions, padded
+from grpokit_lm.dora import kept_norms
 from grpokit_lm.loading import DTYPES, SHORT, Quantization, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
@@ -202,13 +203,14 @@ class CausalLMPolicy(Policy):
             scored_at=temperature or self.temperature,
             truncation=self._truncation,
         )
-        written = self.path.write(
-            readings,
-            group_size,
-            max_new_tokens=self.max_new_tokens,
-            draw=sampler,
-            ended=self.stops.ended,
-        )
+        with kept_norms(self.path.model):
+            written = self.path.write(
+                readings,
+                group_size,
+                max_new_tokens=self.max_new_tokens,
+                draw=sampler,
+                ended=self.stops.ended,
+            )
         lengths, ended = self.stops.lengths(written.tokens)
         texts = [
             self.loaded.tokenizer.decode(row[:length], skip_special_tokens=True)

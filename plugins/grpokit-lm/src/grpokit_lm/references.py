@@ -1,8 +1,8 @@
 """The frozen or slowly moving model that a policy is held to.
 
-Under a new adapter it is the base, and costs nothing. Else it is a twin of the model: a second copy of what trains, which
-shares what does not, so under an adapter it is a second adapter on the same base. A twin may have a smaller dtype, wait
-in the CPU's memory, or follow the policy as an exponential moving average.
+Under a new adapter it is the base, and costs nothing. Else it is a twin of the model: a second copy of what trains,
+which shares what does not, so under an adapter it is a second adapter on the same base. A twin may have a smaller
+dtype, wait in the CPU's memory, or follow the policy as an exponential moving average.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ class Base:
 class Twin:
     """A copy of what trains.
 
-    It is made when it is first asked for, so that work without a reference costs no memory. That must be while the policy
-    has the weights of its start: before an update, and before others are loaded. A trainer does so if its objective
-    needs a reference.
+    It is made when it is first asked for, so that work without a reference costs no memory. That must be while the
+    policy has the weights of its start: before an update, and before others are loaded. A trainer does so if its
+    objective needs a reference.
 
     Args:
         live: the policy's model; its parameters are replaced in place, never the object.
