@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,10 @@ import torch
 from tiny_models import FAMILIES, tiny_model, tiny_tokenizer
 from torch import Tensor
 
-from grpokit import Ask, Prompt, Rollout, Sample, Trace, Trainer, UsageError, create, objectives
+from grpokit import Ask, PluginError, Prompt, Rollout, Sample, Trace, Trainer, UsageError, create, objectives
 from grpokit.policies import fused_head
 from grpokit.registry.name_lookup import installed
+from grpokit.registry.synonyms import PARAMETERS
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_lm import packed_path
@@ -339,6 +341,12 @@ def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict
 def test_bad_settings_are_one_message(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build(**options)
+
+
+def test_the_names_of_other_trainers_lead_to_parameters_that_exist() -> None:
+    with pytest.raises(PluginError, match=r"has no parameter 'lora_r' \(did you mean 'lora'\?\)"):
+        create("policy", "hf-lm", {"model": "x", "lora_r": 16})
+    assert set(PARAMETERS.values()) <= set(inspect.signature(CausalLMPolicy).parameters)
 
 
 @pytest.mark.parametrize("options", [{}, {"lora": ADAPTER}, {"fast": False}], ids=str)
