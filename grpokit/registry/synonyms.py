@@ -1,4 +1,4 @@
-"""Names that users of TRL and transformers type for parameters that a policy may have, in lower case with underscores."""
+"""Names that users of TRL and transformers type for parameters of a policy, in lower case with underscores."""
 
 from __future__ import annotations
 

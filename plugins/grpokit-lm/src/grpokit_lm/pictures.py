@@ -18,7 +18,7 @@ from torch import Tensor
 from grpokit import GrpokitError, UsageError
 from grpokit.errors import one_line
 from grpokit.images import to_rgb
-from grpokit.policies.ragged import flattened, restored
+from grpokit.policies.ragged import flattened, padded, restored
 from grpokit.types import Trace
 
 _PREFIX = "pictures."
@@ -116,7 +116,7 @@ class PictureReader:
             kept |= flattened(_PREFIX + name, [reading.pictures.get(name, nothing) for reading in readings])
         if self.example.positions is not None:
             rows = [reading.positions.T for reading in readings if reading.positions is not None]
-            kept["positions"] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # [P, S, 3]
+            kept["positions"] = padded(rows)  # [P, S, 3]
         return kept
 
 

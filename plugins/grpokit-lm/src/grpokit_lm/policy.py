@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
 from grpokit.policies.linear_layers import for_scoring
+from grpokit.policies.ragged import padded
 from grpokit.policies.token_sampling import Draw, draw
 from grpokit.policies.truncation import check_settings
 from grpokit.policy import Work
@@ -28,9 +29,9 @@ from grpokit.types import Ask
 from grpokit_lm import saving
 from grpokit_lm.adapters import AdapterSettings, add_adapter, freeze_vision
 from grpokit_lm.checkpointing import recomputed
-from grpokit_lm.completions import Completions, padded
+from grpokit_lm.completions import Completions
 from grpokit_lm.dora import kept_norms
-from grpokit_lm.loading import DTYPES, SHORT, Quantization, load_model
+from grpokit_lm.loading import DTYPES, Quantization, dtype_of, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
 from grpokit_lm.prompts import PromptEncoder, end_tokens
@@ -360,14 +361,10 @@ def _reference(model: Any, *, base: bool, dtype: str | None, offload: bool, aver
                 "copy of the base's weights. Leave them out."
             )
         return Base(model) if base and average is None else Twin(model, average=average)
-    if dtype is not None and SHORT.get(dtype, dtype) not in DTYPES:
+    own = None if dtype is None else dtype_of(dtype)
+    if dtype is not None and own is None:
         raise UsageError(f"reference_dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
-    return Twin(
-        model,
-        dtype=None if dtype is None else DTYPES[SHORT.get(dtype, dtype)],
-        offload=offload,
-        average=average,
-    )
+    return Twin(model, dtype=own, offload=offload, average=average)
 
 
 def _inner(model: Any) -> Any:
