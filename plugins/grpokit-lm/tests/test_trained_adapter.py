@@ -12,6 +12,7 @@ from typing import Any
 import peft
 import pytest
 import torch
+from huggingface_hub import constants
 from peft import IA3Config, LoraConfig, PeftModel
 from safetensors.torch import load_file
 from tiny_models import save_tiny_model, tiny_model, tiny_tokenizer
@@ -113,6 +114,20 @@ def test_weights_in_a_bin_file(base: Path, tmp_path: Path) -> None:
     assert torch.allclose(logits(policy.model), start, rtol=0, atol=1e-4)
 
 
+def test_an_adapter_of_the_hub_comes_from_the_cache(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "models--org--sft"
+    start = logits(trained(base, repository / "snapshots" / "abc"))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    (tmp_path / "models--org--empty" / "refs").mkdir(parents=True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    policy, _ = trainer(base, Path("org/sft"), local_files_only=True)
+    assert torch.allclose(logits(policy.model), start, rtol=0, atol=1e-4)
+    assert "lora: adapter: The model 'org/empty' is no folder here and is not in the Hug" in refused(base, "org/empty")
+
+
 def refused(base: Any, adapter: Any, **lora: Any) -> str:
     with pytest.raises(UsageError) as raised:
         CausalLMPolicy(base, max_new_tokens=8, lora={"adapter": adapter} | lora)
@@ -150,6 +165,8 @@ def test_an_adapter_of_another_model(base: Path, tmp_path: Path) -> None:
     message = refused(save_tiny_model(tmp_path / "gpt2", "gpt2"), str(tmp_path / "sft"))
     assert re.search(r"does not fit the model \(it was trained on '.*wide'\): .*Target modules", message)
     weights = load_file(tmp_path / "sft" / "adapter_model.safetensors")
+    (tmp_path / "sft" / "adapter_model.safetensors").write_bytes(b"0" * 64)
+    assert "its weights cannot be read (" in refused(own, str(tmp_path / "sft"))
     weights.popitem()
     torch.save(weights, tmp_path / "sft" / "adapter_model.bin")
     (tmp_path / "sft" / "adapter_model.safetensors").unlink()

@@ -53,10 +53,10 @@ def find_adapter(adapter: str | Path, *, local_files_only: bool = False) -> Trai
         UsageError: there is no such adapter, or it is of a kind that `hf-lm` does not train.
     """
     name = str(adapter)
-    folder = sources.local(name) or _fetched(name, local_files_only or bool(constants.HF_HUB_OFFLINE))
-    what = f"lora: adapter: '{name}'"
-    if not folder.is_dir():
-        raise UsageError(f"{what} {'is a file' if folder.exists() else 'does not exist'}. {_NEED}")
+    own, what = sources.local(name), f"lora: adapter: '{name}'"
+    if own is not None and not own.is_dir():
+        raise UsageError(f"{what} {'is a file' if own.exists() else 'does not exist'}. {_NEED}")
+    folder = own or _fetched(name, local_files_only or bool(constants.HF_HUB_OFFLINE))
     if not (folder / "adapter_config.json").is_file():
         whole = (folder / "config.json").is_file()
         raise UsageError(f"{what} {'holds a whole model' if whole else 'has no adapter_config.json'}. {_NEED}")
