@@ -41,11 +41,20 @@ def joint_forwards(
         if all(layer in linears for layer in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
             yield mlp, _gated(mlp, product([mlp.gate_proj, mlp.up_proj]), product([mlp.down_proj]))
     for module in model.modules():
-        layer: Any = module
-        names = {name for name, _ in layer.named_children()}
-        if names in (_PROJECTIONS, _PROJECTIONS | _NORMS) and all(getattr(layer, p) in linears for p in _PROJECTIONS):
+        if _is_attention(module) and all(getattr(module, name) in linears for name in _PROJECTIONS):
+            layer: Any = module
             inputs = product([layer.q_proj, layer.k_proj, layer.v_proj])
             yield layer, _Attention(layer, inputs, product([layer.o_proj]))
+
+
+def _is_attention(module: Any) -> bool:
+    """Whether a module has the parts and the sizes that `_Attention` needs."""
+    names, width = {name for name, _ in module.named_children()}, getattr(module, "head_dim", None)
+    if names not in (_PROJECTIONS, _PROJECTIONS | _NORMS) or width is None:
+        return False
+    q, k, v, o = (getattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "o_proj"))
+    of_heads = all(p.shape == (width,) for name in names & _NORMS for p in getattr(module, name).parameters())
+    return of_heads and q.out_features == o.in_features and k.out_features == v.out_features
 
 
 def _norm(norm: Any, eps: float) -> Product:
