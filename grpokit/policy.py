@@ -83,7 +83,11 @@ class Policy(Protocol):
         return [slice(0, rollout.mask.shape[1])]
 
     def reference(self) -> AbstractContextManager[Any]:
-        """Inside this context `logprobs` uses the frozen reference: the policy as it was before training."""
+        """Inside this context `logprobs` uses the frozen reference: the policy as it was before training.
+
+        A run whose objective needs it enters it once before any update or `load`, so a copy can be made then. Other
+        work never asks for it.
+        """
         ...
 
     def modules(self) -> Mapping[str, nn.Module]:

@@ -188,7 +188,7 @@ class Trainer(TrainerSettings, SeedSettings):
                 **self._adaptive_entropy.metrics(),
                 "grad_norm": sum(norms) / len(norms),
                 "learning_rate": self.updates.rate(number * self.updates_per_step - 1),
-                **metrics.length_metrics(rollout.host_mask),
+                **metrics.length_metrics(rollout),
                 **watch.metrics(),
             },
             rollout=rollout,

@@ -53,7 +53,8 @@ class Sample:
         prompt: the prompt.
         output: a `str`, a `PIL.Image.Image`, or whatever the policy makes.
         group: the global id of the group that the sample belongs to.
-        info: further facts from the policy, such as why a text ended.
+        info: further facts from the policy. Of a text, "finish" is "stop" if it ended by itself and "length" if it was
+            cut, and "tokens" is its length.
     """
 
     prompt: Prompt

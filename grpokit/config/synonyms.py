@@ -6,6 +6,8 @@ with underscores.
 
 from __future__ import annotations
 
+from grpokit.registry.synonyms import PARAMETERS
+
 _GROUPS_AND_ROWS = ("trainer.micro_batch_size", "trainer.prompts_per_step")
 
 KEYS: dict[str, tuple[str, ...]] = {
@@ -153,31 +155,7 @@ ADVICE: dict[str, str] = {
     "vespo_lambda_neg": "it is a parameter of the objective: set trainer.objective to {use: vespo, lambda_neg: ...}",
 }
 
-_OF_POLICIES = {  # parameters that a policy may have
-    "model": "model",
-    "model_name_or_path": "model",
-    "pretrained_model_name_or_path": "model",
-    "model_init_kwargs": "dtype",
-    "torch_dtype": "dtype",
-    "trust_remote_code": "trust_remote_code",
-    "processing_class": "tokenizer",
-    "peft_config": "lora",
-    "quantization_config": "quantization",
-    "gradient_checkpointing": "gradient_checkpointing",
-    "max_completion_length": "max_new_tokens",
-    "max_new_tokens": "max_new_tokens",
-    "max_prompt_length": "max_prompt_tokens",
-    "mask_truncated_completions": "mask_truncated",
-    "chat_template_kwargs": "template_options",
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "sync_ref_model": "reference_ema",
-    "ref_model_mixup_alpha": "reference_ema",
-    "ref_model_sync_steps": "reference_ema",
-}
 ADVICE |= {
     theirs: f"it is a parameter of the policy, if the policy has one: set policy.{ours}"
-    for theirs, ours in _OF_POLICIES.items()
+    for theirs, ours in PARAMETERS.items()
 }

@@ -1,4 +1,4 @@
-"""Tensors of any shape, one per prompt, in the form that a trace can hold.
+"""Tensors of several sizes in one: padded, or in the form that a trace can hold.
 
 A rollout's trace has one row per prompt, and between the calls of a rollout only axis 1 may differ. Pictures and what
 belongs to them differ in more. So each prompt's tensor becomes a row of numbers, padded with zeros, beside a row that
@@ -15,6 +15,15 @@ from torch import Tensor
 AXES = 6  # the most that a tensor may have
 
 
+def padded(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors [n, ...] with zeros behind the shorter ones: [b, longest, ...].
+
+    >>> padded([torch.tensor([1, 2, 3]), torch.tensor([4])]).tolist()
+    [[1, 2, 3], [4, 0, 0]]
+    """
+    return torch.nn.utils.rnn.pad_sequence(list(tensors), batch_first=True)
+
+
 def flattened(name: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     """Entries of `Trace.per_group` for one tensor per prompt.
 
@@ -29,10 +38,8 @@ def flattened(name: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     >>> entries["grid"].tolist(), entries["grid.shape"].tolist()
     ([[1, 2, 3, 4], [5, 0, 0, 0]], [[2, 2, -1, -1, -1, -1], [1, -1, -1, -1, -1, -1]])
     """
-    longest = max(x.numel() for x in tensors)
-    numbers = torch.stack([torch.nn.functional.pad(x.flatten(), (0, longest - x.numel())) for x in tensors])
     shapes = torch.tensor([[*x.shape, *[-1] * (AXES - x.ndim)] for x in tensors])
-    return {name: numbers, f"{name}.shape": shapes}
+    return {name: padded([x.flatten() for x in tensors]), f"{name}.shape": shapes}
 
 
 def restored(name: str, entries: Mapping[str, Tensor]) -> list[Tensor]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from grpokit.advantages import zero_std_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.training.devices import wait_for
+from grpokit.types import Rollout
 
 
 class Stopwatch:
@@ -201,10 +202,22 @@ def decision_metrics(tally: Tally) -> dict[str, float]:
     return metrics
 
 
-def length_metrics(mask: Tensor) -> dict[str, float]:
-    """Statistics of the number of decisions per row; mask: [B, T]."""
-    lengths = mask.sum(-1).double()
-    return {"length/mean": float(lengths.mean()), "length/max": float(lengths.max())}
+def length_metrics(rollout: Rollout) -> dict[str, float]:
+    """Statistics of the number of decisions per row, and of texts whose policy tells how they ended.
+
+    It tells so in `Sample.info`: "finish" is "stop", or "length" where the text was cut, and "tokens" is its length.
+    """
+    lengths = rollout.host_mask.sum(-1).double()
+    metrics = {"length/mean": float(lengths.mean()), "length/max": float(lengths.max())}
+    ends = [sample.info for sample in rollout.samples if sample.info.get("finish") in ("stop", "length")]
+    if ends:
+        metrics["completions/clipped_ratio"] = sum(info["finish"] == "length" for info in ends) / len(ends)
+    ended = [info["tokens"] for info in ends if info["finish"] == "stop" and isinstance(info.get("tokens"), int)]
+    if ended:
+        metrics["completions/mean_terminated_length"] = sum(ended) / len(ended)
+        metrics["completions/min_terminated_length"] = float(min(ended))
+        metrics["completions/max_terminated_length"] = float(max(ended))
+    return metrics
 
 
 def peak_memory_mb(device: torch.device) -> float:

@@ -50,6 +50,22 @@ def test_positions_by_hand() -> None:
     assert encoder("llava").encode(Prompt(text="What?", image=SMALL)).positions is None
 
 
+@pytest.mark.parametrize("part", ["processor", "model"])
+@pytest.mark.parametrize("error", [ImportError("needs torchvision"), AssertionError("")], ids=repr)
+def test_what_a_processor_or_a_model_raises_is_one_message(error: Exception, part: str) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    reader = encoder().pictures
+    assert reader is not None
+    if part == "model":
+        reader.model.base_model.get_rope_index = fail
+    else:
+        reader.processor = fail
+    with pytest.raises(UsageError, match=f"processor cannot read a picture: {type(error).__name__}"):
+        reader.read("<image>", [SMALL], special=False)
+
+
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_a_check_counts_what_is_read(family: str) -> None:
     """A run's check sees blank pictures; it counts tokens by the sizes of pictures."""

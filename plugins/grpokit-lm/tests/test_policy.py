@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from both_paths import compare
 from tiny_models import FAMILIES, tiny_model, tiny_tokenizer
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grpokit import Ask, Prompt, Rollout, Sample, Trace, Trainer, UsageError, create, objectives
+from grpokit import Ask, PluginError, Prompt, Rollout, Sample, Trace, Trainer, UsageError, create, objectives
 from grpokit.policies import fused_head
 from grpokit.registry.name_lookup import installed
+from grpokit.registry.synonyms import PARAMETERS
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_lm import packed_path
 from grpokit_lm.completions import pack
-from grpokit_lm.packed_path import PackedPath
 from grpokit_lm.plain_path import PlainPath
 from grpokit_lm.policy import CausalLMPolicy
 
@@ -29,9 +31,9 @@ ADAPTER = {"r": 4}
 
 def build(family: str = "llama", *, spread: float | None = None, **options: Any) -> CausalLMPolicy:
     """A tiny policy; `spread` is the standard deviation of its weights."""
-    defaults = {"max_new_tokens": 12, "chat": False, "stop": ["z"], "stop_tokens": range(0, 250, 8)}
+    defaults: dict[str, Any] = {"max_new_tokens": 12, "chat": False, "stop": ["z"], "stop_tokens": range(0, 250, 8)}
     model = tiny_model(family, **{} if spread is None else {"initializer_range": spread})
-    return CausalLMPolicy(model, tokenizer=tiny_tokenizer(), **defaults | options)
+    return CausalLMPolicy(model, **{"tokenizer": tiny_tokenizer()} | defaults | options)
 
 
 def drawn(policy: CausalLMPolicy, group: int = 4, **options: Any) -> Rollout:
@@ -85,22 +87,16 @@ def test_contract(family: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_both_paths_write_and_score_alike(family: str) -> None:
-    fast, plain = build(family), build(family, fast=False)
-    assert isinstance(fast.path, PackedPath)
-    assert isinstance(plain.path, PlainPath)
-    assert fast.note == ""
-    rollout = drawn(fast)
-    assert [s.output for s in rollout.samples] == [s.output for s in drawn(plain).samples]
-    assert len(set(rollout.lengths.tolist())) > 1
-    slopes = torch.randn(rollout.mask.shape, generator=torch.Generator().manual_seed(0))
-    gradients = []
-    for policy in (fast, plain):
-        view = policy.logprobs(rollout, everything(rollout))
-        assert torch.allclose(view.logprobs.detach(), rollout.old.logprobs, rtol=0, atol=2e-5)
-        (view.logprobs * slopes).sum().backward()
-        gradients.append([torch.zeros_like(p) if p.grad is None else p.grad for p in policy.model.parameters()])
-    for packed, padded in zip(*gradients, strict=True):
-        assert (packed - padded).norm() <= 1e-4 * max(padded.norm(), torch.tensor(1e-3))
+    compare(build(family), build(family, fast=False), drawn, least=1e-3)
+
+
+@pytest.mark.parametrize("missing", [{"pad": False}, {"pad": False, "eos": False}], ids=str)
+def test_a_tokenizer_needs_no_pad_token_and_no_end_token(missing: dict[str, bool]) -> None:
+    """Nothing is padded with a token; a completion ends where `stop` and `stop_tokens` say."""
+    tokenizer = tiny_tokenizer(**missing)
+    found, usual = drawn(build(tokenizer=tokenizer)), drawn(build())
+    assert [s.output for s in found.samples] == [s.output for s in usual.samples]
+    assert tokenizer.pad_token is None
 
 
 @pytest.mark.parametrize(
@@ -133,10 +129,10 @@ def test_an_odd_family_is_exact_on_the_path_that_it_allows(family: str, cached: 
 
 
 def test_a_model_that_looks_ahead_is_refused() -> None:
-    """Written token by token, its log-probs cannot be those of its forward pass."""
+    """In a batch it sees the padding."""
     model = tiny_model("llama")
     model.config.is_causal = False
-    with pytest.raises(UsageError, match="LlamaForCausalLM cannot be trained: written token by token, its log-probs"):
+    with pytest.raises(UsageError, match=r"LlamaForCausalLM cannot be trained: .* \(in scoring, log-probs differ by"):
         CausalLMPolicy(model, tokenizer=tiny_tokenizer(), max_new_tokens=4)
 
 
@@ -362,6 +358,12 @@ def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict
 def test_bad_settings_are_one_message(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build(**options)
+
+
+def test_the_names_of_other_trainers_lead_to_parameters_that_exist() -> None:
+    with pytest.raises(PluginError, match=r"has no parameter 'lora_r' \(did you mean 'lora'\?\)"):
+        create("policy", "hf-lm", {"model": "x", "lora_r": 16})
+    assert set(PARAMETERS.values()) <= set(inspect.signature(CausalLMPolicy).parameters)
 
 
 @pytest.mark.parametrize("options", [{}, {"lora": ADAPTER}, {"fast": False}], ids=str)

@@ -25,9 +25,9 @@ def test_what_counts_as_another_distribution(dtype: torch.dtype, one: float, all
     probe = Probe(tiny_model("llama").to(dtype))
     found: Tensor = probe.expected + all_of_them
     found[0, 0] += one
-    problem = probe.problem(
+    problems = probe.problems(
         score=lambda *_, **__: Decisions(logprobs=found),
         write=lambda *_, **__: Written(tokens=probe.completions.tokens[:, :3], logprobs=found[:, :3]),
     )
-    assert problem.startswith(words)
-    assert bool(problem) == bool(words)
+    assert len(problems) == bool(words)
+    assert all(problem.startswith(words) for problem in problems)

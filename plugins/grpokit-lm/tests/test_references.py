@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ def test_an_average_moves_by_hand() -> None:
     live = tied()
     reference = Twin(live, average=Average(decay=0.75, every=2))
     assert reference.moves
+    assert weight(reference) == 1.0
     found = []
     for version in range(1, 5):
         change(live, 1.0)  # 2, 3, 4, 5
@@ -105,21 +107,26 @@ def test_an_average_of_an_adapter_shares_the_base() -> None:
 
 
 def test_an_average_is_saved_and_restored_to_the_bit(tmp_path: Path) -> None:
+    def begun(live: nn.Module) -> Twin:
+        reference = Twin(live, average=Average(decay=0.9))
+        assert weight(reference) == 1.0  # as a trainer asks for it
+        return reference
+
     def trained(reference: Twin, live: nn.Module, versions: range) -> None:
         for version in versions:
             change(live, 0.1)
             reference.updated(version)
 
     straight = tied()
-    whole = Twin(straight, average=Average(decay=0.9))
+    whole = begun(straight)
     trained(whole, straight, range(1, 7))
     first = tied()
-    before = Twin(first, average=Average(decay=0.9))
+    before = begun(first)
     trained(before, first, range(1, 4))
     before.save(tmp_path)
     assert list(load_file(tmp_path / FILE)) == ["weight"]
     second = tied()
-    after = Twin(second, average=Average(decay=0.9))
+    after = begun(second)
     after.load(tmp_path)
     second.load_state_dict(first.state_dict())
     after.updated(3)  # the version that was loaded: no step
@@ -130,23 +137,41 @@ def test_an_average_is_saved_and_restored_to_the_bit(tmp_path: Path) -> None:
         after.load(tmp_path)
 
 
-def test_a_frozen_twin_is_made_before_other_weights_are_loaded(tmp_path: Path) -> None:
-    live = tied()
-    reference = Twin(live)
+@pytest.mark.parametrize("average", [None, Average(decay=0.5)], ids=["frozen", "moving"])
+def test_a_copy_exists_only_where_a_reference_is_asked_for(average: Average | None, tmp_path: Path) -> None:
+    """So sampling, exporting and training without a KL hold the weights once, whatever they load."""
+    model = tiny_model("llama")
+    weights = {id(p) for p in model.parameters()}
+
+    def copies() -> int:
+        found = [x for x in gc.get_objects() if type(x) is nn.Parameter]
+        return sum(p.shape == (272, 16) and id(p) not in weights for p in found)
+
+    before = copies()
+    reference = Twin(model, average=average)
     reference.save(tmp_path)
-    assert not list(tmp_path.iterdir())
     reference.load(tmp_path)
-    change(live)
     reference.updated(5)
-    assert weight(reference) == 1.0
+    assert copies() == before
+    assert not list(tmp_path.iterdir())
+    asked = Twin(model, average=average)
+    with asked.model():
+        assert copies() == before + 2  # embeddings and head
+    asked.load(tmp_path) if average is None else asked.save(tmp_path)
+    assert (tmp_path / FILE).exists() == (average is not None)
 
 
-def test_a_reference_that_comes_too_late() -> None:
+@pytest.mark.parametrize("work", ["an update", "a load"])
+def test_a_reference_that_comes_too_late(work: str, tmp_path: Path) -> None:
+    """It would not have the weights of the start; one that was there before keeps them."""
     live = tied()
-    reference = Twin(live)
+    reference, late = Twin(live), Twin(live)
+    assert weight(reference) == 1.0
+    for each in (reference, late):
+        each.updated(1) if work == "an update" else each.load(tmp_path)
     change(live)
-    reference.updated(1)
-    with pytest.raises(UsageError, match="asked for only after the policy's weights had changed"), reference.model():
+    assert weight(reference) == 1.0
+    with pytest.raises(UsageError, match="asked for only after the policy's weights had changed"), late.model():
         pass
 
 

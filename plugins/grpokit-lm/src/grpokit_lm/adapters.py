@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import peft
@@ -42,6 +43,7 @@ class AdapterSettings:
         dora: split each weight into magnitude and direction, and adapt both (DoRA, Liu et al. 2024).
         rslora: the scale of rank-stabilised LoRA (Kalajdzievski 2023).
         seed: of the adapter's initial weights; the adapter itself begins as zero.
+        adapter: train on from this one, a folder that peft wrote or a hub id. It has its own of all the other keys.
     """
 
     r: Annotated[int, Ge(1), Le(4096)] = 16
@@ -51,6 +53,7 @@ class AdapterSettings:
     dora: bool = False
     rslora: bool = False
     seed: int = 0
+    adapter: str | Path | None = None
 
     def __post_init__(self) -> None:
         knobs.check(self)
@@ -65,9 +68,15 @@ class AdapterSettings:
         """The settings of a mapping, such as {"r": 16, "alpha": 32}.
 
         Raises:
-            UsageError: a key is unknown, or a value is out of bounds.
+            UsageError: a key is unknown, a value is out of bounds, or there are others beside `adapter`.
         """
-        return read_settings(cls, given, key="lora", example="{r: 16, alpha: 32}")
+        settings = read_settings(cls, given, key="lora", example="{r: 16, alpha: 32}")
+        others = [name for name in given if name != "adapter"]
+        if settings.adapter is not None and others:
+            raise UsageError(
+                f"lora: adapter: '{settings.adapter}' has its own {', '.join(others)}. Leave {', '.join(others)} out."
+            )
+        return settings
 
 
 def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
@@ -100,9 +109,14 @@ def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
         use_rslora=settings.rslora,
         task_type="CAUSAL_LM",
     )
+    return around(model, config, seed=settings.seed)
+
+
+def around(model: PreTrainedModel, config: LoraConfig, *, seed: int = 0) -> PeftModel:
+    """A model with an adapter, in eval mode; the random state stays as it is."""
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices), quiet():
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(seed)
         adapted = peft.get_peft_model(model, config)
     return adapted.eval()
 

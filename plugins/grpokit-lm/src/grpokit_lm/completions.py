@@ -163,8 +163,3 @@ def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
         rows=[row for _, rows in groups for row in rows],
         ends=ends[1:],
     )
-
-
-def padded(sequences: Sequence[Tensor]) -> Tensor:
-    """[n, longest], padded on the right with 0."""
-    return torch.nn.utils.rnn.pad_sequence(list(sequences), batch_first=True)

@@ -40,7 +40,7 @@ from grpokit_lm.bars import progress_bars
 from grpokit_lm.sources import Source
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 Quantization = Literal["4bit", "8bit"]
 
@@ -51,7 +51,7 @@ class Loaded:
 
     Attributes:
         model: in eval mode.
-        tokenizer: with a pad token.
+        tokenizer: needs no pad token, since nothing is padded with it.
         processor: of a vision-language model, else None. `tokenizer` is its tokenizer.
         name: the hub id or folder that it came from, or the class of a given object.
         options: revision, local_files_only and trust_remote_code, as they were given.
@@ -131,7 +131,7 @@ def load_model(
 
 
 def _check_settings(*, dtype: str, device: str | None, quantization: str | None, trains_base: bool) -> None:
-    if SHORT.get(dtype, dtype) not in ("auto", *DTYPES):
+    if dtype != "auto" and dtype_of(dtype) is None:
         raise UsageError(
             f"dtype must be 'auto', {', '.join(map(repr, DTYPES))}, got {dtype!r}{nearest(dtype, DTYPES)}."
         )
@@ -232,7 +232,7 @@ def _classes(table: Mapping[str, Any], kind: str) -> tuple[str, ...]:
 def _tokenizer(
     source: Source | None, given: Any, *, sees: bool, reading: Mapping[str, Any]
 ) -> tuple[PreTrainedTokenizerBase, ProcessorMixin | None]:
-    """The tokenizer, with a pad token, and the processor of a model that sees images."""
+    """The tokenizer, and the processor of a model that sees images."""
     processor: ProcessorMixin | None = None
     if source is not None and given is None:
         given = _read_tokenizer(source.place, source.options, sees=sees)
@@ -243,7 +243,6 @@ def _tokenizer(
         processor, given = given, given.tokenizer
     if not isinstance(given, PreTrainedTokenizerBase):
         raise UsageError(f"tokenizer must be a name, or a tokenizer or processor of transformers, got {a_type(given)}.")
-    _give_pad(given)
     return given, processor
 
 
@@ -260,36 +259,25 @@ def _read_tokenizer(place: str, options: Mapping[str, Any], *, sees: bool) -> An
         raise UsageError(f"The {what} of the model '{place}' cannot be loaded: {one_line(error)}.") from error
 
 
-def _give_pad(tokenizer: PreTrainedTokenizerBase) -> None:
-    if tokenizer.pad_token_id is not None:
-        return
-    if tokenizer.eos_token_id is None:
-        raise UsageError(
-            "The tokenizer has neither a pad token nor an end token. Give it one, such as "
-            "tokenizer.pad_token = '<pad>', and save it, or name another tokenizer."
-        )
-    tokenizer.pad_token = tokenizer.eos_token
-    warnings.warn(
-        f"The tokenizer has no pad token; its end token {tokenizer.eos_token!r} fills the gaps. Padding is masked, so "
-        "this changes no result.",
-        stacklevel=4,
-    )
-
-
 def _dtype(name: str, config: PreTrainedConfig, *, trains_base: bool, device: str) -> torch.dtype:
-    name = SHORT.get(name, name)
+    asked = dtype_of(name)
     slow = device == "cpu" and not cpu_has_bfloat16()
     own = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
-    if name == "auto":
+    if asked is None:
         return torch.float32 if trains_base or slow else own
-    if name != "float32" and slow:
+    if asked != torch.float32 and slow:
         warnings.warn(
             f"dtype '{name}' on a CPU without bfloat16 units would be emulated, many times slower than float32; "
             "float32 is used.",
             stacklevel=3,
         )
         return torch.float32
-    return DTYPES[name]
+    return asked
+
+
+def dtype_of(name: str) -> torch.dtype | None:
+    """The type that a setting names, in full or in short as "bf16"; None for any other word."""
+    return DTYPES.get(_SHORT.get(name, name))
 
 
 def cpu_has_bfloat16() -> bool:

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from grpokit import UsageError
-from grpokit.errors import one_line, typed_line
+from grpokit import GrpokitError, UsageError
+from grpokit.errors import typed_line
 from grpokit.policies.group_decoding import Drawn, Written
 from grpokit.policies.linear_layers import Casts
 from grpokit.types import Ask, Decisions
@@ -21,7 +21,7 @@ from grpokit_lm.completions import Completions
 from grpokit_lm.packed_path import PackedPath
 from grpokit_lm.pictures import Reading
 from grpokit_lm.plain_path import PlainPath
-from grpokit_lm.probing import Probe, masks_problem
+from grpokit_lm.probing import Probe, masks_problem, noted
 from grpokit_lm.prompts import context_of
 
 
@@ -69,44 +69,33 @@ def path_for(model: Any, *, fast: bool = True, example: Reading | None = None) -
     kind, reasons = type(model).__name__, []
     try:
         probe = Probe(model, example)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, GrpokitError):
         raise
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:
         raise UsageError(f"{kind} cannot be run on a short text: {typed_line(error)}.") from error
     if fast:
         before = model.config._attn_implementation
-        problem = _problem(lambda: _packed_problem(model, probe))
-        if not problem:
+        with noted() as problems:
+            problems += _packed_problem(model, probe)
+        if not problems:
             return PackedPath(model), ""
         model.set_attn_implementation(before)
-        reasons.append(f"{kind} does not work with packed attention ({problem})")
+        reasons.append(f"{kind} does not work with packed attention ({problems[0]})")
     for cached in (True, False):
         plain = PlainPath(model, cached=cached)
-        problem = _problem(partial(probe.problem, score=plain.score, write=plain.write))
-        if not problem:
+        problems = probe.problems(score=plain.score, write=plain.write)
+        if not problems:
             return plain, "; ".join(reasons)
-        reasons.append(f"{kind} cannot write with padding and a cache ({problem}), so each token reads all again")
+        reasons.append(f"{kind} cannot write with padding and a cache ({problems[0]}), so each token reads all again")
     raise UsageError(
-        f"{kind} cannot be trained: written token by token, its log-probs are not those of its own forward pass "
-        f"({problem}). Importance ratios would be wrong from the first step. Use another model."
+        f"{kind} cannot be trained: scored in a batch, or written token by token, it does not give the log-probs of "
+        f"its own forward pass ({problems[0]}). Use another model."
     )
 
 
-def _packed_problem(model: Any, probe: Probe) -> str:
+def _packed_problem(model: Any, probe: Probe) -> list[str]:
     problem = masks_problem(model, context=context_of(model.config))
     if problem:
-        return problem
+        return [problem]
     packed = PackedPath(model)
-    return probe.problem(score=packed.score, write=partial(packed.write, copies=False))
-
-
-def _problem(check: Callable[[], str]) -> str:
-    """What a check says, or what a foreign model raises when it is called in a way that it does not know."""
-    try:
-        return check()
-    except torch.OutOfMemoryError:
-        raise
-    except UsageError as error:
-        return one_line(error)
-    except Exception as error:
-        return typed_line(error, most=120)
+    return probe.problems(score=packed.score, write=partial(packed.write, copies=False))

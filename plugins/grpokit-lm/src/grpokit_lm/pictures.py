@@ -16,9 +16,9 @@ from PIL import Image
 from torch import Tensor
 
 from grpokit import GrpokitError, UsageError
-from grpokit.errors import one_line
+from grpokit.errors import typed_line
 from grpokit.images import to_rgb
-from grpokit.policies.ragged import flattened, restored
+from grpokit.policies.ragged import flattened, padded, restored
 from grpokit.types import Trace
 
 _PREFIX = "pictures."
@@ -86,13 +86,13 @@ class PictureReader:
         try:
             converted = [to_rgb(image, what="a picture of a prompt") for image in images]
             given = self.processor(text=[text], images=converted, add_special_tokens=special, return_tensors="pt")
+            pictures = {name: x for name, x in given.items() if name not in ("input_ids", "attention_mask")}
+            reading = Reading(tokens=given["input_ids"][0], pictures=pictures)
+            return replace(reading, positions=positions(self.model, reading))
         except GrpokitError as error:
             raise UsageError(str(error)) from error
-        except (ValueError, TypeError, KeyError, IndexError, RuntimeError, StopIteration, AttributeError) as error:
-            raise UsageError(f"The model's processor cannot read a picture: {one_line(error)}.") from error
-        pictures = {name: x for name, x in given.items() if name not in ("input_ids", "attention_mask")}
-        reading = Reading(tokens=given["input_ids"][0], pictures=pictures)
-        return replace(reading, positions=positions(self.model, reading))
+        except Exception as error:  # the code of a processor is anybody's
+            raise UsageError(f"The model's processor cannot read a picture: {typed_line(error)}.") from error
 
     def further_tokens(self, images: Sequence[Image.Image]) -> int:
         """How many tokens pictures become, beside their placeholders.
@@ -116,7 +116,7 @@ class PictureReader:
             kept |= flattened(_PREFIX + name, [reading.pictures.get(name, nothing) for reading in readings])
         if self.example.positions is not None:
             rows = [reading.positions.T for reading in readings if reading.positions is not None]
-            kept["positions"] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # [P, S, 3]
+            kept["positions"] = padded(rows)  # [P, S, 3]
         return kept
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from grpokit.policies.group_decoding import Drawn, Written
 from grpokit.policies.linear_layers import Casts
+from grpokit.policies.ragged import padded
 from grpokit.policies.truncation import restrict
 from grpokit.types import Ask, Decisions
 from grpokit_lm.completions import Completions
@@ -168,10 +169,12 @@ def _logits(
         positions: of each text, [n] or [3, n].
         at: [b, n], the tokens in each text that are asked for.
     """
-    texts = _on_the_right([torch.cat(parts) for parts in zip(prompts, tokens, strict=True)])
+    texts = padded([torch.cat(parts) for parts in zip(prompts, tokens, strict=True)])
     given: dict[str, Any] = {}
     if positions[0].ndim > 1:  # else they are what every model takes by itself
-        given["position_ids"] = _on_the_right(positions).movedim(0, -2).to(texts.device, non_blocking=True)
+        given["position_ids"] = (
+            padded([each.T for each in positions]).movedim(-1, 0).to(texts.device, non_blocking=True)
+        )
     if not pictures:
         with _head_at(model, at):
             return _rows(model(input_ids=texts, use_cache=False, **given).logits, at)
@@ -228,9 +231,3 @@ def _column(numbers: Sequence[int], device: torch.device) -> Tensor:
 def _on_the_left(rows: Sequence[Tensor], width: int) -> Tensor:
     """Tensors [..., n], padded with zeros on the left: [b, ..., width]."""
     return torch.stack([torch.nn.functional.pad(row, (width - row.shape[-1], 0)) for row in rows])
-
-
-def _on_the_right(rows: Sequence[Tensor]) -> Tensor:
-    """Tensors [..., n], padded with zeros on the right: [b, ..., longest]."""
-    width = max(row.shape[-1] for row in rows)
-    return torch.stack([torch.nn.functional.pad(row, (0, width - row.shape[-1])) for row in rows])

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
 from grpokit.policies.linear_layers import for_scoring
+from grpokit.policies.ragged import padded
 from grpokit.policies.token_sampling import Draw, draw
 from grpokit.policies.truncation import check_settings
 from grpokit.policy import Work
@@ -28,13 +29,15 @@ from grpokit.types import Ask
 from grpokit_lm import saving
 from grpokit_lm.adapters import AdapterSettings, add_adapter, freeze_unread, freeze_vision
 from grpokit_lm.checkpointing import recomputed
-from grpokit_lm.completions import Completions, padded
-from grpokit_lm.loading import DTYPES, SHORT, Quantization, load_model
+from grpokit_lm.completions import Completions
+from grpokit_lm.dora import kept_norms
+from grpokit_lm.loading import DTYPES, Quantization, dtype_of, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
 from grpokit_lm.prompts import PromptEncoder, end_tokens
 from grpokit_lm.references import Average, Base, Reference, Twin
 from grpokit_lm.stopping import Stops
+from grpokit_lm.trained_adapter import continue_adapter, find_adapter
 
 _ASK = Ask()
 _log = logging.getLogger(__name__)
@@ -62,7 +65,8 @@ class CausalLMPolicy(Policy):
         chat_template: another template than the tokenizer's own, as text or as the path of a file.
         template_options: further variables of the template.
         max_prompt_tokens: the most tokens of a prompt; None for what the context leaves.
-        lora: settings of an adapter, such as {"r": 16, "alpha": 32}; None trains the weights themselves.
+        lora: settings of an adapter, such as {"r": 16, "alpha": 32}, or {"adapter": "folder"} to train one on; None
+            trains the weights themselves.
         train_vision: whether full training reaches a vision tower too, and not the language model alone. What pictures
             do not pass through stays as it is.
         reference_dtype: of the frozen copy that full training needs for a KL; None for the model's own.
@@ -138,6 +142,9 @@ class CausalLMPolicy(Policy):
         if lora is not None and train_vision:
             raise UsageError("train_vision is for full training. With lora, name the tower's layers as targets.")
         adapter = None if lora is None else AdapterSettings.read(lora)
+        trained = None
+        if adapter is not None and adapter.adapter is not None:
+            trained = find_adapter(adapter.adapter, local_files_only=local_files_only)
         average = None if reference_ema is None else Average.read(reference_ema)
         self.loaded = load_model(
             model,
@@ -170,8 +177,16 @@ class CausalLMPolicy(Policy):
             freeze_vision(network)
         elif example is not None:
             freeze_unread(network, example)
-        self.model: Any = network if adapter is None else add_adapter(network, adapter)
-        self._reference = _reference(self.model, dtype=reference_dtype, offload=reference_offload, average=average)
+        self.model: Any = network
+        if adapter is not None:
+            self.model = add_adapter(network, adapter) if trained is None else continue_adapter(network, trained)
+        self._reference = _reference(
+            self.model,
+            base=trained is None,
+            dtype=reference_dtype,
+            offload=reference_offload,
+            average=average,
+        )
         self.reference_moves = self._reference.moves
         self.max_new_tokens, self.mask_truncated = max_new_tokens, mask_truncated
         self.temperature = temperature
@@ -207,13 +222,14 @@ class CausalLMPolicy(Policy):
             scored_at=temperature or self.temperature,
             truncation=self._truncation,
         )
-        written = self.path.write(
-            readings,
-            group_size,
-            max_new_tokens=self.max_new_tokens,
-            draw=sampler,
-            ended=self.stops.ended,
-        )
+        with kept_norms(self.path.model):
+            written = self.path.write(
+                readings,
+                group_size,
+                max_new_tokens=self.max_new_tokens,
+                draw=sampler,
+                ended=self.stops.ended,
+            )
         lengths, ended = self.stops.lengths(written.tokens)
         texts = [
             self.loaded.tokenizer.decode(row[:length], skip_special_tokens=True)
@@ -346,22 +362,19 @@ def _warn_once(words: str) -> None:
     _log.warning(words)
 
 
-def _reference(model: Any, *, dtype: str | None, offload: bool, average: Average | None) -> Reference:
+def _reference(model: Any, *, base: bool, dtype: str | None, offload: bool, average: Average | None) -> Reference:
+    """What a model is held to: itself at its start, which is the `base` under an adapter that begins as zero."""
     if isinstance(model, PeftModel):
         if dtype is not None or offload:
             raise UsageError(
                 "reference_dtype and reference_offload are for full training: with lora the reference needs no second "
                 "copy of the base's weights. Leave them out."
             )
-        return Base(model) if average is None else Twin(model, average=average)
-    if dtype is not None and SHORT.get(dtype, dtype) not in DTYPES:
+        return Base(model) if base and average is None else Twin(model, average=average)
+    own = None if dtype is None else dtype_of(dtype)
+    if dtype is not None and own is None:
         raise UsageError(f"reference_dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
-    return Twin(
-        model,
-        dtype=None if dtype is None else DTYPES[SHORT.get(dtype, dtype)],
-        offload=offload,
-        average=average,
-    )
+    return Twin(model, dtype=own, offload=offload, average=average)
 
 
 def _inner(model: Any) -> Any:

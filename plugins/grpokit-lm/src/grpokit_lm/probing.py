@@ -7,18 +7,22 @@ for the masks that its attention would get, and compares their rule with what th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from grpokit import UsageError
+from grpokit.errors import one_line, typed_line
 from grpokit.policies.group_decoding import Written
 from grpokit.policies.packed_attention import attention
+from grpokit.policies.ragged import padded
 from grpokit.policies.token_sampling import Draw
 from grpokit.types import Ask, Decisions
-from grpokit_lm.completions import Completions, padded
+from grpokit_lm.completions import Completions
 from grpokit_lm.pictures import Reading, positions
 from grpokit_lm.plain_path import PlainPath
 
@@ -78,27 +82,53 @@ class Probe:
                 view = own.score(alone, 0, width=length, temperature=1.0, ask=_ASK)
             self.expected[row, :length] = view.logprobs[0]
 
-    def problem(self, *, score: Callable[..., Decisions], write: Callable[..., Written]) -> str:
-        """How a path's log-probs differ when it scores the tokens, and when it writes them; empty if they do not."""
+    def problems(self, *, score: Callable[..., Decisions], write: Callable[..., Written]) -> list[str]:
+        """How a path's log-probs differ when it scores the tokens, or else when it writes them; none if they do not.
+
+        What a model raises is such a problem too: it may not know to be called so.
+        """
         tokens, columns = self.completions.tokens, min(_LENGTHS)  # columns that every row has
-        with torch.no_grad():
-            scored = score(self.completions, 0, width=max(_LENGTHS), temperature=1.0, ask=_ASK)
-            written = write(
+
+        def scored() -> Tensor:
+            return score(self.completions, 0, width=max(_LENGTHS), temperature=1.0, ask=_ASK).logprobs
+
+        def written() -> Tensor:
+            return write(
                 self.readings,
                 len(_GROUPS) // len(_PROMPTS),
                 max_new_tokens=columns,
                 draw=lambda logits, t, rows: _forced(logits, tokens[rows, t]),
                 ended=lambda tokens, first: torch.zeros(len(tokens), dtype=torch.bool),
-            )
-        for done, logprobs in (("scoring", scored.logprobs), ("writing", written.logprobs)):
-            differences = (logprobs - self.expected[:, : logprobs.shape[1]]).abs()
-            difference = float(differences.mean() if self.bound is None else differences.max())
-            if not difference <= (self.bound or COARSE):
-                average = " on average" if self.bound is None else ""
-                return (
-                    f"in {done}, log-probs differ by {difference:.2g} nats{average} from those of the model's own pass"
-                )
-        return ""
+            ).logprobs
+
+        for done, logprobs in (("scoring", scored), ("writing", written)):
+            with noted(f"in {done}, ") as problems, torch.no_grad():
+                problems += self._difference(logprobs(), f"in {done}, ")
+            if problems:
+                return problems
+        return []
+
+    def _difference(self, logprobs: Tensor, where: str) -> list[str]:
+        differences = (logprobs - self.expected[:, : logprobs.shape[1]]).abs()
+        difference = float(differences.mean() if self.bound is None else differences.max())
+        if difference <= (self.bound or COARSE):
+            return []
+        average = " on average" if self.bound is None else ""
+        return [f"{where}log-probs differ by {difference:.2g} nats{average} from those of the model's own pass"]
+
+
+@contextmanager
+def noted(where: str = "") -> Iterator[list[str]]:
+    """A list, to which whatever a foreign model raises inside the context is added, behind `where`."""
+    problems: list[str] = []
+    try:
+        yield problems
+    except torch.OutOfMemoryError:
+        raise
+    except UsageError as error:
+        problems.append(where + one_line(error))
+    except Exception as error:
+        problems.append(where + typed_line(error, most=120))
 
 
 def _forced(logits: Tensor, tokens: Tensor) -> Draw:

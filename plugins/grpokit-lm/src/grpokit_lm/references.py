@@ -1,8 +1,8 @@
 """The frozen or slowly moving model that a policy is held to.
 
-With an adapter it is the base, and costs nothing. Else it is a twin of the model: a second copy of what trains, which
-shares what does not. A twin may have a smaller dtype, wait in the CPU's memory, or follow the policy as an exponential
-moving average: under an adapter that is a second adapter on the same base.
+Under a new adapter it is the base, and costs nothing. Else it is a twin of the model: a second copy of what trains,
+which shares what does not, so under an adapter it is a second adapter on the same base. A twin may have a smaller
+dtype, wait in the CPU's memory, or follow the policy as an exponential moving average.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ class Base:
 class Twin:
     """A copy of what trains.
 
-    A frozen twin is made when it is first needed, or before other weights are loaded, so that training without a
-    reference costs no memory. One that moves is made at once.
+    It is made when it is first asked for, so that work without a reference costs no memory. That must be while the
+    policy has the weights of its start: before an update, and before others are loaded. A trainer does so if its
+    objective needs a reference.
 
     Args:
         live: the policy's model; its parameters are replaced in place, never the object.
@@ -138,16 +139,15 @@ class Twin:
         self._live, self._dtype, self._offload, self._average = live, dtype, offload, average
         self._twin: nn.Module | None = None
         self._version = 0
-        if average is not None:
-            self._make()
+        self._replaced = False  # whether the policy has other weights than at its start
 
     @contextmanager
     def model(self) -> Iterator[nn.Module]:
         """Inside the context, the twin, on the policy's device."""
-        if self._twin is None and self._version:
+        if self._twin is None and self._replaced:
             raise UsageError(
                 "The reference was asked for only after the policy's weights had changed. Call reference() once before "
-                "training, or set a kl_coef from the start."
+                "training and before load(), or set a kl_coef from the start."
             )
         twin, device = self._make(), next(self._live.parameters()).device
         own = [*_own(twin, self._live).values(), *twin.buffers()]
@@ -164,33 +164,35 @@ class Twin:
     def updated(self, version: int) -> None:
         """Follow the policy, if a step is due. A version that is known already is one that was loaded."""
         due = self._average is not None and version > self._version and version % self._average.every == 0
-        self._version = version
-        if not due:
+        self._version, self._replaced = version, self._replaced or version > 0
+        if not due or self._twin is None:
             return
         assert self._average is not None
         live = dict(self._live.named_parameters())
         with torch.no_grad():
-            for name, tensor in _own(self._make(), self._live).items():
+            for name, tensor in _own(self._twin, self._live).items():
                 tensor.lerp_(live[name].detach().to(tensor.device), 1 - self._average.decay)
 
     def save(self, folder: Path) -> None:
-        """Write a reference that moves."""
-        if self.moves:
-            own = {name: tensor.detach().cpu().contiguous() for name, tensor in _own(self._make(), self._live).items()}
+        """Write a reference that moves, if one was asked for."""
+        if self.moves and self._twin is not None:
+            own = {name: tensor.detach().cpu().contiguous() for name, tensor in _own(self._twin, self._live).items()}
             save_file(own, folder / FILE, metadata={"version": str(self._version)})
 
     def load(self, folder: Path) -> None:
-        """Read a reference that moves; a frozen one is copied before the policy's weights are replaced.
+        """Read a reference that moves, if one was asked for.
 
         Raises:
             CheckpointError: the file is missing, or of another model.
         """
-        own = _own(self._make(), self._live)
-        if not self.moves:
+        self._replaced = True
+        if not self.moves or self._twin is None:
             return
-        path = folder / FILE
+        own, path = _own(self._twin, self._live), folder / FILE
         if not path.is_file():
-            raise CheckpointError(f"'{path}' is missing: the checkpoint was saved without reference_ema.")
+            raise CheckpointError(
+                f"'{path}' is missing: the checkpoint was saved without reference_ema or without a KL."
+            )
         with safe_open(path, framework="pt") as file:
             names = set(file.keys())
             if names != set(own):

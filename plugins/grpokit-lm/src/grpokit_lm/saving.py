@@ -42,7 +42,10 @@ def save_weights(model: nn.Module, folder: Path) -> None:
     if adapted:
         config = copy.deepcopy(known.peft_config["default"])
         config.inference_mode = True
-        config.target_modules = sorted(config.target_modules)  # a set has another order in every process
+        for name in ("target_modules", "exclude_modules"):
+            value = getattr(config, name)
+            if isinstance(value, set):  # which has another order in every process; else a pattern
+                setattr(config, name, sorted(value))
         config.save_pretrained(str(folder))
         return
     config = copy.deepcopy(known.config)

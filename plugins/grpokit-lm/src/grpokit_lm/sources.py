@@ -69,8 +69,8 @@ def find(
     name = str(model)
     if not name.strip():
         raise UsageError("model is empty: expected a hub id like 'org/name', or a folder that save_pretrained wrote.")
-    folder = folder_of(name)
-    if folder.exists() or not _HUB_ID.fullmatch(name) or name.startswith("."):
+    folder = local(name)
+    if folder is not None:
         _check_folder(folder)
         if revision is not None:
             raise UsageError(f"revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
@@ -95,6 +95,12 @@ def find(
             stacklevel=2,
         )
     return Source(name=name, place=place, config=config, options=options)
+
+
+def local(name: str) -> Path | None:
+    """The folder that a name means, though it need not exist; None for a hub id."""
+    folder = folder_of(name)
+    return folder if folder.exists() or not _HUB_ID.fullmatch(name) or name.startswith(".") else None
 
 
 def folder_of(name: str) -> Path:
@@ -200,8 +206,8 @@ def _check_folder(folder: Path) -> None:
         if (folder / "adapter_config.json").is_file():
             base = _base_of(folder / "adapter_config.json")
             raise UsageError(
-                f"{what} holds an adapter, not a model. Name the adapter's base model{base}, or a folder into which "
-                "peft has merged the two (merge_and_unload, then save_pretrained)."
+                f"{what} holds an adapter, not a model. Name the adapter's base model{base}; to train the adapter on, "
+                f"add lora: {{adapter: {folder}}}."
             )
         raise UsageError(f"{what} has no config.json. {need}")
     if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):

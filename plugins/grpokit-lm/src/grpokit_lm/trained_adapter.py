@@ -1,0 +1,125 @@
+"""An adapter that somebody has trained, as the start of a run: found, put around its base, and read.
+
+What can be known without the base's weights is looked at first, as `sources` does for a model.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+from huggingface_hub import constants, snapshot_download
+from peft import LoraConfig, PeftConfig, PeftModel, load_peft_weights, set_peft_model_state_dict
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
+
+from grpokit import UsageError
+from grpokit.errors import counted, one_line
+from grpokit_lm import sources
+from grpokit_lm.adapters import around, linear_layers
+
+_TRAINED = re.compile(r"base_model\.model\.(.+)\.lora_(?:A|B|magnitude_vector)\.default\.weight")
+_NEED = "Give a folder that peft's save_pretrained or `grpokit export` wrote, or a hub id like 'org/name'."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedAdapter:
+    """An adapter by peft that is there.
+
+    Attributes:
+        name: as the user named it.
+        folder: where its files lie.
+        config: as it was trained.
+    """
+
+    name: str
+    folder: Path
+    config: LoraConfig
+
+
+def find_adapter(adapter: str | Path, *, local_files_only: bool = False) -> TrainedAdapter:
+    """Find an adapter and read its configuration.
+
+    Args:
+        adapter: a folder, or a hub id.
+        local_files_only: use the cache and ask no hub.
+
+    Raises:
+        UsageError: there is no such adapter, or it is of a kind that `hf-lm` does not train.
+    """
+    name = str(adapter)
+    own, what = sources.local(name), f"lora: adapter: '{name}'"
+    if own is not None and not own.is_dir():
+        raise UsageError(f"{what} {'is a file' if own.exists() else 'does not exist'}. {_NEED}")
+    folder = own or _fetched(name, local_files_only or bool(constants.HF_HUB_OFFLINE))
+    if not (folder / "adapter_config.json").is_file():
+        whole = (folder / "config.json").is_file()
+        raise UsageError(f"{what} {'holds a whole model' if whole else 'has no adapter_config.json'}. {_NEED}")
+    if not any((folder / f"adapter_model.{kind}").is_file() for kind in ("safetensors", "bin")):
+        raise UsageError(f"{what} has no weights: expected adapter_model.safetensors. {_NEED}")
+    try:
+        config = PeftConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{what} cannot be read: its adapter_config.json is damaged ({one_line(error)}).") from error
+    if not isinstance(config, LoraConfig):
+        raise UsageError(f"{what} is an adapter of type {config.peft_type}. hf-lm trains LoRA and DoRA.")
+    return TrainedAdapter(name=name, folder=folder, config=config)
+
+
+def _fetched(name: str, local_files_only: bool) -> Path:
+    """The folder of the cache that holds a hub's adapter."""
+    try:
+        return Path(snapshot_download(name, allow_patterns=["adapter_*"], local_files_only=local_files_only))
+    except (OSError, ValueError) as error:
+        options = {"revision": "main", "local_files_only": local_files_only}
+        why = sources.why_not(name, error, unreachable="", options=options)
+        raise UsageError(f"lora: adapter: {why}") from error
+
+
+def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftModel:
+    """Put a trained adapter around its base, in float32, so that it trains on.
+
+    Raises:
+        UsageError: it does not fit the model, or changes more than linear layers.
+    """
+    what, theirs, ours = f"lora: adapter: '{trained.name}'", trained.config.base_model_name_or_path, model.name_or_path
+    config = copy.deepcopy(trained.config)
+    config.inference_mode, config.lora_dropout, config.task_type = False, 0.0, "CAUSAL_LM"
+    config.base_model_name_or_path = ours
+    able = set(linear_layers(model))
+    try:
+        adapted = around(model, config)
+        weights = load_peft_weights(str(trained.folder), device="cpu")
+        result: Any = set_peft_model_state_dict(adapted, weights)
+    except (UnpicklingError, EOFError, OSError, SafetensorError) as error:
+        raise UsageError(f"{what}: its weights cannot be read ({one_line(error)}).") from error
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{what} does not fit the model{_on(theirs)}: {one_line(error)}.") from error
+    trains = {name: _TRAINED.fullmatch(name) for name, p in adapted.named_parameters() if p.requires_grad}
+    foreign = [name for name, match in trains.items() if match is None or match[1] not in able]
+    if foreign:
+        raise UsageError(
+            f"{what} changes '{foreign[0].removeprefix('base_model.model.')}'. hf-lm trains adapters of linear layers "
+            "alone: no output layer, no embeddings, no experts, no biases, no modules_to_save."
+        )
+    wrong = sorted({*trains} & {*result.missing_keys}) + sorted(result.unexpected_keys)
+    if wrong:
+        raise UsageError(
+            f"{what} does not fit the model{_on(theirs)}: {counted(len(wrong), 'tensor')} of one have no counterpart "
+            f"in the other, such as '{wrong[0]}'."
+        )
+    if theirs and ours and Path(theirs).name != Path(ours).name:
+        warnings.warn(
+            f"The adapter '{trained.name}' was trained on '{theirs}', and the model here is '{ours}'. Its shapes fit.",
+            stacklevel=3,
+        )
+    return adapted
+
+
+def _on(base: str | None) -> str:
+    return f" (it was trained on '{base}')" if base else ""
