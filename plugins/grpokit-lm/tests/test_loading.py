@@ -74,6 +74,7 @@ def test_an_object_stays_the_object_that_it_is() -> None:
     [
         ({}, "A model object needs its tokenizer"),
         ({"tokenizer": 3}, "tokenizer must be a name, or a tokenizer or processor of transformers, got an int"),
+        ({"tokenizer": "/nowhere/own"}, "The tokenizer's folder '/nowhere/own' does not exist. Give a folder"),
         ({"dtype": "bfloat16", "tokenizer": ""}, "dtype is for models that are loaded by name"),
         ({"device": "cuda"}, "device is 'cuda', but torch finds no CUDA device"),
         ({"dtype": "float23"}, r"dtype must be 'auto', .*, got 'float23' \(did you mean 'float32'\?\)"),
@@ -157,6 +158,7 @@ def _as_gguf(folder: Path) -> None:
         (_as_objects, "cannot be read: a .bin file is damaged, or holds other obj"),
         (_as_gguf, "holds weights in GGUF format, which are made for inference and cannot be trained"),
         (partial(_config, intermediate_size=64), r"the shapes of 6 tensors differ, such as .*, \[16, 32\] in the fi"),
+        (partial(_config, hidden_act="zork"), "cannot be built: its config.json asks for 'zork', which transformers"),
         (partial(_config, hidden_size="big"), "cannot be loaded: Validation error for field 'hidden_size'"),
         (
             partial(_config, model_type="zork"),
@@ -181,6 +183,8 @@ def test_a_folder_has_no_revisions(llama: Path) -> None:
 def test_a_folder_that_is_not_there_is_a_file_or_holds_an_adapter(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere' does not exist"):
         load_model(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"is a link. A model of the hub is named by its id: 'Qwen/Qwen3-0.6B'"):
+        load_model("https://huggingface.co/Qwen/Qwen3-0.6B/tree/main")
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file' is a file"):
         load_model(tmp_path / "file")

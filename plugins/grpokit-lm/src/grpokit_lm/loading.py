@@ -215,7 +215,15 @@ def _tokenizer(
 
 def _place_of(name: str) -> str:
     """What transformers loads a named tokenizer from."""
-    return name if sources.in_package(name) is None else str(sources.folder_of(name))
+    if not sources.means_folder(name):
+        return name
+    folder = sources.folder_of(name)
+    if not folder.is_dir():
+        raise UsageError(
+            f"The tokenizer's folder '{folder}' does not exist. Give a folder that save_pretrained wrote, or a hub id "
+            "like 'org/name'."
+        )
+    return str(folder)
 
 
 def _read_tokenizer(place: str, options: Mapping[str, Any], *, sees: bool) -> Any:
@@ -284,6 +292,11 @@ def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedMo
     except torch.OutOfMemoryError:
         raise
     except (UnpicklingError, EOFError, KeyError) as error:
+        if isinstance(error, KeyError) and not any(Path(source.place).glob("*.bin")):
+            raise UsageError(
+                f"The model '{source.name}' cannot be built: its config.json asks for {error}, which transformers does "
+                "not know."
+            ) from error
         raise UsageError(
             f"The weights of the model '{source.name}' cannot be read: a .bin file is damaged, or holds other objects "
             "than tensors, which could run code. Get the model as .safetensors."

@@ -121,14 +121,13 @@ class CausalLMPolicy(Policy):
     ) -> None:
         if not temperature > 0:
             raise UsageError(f"temperature must be above 0 for training samples, got {temperature}.")
-        if eval_temperature is not None and not eval_temperature >= 0:
-            raise UsageError(f"eval_temperature must be 0 (greedy) or above, got {eval_temperature}.")
+        if eval_temperature is not None and not 0 <= eval_temperature < float("inf"):
+            raise UsageError(f"eval_temperature must be 0 (greedy) or a finite number above, got {eval_temperature}.")
         if max_new_tokens < 1:
             raise UsageError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
-        if isinstance(stop, str):
-            raise UsageError(f"stop must be a list of texts, got the text {stop!r}. Write [{stop!r}].")
-        if isinstance(stop_tokens, (str, int)):
-            raise UsageError(f"stop_tokens must be a list of tokens, got {stop_tokens!r}. Write [{stop_tokens!r}].")
+        for key, ends in (("stop", stop), ("stop_tokens", stop_tokens)):
+            if isinstance(ends, str) or not isinstance(ends, Sequence):
+                raise UsageError(f"{key} must be a list, got {ends!r}. Write [{ends!r}].")
         if ignore_eos and (stop or stop_tokens):
             raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
         self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}

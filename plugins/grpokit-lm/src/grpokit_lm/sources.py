@@ -74,8 +74,8 @@ def find(
     name = str(model)
     if not name.strip():
         raise UsageError("model is empty: expected a hub id like 'org/name', or a folder that save_pretrained wrote.")
-    folder = folder_of(name)
-    if folder.exists() or not _HUB_ID.fullmatch(name) or name.startswith("."):
+    if means_folder(name):
+        folder = folder_of(name)
         _check_folder(folder)
         if revision is not None:
             raise UsageError(f"revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
@@ -102,12 +102,20 @@ def find(
     return Source(name=name, place=place, config=config, options=options)
 
 
+def means_folder(name: str) -> bool:
+    """Whether a name is that of a folder, which need not exist, and not a hub id."""
+    return folder_of(name).exists() or not _HUB_ID.fullmatch(name) or name.startswith(".")
+
+
 def folder_of(name: str) -> Path:
     """The folder that a model's name means, if it means one; it need not exist.
 
     Raises:
-        UsageError: the name is that of a folder in a package that is not installed.
+        UsageError: the name is a link, or that of a folder in a package that is not installed.
     """
+    if "://" in name:
+        wanted = "/".join(name.split("/")[3:5])
+        raise UsageError(f"'{name}' is a link. A model of the hub is named by its id: '{wanted or 'org/name'}'.")
     inside = in_package(name)
     if inside is None or Path(name).exists():
         return Path(name).expanduser()
