@@ -27,6 +27,7 @@ from transformers import (
 
 from grpokit import UsageError
 from grpokit_lm import loading
+from grpokit_lm.adapters import AdapterSettings, add_adapter
 from grpokit_lm.loading import load_model
 
 BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 300}
@@ -67,6 +68,15 @@ def test_an_object_stays_the_object_that_it_is() -> None:
     assert loaded.model is model
     assert loaded.tokenizer is tokenizer
     assert loaded.name == "GPT2LMHeadModel"
+
+
+def test_an_object_that_cannot_be() -> None:
+    used = tiny_model("llama")
+    add_adapter(used, AdapterSettings(r=2))
+    with pytest.raises(UsageError, match=r"has an adapter in it, maybe of an earlier policy. Load the model again"):
+        load_model(used, tokenizer=tiny_tokenizer())
+    with pytest.raises(UsageError, match="is no causal language model: it is LlamaModel"):
+        load_model(tiny_model("llama").get_decoder(), tokenizer=tiny_tokenizer())
 
 
 @pytest.mark.parametrize(

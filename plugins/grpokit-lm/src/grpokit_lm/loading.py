@@ -15,6 +15,7 @@ from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
@@ -157,6 +158,10 @@ def _given(model: Any, tokenizer: Any, *, dtype: str, quantization: str | None) 
     if tokenizer is None:
         raise UsageError("A model object needs its tokenizer: give tokenizer=... beside model=...")
     sees = _check_class(name, model.config, model=model)
+    if model.get_output_embeddings() is None:
+        raise UsageError(_no_writer(name, type(model).__name__))
+    if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
+        raise UsageError(f"The model '{name}' has an adapter in it, maybe of an earlier policy. Load the model again.")
     own, processor = _tokenizer(None, tokenizer, sees=sees)
     _check_vocabulary(model, own, name)
     return Loaded(model=model.eval(), tokenizer=own, processor=processor, name=name)
