@@ -331,6 +331,10 @@ def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict
         ({"stop_tokens": "<eos>"}, r"stop_tokens must be a list, got '<eos>'. Write \['<eos>'\]"),
         ({"stop_tokens": 3}, r"stop_tokens must be a list, got 3. Write \[3\]"),
         ({"top_p": 2.0}, "top_p must be above 0 and at most 1"),
+        (
+            {"ignore_eos": True, "stop": [], "stop_tokens": [], "mask_truncated": True},
+            "mask_truncated trains on completions that end by themselves, and nothing ends one here",
+        ),
         ({"ignore_eos": True}, "ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens"),
         ({"template_options": ["x"]}, r"template_options must be a mapping such as .*, got a list"),
         ({"lora": ADAPTER, "reference_offload": True}, "are for full training"),

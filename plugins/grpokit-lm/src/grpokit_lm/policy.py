@@ -161,6 +161,11 @@ class CausalLMPolicy(Policy):
         if self.note:
             _warn_once(f"{self.note}; the plain path is used, which is slower.")
         ends = () if ignore_eos else end_tokens(self.loaded, network.generation_config, stop_tokens)
+        if mask_truncated and not (ends or stop):
+            raise UsageError(
+                "mask_truncated trains on completions that end by themselves, and nothing ends one here: no end token "
+                "counts, and stop and stop_tokens name none. Name one, or leave mask_truncated out."
+            )
         self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
         if not train_vision:
             freeze_vision(network)
