@@ -136,6 +136,10 @@ def _as_bin(folder: Path, content: bytes) -> None:
     (folder / "pytorch_model.bin").write_bytes(content)
 
 
+def _half_a_generation_config(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"eos_token_id": ')
+
+
 def _as_objects(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({"weight": folder}, folder / "pytorch_model.bin")
@@ -166,6 +170,7 @@ def _as_gguf(folder: Path) -> None:
         (partial(_cut, content=b"version https://git-lfs.github.com/spec/v1\n"), "is a pointer of Git LFS in place of"),
         (partial(_as_bin, content=b"junk" * 30), "cannot be read: a .bin file is damaged, or holds other objects"),
         (_as_objects, "cannot be read: a .bin file is damaged, or holds other obj"),
+        (_half_a_generation_config, r"generation_config.json' is damaged \(.*\). Copy or download it again"),
         (_as_gguf, "holds weights in GGUF format, which are made for inference and cannot be trained"),
         (partial(_config, intermediate_size=64), r"the shapes of 6 tensors differ, such as .*, \[16, 32\] in the fi"),
         (partial(_config, hidden_act="zork"), "cannot be built: its config.json asks for 'zork', which transformers"),

@@ -220,9 +220,9 @@ def _tokenizer(
 
 def _place_of(name: str) -> str:
     """What transformers loads a named tokenizer from."""
-    if not sources.means_folder(name):
+    folder = sources.local(name)
+    if folder is None:
         return name
-    folder = sources.folder_of(name)
     if not folder.is_dir():
         raise UsageError(
             f"The tokenizer's folder '{folder}' does not exist. Give a folder that save_pretrained wrote, or a hub id "

@@ -74,8 +74,8 @@ def find(
     name = str(model)
     if not name.strip():
         raise UsageError("model is empty: expected a hub id like 'org/name', or a folder that save_pretrained wrote.")
-    if means_folder(name):
-        folder = folder_of(name)
+    folder = local(name)
+    if folder is not None:
         _check_folder(folder)
         if revision is not None:
             raise UsageError(f"revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
@@ -102,9 +102,10 @@ def find(
     return Source(name=name, place=place, config=config, options=options)
 
 
-def means_folder(name: str) -> bool:
-    """Whether a name is that of a folder, which need not exist, and not a hub id."""
-    return folder_of(name).exists() or not _HUB_ID.fullmatch(name) or name.startswith(".")
+def local(name: str) -> Path | None:
+    """The folder that a name means, though it need not exist; None for a hub id."""
+    folder = folder_of(name)
+    return folder if folder.exists() or not _HUB_ID.fullmatch(name) or name.startswith(".") else None
 
 
 def folder_of(name: str) -> Path:
@@ -224,6 +225,12 @@ def _check_folder(folder: Path) -> None:
             f"{what} has no tokenizer: expected tokenizer.json beside the weights. Save it there with "
             "tokenizer.save_pretrained(folder)."
         )
+    generation = folder / "generation_config.json"  # transformers would go on without it, and with other end tokens
+    try:
+        if generation.is_file():
+            json.loads(generation.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{generation}' is damaged ({one_line(error)}). {_AGAIN}") from error
     _check_weights(folder)
 
 
