@@ -326,6 +326,7 @@ def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict
         ({"eval_temperature": -1}, "eval_temperature must be 0"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
         ({"eval_temperature": float("inf")}, "eval_temperature must be 0 .* got inf"),
+        ({"eval_temperature": 1e-40}, r"eval_temperature must be 0 \(greedy\), or from 1e-08 to .*, got 1e-40"),
         ({"stop": "z"}, r"stop must be a list, got 'z'. Write \['z'\]"),
         ({"stop": {"z": 1}}, "stop must be a list, got {'z': 1}"),
         ({"stop_tokens": "<eos>"}, r"stop_tokens must be a list, got '<eos>'. Write \['<eos>'\]"),

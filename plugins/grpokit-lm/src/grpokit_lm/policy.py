@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.token_sampling import Draw, draw
-from grpokit.policies.truncation import check_settings
+from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings
 from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
@@ -121,8 +121,10 @@ class CausalLMPolicy(Policy):
     ) -> None:
         if not temperature > 0:
             raise UsageError(f"temperature must be above 0 for training samples, got {temperature}.")
-        if eval_temperature is not None and not 0 <= eval_temperature < float("inf"):
-            raise UsageError(f"eval_temperature must be 0 (greedy) or a finite number above, got {eval_temperature}.")
+        if eval_temperature and not COLDEST <= eval_temperature <= HOTTEST:
+            raise UsageError(
+                f"eval_temperature must be 0 (greedy), or from {COLDEST:g} to {HOTTEST:g}, got {eval_temperature}."
+            )
         if max_new_tokens < 1:
             raise UsageError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
         for key, ends in (("stop", stop), ("stop_tokens", stop_tokens)):
