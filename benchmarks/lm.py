@@ -25,7 +25,7 @@ from typing import Any
 
 from lm_job import tables
 from lm_job.job import Job
-from lm_job.rounds import CONTENDERS, PEERS, FailedError, Result, UnequalError, check, play
+from lm_job.rounds import CONTENDERS, PEERS, FailedError, UnequalError, check, play
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 PINS = Path(__file__).parent / "lm_peers.txt"
@@ -78,17 +78,14 @@ def main() -> None:
         if "grpokit" in names:
             print(check(job))
         for table, jobs in sets.items():
-            results: dict[str, Result] = {}
-            for label, one in jobs.items():
-                results[label] = play(
-                    one,
-                    names,
-                    rounds=given.rounds,
-                    warmup=given.warmup,
-                    clock=given.clock,
-                    peers_python=python,
-                    label=f"{table} {label}".strip(),
-                )
+            results = play(
+                jobs,
+                names,
+                rounds=given.rounds,
+                warmup=given.warmup,
+                clock=given.clock,
+                peers_python=python,
+            )
             text = tables.markdown(results)
             print(text)
             if table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ from grpokit.training.devices import make_accelerator
 from grpokit.training.drawing import Drawing
 from grpokit.training.entropy_filter import keep_top_entropy
 from grpokit.training.loss_weights import reduction_weights
-from grpokit.training.micro_batches import Batch, minibatch_rows
-from grpokit.training.out_of_memory import ForcedSizes, shrinking
+from grpokit.training.micro_batches import Batch, Limit, minibatch_rows
+from grpokit.training.out_of_memory import ForcedSizes, shrinking_micro_batches
 from grpokit.training.parts import Part
 from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
@@ -87,9 +88,7 @@ class Trainer(TrainerSettings, SeedSettings):
         check_prompts(self.policy, self.train_prompts)
         self.accelerator = make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
         self.updates = Updates(trainable(self.policy, self.accelerator.device), self, self.accelerator)
-        self._policy = CheckedPolicy(
-            self.policy, mixed_precision=self.mixed_precision, micro_batch_tokens=self.micro_batch_tokens
-        )
+        self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self._backward = Backward(self._policy, self.objective, self.correction, self.accelerator.backward)
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
         self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
@@ -97,7 +96,7 @@ class Trainer(TrainerSettings, SeedSettings):
         self._drawing = Drawing(self, seed=self.seed, policy=self._policy, terms=self.terms, prompts=self.train_prompts)
         self._passes = ScoringPasses(self, policy=self._policy, backward=self._backward, probe=self._probe)
         self._parts: dict[str, Part] = {
-            "batch_sizes": ForcedSizes(self, ("micro_batch_size", "rollout_batch_size")),
+            "batch_sizes": ForcedSizes(self, ("micro_batch_size", "micro_batch_tokens", "rollout_batch_size")),
             "zero_std": self._zero_std,
             "reward_hacking": self._reward_hacking,
             **self.updates.parts,
@@ -258,18 +257,18 @@ class Trainer(TrainerSettings, SeedSettings):
         """Accumulate the gradient of one optimizer step and check it; returns the loss and the statistics."""
         on_policy = batch.rollout.version == self.updates.version  # no weight has changed since the rollout
 
-        def attempt(size: int) -> tuple[float, metrics.Tally]:
+        def attempt(limit: Limit) -> tuple[float, metrics.Tally]:
             self.updates.optimizer.zero_grad()  # a failed attempt or step may have left gradients
             tally = metrics.Tally()
-            return float(self._backward(batch, size=size, tally=tally, watch=watch)), tally
+            return float(self._backward(batch, limit=limit, tally=tally, watch=watch)), tally
 
-        loss, tally = shrinking(attempt, self, "micro_batch_size", most=None, what="scoring samples", warnings=warnings)
+        cut = partial(self._policy.cuts, batch.rollout)
+        loss, tally = shrinking_micro_batches(attempt, self, cut, warnings=warnings)
         step, update = self.completed + 1, self.updates.done + 1
         if not tally.decided:
             warnings.append(f"Update {update} of step {step} changes nothing: all decisions of its rows are masked.")
-        guards.check_finite(
-            loss, self._policy, batch.rollout, self.micro_batch_size, rows=rows, step=step, update=update
-        )
+        fits = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
+        guards.check_finite(loss, self._policy, batch.rollout, fits, rows=rows, step=step, update=update)
         if on_policy:
             mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
             limit = self._limit(exact=batch.rollout.exact)

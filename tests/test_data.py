@@ -414,6 +414,26 @@ def test_a_row_without_text(saved: Path) -> None:
         prompts[1]
 
 
+@pytest.mark.parametrize(
+    ("offline", "words"),
+    [
+        (False, r"http://127\.0\.0\.1:9 cannot be reached: .*refused"),  # the port that nobody listens on
+        (True, "HF_HUB_OFFLINE is set"),
+    ],
+)
+def test_a_dataset_of_a_hub_that_is_silent(
+    offline: bool, words: str, datasets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)  # as if the tests' environment did not
+    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises(DataError, match=rf"cannot be read: it is not in the cache, and {words}\. Fetch it where there"):
+        read_dataset("org/absent")
+    assert time.monotonic() - began < 10
+    assert offline == datasets.config.HF_HUB_OFFLINE
+
+
 def test_datasets_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(DataError, match=r"needs `datasets`\. Run: pip install 'grpokit\[datasets\]'"):

@@ -1,7 +1,9 @@
-"""Deals the steps of a job out to its contenders, one process each, and keeps what they report.
+"""Deals the steps of jobs out to their contenders, one process each, and keeps what they report.
 
 On a CPU the contenders take turns, so that all of them see the same neighbours and the same heat. A GPU's memory
-holds one contender at a time: there they follow each other.
+holds one contender at a time: there they follow each other. The jobs of a sweep follow each other, too, since the
+processes of all of them would not fit into memory together. On a CPU the first contender of the first job stays, and
+takes a step in every round of the other jobs: their times are compared with those of its steps in the same rounds.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lm_job.floor import seconds
+from lm_job.floor import Peaks, best, seconds
 from lm_job.job import Job
 
 BENCHMARKS = Path(__file__).parents[1]
@@ -115,6 +117,8 @@ class Result:
         entrants: in the order asked for.
         floor: the least seconds of a step on this machine.
         generate_floor: of those, the ones for generation.
+        floor_per_token: the least seconds per new token.
+        pace: seconds per new token of the first contender on the first job, in the rounds of this job; None on a GPU.
         machine: "cores", "instructions", "gpu".
         versions: package -> version, of all contenders.
         rounds: the number of counted ones.
@@ -124,18 +128,36 @@ class Result:
     entrants: Sequence[Entrant]
     floor: float
     generate_floor: float
+    floor_per_token: float
+    pace: float | None
     machine: Mapping[str, Any]
     versions: Mapping[str, str]
     rounds: int
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Worker:
-    """A contender's process."""
+    """A contender's process.
+
+    Attributes:
+        name: of the contender; "peaks" measures the machine.
+        label: of the job.
+        job: the job.
+        process: the process.
+        log: the file of what it prints.
+        ready: what it says of its machine and its packages.
+        steps: those that it has taken.
+        failure: why it takes no more; empty while it does.
+    """
 
     name: str
+    label: str
+    job: Job
     process: subprocess.Popen[str]
     log: Path
+    ready: Mapping[str, Any] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    failure: str = ""
 
     def ask(self, line: str = "") -> dict[str, Any]:
         """The reply to a line; without one, the first reply."""
@@ -155,84 +177,119 @@ class Worker:
 
 
 def play(
-    job: Job,
+    jobs: Mapping[str, Job],
     names: Sequence[str],
     *,
     rounds: int,
     warmup: int,
     clock: ClockName,
     peers_python: Path,
-    label: str = "",
-) -> Result:
-    """Let the contenders do the job in turns.
+) -> dict[str, Result]:
+    """Let the contenders do jobs in turns.
 
     Args:
-        job: the job.
+        jobs: label -> job.
         names: of the contenders.
         rounds: counted steps of each.
         warmup: steps of each before those.
         clock: which seconds count.
         peers_python: the interpreter for contenders of the peers' environment.
-        label: of the job, for the lines that say how far it is.
+
+    Returns:
+        Label -> result. All floors are those of the highest peaks that were measured in any job's rounds.
 
     Raises:
         UnequalError: a contender drew another number of tokens, or its entropy is another.
+        FailedError: the machine's peaks could not be measured.
     """
-    peaks: list[dict[str, dict[str, float]]] = []
-    steps: dict[str, list[Step]] = {name: [] for name in names}
-    failures: dict[str, str] = {}
-    machine: dict[str, Any] = {}
-    versions: dict[str, str] = {}
-    together = [("peaks", *names)] if job.device == "cpu" else [("peaks",), *((name,) for name in names)]
-    for some in together:
-        with ExitStack() as stack:
-            pythons = {name: peers_python if name in PEERS else Path(sys.executable) for name in some}
-            workers = [stack.enter_context(_started(name, job, python)) for name, python in pythons.items()]
-            for worker in workers:
-                try:
-                    ready = worker.ask()
-                except FailedError as failed:
-                    failures[worker.name] = str(failed)
-                    continue
-                versions |= ready["versions"] if worker.name != "peaks" else {}
-                machine |= ready["machine"]
-            for number in range(warmup + rounds):
-                for worker in [w for w in workers if w.name not in failures]:
-                    try:
-                        reply = worker.ask("go")
-                    except FailedError as failed:
-                        failures[worker.name] = str(failed)
-                        continue
-                    if worker.name == "peaks":
-                        peaks.append(reply["peaks"])
-                        continue
-                    step = Step(**reply)
-                    steps[worker.name].append(step)
-                    _check_work(job, worker.name, number, step)
-                    at = f"{label} round {number + 1} of {warmup + rounds}".strip()
-                    print(f"{at}: {worker.name} {step.total(clock):.2f} s, {step.growth:.0f} MiB", file=sys.stderr)
-    if "peaks" in failures:
-        raise FailedError(f"the machine's peaks could not be measured: {failures['peaks']}")
-    _check_entropy(steps)
-    best = {name: max(peak[clock][name] for peak in peaks) for name in ("flops", "bytes")}
-    counted = range(warmup, warmup + rounds)
-    floors = [seconds(job, job.lengths(number), best) for number in counted]
+    peaks: list[Peaks] = []
+    played: dict[str, list[Worker]] = {}
+    paces: dict[str, float] = {}
+    with ExitStack() as sweep:
+        first: Worker | None = None  # of the first job
+        for label, job in jobs.items():
+            played[label] = []
+            on_cpu = job.device == "cpu"
+            for some in [("peaks", *names)] if on_cpu else [("peaks",), *((name,) for name in names)]:
+                with ExitStack() as stack:
+                    here: list[Worker] = []
+                    for name in some:
+                        stays = on_cpu and len(jobs) > 1 and len(played) == 1 and name == names[0]
+                        python = peers_python if name in PEERS else Path(sys.executable)
+                        worker = (sweep if stays else stack).enter_context(_started(name, label, job, python))
+                        first = worker if stays else first
+                        here.append(worker)
+                    for worker in here:
+                        _begin(worker)
+                    compared = [] if first is None or first in here else [first]
+                    for number in range(warmup + rounds):
+                        for worker in [*here, *compared]:
+                            peaks += _turn(worker, f"round {number + 1} of {warmup + rounds}", clock)
+                played[label] += [worker for worker in here if worker.name != "peaks"]
+            _check_entropy({worker.name: worker.steps for worker in played[label]})
+            if first is not None and not first.failure:
+                paces[label] = _entrant(first, clock, first.steps[-rounds:]).per_token
+    counted, highest = slice(warmup, warmup + rounds), best(peaks)
+    return {
+        label: _result(workers, clock, counted, pace=paces.get(label), peaks=highest)
+        for label, workers in played.items()
+    }
+
+
+def _begin(worker: Worker) -> None:
+    """Wait until a contender is ready."""
+    try:
+        worker.ready = worker.ask()
+    except FailedError as failed:
+        worker.failure = str(failed)
+
+
+def _turn(worker: Worker, number: str, clock: ClockName) -> list[Peaks]:
+    """Let a contender take a step; returns the machine's peaks, where it measures those."""
+    if worker.failure and worker.name != "peaks":
+        return []
+    try:
+        reply = worker.ask("go")
+    except FailedError as failed:
+        if worker.name == "peaks":
+            raise FailedError(f"the machine's peaks could not be measured: {failed}") from failed
+        worker.failure = str(failed)
+        return []
+    if worker.name == "peaks":
+        return [reply["peaks"][clock]]
+    step = Step(**reply)
+    _check_work(worker.job, worker.name, len(worker.steps), step)
+    worker.steps.append(step)
+    at = f"{worker.label} {number}".strip()
+    print(f"{at}: {worker.name} {step.total(clock):.2f} s, {step.growth:.0f} MiB", file=sys.stderr)
+    return []
+
+
+def _entrant(worker: Worker, clock: ClockName, steps: Sequence[Step]) -> Entrant:
+    return Entrant(name=worker.name, clock=clock, steps=steps, failure=worker.failure)
+
+
+def _result(workers: Sequence[Worker], clock: ClockName, counted: slice, *, pace: float | None, peaks: Peaks) -> Result:
+    """What came of a job."""
+    job = workers[0].job
+    lengths = [job.lengths(number) for number in range(counted.start, counted.stop)]
+    floors = [seconds(job, each, peaks) for each in lengths]
+    ready = [worker.ready for worker in workers if worker.ready]
     return Result(
         job=job,
-        entrants=[
-            Entrant(name=name, clock=clock, steps=steps[name][warmup:], failure=failures.get(name, ""))
-            for name in names
-        ],
+        entrants=[_entrant(worker, clock, worker.steps[counted]) for worker in workers],
         floor=statistics.median(sum(f.values()) for f in floors),
         generate_floor=statistics.median(f["prefill"] + f["decode"] for f in floors),
-        machine=machine,
-        versions=versions,
-        rounds=rounds,
+        floor_per_token=statistics.median(sum(f.values()) / sum(e) for f, e in zip(floors, lengths, strict=True)),
+        pace=pace,
+        machine={key: value for one in ready for key, value in one["machine"].items()},
+        versions={name: version for one in ready for name, version in one["versions"].items()},
+        rounds=len(lengths),
     )
 
 
 @contextmanager
-def _started(name: str, job: Job, python: Path) -> Iterator[Worker]:
+def _started(name: str, label: str, job: Job, python: Path) -> Iterator[Worker]:
     """A worker, ended at the end; what it prints goes into a file."""
     own = {"OMP_NUM_THREADS": str(job.threads), "MKL_NUM_THREADS": str(job.threads), "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w") as log:
@@ -249,7 +306,7 @@ def _started(name: str, job: Job, python: Path) -> Iterator[Worker]:
             env=environment,
         )
         try:
-            yield Worker(name=name, process=process, log=Path(log.name))
+            yield Worker(name=name, label=label, job=job, process=process, log=Path(log.name))
         finally:
             process.terminate()
             process.communicate()
@@ -277,7 +334,7 @@ def check(job: Job) -> str:
         UnequalError: they differ.
         FailedError: one of them could not be computed.
     """
-    with _started("check", job, Path(sys.executable)) as worker:
+    with _started("check", "", job, Path(sys.executable)) as worker:
         worker.ask()
         reply = worker.ask("go")
     if reply["problem"]:

@@ -100,18 +100,17 @@ def _sweep(results: Mapping[str, Result]) -> Iterable[Row]:
         *(f"{first}: {what}" for what in own),
         *(f"{name}: {what}" for name in others for what in ("time", "memory growth")),
     ]
-    base: tuple[Entrant, float] | None = None
+    unit: tuple[Result, Entrant] | None = None
     for label, result in results.items():
         entrants = {entrant.name: entrant for entrant in result.entrants}
         ours = entrants[first]
         if ours.failure:
             yield [label, f"did not finish: {ours.failure}", *[""] * (4 + 2 * len(others))]
             continue
-        share = result.floor / ours.seconds
-        base = base or (ours, share)
-        row = [label, f"{ours.per_token / base[0].per_token:.2f}"]
-        row.append(f"{ours.per_token * share / (base[0].per_token * base[1]):.2f}")
-        row += [f"{ours.growth / base[0].growth:.2f}", f"{ours.creep:.2f}", f"{share:.0%}"]
+        unit = unit or (result, ours)
+        row = [label, f"{ours.per_token / (result.pace or unit[1].per_token):.2f}"]
+        row.append(f"{result.floor_per_token / unit[0].floor_per_token:.2f}")
+        row += [f"{ours.growth / unit[1].growth:.2f}", f"{ours.creep:.2f}", f"{result.floor / ours.seconds:.0%}"]
         for name in others:
             other = entrants[name]
             if other.failure:

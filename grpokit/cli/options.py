@@ -55,7 +55,12 @@ Limit = Annotated[int | None, whole_number("--limit", help="The most prompts to 
 Reward = Annotated[str, _REWARD]
 Rewards = Annotated[list[str] | None, _REWARD]
 Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")]
-PromptsFile = Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")]
+PromptsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts", help="A file with one prompt per line, or with one JSON object per line if it is .jsonl."
+    ),
+]
 
 
 def read_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Prompt] | None:
@@ -70,4 +75,6 @@ def read_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Pro
         raise UsageError("Give either --prompt or --prompts, not both.")
     if prompt:
         return data.as_prompts(prompt)
-    return data.read_text(prompts) if prompts else None
+    if prompts is None:
+        return None
+    return data.read_jsonl(prompts) if prompts.suffix == ".jsonl" else data.read_text(prompts)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grpokit.cli.app import app, console
-from grpokit.cli.options import PromptsFile, Rewards, whole_number
+from grpokit.cli.options import Rewards, whole_number
 from grpokit.config.overrides import parse_parameters
 from grpokit.errors import DataError, GrpokitError, UsageError, counted, reworded
 from grpokit.files import replacing
@@ -49,7 +49,7 @@ def score(
     prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt of the picture or pictures.")] = None,
     target: Annotated[Path | None, typer.Option("--target", help="The picture to compare with.")] = None,
     source: Annotated[Path | None, typer.Option("--source", help="The picture that was edited.")] = None,
-    prompts: PromptsFile = None,
+    prompts: Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt per line.")] = None,
     targets: Annotated[Path | None, typer.Option("--targets", help="Folder of target pictures named by line.")] = None,
     sources: Annotated[Path | None, typer.Option("--sources", help="Folder of source pictures named by line.")] = None,
     out: Annotated[

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from grpokit.data import hub
 from grpokit.data.sequences import PromptSequence, one_or_all
 from grpokit.errors import DataError, nearest, one_line, shown, typed_line
 from grpokit.images import MAX_PIXELS, blank_picture, check_picture
@@ -45,8 +46,9 @@ def read_dataset(
         raise DataError(
             "Reading a Hugging Face dataset needs `datasets`. Run: pip install 'grpokit[datasets]'"
         ) from error
+    away = _away(datasets, name)
     try:
-        with _quiet(datasets):
+        with _quiet(datasets), _offline(datasets) if away else nullcontext():
             if (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists():
                 if subset is not None:
                     raise DataError(f"Dataset {name} was saved without subsets, so it has none called '{subset}'.")
@@ -67,6 +69,7 @@ def read_dataset(
             reason += f" ({one_line(error.__cause__)})"
         remedy = ""
         if isinstance(error, ConnectionError):
+            reason = f"it is not in the cache, and {away}" if away else reason
             remedy = " Fetch it where there is a network, or give a folder with its files."
         elif "pick one among" in reason:
             remedy = " Name it with `subset`."
@@ -90,6 +93,27 @@ def read_dataset(
             "with `columns: {prompt: ...}`."
         )
     return Table(table, names, f"dataset {name}, split '{split}'", max_pixels=max_pixels)
+
+
+def _away(datasets: Any, name: str) -> str:
+    """Why the hub cannot be asked for a dataset; empty if it can be, or need not."""
+    if os.path.exists(name):
+        return ""
+    if datasets.config.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    endpoint = datasets.config.HF_ENDPOINT
+    reason = hub.unreachable(endpoint)
+    return reason and f"{endpoint} cannot be reached: {reason}"
+
+
+@contextmanager
+def _offline(datasets: Any) -> Iterator[None]:
+    """Inside the context, the cache alone is asked: with a hub that is silent, a look takes half a minute."""
+    before, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
 
 
 @contextmanager

@@ -10,8 +10,10 @@ is begun.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -98,8 +100,11 @@ class GroupCache(Packed):
     def _read_samples(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         (shared_keys, shared_values), (keys, values) = self._shared[layer], self._own[layer]
         keys, values = keys[: self.begun], values[: self.begun]
-        keys[-1].index_copy_(2, self._now, key[:, :, None])
-        values[-1].index_copy_(2, self._now, value[:, :, None])
+        for block, new in ((keys[-1], key), (values[-1], value)):
+            if self.captured:
+                block.index_copy_(2, self._now, new[:, :, None])
+            else:
+                block[:, :, self.column % self.block] = new
         rows, heads, width = query.shape
         (count, kv), split = shared_keys.shape[:2], self.slots
         each, size = heads // kv, rows // count
@@ -233,7 +238,8 @@ class _Step:
     """Reads one token of each sample: [b] tokens and [b] or [3, b] positions -> [b, H].
 
     On CUDA, where starting thousands of small kernels would take longer than their work, a step is captured as a graph
-    and replayed, anew for each block of columns and whenever samples have left.
+    and replayed, anew for each block of columns and whenever samples have left. A model that waits for the device in
+    a step, as some mixtures of experts do, cannot be captured; its steps run one by one.
     """
 
     def __init__(self, decoder: Any, cache: GroupCache) -> None:
@@ -241,26 +247,50 @@ class _Step:
         self._shape = (0, 0)
 
     def __call__(self, last: Tensor, positions: Tensor) -> Tensor:
+        if self.cache.captured and self._shape != (len(last), self.cache.begun):
+            self._capture(last, positions)
         if not self.cache.captured:
             return run(self.decoder, last, positions, self.cache)
-        if self._shape != (len(last), self.cache.begun):
-            self._capture(last, positions)
         self._last.copy_(last)
         self._positions.copy_(positions)
         self._graph.replay()
         return self._hidden
 
     def _capture(self, last: Tensor, positions: Tensor) -> None:
-        self._shape = (len(last), self.cache.begun)
+        first, self._shape = self._shape == (0, 0), (len(last), self.cache.begun)
         self._last, self._positions = last.clone(), positions.clone()
+        read = partial(run, self.decoder, self._last, self._positions, self.cache)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # a first run outside the graph lets libraries set themselves up
-            run(self.decoder, self._last, self._positions, self.cache)
+        with torch.cuda.stream(stream):
+            read()  # a first run outside the graph lets libraries set themselves up
+            self.cache.captured = not (first and _waits(read))
         torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._hidden = run(self.decoder, self._last, self._positions, self.cache)
+        if self.cache.captured:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._hidden = read()
+        else:
+            warnings.warn(
+                f"{type(self.decoder).__name__} waits for the GPU within a step, so its steps cannot be captured as a "
+                "CUDA graph. Decoding is slower.",
+                stacklevel=2,
+            )
+
+
+def _waits(step: Callable[[], Any]) -> bool:
+    """Whether a step waits for the GPU. A capture would find out, too, but leave CUDA in disorder."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    except RuntimeError as error:
+        if "synchronizing CUDA operation" not in str(error):
+            raise
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return False
 
 
 class _Places:

@@ -4,20 +4,22 @@ A transformer's block keeps most of its memory for two cheap things: the steps o
 down(act(gate(x)) * up(x)). Here a norm keeps its input and one number per token, and a gated MLP keeps gate(x) and
 up(x); the rest is computed again in the backward pass, without a matrix product. Values and gradients stay the same.
 
-Modules are known by their parts, whichever family they are from: on its first call a module's own forward must give
-what the formula gives, or it is left alone. For models whose weights are all fp32, without autocast.
+Modules are known by their parts, whichever family they are from: a module's own forward must give what the formula
+gives, which is tried once, or it is left alone. For models whose weights are all fp32, without autocast.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import rms_norm
 
 from grpokit.policies.products import linear, sum_of_outer
 
@@ -29,48 +31,65 @@ _follows: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether a 
 
 def lean_forwards(model: nn.Module) -> Iterator[tuple[nn.Module, Forward]]:
     """The modules that can keep less, each with a forward that does."""
-    if any(p.dtype != torch.float32 for p in model.parameters()):
-        return
-    for module in model.modules():
-        candidate = _norm(module) or _gated(module)
-        if candidate is None:
+    for norm, eps in rms_norms(model):
+        yield norm, _norm(norm, eps)
+    for mlp in gated_mlps(model):
+        if type(mlp.down_proj) is nn.Linear:
+            yield mlp, _gated(mlp)
+
+
+def rms_norms(model: nn.Module) -> Iterator[tuple[Any, float]]:
+    """The norms weight * x / sqrt(mean(x^2) + eps) of a model that is all fp32, each with its eps."""
+    for norm in _modules(model):
+        eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+        if not isinstance(eps, float) or [name for name, _ in norm.named_parameters()] != ["weight"]:
             continue
-        width, forward = candidate
-        if module not in _follows:
-            _follows[module] = _agree(module, forward, width)
-        if _follows[module]:
-            yield module, forward
+        width = len(norm.weight)
+        if _computes(norm, width, partial(rms_norm, normalized_shape=[width], weight=norm.weight, eps=eps)):
+            yield norm, eps
 
 
-def _agree(module: nn.Module, forward: Forward, width: int) -> bool:
-    """Whether a module computes what `forward` does, from one tensor [..., width]."""
-    if len(inspect.signature(module.forward).parameters) != 1:  # such as a norm with a gate
-        return False
-    x = torch.randn(2, width, generator=torch.Generator().manual_seed(0)).to(next(module.parameters()).device)
-    with torch.no_grad():
-        return torch.allclose(module(x), forward(x), rtol=1e-5, atol=1e-6)
+def gated_mlps(model: nn.Module) -> Iterator[Any]:
+    """The MLPs down(act(gate(x)) * up(x)) of a model that is all fp32."""
+    for mlp in _modules(model):
+        if {name for name, _ in mlp.named_children()} != _GATED:
+            continue
+        if _computes(mlp, mlp.down_proj.out_features, partial(_gate, mlp)):
+            yield mlp
 
 
-def _norm(module: Any) -> tuple[int, Forward] | None:
-    """A norm weight * x / rms(x): its width, and a forward for it."""
-    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if not isinstance(eps, float) or [name for name, _ in module.named_parameters()] != ["weight"]:
-        return None
-    return len(module.weight), lambda x: _Norm.apply(x, module.weight, eps)  # type: ignore[no-untyped-call]
+def _gate(mlp: Any, x: Tensor) -> Tensor:
+    y: Tensor = mlp.down_proj(mlp.act_fn(mlp.gate_proj(x)) * mlp.up_proj(x))
+    return y
 
 
-def _gated(module: Any) -> tuple[int, Forward] | None:
-    """An MLP down(act(gate(x)) * up(x)) whose `down` is a plain layer: its width, and a forward for it."""
-    if {name for name, _ in module.named_children()} != _GATED or type(module.down_proj) is not nn.Linear:
-        return None
-    down = module.down_proj
+def _modules(model: nn.Module) -> Iterator[Any]:
+    return iter(model.modules() if all(p.dtype == torch.float32 for p in model.parameters()) else ())
+
+
+def _computes(module: nn.Module, width: int, formula: Forward) -> bool:
+    """Whether a module computes a formula of one tensor [..., width], which is tried once."""
+    if module not in _follows:
+        x = torch.randn(2, width, generator=torch.Generator().manual_seed(0)).to(next(module.parameters()).device)
+        takes_one = len(inspect.signature(module.forward).parameters) == 1  # unlike a norm with a gate
+        with torch.no_grad():
+            _follows[module] = takes_one and torch.allclose(module(x), formula(x), rtol=1e-5, atol=1e-6)
+    return _follows[module]
+
+
+def _norm(norm: Any, eps: float) -> Forward:
+    return lambda x: _Norm.apply(x, norm.weight, eps)  # type: ignore[no-untyped-call]
+
+
+def _gated(mlp: Any) -> Forward:
+    down = mlp.down_proj
 
     def forward(x: Tensor) -> Tensor:
-        gate, up = (layer(x).flatten(0, -2) for layer in (module.gate_proj, module.up_proj))
-        y: Tensor = _Down.apply(gate, up, down.weight, down.bias, module.act_fn)  # type: ignore[no-untyped-call]
+        gate, up = (layer(x).flatten(0, -2) for layer in (mlp.gate_proj, mlp.up_proj))
+        y: Tensor = _Down.apply(gate, up, down.weight, down.bias, mlp.act_fn)  # type: ignore[no-untyped-call]
         return y.view(*x.shape[:-1], -1)
 
-    return down.out_features, forward
+    return forward
 
 
 class _Norm(torch.autograd.Function):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from grpokit.policies.joint_layers import joint_forwards
 from grpokit.policies.lean_layers import lean_forwards
 from grpokit.policies.products import by_onednn, linear, packed, sum_of_outer
 
@@ -36,17 +37,22 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
     device = next(model.parameters()).device.type
     copies = device == "cpu" if copies is None else copies
     cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    layers = dict(_outermost(model))
 
-    def forwards() -> Iterator[tuple[nn.Module, Forward]]:
-        for module, adapters in _outermost(model):
-            base: Any = module.base_layer if adapters else module
-            weight = _merged(module, adapters) if adapters else base.weight.detach()
+    def product(together: Sequence[nn.Module]) -> Forward:
+        return _few_rows([(layer, layers[layer]) for layer in together], rows)
+
+    def forwards() -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
+        for module, adapters in layers.items():
             if cast is not None:  # once, and not in every call
-                yield module, _plain(weight.to(cast), base.bias)
+                weight, bias = _weight(module, adapters)
+                yield module, _plain(weight.to(cast), bias)
             elif copies:
-                yield module, _few_rows(weight, base.bias, rows)
+                yield module, _flat(product([module]))
             elif adapters:
-                yield module, _plain(weight, base.bias)
+                yield module, _plain(*_weight(module, adapters))
+        if copies and cast is None:
+            yield from joint_forwards(model, list(layers), product)
 
     with replaced_forwards(forwards()):
         yield
@@ -150,9 +156,32 @@ def _plain(weight: Tensor, bias: Tensor | None) -> Forward:
     return lambda x: nn.functional.linear(x, weight, bias)
 
 
-def _few_rows(weight: Tensor, bias: Tensor | None, rows: int) -> Forward:
-    product = packed(weight, bias, rows=rows)
-    return lambda x: product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], len(weight))
+def _weight(module: Any, adapters: Sequence[str]) -> tuple[Tensor, Tensor | None]:
+    """The weight of a linear layer with its adapters added, and its bias."""
+    base: Any = module.base_layer if adapters else module
+    return (_merged(module, adapters) if adapters else base.weight.detach()), base.bias
+
+
+def _few_rows(layers: Sequence[tuple[nn.Module, Sequence[str]]], rows: int) -> Forward:
+    """x [n, K] -> the layers' outputs side by side, with a copy of their weights that is made when it is first used."""
+
+    def multiply(x: Tensor) -> Tensor:
+        if not made:
+            weights, biases = zip(*(_weight(*layer) for layer in layers), strict=True)
+            bias = None
+            if any(part is not None for part in biases):
+                pairs = zip(weights, biases, strict=True)
+                bias = torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in pairs])
+            weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+            made.append(packed(weight, bias, rows=rows))
+        return made[0](x)
+
+    made: list[Forward] = []
+    return multiply
+
+
+def _flat(product: Forward) -> Forward:
+    return lambda x: product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
 
 def _cast(layer: nn.Linear, casts: Casts) -> Forward:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from grpokit.errors import UsageError
+from grpokit.policies import causal_blocks
 
 NAME = "grpokit_packed"
 
@@ -137,6 +138,9 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, rules: Rules) ->
     """
     queries, keys = query.shape[2], key.shape[2]
     window = rules.window if rules.window is not None and rules.window < keys else None
+    if rules.softcap is None and causal_blocks.apply_to(query, value):
+        key, value = _for_each_head(query, key, value)
+        return causal_blocks.attention(query, key, value, scale=rules.scale, window=window)
     if window is None and rules.softcap is None:
         if queries == keys:
             return _product(query, key, value, rules, is_causal=True)

@@ -21,7 +21,7 @@ from grpokit.objectives import Loss, Objective
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.correction import correction_weights
 from grpokit.training.metrics import Stopwatch, Tally
-from grpokit.training.micro_batches import Batch
+from grpokit.training.micro_batches import Batch, Limit
 from grpokit.types import Ask, Decisions, Rollout
 
 
@@ -49,20 +49,20 @@ class Backward:
         by_sequence = self.correction is not None and self.correction.per == "sequence"
         return by_sequence and len(self.policy.slices(rollout)) > 1
 
-    def __call__(self, batch: Batch, *, size: int, tally: Tally, watch: Stopwatch) -> Tensor:
+    def __call__(self, batch: Batch, *, limit: Limit, tally: Tally, watch: Stopwatch) -> Tensor:
         """Add the gradient of a batch to the parameters'; returns the loss, a scalar on the device.
 
         Nothing in here waits for the device.
 
         Args:
             batch: the rows of one optimizer step.
-            size: the most rows of a micro-batch.
+            limit: the most that a micro-batch holds.
             tally: collects statistics of the decisions.
             watch: measures the phases "logprobs" and "backward".
         """
         total = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
         tally.decided += int(batch.rollout.host_mask.numpy().sum())
-        for cut in self.policy.cuts(batch.rollout, size):
+        for cut in self.policy.cuts(batch.rollout, limit):
             micro_batch = batch.select(cut.rows)
             tally.scored += cut.positions
             if self.objective.whole_sequence and len(cut.slices) > 1:

@@ -18,7 +18,7 @@ from torch import Tensor
 from grpokit.errors import RunError, UsageError
 from grpokit.policy import CutBy, Policy, Work, optional, scorer
 from grpokit.training.devices import autocast, is_low_precision
-from grpokit.training.micro_batches import Cut, cuts
+from grpokit.training.micro_batches import Cut, Limit, cuts
 from grpokit.training.rollout_calls import call_at, concatenate_rollouts
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 
@@ -38,11 +38,10 @@ class CheckedPolicy:
     Args:
         policy: the policy.
         mixed_precision: "no", "bf16" or "fp16": the autocast around rollout, logprobs and reference.
-        micro_batch_tokens: the most decisions scored in one pass, padding included.
     """
 
-    def __init__(self, policy: Policy, *, mixed_precision: str = "no", micro_batch_tokens: int | None = None) -> None:
-        self.policy, self.mixed_precision, self.micro_batch_tokens = policy, mixed_precision, micro_batch_tokens
+    def __init__(self, policy: Policy, *, mixed_precision: str = "no") -> None:
+        self.policy, self.mixed_precision = policy, mixed_precision
         self._scorer = scorer(policy)
         self.during: Callable[[Work], AbstractContextManager[Any]] = optional(policy, "during")
         self._updated: Callable[[int], None] = optional(policy, "updated")
@@ -133,16 +132,9 @@ class CheckedPolicy:
             )
         return slices
 
-    def cuts(self, rollout: Rollout, size: int) -> list[Cut]:
-        """Cut a rollout into micro-batches of at most `size` rows."""
-        return cuts(
-            rollout.groups,
-            rollout.host_mask,
-            self.slices(rollout),
-            size,
-            tokens=self.micro_batch_tokens,
-            by=self._cut_by,
-        )
+    def cuts(self, rollout: Rollout, limit: Limit) -> list[Cut]:
+        """Cut a rollout into micro-batches."""
+        return cuts(rollout.groups, rollout.host_mask, self.slices(rollout), limit, by=self._cut_by)
 
     def logprobs(self, rollout: Rollout, decisions: slice, ask: Ask, *, grad: bool) -> Decisions:
         """Score stored decisions again, in fp32 or better; an entropy has a gradient only if that is asked for.
@@ -167,7 +159,7 @@ class CheckedPolicy:
     def all_logprobs(
         self,
         rollout: Rollout,
-        micro_batch_size: int,
+        limit: Limit,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
         *,
         entropy: bool = False,
@@ -179,7 +171,7 @@ class CheckedPolicy:
         logprobs, entropies = torch.zeros_like(rollout.old.logprobs), None
         with context():
             ask = Ask(entropy="value" if entropy else "no")
-            for cut in self.cuts(rollout, micro_batch_size):
+            for cut in self.cuts(rollout, limit):
                 micro_batch, here = rollout.select(cut.rows), cut.rows.to(logprobs.device, non_blocking=True)
                 for decisions in cut.slices:
                     view = self.logprobs(micro_batch, decisions, ask, grad=False)

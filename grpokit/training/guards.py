@@ -16,12 +16,13 @@ from torch import Tensor
 from grpokit.errors import RunError, UsageError
 from grpokit.rewards.scoring import Scores
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
+from grpokit.training.micro_batches import Limit
 from grpokit.training.parts import State
 from grpokit.types import Rollout
 
 
 def check_finite(
-    loss: float, policy: CheckedPolicy, rollout: Rollout, size: int, *, rows: Tensor, step: int, update: int
+    loss: float, policy: CheckedPolicy, rollout: Rollout, limit: Limit, *, rows: Tensor, step: int, update: int
 ) -> None:
     """Stop before an update with a loss that is not finite, and find the row behind it.
 
@@ -29,7 +30,7 @@ def check_finite(
         loss: of the update.
         policy: scores the rows again, to find the cause.
         rollout: the rows of the update.
-        size: rows at a time.
+        limit: the most that a micro-batch holds.
         rows: their numbers in the step.
         step: number of the step.
         update: number of the update in the step.
@@ -39,7 +40,7 @@ def check_finite(
     """
     if math.isfinite(loss):
         return
-    place = not_finite(rollout, policy.all_logprobs(rollout, size).logprobs, rows)
+    place = not_finite(rollout, policy.all_logprobs(rollout, limit).logprobs, rows)
     cause = (
         f"logprobs() gives {place}"
         if place

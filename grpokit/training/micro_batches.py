@@ -41,6 +41,20 @@ def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Te
 
 
 @dataclass(frozen=True, kw_only=True)
+class Limit:
+    """The most that a micro-batch holds.
+
+    Attributes:
+        rows: the most rows.
+        tokens: the most decisions that one pass scores, padding included, where a single row has no more; None sets no
+            such bound.
+    """
+
+    rows: int
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cut:
     """One micro-batch.
 
@@ -58,14 +72,18 @@ class Cut:
         width: int = sum(s.stop - s.start for s in self.slices)
         return len(self.rows) * width
 
+    @property
+    def largest_pass(self) -> int:
+        """The most decisions that are scored together, padding included."""
+        return len(self.rows) * max((s.stop - s.start for s in self.slices), default=0)
+
 
 def cuts(
     groups: Tensor,
     mask: Tensor,
     slices: Sequence[slice],
-    size: int,
+    limit: Limit,
     *,
-    tokens: int | None = None,
     by: CutBy = "group",
 ) -> list[Cut]:
     """Cut rows into micro-batches.
@@ -74,24 +92,24 @@ def cuts(
         groups: [B] group ids on the CPU, in any order.
         mask: [B, T] bool on the CPU.
         slices: of the T decisions; each is scored in a pass of its own.
-        size: the most rows of a micro-batch.
-        tokens: the most decisions that one pass scores, padding included, where a single row has no more.
+        limit: the most that a micro-batch holds.
         by: "group": the rows of a group stay together if they fit. "length": rows of about the same length go
             together, the longest first.
 
     >>> groups, mask = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([[True, True], [True, False]]).repeat(3, 1)
-    >>> [(cut.rows.tolist(), cut.slices) for cut in cuts(groups, mask, [slice(0, 2)], 4)]
+    >>> [(cut.rows.tolist(), cut.slices) for cut in cuts(groups, mask, [slice(0, 2)], Limit(rows=4))]
     [([0, 1, 2], (slice(0, 2, None),)), ([3, 4, 5], (slice(0, 2, None),))]
-    >>> [(cut.rows.tolist(), cut.slices) for cut in cuts(groups, mask, [slice(0, 2)], 3, by="length")]
+    >>> limit = Limit(rows=3)
+    >>> [(cut.rows.tolist(), cut.slices) for cut in cuts(groups, mask, [slice(0, 2)], limit, by="length")]
     [([0, 2, 4], (slice(0, 2, None),)), ([1, 3, 5], (slice(0, 1, None),))]
     """
     lengths = row_lengths(mask).tolist()
 
     def fit(count: int, longest: int) -> bool:
         """Whether so many rows can be one micro-batch."""
-        if tokens is None or count == 1:
-            return count <= size
-        return count <= size and count * max(min(s.stop, longest) - s.start for s in slices) <= tokens
+        if limit.tokens is None or count == 1:
+            return count <= limit.rows
+        return count <= limit.rows and count * max(min(s.stop, longest) - s.start for s in slices) <= limit.tokens
 
     def by_length(rows: Sequence[int]) -> list[list[int]]:
         parts: list[list[int]] = []

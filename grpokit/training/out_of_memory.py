@@ -8,23 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from grpokit.errors import RunError
+from grpokit.knobs import TrainerSettings
+from grpokit.training.micro_batches import Cut, Limit
 from grpokit.training.parts import State
 
 T = TypeVar("T")
 
 
-def fitting(attempt: Callable[[int], T], size: int, *, what: str) -> tuple[T, int]:
-    """Call `attempt(size)`, halving the size as long as memory runs out.
+def _half(size: int) -> int:
+    return size // 2
+
+
+def fitting(
+    attempt: Callable[[int], T], size: int, *, what: str, smaller: Callable[[int], int] = _half
+) -> tuple[T, int]:
+    """Call `attempt(size)`, reducing the size as long as memory runs out.
 
     Args:
         attempt: starts from scratch in every call.
-        size: the rows at a time in the first attempt.
+        size: the rows at a time in the first attempt, or whatever it bounds.
         what: names the work in the error, such as "drawing".
+        smaller: a size that did not fit -> the next one; 0 if that was a single row at a time.
 
     Returns:
         The result of `attempt`, and the size that fitted.
@@ -41,16 +51,24 @@ def fitting(attempt: Callable[[int], T], size: int, *, what: str) -> tuple[T, in
             reason = shortened(error)
         # After the handler: inside it the exception keeps the frames, and so the tensors that did not fit.
         clear_device_cache(garbage_collection=True)
-        if size == 1:
+        size = smaller(size)
+        if not size:
             raise RunError(
                 f"Out of memory while {what}, with a single row at a time: {reason} Remedies: mixed_precision: bf16, "
                 "LoRA, gradient checkpointing in the policy, smaller outputs, or a GPU with more memory."
             )
-        size //= 2
 
 
 def shrinking(
-    attempt: Callable[[int], T], owner: Any, name: str, *, most: int | None, what: str, warnings: list[str]
+    attempt: Callable[[int], T],
+    owner: Any,
+    name: str,
+    *,
+    most: int | None,
+    what: str,
+    warnings: list[str],
+    unit: str = "rows",
+    smaller: Callable[[int], int] = _half,
 ) -> T:
     """Like `fitting`, with a size that is an attribute of an object; a reduced size is stored there and reported.
 
@@ -61,17 +79,51 @@ def shrinking(
         most: the total number of rows, if there is one.
         what: names the work, such as "drawing samples".
         warnings: gets a message if the size was reduced.
+        unit: what the size counts.
+        smaller: as in `fitting`.
     """
     size: int = getattr(owner, name) or most or 1
     size = size if most is None else min(size, most)
-    result, room = fitting(attempt, size, what=what)
+    result, room = fitting(attempt, size, what=what, smaller=smaller)
     if room < size:
         setattr(owner, name, room)
         warnings.append(
-            f"memory ran out while {what} with {size} rows at a time: trainer.{name} is now {room}. The work was "
+            f"memory ran out while {what} with {size} {unit} at a time: trainer.{name} is now {room}. The work was "
             "repeated, with the same result to rounding"
         )
     return result
+
+
+def shrinking_micro_batches(
+    attempt: Callable[[Limit], T],
+    settings: TrainerSettings,
+    cut: Callable[[Limit], Sequence[Cut]],
+    *,
+    warnings: list[str],
+) -> T:
+    """Like `shrinking`, for samples that are scored in micro-batches.
+
+    The bound on decisions is reduced if there is one, and else the bound on rows. With both, it is the bound on
+    decisions that makes the passes of long rows as large as they are.
+
+    Args:
+        attempt: starts from scratch in every call.
+        settings: of the trainer; its bounds are reduced there.
+        cut: the micro-batches that a limit gives.
+        warnings: gets a message if a bound was reduced.
+    """
+    shrink = partial(shrinking, owner=settings, most=None, what="scoring samples", warnings=warnings)
+    if settings.micro_batch_tokens is None:
+        return shrink(lambda rows: attempt(Limit(rows=rows)), name="micro_batch_size")
+
+    def limit(tokens: int) -> Limit:
+        return Limit(rows=settings.micro_batch_size, tokens=tokens)
+
+    def smaller(tokens: int) -> int:
+        """Half of the largest pass of several rows, which may be far below the bound."""
+        return max((cut.largest_pass for cut in cut(limit(tokens)) if len(cut.rows) > 1), default=0) // 2
+
+    return shrink(lambda tokens: attempt(limit(tokens)), name="micro_batch_tokens", unit="decisions", smaller=smaller)
 
 
 class ForcedSizes:

@@ -14,6 +14,7 @@ from torch import Tensor
 from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.logprob_diff import LogprobDiffLimit
+from grpokit.training.micro_batches import Limit
 from grpokit.training.parts import State
 from grpokit.types import Decisions, Prompt, Rollout, Sample, Trace
 
@@ -55,7 +56,7 @@ class ReferenceProbe:
         if self.wanted and bool(rollout.host_mask.any()):
             row = int(rollout.host_mask.sum(-1).argmax())
             longest = rollout.select(torch.tensor([row]))
-            self.logprobs = self.policy.all_logprobs(longest, 1, self.policy.reference).logprobs
+            self.logprobs = self.policy.all_logprobs(longest, Limit(rows=1), self.policy.reference).logprobs
             self.rollout, self.prompt = longest, prompts[row // (rollout.rows // len(prompts))]
 
     def check(self, *, when: str) -> None:
@@ -67,7 +68,7 @@ class ReferenceProbe:
         if self.rollout is None:
             return
         with self.policy.during("score"):
-            now = self.policy.all_logprobs(self.rollout, 1, self.policy.reference).logprobs
+            now = self.policy.all_logprobs(self.rollout, Limit(rows=1), self.policy.reference).logprobs
         difference = torch.where(self.rollout.mask, (now - self.logprobs.to(now)).abs(), 0.0).double()
         mean, largest = float(difference.sum() / self.rollout.mask.sum().clamp(min=1)), float(difference.max())
         if self.limit.exceeded(mean, largest) or mean != mean:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +14,7 @@ from grpokit.knobs import TrainerSettings
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.entropy_filter import rollout_entropy
-from grpokit.training.out_of_memory import explained, shrinking
+from grpokit.training.out_of_memory import explained, shrinking_micro_batches
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.types import Decisions, Rollout
 
@@ -37,7 +38,7 @@ class ScoringPasses:
     """Scores a rollout without gradient, in the micro-batches of training.
 
     Args:
-        settings: of the trainer; `micro_batch_size` is reduced there if memory runs out.
+        settings: of the trainer; the bounds of micro-batches are reduced there if memory runs out.
         policy: scores.
         backward: knows what the objective and the correction need.
         probe: takes the reference's log-probs for a row of the first step.
@@ -90,11 +91,9 @@ class ScoringPasses:
         *,
         entropy: bool = False,
     ) -> Decisions:
-        return shrinking(
-            lambda size: self.policy.all_logprobs(rollout, size, context, entropy=entropy),
+        return shrinking_micro_batches(
+            lambda limit: self.policy.all_logprobs(rollout, limit, context, entropy=entropy),
             self.settings,
-            "micro_batch_size",
-            most=None,
-            what="scoring samples",
+            partial(self.policy.cuts, rollout),
             warnings=warnings,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +19,61 @@ from lm_job.rounds import Entrant, FailedError, Result, Step, UnequalError
 TINY = Job(
     hidden=16, layers=1, heads=2, vocab=64, prompts=2, prompt_tokens=3, group=2, new_tokens=4, micro=2, threads=1
 )
-SMALL = {"hidden": 4, "intermediate": 8, "layers": 1, "heads": 2, "kv_heads": 1, "vocab": 16}
-BY_HAND = Job(**SMALL, prompts=1, prompt_tokens=2, group=2, new_tokens=3, micro=1)
+SMALL = {"hidden": 4, "intermediate": 8, "layers": 2, "heads": 2, "kv_heads": 1, "vocab": 16}
+BY_HAND = Job(**SMALL, prompts=2, prompt_tokens=2, group=2, new_tokens=3, micro=1)
+LENGTHS = [3, 1, 2, 2]
+# A layer has 16 + 8 + 8 + 16 + 3 * 32 = 144 weights, the output layer 64; a token's keys and values need 16 of them.
+# Each prompt: its first token passes one layer, and gives keys and values in the second; its last token passes both.
+# They look at 1 and 2 tokens in the first layer, and the last one at 2 in the second.
+PROMPTS = 2 * (144 + 16 + 288) * 2
+PROMPT_LOOKS = 2 * (1 + 2 + 2) * 16  # a look costs 16 FLOPs
+# Of 8 drawn tokens, 4 are read. In each layer they look at 3 and 4 tokens (first row), and at 3 (third and fourth).
+ANSWERS, LOOKS = 2 * 288 * 4 + 2 * 64 * 8, 2 * (3 + 4 + 3 + 3) * 16
 
 
 def test_work_by_hand() -> None:
-    # A block has 16 + 8 + 8 + 16 + 3 * 32 = 144 weights, the output layer 64. Rows of 3 and 1 tokens: all are drawn and
-    # two are read, which look at 3 and 4 tokens; the prompt's two look at 1 and 2. One look costs 16 FLOPs.
-    prefill, decode = 2 * 144 * 2 + 16 * 3, 2 * 144 * 2 + 2 * 64 * 4 + 16 * 7
-    weights, cache = 4 * (144 + 64), 4 * 2 * 2
-    assert {name: (part.flops, part.bytes) for name, part in floor.work(BY_HAND, [3, 1]).items()} == {
-        "prefill": (prefill, 4 * 144),
-        "decode": (decode, 3 * weights + 7 * cache),
-        "reference": (prefill + decode, 2 * weights),
-        "train": (3 * (prefill + decode), 6 * weights),
-        "optimizer": (0, 28 * (144 + 2 * 64 + 3 * 4)),
+    # Two steps read tokens, three draw. The first group's prompt is read twice and the second's once, two columns
+    # each time; the rows read and write 1 + 2, 0, 1 and 1 columns of their own. A column has 2 * 2 * 2 numbers.
+    scoring = PROMPTS + PROMPT_LOOKS + ANSWERS + LOOKS
+    weights, column = 4 * (288 + 64), 4 * 8
+    assert {name: (part.flops, part.bytes) for name, part in floor.work(BY_HAND, LENGTHS).items()} == {
+        "prefill": (PROMPTS + PROMPT_LOOKS, 4 * 288 + 4 * column),
+        "decode": (ANSWERS + LOOKS, 4 * (2 * 288 + 3 * 64) + (2 * 2 + 1 * 2 + 5) * column),
+        "reference": (scoring, 4 * weights),
+        "train": (3 * scoring, 12 * weights),
+        "optimizer": (0, 28 * (288 + 2 * 64 + 5 * 4)),
     }
 
 
 def test_work_of_an_adapter_by_hand() -> None:
-    # 8 + 6 + 6 + 8 + 3 * 12 = 64 weights of rank 1; the base has no gradient of weights: 2 passes and not 3.
-    work = floor.work(Job(**{**vars(BY_HAND), "lora": 1}), [3, 1])
-    assert work["train"].flops == 2 * 1824 + 6 * 64 * 4
-    assert work["optimizer"].bytes == 28 * 64
+    # Of rank 1 it has 8 + 6 + 6 + 8 + 3 * 12 = 64 weights in a layer, 12 of them for keys and values, and 4 FLOPs per
+    # weight and token. There are 8 tokens, and the prompts' first ones pass the second layer in part. The base has no
+    # gradients of weights, but looks have those of both sides; the first layer passes none on.
+    work = floor.work(Job(**{**vars(BY_HAND), "lora": 1}), LENGTHS)
+    entering, products = 2 * 32 * 8, 4 * (64 * 14 + 12 * 2)
+    assert work["train"].flops == 2 * (PROMPTS + ANSWERS) + 3 * (PROMPT_LOOKS + LOOKS) - entering + products
+    assert work["train"].bytes == 8 * 4 * (288 + 64)
+    assert work["optimizer"].bytes == 28 * 128
 
 
 def test_the_floor_is_the_longer_of_both_times() -> None:
-    assert floor.seconds(BY_HAND, [3, 1], {"flops": 1000.0, "bytes": 1000.0}) == pytest.approx(
-        {"prefill": 0.624, "decode": 2.608, "reference": 1.824, "train": 5.472, "optimizer": 7.952}
+    peaks = {"flops": 1000.0, "8": 1000.0}
+    assert floor.seconds(BY_HAND, LENGTHS, peaks) == pytest.approx(
+        {"prefill": 1.952, "decode": 3.744, "reference": 5.696, "train": 17.088, "optimizer": 12.208}
     )
+
+
+@pytest.mark.parametrize(("mib", "passes", "speed"), [(4, 1, 4), (64, 8, 4), (65, 3, 2), (32, 1, 2), (999, 1, 1)])
+def test_bytes_take_the_time_of_the_memory_that_they_pass_over(mib: int, passes: int, speed: float) -> None:
+    peaks = {"flops": 1.0, "8": 4.0, "16": 2.0, "32": 1.5, "64": 2.0, "128": 1.0}  # at 32 somebody disturbed it
+    assert floor.Work(flops=0, bytes=mib * 2**20, passes=passes).seconds(peaks) == mib * 2**20 / speed
+
+
+def test_peaks_are_measured_and_the_highest_count() -> None:
+    measured = floor.measure(TINY)
+    assert set(measured["wall"]) == set(measured["cpu"]) == {"flops", *map(str, floor.SPANS["cpu"])}
+    assert all(1e8 < speed < 1e14 for peaks in measured.values() for speed in peaks.values())
+    assert floor.best([{"flops": 1.0, "8": 5.0}, {"flops": 3.0, "8": 4.0}]) == {"flops": 3.0, "8": 5.0}
 
 
 def test_log_normal_lengths_are_the_same_for_everyone() -> None:
@@ -121,7 +148,7 @@ def test_rounds_measure_every_phase_and_a_contender_may_fail(tmp_path: Path) -> 
     broken.chmod(0o755)
     job = Job(**{**vars(TINY), "ragged": True})
     names = ["grpokit", "plain", "trl"]
-    played = rounds.play(job, names, rounds=2, warmup=1, clock="wall", peers_python=broken)
+    (played,) = rounds.play({"": job}, names, rounds=2, warmup=1, clock="wall", peers_python=broken).values()
     ours, by_hand, failed = played.entrants
     assert set(ours.phases()) == set(PHASES) - {"old"}
     assert set(by_hand.phases()) == set(PHASES)
@@ -133,6 +160,54 @@ def test_rounds_measure_every_phase_and_a_contender_may_fail(tmp_path: Path) -> 
     assert failed.failure == "no room left"
     assert "did not finish: no room left" in tables.markdown({"": played})
     assert played.versions["torch"] == torch.__version__
+
+
+def scripted(asked: list[list[str]]) -> Any:
+    """A stand-in for processes: a token takes a second, or three while the job "long" runs.
+
+    Args:
+        asked: gets, for each request to a process, its name and job, and then those of all that are alive.
+    """
+    alive: list[str] = []
+
+    class Worker(rounds.Worker):
+        def ask(self, line: str = "") -> dict[str, Any]:
+            if not line:
+                return {"machine": {"cores": 2, "instructions": "", "gpu": ""}, "versions": {}}
+            asked.append([f"{self.name} {self.label}", *alive])
+            if self.name == "peaks":
+                speed = 2e3 if self.label == "short" else 1e3
+                return {"peaks": {"wall": {"flops": speed, "8": 3e3 - speed}}}
+            tokens = sum(self.job.lengths(len(self.steps)))
+            seconds = {"generate": 3.0 * tokens if "a long" in alive else 1.0 * tokens}
+            return {"wall": seconds, "cpu": {}, "growth": 9.0, "tokens": tokens, "facts": {"entropy": 1.0}}
+
+    @contextmanager
+    def started(name: str, label: str, job: Job, python: Path) -> Iterator[rounds.Worker]:
+        alive.append(f"{name} {label}")
+        yield Worker(name=name, label=label, job=job, process=None, log=python)  # type: ignore[arg-type]
+        alive.remove(f"{name} {label}")
+
+    return started
+
+
+def test_jobs_of_a_sweep_share_peaks_and_are_compared_within_the_same_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(rounds, "_started", scripted(asked))
+    jobs = {"short": TINY, "long": Job(**{**vars(TINY), "new_tokens": 8}), "last": TINY}
+    results = rounds.play(jobs, ["a", "b"], rounds=2, warmup=1, clock="wall", peers_python=Path())
+    assert [who for who, *_ in asked] == [
+        *["peaks short", "a short", "b short"] * 3,
+        *["peaks long", "a long", "b long", "a short"] * 3,
+        *["peaks last", "a last", "b last", "a short"] * 3,
+    ]
+    assert max(len(alive) for _, *alive in asked) == 4  # of an earlier job only the first process stays
+    assert {label: one.pace for label, one in results.items()} == {"short": 1.0, "long": 3.0, "last": 1.0}
+    assert [cells(row)[1] for row in tables.markdown(results).splitlines()[4:]] == ["1.00", "1.00", "1.00"]
+    for label, job in jobs.items():
+        least = floor.seconds(job, job.lengths(1), {"flops": 2e3, "8": 2e3})  # each the highest of all rows
+        assert results[label].floor == pytest.approx(sum(least.values()))
+        assert results[label].floor_per_token == pytest.approx(sum(least.values()) / sum(job.lengths(1)))
 
 
 def test_grpokit_has_the_plain_loops_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,11 +228,19 @@ def entrant(name: str, *steps: Step, failure: str = "") -> Entrant:
     return Entrant(name=name, clock="wall", steps=steps, failure=failure)
 
 
-def result(*entrants: Entrant, gpu: str = "") -> Result:
+def result(*entrants: Entrant, gpu: str = "", pace: float | None = None, floor_per_token: float = 0.1) -> Result:
     machine = {"cores": 2, "instructions": "AVX2", "gpu": gpu}
     versions = {"torch": "2.13.0"}
     return Result(
-        job=TINY, entrants=entrants, floor=1.0, generate_floor=0.5, machine=machine, versions=versions, rounds=3
+        job=TINY,
+        entrants=entrants,
+        floor=1.0,
+        generate_floor=0.5,
+        floor_per_token=floor_per_token,
+        pace=pace,
+        machine=machine,
+        versions=versions,
+        rounds=3,
     )
 
 
@@ -189,10 +272,12 @@ def test_on_a_gpu_a_table_has_its_name_seconds_and_tokens_per_second() -> None:
 def test_a_table_of_jobs_compares_with_the_first_job_and_the_others() -> None:
     longer = entrant("grpokit", step(12.0, tokens=20), step(12.0, tokens=20, growth=150))
     failed = entrant("trl", failure="out of memory")
-    text = tables.markdown({"short": result(OURS, THEIRS), "long": result(longer, failed)})
+    text = tables.markdown(
+        {"short": result(OURS, THEIRS), "long": result(longer, failed, pace=0.2, floor_per_token=0.05)}
+    )
     assert [cells(row) for row in text.splitlines()[4:]] == [
         ["short", "1.00", "1.00", "1.00", "1.10", "33%", "3.00", "3.00"],
-        ["long", "2.00", "0.50", "1.14", "1.50", "8%", "did not finish", ""],
+        ["long", "3.00", "0.50", "1.14", "1.50", "8%", "did not finish", ""],
     ]
 
 

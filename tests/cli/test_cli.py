@@ -687,6 +687,9 @@ def test_sample_from_the_start_and_from_the_end(
     assert done.out.startswith("3 samples in ")
     done = call("sample", "c.yaml", "--out", tmp_path / "both", "--prompt", "1", "--prompts", tmp_path / "p.txt")
     assert (done.code, done.err) == (2, "error: Give either --prompt or --prompts, not both.\n")
+    (tmp_path / "p.jsonl").write_text('{"prompt": "2"}\n')
+    assert call("sample", "c.yaml", "--out", tmp_path / "json", "--prompts", tmp_path / "p.jsonl").code == 0
+    assert [row["prompt"] for row in rows(tmp_path / "json/samples.jsonl")] == ["2"]
 
 
 def test_a_checkpoint_can_be_used_without_its_run(call: Call, finished: Path, tmp_path: Path) -> None:

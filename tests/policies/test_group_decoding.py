@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,6 +131,85 @@ def test_the_size_of_a_block_changes_nothing(columns: int, monkeypatch: pytest.M
         torch.use_deterministic_algorithms(False)
     assert torch.equal(have.tokens, want.tokens)
     assert torch.allclose(have.logprobs, want.logprobs, rtol=0, atol=1e-6)
+
+
+class Cuda:
+    """Stands in for `torch.cuda`, as far as a capture goes; `graphs` counts those that were captured."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.mode, self.graphs = "default", 0
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        for name, value in {
+            "Stream": lambda: stream,
+            "current_stream": lambda: stream,
+            "stream": nullcontext,
+            "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
+            "graph": self.graph,
+            "get_sync_debug_mode": lambda: self.mode,
+            "set_sync_debug_mode": partial(setattr, self, "mode"),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+        init = group_decoding._Step.__init__
+
+        def capturing(step: Any, decoder: Any, cache: Any) -> None:
+            init(step, decoder, cache)
+            cache.captured = True
+
+        monkeypatch.setattr(group_decoding._Step, "__init__", capturing)
+
+    @contextmanager
+    def graph(self, graph: Any) -> Iterator[None]:
+        assert self.mode == "default"  # a capture itself waits
+        self.graphs += 1
+        yield
+
+    def wait(self, *given: Any) -> None:
+        """What a model calls that waits for the device."""
+        if self.mode == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+
+def test_a_step_that_waits_for_the_device_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompts = build("grouped"), prompts_of(3, 9)
+    install(model)
+    plain = write(model, prompts)
+    cuda = Cuda(monkeypatch)
+    write(model, prompts, length=2)
+    assert cuda.graphs == 1
+    model.get_decoder().register_forward_pre_hook(cuda.wait)
+    with pytest.warns(UserWarning, match="LlamaModel waits for the GPU within a step, so its steps cannot be captured"):
+        waiting = write(model, prompts)
+    assert (cuda.graphs, cuda.mode) == (1, "default")
+    assert torch.equal(waiting.tokens, plain.tokens)
+
+
+def test_another_error_of_a_step_is_not_taken_for_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("grouped")
+    install(model)
+    cuda, calls = Cuda(monkeypatch), []
+
+    def fail(*given: Any) -> None:
+        calls.append(None)
+        if len(calls) == 3:  # the prompts, a first run, and the one that is looked at
+            raise RuntimeError("out of memory")
+
+    model.get_decoder().register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        write(model, prompts_of(3, 9))
+    assert (cuda.graphs, cuda.mode) == (0, "default")
+
+
+@pytest.mark.gpu
+def test_no_captured_steps_where_a_model_waits_for_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("grouped").cuda()
+    install(model)
+    prompts = [prompt.cuda() for prompt in prompts_of(3, 9)]
+    monkeypatch.setattr(f"{__name__}.SEEDS", SEEDS.cuda())
+    captured = write(model, prompts)
+    model.get_decoder().register_forward_pre_hook(lambda *given: torch.zeros(1, device="cuda").nonzero())
+    with pytest.warns(UserWarning, match="waits for the GPU within a step"):
+        waiting = write(model, prompts)
+    assert torch.equal(waiting.tokens, captured.tokens)
 
 
 @pytest.mark.gpu

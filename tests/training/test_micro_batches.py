@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from grpokit import Trainer, UsageError, objectives
-from grpokit.training.micro_batches import Cut, cuts
+from grpokit.training.micro_batches import Cut, Limit, cuts
 from tiny_policies import TinyTokens, digit_sum
 
 PROMPTS = [str(i) for i in range(12)]
@@ -40,7 +40,7 @@ def test_every_decision_is_scored_once_within_the_bounds(by: str, size: int, tok
     mask[:, 5] = False  # nobody decides there
     slices = [slice(a, b) for a, b in itertools.pairwise(ends)]
     scored = torch.zeros(24, 10, dtype=torch.int64)
-    for cut in cuts(groups, mask, slices, size, tokens=tokens, by=by):
+    for cut in cuts(groups, mask, slices, Limit(rows=size, tokens=tokens), by=by):
         assert len(cut.rows) <= size
         for s in cut.slices:
             assert mask[cut.rows, s].any()
@@ -57,7 +57,7 @@ def test_every_decision_is_scored_once_within_the_bounds(by: str, size: int, tok
 )
 def test_a_pass_is_as_wide_as_its_longest_row(lengths: list[int], tokens: int, expected: list[list[int]]) -> None:
     mask = ragged(torch.tensor(lengths), 8)
-    parts = cuts(torch.arange(len(lengths)), mask, [slice(0, 8)], 32, tokens=tokens)
+    parts = cuts(torch.arange(len(lengths)), mask, [slice(0, 8)], Limit(rows=32, tokens=tokens))
     assert [cut.rows.tolist() for cut in parts] == expected
 
 
@@ -72,9 +72,9 @@ def test_what_padding_costs() -> None:
     groups, mask = torch.arange(64).repeat_interleave(8), ragged(lengths, 1024)
     whole = [slice(0, 1024)]
     assert 512 * 1024 / int(mask.sum()) == pytest.approx(3.32, abs=0.01)  # without cutting slices short
-    assert per_decision(cuts(groups, mask, whole, 8), mask) == pytest.approx(2.34, abs=0.01)
-    assert per_decision(cuts(groups, mask, whole, 8, by="length"), mask) == pytest.approx(1.022, abs=0.001)
-    by_tokens = cuts(groups, mask, whole, 512, tokens=8192, by="length")
+    assert per_decision(cuts(groups, mask, whole, Limit(rows=8)), mask) == pytest.approx(2.34, abs=0.01)
+    assert per_decision(cuts(groups, mask, whole, Limit(rows=8), by="length"), mask) == pytest.approx(1.022, abs=0.001)
+    by_tokens = cuts(groups, mask, whole, Limit(rows=512, tokens=8192), by="length")
     assert per_decision(by_tokens, mask) == pytest.approx(1.065, abs=0.001)
     assert len(by_tokens) == 22  # not 64: short rows go together in large numbers
 

@@ -22,11 +22,13 @@ NO_ROOM = (
 
 
 class Small(TinyTokens):
-    """A device that holds `room` rows at a time; the fault comes in the middle of the work."""
+    """A device that holds so many rows or positions at a time; the fault comes in the middle of the work."""
 
-    def __init__(self, *, drawing: int = 99, scoring: int = 99, after: int = 0, **options) -> None:
+    def __init__(
+        self, *, drawing: int = 99, scoring: int = 99, positions: int = 999, after: int = 0, **options
+    ) -> None:
         super().__init__(**options)
-        self.drawing, self.scoring, self.after = drawing, scoring, after
+        self.drawing, self.scoring, self.positions, self.after = drawing, scoring, positions, after
         self.drawn: list[int] = []
 
     def rollout(self, prompts, group_size, *, seeds, evaluate=False):
@@ -37,7 +39,8 @@ class Small(TinyTokens):
 
     def logprobs(self, rollout, steps):
         found = super().logprobs(rollout, steps)
-        if rollout.rows > self.scoring and len(self.scored) > self.after:
+        full = rollout.rows > self.scoring or found.logprobs.numel() > self.positions
+        if full and len(self.scored) > self.after:
             raise torch.OutOfMemoryError(NO_ROOM)
         return found
 
@@ -45,7 +48,7 @@ class Small(TinyTokens):
 class SmallGaussian(Small, TinyGaussian):
     def __init__(self, **options) -> None:
         TinyGaussian.__init__(self)
-        self.drawing, self.scoring, self.after, self.drawn = 99, 99, 0, []
+        self.drawing, self.scoring, self.positions, self.after, self.drawn = 99, 99, 999, 0, []
         vars(self).update(options)
 
 
@@ -72,6 +75,20 @@ def test_micro_batches_are_halved_with_the_same_result(name: str, room: int, fit
         f"memory ran out while scoring samples with 16 rows at a time: trainer.micro_batch_size is now {fitted}. The "
         "work was repeated, with the same result to rounding"
     ]
+
+
+@pytest.mark.parametrize(("tokens", "fitted"), [(1000, 56), (90, 42), (24, 24)])
+def test_a_bound_on_decisions_is_reduced_where_there_is_one(tokens: int, fitted: int) -> None:
+    """Of 16 rows with up to 7 decisions 8 fit, as one repetition finds; the bound on rows stays, for short ones."""
+    trainer = make(Small(positions=60), micro_batch_tokens=tokens)
+    found, warnings = trained(trainer, 3)
+    expected, _ = trained(make(TinyTokens()), 3)
+    assert torch.allclose(found, expected, rtol=0, atol=2e-6)
+    assert (trainer.micro_batch_tokens, trainer.micro_batch_size) == (fitted, 16)
+    assert warnings == [
+        f"memory ran out while scoring samples with {tokens} decisions at a time: trainer.micro_batch_tokens is now "
+        f"{fitted}. The work was repeated, with the same result to rounding"
+    ] * (fitted < tokens)
 
 
 def test_a_fault_in_the_middle_of_a_gradient_leaves_nothing_of_it() -> None:
@@ -144,6 +161,16 @@ def test_sizes_that_memory_forced_are_resumed(tmp_path: Path) -> None:
     assert (same.micro_batch_size, same.rollout_batch_size) == (16, None)
 
 
+def test_a_bound_on_decisions_that_memory_forced_is_resumed(tmp_path: Path) -> None:
+    trainer = make(Small(positions=60), micro_batch_tokens=90)
+    trainer.step()
+    trainer.save(tmp_path / "here")
+    same, other, none = (make(TinyTokens(), micro_batch_tokens=tokens) for tokens in (90, 80, None))
+    for resumed in (same, other, none):
+        resumed.load(tmp_path / "here")
+    assert (same.micro_batch_tokens, other.micro_batch_tokens, none.micro_batch_tokens) == (42, 80, None)
+
+
 def test_evaluations_shrink_too() -> None:
     prompts = [Prompt(text=str(i)) for i in range(5)]
     policy = Small(drawing=3)
@@ -152,9 +179,16 @@ def test_evaluations_shrink_too() -> None:
     assert evaluate(policy, [digit_sum], prompts).means() == evaluate(TinyTokens(), [digit_sum], prompts).means()
 
 
-@pytest.mark.parametrize(("where", "what"), [("drawing", "drawing samples"), ("scoring", "scoring samples")])
-def test_a_single_row_that_does_not_fit_stops_with_remedies(where: str, what: str) -> None:
-    trainer = make(Small(**{where: 0}))
+@pytest.mark.parametrize(
+    ("where", "what", "options"),
+    [
+        ("drawing", "drawing samples", {}),
+        ("scoring", "scoring samples", {}),
+        ("scoring", "scoring samples", {"micro_batch_tokens": 40}),
+    ],
+)
+def test_a_single_row_that_does_not_fit_stops_with_remedies(where: str, what: str, options: dict[str, int]) -> None:
+    trainer = make(Small(**{where: 0}), **options)
     with pytest.raises(
         RunError,
         match=rf"Out of memory while {what}, with a single row at a time: CUDA out of memory\. "

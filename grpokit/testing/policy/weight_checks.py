@@ -44,7 +44,8 @@ def gradient(case: Case) -> None:
         torch.where(mask, new.logprobs * factors, 0.0).sum().backward()
     missing = [name for name, p in trainable.items() if p.grad is None]
     expect(not missing, "a gradient for every trainable parameter", f"none for {', '.join(missing[:5])}",
-           "a parameter that logprobs() does not use (freeze it), or a detach() before the log-probs")  # fmt: skip
+           "a parameter that logprobs() does not use (freeze it), a detach() before the log-probs, or prompts that do "
+           "not reach it, such as texts without a picture")  # fmt: skip
     gradients = {name: p.grad for name, p in trainable.items() if p.grad is not None}
     infinite = [name for name, grad in gradients.items() if not bool(grad.isfinite().all())]
     expect(not infinite, "finite gradients", f"NaN or infinity in {', '.join(infinite[:5])}",

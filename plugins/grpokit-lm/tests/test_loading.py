@@ -41,7 +41,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_of_each_family_gives_its_weights_back(family: str, tmp_path: Path) -> None:
-    loaded = load_model(save_tiny_model(tmp_path, family))
+    loaded = load_model(save_tiny_model(tmp_path, family), device="cpu")
     tokens = torch.arange(12)[None]
     with torch.no_grad():
         assert torch.equal(loaded.model(tokens).logits, tiny_model(family)(tokens).logits)
@@ -85,7 +85,13 @@ def test_an_object_that_cannot_be() -> None:
         ({}, "A model object needs its tokenizer"),
         ({"tokenizer": 3}, "tokenizer must be a name, or a tokenizer or processor of transformers, got an int"),
         ({"tokenizer": "/nowhere/own"}, "The tokenizer's folder '/nowhere/own' does not exist. Give a folder"),
-        ({"dtype": "bfloat16", "tokenizer": ""}, "dtype is for models that are loaded by name"),
+        ({"dtype": "bfloat16"}, "dtype is for models that are loaded by name; a model object is used as it is. Leave"),
+        ({"quantization": "8bit", "trains_base": False}, "quantization is for models that are loaded by name"),
+        ({"attn_implementation": "eager"}, "attn_implementation is for models that are loaded by name"),
+        ({"revision": "v2"}, "revision is for models that are loaded by name"),
+        ({"local_files_only": True, "tokenizer": tiny_tokenizer()}, "local_files_only is for what is loaded by name"),
+        ({"trust_remote_code": True, "tokenizer": tiny_tokenizer()}, "both model and tokenizer are objects. Leave it"),
+        ({"device": "auto"}, r"device must be 'cpu' or 'cuda', got 'auto'\. Left out, it is the GPU if there is one"),
         ({"device": "cuda"}, "device is 'cuda', but torch finds no CUDA device"),
         ({"dtype": "float23"}, r"dtype must be 'auto', .*, got 'float23' \(did you mean 'float32'\?\)"),
         ({"quantization": "4bit"}, "quantised weights cannot be trained. Add an adapter"),
@@ -93,9 +99,64 @@ def test_an_object_that_cannot_be() -> None:
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "8bit" in settings.values())
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: name)
     with pytest.raises(UsageError, match=words):
         load_model(tiny_model("llama"), **settings)
+
+
+def test_an_object_with_a_tokenizer_by_name(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: dict[str, Any] = {}
+    monkeypatch.setattr(loading, "_read_tokenizer", lambda *args, **given: read.update(args[1]) or tiny_tokenizer())
+    load_model(tiny_model("llama"), tokenizer=llama, local_files_only=True)
+    assert read == {"local_files_only": True, "trust_remote_code": False}
+
+
+def test_an_object_is_moved_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    model, moves = tiny_model("llama"), []
+    monkeypatch.setattr(model, "to", moves.append)
+    for device in (None, "cpu", "cuda"):
+        load_model(model, tokenizer=tiny_tokenizer(), device=device)
+    assert moves == ["cuda"]
+
+    def refuse(device: str) -> None:
+        raise ValueError("`.to` is not supported for `4-bit` models")
+
+    monkeypatch.setattr(model, "to", refuse)
+    with pytest.raises(UsageError, match=r"'LlamaForCausalLM' cannot be moved to device 'cuda': `\.to` is not support"):
+        load_model(model, tokenizer=tiny_tokenizer(), device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("there", "device", "options", "place", "dtype"),
+    [
+        (True, None, {}, {"": "cuda"}, torch.bfloat16),
+        (True, None, {"quantization": "4bit"}, {"": "cuda"}, torch.bfloat16),
+        (True, "cuda", {}, {"": "cuda"}, torch.bfloat16),
+        (True, "cpu", {}, None, torch.float32),
+        (False, None, {}, None, torch.float32),
+    ],
+)
+def test_weights_go_to_the_gpu_if_there_is_one(
+    there: bool,
+    device: str | None,
+    options: dict[str, Any],
+    place: object,
+    dtype: torch.dtype,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A checkpoint in bfloat16 under an adapter, and a CPU that would emulate it."""
+    tiny_model("llama").bfloat16().save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(loading, "_weights", lambda source, kind, given: asked.update(given) or tiny_model("llama"))
+    load_model(tmp_path, trains_base=False, device=device, **options)
+    assert (asked.get("device_map"), asked["dtype"]) == (place, dtype)
 
 
 def test_4bit_without_bitsandbytes(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_models import FAMILIES, tiny_model, tiny_tokenizer
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpokit import Ask, Prompt, Rollout, Sample, Trace, Trainer, UsageError, create, objectives
 from grpokit.policies import fused_head
@@ -219,6 +220,28 @@ def test_truncated_draws_keep_their_exact_log_probs(options: dict[str, Any]) -> 
     forgetful = replace(rollout, trace=Trace(per_row=facts, per_group=rollout.trace.per_group))
     other = policy.logprobs(forgetful, everything(rollout)).logprobs.detach()
     assert (other - scored).abs().max() > 0.1
+
+
+class LargestBytes(TorchDispatchMode):
+    """Looks at tensors of bytes, such as sets of tokens."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and out.dtype == torch.uint8:
+            self.size = max(self.size, out.numel())
+        return out
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_sets_of_tokens_take_memory_for_what_was_written(fast: bool) -> None:
+    with LargestBytes() as bytes_made:
+        rollout = drawn(build(top_p=0.6, max_new_tokens=100, fast=fast))
+    kept = rollout.trace.per_row["kept"]
+    assert kept.shape[:2] == rollout.mask.shape
+    assert rollout.mask.shape[1] < 50
+    assert bytes_made.size == kept.numel()
 
 
 def test_the_predicted_gradient_is_used_and_right(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,6 +193,17 @@ def test_mixed_precision(fast: bool) -> None:
     assert report.metrics["kl"] > 0
 
 
+@pytest.mark.parametrize("family", VISION_FAMILIES)
+def test_what_pictures_do_not_pass_through_stays(family: str) -> None:
+    """LLaVA reads the last layer but one of its tower."""
+    named = dict(build(family, train_vision=True).model.named_parameters())
+    unread = {name for name, p in named.items() if not p.requires_grad}
+    assert {name.partition("vision_tower.")[2].partition(".self")[0] for name in unread if "q_proj" in name} == (
+        {"encoder.layers.1"} if family.startswith("llava") else set()
+    )
+    assert len(unread) == (18 if family.startswith("llava") else 0)
+
+
 def test_the_tower_trains_only_if_asked() -> None:
     def trained(**options: Any) -> set[str]:
         named = build("llava", **options).model.named_parameters()
@@ -206,7 +217,7 @@ def test_the_tower_trains_only_if_asked() -> None:
 
 @pytest.mark.parametrize(
     ("family", "options"),
-    [("qwen2.5-vl", {"lora": {"r": 4}}), ("llava", {"fast": False})],
+    [("qwen2.5-vl", {"lora": {"r": 4}}), ("llava", {"fast": False}), ("llava", {"train_vision": True})],
     ids=str,
 )
 def test_contract(family: str, options: dict[str, Any]) -> None:

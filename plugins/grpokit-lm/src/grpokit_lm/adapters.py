@@ -23,6 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from grpokit import UsageError, knobs
 from grpokit.errors import nearest, shown
+from grpokit_lm.pictures import Reading
 from grpokit_lm.settings import read_settings
 
 ALL_LINEAR = "all-linear"
@@ -130,12 +131,30 @@ def _is_linear(module: nn.Module) -> bool:
 
 def freeze_vision(model: Any) -> None:
     """Let only the language model and its head train: no vision tower, nor what leads from there."""
+    for parameter in _vision(model):
+        parameter.requires_grad_(False)
+
+
+def freeze_unread(model: Any, example: Reading) -> None:
+    """Freeze what a picture does not pass through, such as the last layer of LLaVA's tower, which reads the one before.
+
+    Args:
+        model: a vision-language model.
+        example: a prompt with a picture.
+    """
+    tower, pictures = _vision(model), {name: x.to(model.device) for name, x in example.pictures.items()}
+    logits = model(input_ids=example.tokens[None].to(model.device), use_cache=False, **pictures).logits
+    gradients = torch.autograd.grad(logits.float().sum(), tower, allow_unused=True)
+    for parameter, gradient in zip(tower, gradients, strict=True):
+        parameter.requires_grad_(gradient is not None)
+
+
+def _vision(model: Any) -> list[nn.Parameter]:
+    """The parameters of a vision tower and of what leads from there; none in a model of language only."""
     if model.config.get_text_config() is model.config:
-        return  # nothing but a language model
+        return []
     own = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
-    for parameter in model.parameters():
-        if id(parameter) not in own:
-            parameter.requires_grad_(False)
+    return [parameter for parameter in model.parameters() if id(parameter) not in own]
 
 
 def _decoder(model: Any) -> str:

@@ -37,6 +37,7 @@ from transformers.models.auto.modeling_auto import (
 from grpokit import UsageError
 from grpokit.errors import a_type, counted, nearest, one_line
 from grpokit_lm import sources
+from grpokit_lm.bars import progress_bars
 from grpokit_lm.sources import Source
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -88,7 +89,8 @@ def load_model(
             computes the checkpoint's own only by emulation.
         trains_base: whether the weights themselves will be trained; False where an adapter is.
         quantization: "4bit" (NF4, doubly quantised) or "8bit", by bitsandbytes; for frozen weights only.
-        device: where to load the weights: "cpu" or "cuda"; None for the CPU, or for the GPU if they are quantised.
+        device: where to load the weights, or to move a model object: "cpu" or "cuda". None loads on the GPU if there is
+            one, else on the CPU, and leaves an object where it is.
         attn_implementation: transformers' name of an attention; None for its default.
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
@@ -99,20 +101,30 @@ def load_model(
     """
     _check_settings(dtype=dtype, device=device, quantization=quantization, trains_base=trains_base)
     if isinstance(model, PreTrainedModel):
-        return _given(model, tokenizer, dtype=dtype, quantization=quantization)
+        return _given(
+            model,
+            tokenizer,
+            device=device,
+            reading={"local_files_only": local_files_only, "trust_remote_code": trust_remote_code},
+            dtype=None if dtype == "auto" else dtype,
+            quantization=quantization,
+            attn_implementation=attn_implementation,
+            revision=revision,
+        )
     if not isinstance(model, (str, Path)):
         raise UsageError(f"model must be a hub id, a folder or a model of transformers, got {a_type(model)}.")
     given = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": trust_remote_code}
     source = sources.find(model, **given)  # type: ignore[arg-type]  # each has the type of its parameter
     sees = _check_class(source.name, source.config)
-    own, processor = _tokenizer(source, tokenizer, sees=sees)
+    own, processor = _tokenizer(source, tokenizer, sees=sees, reading=source.options)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     chosen = _dtype(dtype, source.config, trains_base=trains_base, device=device)
     if attn_implementation is None and getattr(source.config.get_text_config(), "attn_logit_softcapping", None):
         attn_implementation = "eager"  # transformers 5.17 would take one that leaves the caps out, without a word
     options: dict[str, Any] = {**source.options, "dtype": chosen, "attn_implementation": attn_implementation}
     if quantization:
         options["quantization_config"] = _bits(quantization, chosen)
-    if quantization or device == "cuda":
+    if device == "cuda":
         options["device_map"] = {"": "cuda"}
     network: Any = _weights(source, AutoModelForImageTextToText if sees else AutoModelForCausalLM, options)
     _check_vocabulary(network, own, source.name)
@@ -125,7 +137,7 @@ def _check_settings(*, dtype: str, device: str | None, quantization: str | None,
             f"dtype must be 'auto', {', '.join(map(repr, DTYPES))}, got {dtype!r}{nearest(dtype, DTYPES)}."
         )
     if device not in (None, "cpu", "cuda"):
-        raise UsageError(f"device must be 'cpu' or 'cuda', got {device!r}.")
+        raise UsageError(f"device must be 'cpu' or 'cuda', got {device!r}. Left out, it is the GPU if there is one.")
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device is 'cuda', but torch finds no CUDA device. Use device: cpu, or leave it out.")
     if quantization is None:
@@ -149,21 +161,43 @@ def _check_settings(*, dtype: str, device: str | None, quantization: str | None,
         )
 
 
-def _given(model: Any, tokenizer: Any, *, dtype: str, quantization: str | None) -> Loaded:
-    """A model object: it stays as it is."""
+def _given(
+    model: Any, tokenizer: Any, *, device: str | None, reading: Mapping[str, bool], **loading: str | None
+) -> Loaded:
+    """A model object: it stays as it is, but for its device.
+
+    Args:
+        model: the object.
+        tokenizer: as in `load_model`.
+        device: as in `load_model`.
+        reading: options that a tokenizer which is given by name is read with.
+        loading: options that only a model which is given by name can be loaded with.
+    """
     name = model.config._name_or_path or type(model).__name__
-    if quantization is not None or dtype != "auto":
-        setting = "quantization" if quantization is not None else "dtype"
-        raise UsageError(f"{setting} is for models that are loaded by name; a model object is used as it is.")
+    idle = [option for option, value in loading.items() if value is not None]
+    if idle:
+        raise UsageError(
+            f"{idle[0]} is for models that are loaded by name; a model object is used as it is. Leave it out."
+        )
     if tokenizer is None:
         raise UsageError("A model object needs its tokenizer: give tokenizer=... beside model=...")
+    idle = [option for option, value in reading.items() if value]
+    if idle and not isinstance(tokenizer, (str, Path)):
+        raise UsageError(
+            f"{idle[0]} is for what is loaded by name, and both model and tokenizer are objects. Leave it out."
+        )
     sees = _check_class(name, model.config, model=model)
     if model.get_output_embeddings() is None:
         raise UsageError(_no_writer(name, type(model).__name__))
     if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
         raise UsageError(f"The model '{name}' has an adapter in it, maybe of an earlier policy. Load the model again.")
-    own, processor = _tokenizer(None, tokenizer, sees=sees)
+    own, processor = _tokenizer(None, tokenizer, sees=sees, reading=reading)
     _check_vocabulary(model, own, name)
+    if device not in (None, model.device.type):
+        try:
+            model.to(device)
+        except ValueError as error:  # quantised weights stay where they are
+            raise UsageError(f"The model '{name}' cannot be moved to device '{device}': {one_line(error)}") from error
     return Loaded(model=model.eval(), tokenizer=own, processor=processor, name=name)
 
 
@@ -201,14 +235,14 @@ def _classes(table: Mapping[str, Any], kind: str) -> tuple[str, ...]:
 
 
 def _tokenizer(
-    source: Source | None, given: Any, *, sees: bool
+    source: Source | None, given: Any, *, sees: bool, reading: Mapping[str, Any]
 ) -> tuple[PreTrainedTokenizerBase, ProcessorMixin | None]:
     """The tokenizer, with a pad token, and the processor of a model that sees images."""
     processor: ProcessorMixin | None = None
     if source is not None and given is None:
         given = _read_tokenizer(source.place, source.options, sees=sees)
     elif isinstance(given, (str, Path)):
-        options = {} if source is None else {k: v for k, v in source.options.items() if k != "revision"}
+        options = {option: value for option, value in reading.items() if option != "revision"}
         given = _read_tokenizer(_place_of(str(given)), options, sees=sees)
     if isinstance(given, ProcessorMixin):
         processor, given = given, given.tokenizer
@@ -255,9 +289,9 @@ def _give_pad(tokenizer: PreTrainedTokenizerBase) -> None:
     )
 
 
-def _dtype(name: str, config: PreTrainedConfig, *, trains_base: bool, device: str | None) -> torch.dtype:
+def _dtype(name: str, config: PreTrainedConfig, *, trains_base: bool, device: str) -> torch.dtype:
     name = SHORT.get(name, name)
-    slow = (device == "cpu" or not torch.cuda.is_available()) and not cpu_has_bfloat16()
+    slow = device == "cpu" and not cpu_has_bfloat16()
     own = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
     if name == "auto":
         return torch.float32 if trains_base or slow else own
@@ -291,9 +325,10 @@ def _bits(quantization: Quantization, compute: torch.dtype) -> Any:
 
 def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedModel:
     try:
-        model, report = kind.from_pretrained(
-            source.place, config=source.config, output_loading_info=True, ignore_mismatched_sizes=True, **options
-        )
+        with progress_bars(f"load {source.name}"):
+            model, report = kind.from_pretrained(
+                source.place, config=source.config, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            )
     except torch.OutOfMemoryError:
         raise
     except (UnpicklingError, EOFError, KeyError) as error:

@@ -26,7 +26,7 @@ from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
 from grpokit_lm import saving
-from grpokit_lm.adapters import AdapterSettings, add_adapter, freeze_vision
+from grpokit_lm.adapters import AdapterSettings, add_adapter, freeze_unread, freeze_vision
 from grpokit_lm.checkpointing import recomputed
 from grpokit_lm.completions import Completions, padded
 from grpokit_lm.loading import DTYPES, SHORT, Quantization, load_model
@@ -63,7 +63,8 @@ class CausalLMPolicy(Policy):
         template_options: further variables of the template.
         max_prompt_tokens: the most tokens of a prompt; None for what the context leaves.
         lora: settings of an adapter, such as {"r": 16, "alpha": 32}; None trains the weights themselves.
-        train_vision: whether full training reaches a vision tower too, and not the language model alone.
+        train_vision: whether full training reaches a vision tower too, and not the language model alone. What pictures
+            do not pass through stays as it is.
         reference_dtype: of the frozen copy that full training needs for a KL; None for the model's own.
         reference_offload: keep that copy in the CPU's memory between two passes.
         reference_ema: let the reference follow the policy, such as {"decay": 0.99, "every": 1}; None: it stays. With
@@ -72,7 +73,8 @@ class CausalLMPolicy(Policy):
         fast: read prompts once per group and pack completions without padding, where the model allows it.
         dtype: of the weights: "auto", "float32", "bfloat16" or "float16".
         quantization: "4bit" or "8bit", for the frozen base under an adapter.
-        device: where to load the weights; None for the CPU, or the GPU if they are quantised.
+        device: where to load the weights, or to move a model object: "cpu" or "cuda"; None loads on the GPU if there is
+            one, and leaves an object where it is.
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
         trust_remote_code: whether code in the repository may run.
@@ -159,7 +161,8 @@ class CausalLMPolicy(Policy):
             chat_template=chat_template,
             template_options=template_options,
         )
-        self.path, self.note = path_for(network, fast=fast, example=self._example())
+        example = self._example()
+        self.path, self.note = path_for(network, fast=fast, example=example)
         if self.note:
             _warn_once(f"{self.note}; the plain path is used, which is slower.")
         ends = () if ignore_eos else end_tokens(self.loaded, network.generation_config, stop_tokens)
@@ -171,6 +174,8 @@ class CausalLMPolicy(Policy):
         self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
         if not train_vision:
             freeze_vision(network)
+        elif example is not None:
+            freeze_unread(network, example)
         self.model: Any = network if adapter is None else add_adapter(network, adapter)
         self._reference = _reference(self.model, dtype=reference_dtype, offload=reference_offload, average=average)
         self.reference_moves = self._reference.moves
@@ -244,7 +249,7 @@ class CausalLMPolicy(Policy):
                 per_row={
                     "tokens": torch.where(real, written.tokens, 0),
                     "temperature": torch.full((len(samples),), sampler.scored_at),
-                    **sampler.kept(written.tokens.shape[1]),
+                    **sampler.kept(),
                 },
                 per_group={
                     "prompt": padded([reading.tokens for reading in ascending]),
@@ -316,7 +321,7 @@ class _Sampler:
 
     def __init__(self, chances: Tensor, *, temperature: float, scored_at: float, truncation: Mapping[str, Any]) -> None:
         self.chances, self.temperature, self.scored_at, self.truncation = chances, temperature, scored_at, truncation
-        self._kept: Tensor | None = None
+        self._kept: list[tuple[Tensor, Tensor]] = []  # for each token, its rows and their sets
 
     def __call__(self, logits: Tensor, t: int, rows: Tensor) -> Draw:
         """logits [b, V], the token's index, its rows [b] -> tokens and log-probs."""
@@ -326,14 +331,19 @@ class _Sampler:
             return Draw(tokens=tokens, logprobs=logprobs)
         drawn = draw(logits, self.chances[rows, t], temperature=self.temperature, **self.truncation)
         if drawn.kept is not None:
-            if self._kept is None:
-                self._kept = drawn.kept.new_zeros(*self.chances.shape, drawn.kept.shape[1])
-            self._kept[rows, t] = drawn.kept
+            self._kept.append((rows, drawn.kept))
         return drawn
 
-    def kept(self, columns: int) -> dict[str, Tensor]:
-        """The sets that tokens were drawn from, for the trace."""
-        return {} if self._kept is None else {"kept": self._kept[:, :columns].clone()}
+    def kept(self) -> dict[str, Tensor]:
+        """The sets that tokens were drawn from, for the trace: [B, t, ...], no wider than what was written."""
+        if not self._kept:
+            return {}
+        sets = self._kept[0][1]
+        table = sets.new_zeros(len(self.chances), len(self._kept), sets.shape[1])
+        while self._kept:  # each set is let go once it is in the table
+            rows, sets = self._kept.pop()
+            table[rows, len(self._kept)] = sets
+        return {"kept": table}
 
 
 @cache

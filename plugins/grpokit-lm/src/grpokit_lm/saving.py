@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import peft
+import torch
 import transformers
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from grpokit import CheckpointError, UsageError
 from grpokit.errors import counted, one_line
 from grpokit_lm.adapters import quiet
+from grpokit_lm.bars import progress_bars
 from grpokit_lm.loading import Loaded, load_model
 from grpokit_lm.sources import in_package
 
@@ -99,7 +101,8 @@ def export(model: nn.Module, loaded: Loaded, folder: Path, *, merge: bool = Fals
             generation.save_pretrained(folder)
         return _facts(loaded, "peft", _ADAPTER_USAGE)
     whole = _merged(known, loaded) if adapted else known
-    whole.save_pretrained(folder)
+    with progress_bars(f"save {folder}"):
+        whole.save_pretrained(folder)
     return _facts(loaded, "transformers", _USAGE)
 
 
@@ -124,12 +127,13 @@ def _merged(model: Any, loaded: Loaded) -> Any:
     if getattr(model.get_base_model(), "quantization_method", None) is None:
         return copy.deepcopy(model).merge_and_unload(safe_merge=True)
     reader = loaded.processor or loaded.tokenizer
-    full: Any = load_model(loaded.name, tokenizer=reader, dtype="bfloat16", trains_base=False, **loaded.options).model
+    # On the CPU, since the GPU may have room for the quantised weights only.
+    full: Any = load_model(loaded.name, tokenizer=reader, trains_base=False, device="cpu", **loaded.options).model
     with quiet():
         adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
     for name, tensor in _tensors(adapted).items():
         tensor.data.copy_(_tensors(model)[name])
-    return adapted.merge_and_unload(safe_merge=True)
+    return adapted.merge_and_unload(safe_merge=True).to(torch.bfloat16)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -11,13 +11,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import urllib.error
-import urllib.request
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +24,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from grpokit import UsageError
+from grpokit.data import hub
 from grpokit.errors import counted, one_line
-
-PATIENCE = 10.0
-"""Seconds that the hub may take to answer the first question."""
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -83,7 +78,7 @@ def find(
     else:
         place = name
         local_files_only = local_files_only or bool(constants.HF_HUB_OFFLINE)
-    unreachable = "" if local_files_only else _unreachable(constants.ENDPOINT)
+    unreachable = "" if local_files_only else hub.unreachable(constants.ENDPOINT)
     options = {
         "revision": revision or "main",
         "local_files_only": local_files_only or bool(unreachable),
@@ -262,16 +257,4 @@ def _base_of(adapter_config: Path) -> str:
     with suppress(OSError, ValueError):
         base = json.loads(adapter_config.read_text(encoding="utf-8")).get("base_model_name_or_path")
         return f" ('{base}')" if base else ""
-    return ""
-
-
-def _unreachable(endpoint: str) -> str:
-    """Why nobody answers there, or nothing; what the answer is does not matter here."""
-    try:
-        with suppress(urllib.error.HTTPError):
-            urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=PATIENCE).close()
-    except (OSError, HTTPException) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        certificates = "SSL" in type(reason).__name__
-        return "" if certificates else one_line(reason if isinstance(reason, BaseException) else error)
     return ""

@@ -1,0 +1,98 @@
+"""The figures of docs/memory.md, against what a small model takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import tiny_model, tiny_tokenizer
+from torch.autograd.graph import saved_tensors_hooks
+
+from grpokit import Ask, Prompt
+from grpokit.policies.group_decoding import GroupCache
+from grpokit.sampling import derive_seeds
+from grpokit_lm.policy import CausalLMPolicy
+
+HIDDEN, MLP, HEADS, KEYS = 64, 160, 4, 32  # KEYS is the width of a token's keys
+ADAPTER = {"r": 4}
+GROUP = 4
+
+
+def build(*, layers: int = 2, new: int = 64, dtype: torch.dtype = torch.float32, **options: Any) -> CausalLMPolicy:
+    model = tiny_model(
+        "llama",
+        hidden_size=HIDDEN,
+        intermediate_size=MLP,
+        num_hidden_layers=layers,
+        num_attention_heads=HEADS,
+        num_key_value_heads=2,
+        head_dim=16,
+    ).to(dtype)
+    return CausalLMPolicy(model, tokenizer=tiny_tokenizer(), chat=False, ignore_eos=True, max_new_tokens=new, **options)
+
+
+@pytest.mark.parametrize(("amp", "size"), [(False, 4), (True, 2)])
+def test_a_token_of_the_cache(monkeypatch: pytest.MonkeyPatch, amp: bool, size: int) -> None:
+    caches: list[GroupCache] = []
+    begin = GroupCache.__init__
+
+    def watched(self: GroupCache, *args: Any, **kwargs: Any) -> None:
+        caches.append(self)
+        begin(self, *args, **kwargs)
+
+    monkeypatch.setattr(GroupCache, "__init__", watched)
+    policy = build()
+    caches.clear()  # those of the trial when it was built
+    seeds = derive_seeds(0, stream="train", step=0, prompts=2, group_size=GROUP)
+    with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+        policy.rollout([Prompt(text="abcd"), Prompt(text="efgh")], GROUP, seeds=seeds)
+    (cache,) = caches
+    taken = sum(x.nbytes for pair in [*cache._shared.values(), *cache._own.values()] for x in pair)
+    prompt = len(tiny_tokenizer()("abcd").input_ids)
+    assert taken == 2 * 2 * KEYS * size * (2 * prompt + 2 * GROUP * 64)
+
+
+def kept(layers: int, new: int, *, amp: bool, **options: Any) -> int:
+    """Bytes that a forward pass keeps for its backward pass, weights aside."""
+    policy = build(layers=layers, new=new, **options)
+    seeds = derive_seeds(0, stream="train", step=0, prompts=1, group_size=GROUP)
+    rollout = policy.rollout([Prompt(text="abcd")], GROUP, seeds=seeds)
+    weights = {p.untyped_storage().data_ptr() for m in policy.modules().values() for p in m.parameters()}
+    sizes: dict[int, int] = {}
+    alive = []
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        storage = x.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        alive.append(x)  # else its address could be another tensor's later
+        return x
+
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=amp)
+    with policy.during("train"), saved_tensors_hooks(keep, lambda x: x), autocast:
+        policy.logprobs(rollout, slice(0, new), ask=Ask(entropy="value"))
+    return sum(size for place, size in sizes.items() if place not in weights)
+
+
+@pytest.mark.parametrize(
+    ("options", "hidden", "mlp", "keys"),
+    [
+        ({"amp": False}, 28, 8, 18),
+        ({"amp": False, "lora": ADAPTER}, 28, 16, 18),
+        ({"amp": True}, 32, 8, 9),
+        ({"amp": True, "lora": ADAPTER}, 24, 8, 9),
+        ({"amp": True, "lora": ADAPTER, "dtype": torch.bfloat16}, 24, 8, 9),
+    ],
+)
+def test_a_token_of_a_layer(options: dict[str, Any], hidden: int, mlp: int, keys: int) -> None:
+    short, long = (kept(3, new, **options) - kept(2, new, **options) for new in (48, 96))
+    measured = (long - short) / (48 * GROUP)
+    assert measured == pytest.approx(hidden * HIDDEN + mlp * MLP + keys * KEYS, rel=0.06)
+
+
+@pytest.mark.parametrize("lora", [None, ADAPTER])
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
+def test_a_token_of_a_layer_that_is_computed_again(lora: dict[str, int] | None, dtype: torch.dtype, size: int) -> None:
+    options: dict[str, Any] = {"amp": True, "lora": lora, "dtype": dtype, "gradient_checkpointing": True}
+    short, long = (kept(3, new, **options) - kept(2, new, **options) for new in (48, 96))
+    assert (long - short) / (48 * GROUP) == size * HIDDEN
