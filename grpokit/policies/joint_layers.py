@@ -110,7 +110,7 @@ class _Attention:
             return None
         generator = torch.Generator().manual_seed(0)
         hidden, cos, sin = (torch.randn(x.shape, generator=generator) for x in (hidden_states, *position_embeddings))
-        if "position_ids" in others:  # some scale the queries of far positions
+        if others.get("position_ids") is not None:  # some scale the queries of far positions
             others["position_ids"] = torch.randint(2**20, others["position_ids"].shape, generator=generator)
         heard = _Heard()
         want, *_ = self.own(hidden_states=hidden, position_embeddings=(cos, sin), **others | {"packed": heard})
