@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from grpokit.policies.lean_layers import gated_mlps, rms_norms
+from grpokit.policies.lean_layers import fp32_modules, gated_mlps, rms_norms
 from grpokit.policies.packed_attention import Packed, Rules, causal_attention
 
 Product = Callable[[Tensor], Tensor]
@@ -40,12 +40,20 @@ def joint_forwards(
     for mlp in gated_mlps(model):
         if all(layer in linears for layer in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
             yield mlp, _gated(mlp, product([mlp.gate_proj, mlp.up_proj]), product([mlp.down_proj]))
-    for module in model.modules():
-        layer: Any = module
-        names = {name for name, _ in layer.named_children()}
-        if names in (_PROJECTIONS, _PROJECTIONS | _NORMS) and all(getattr(layer, p) in linears for p in _PROJECTIONS):
+    for layer in fp32_modules(model):
+        if _is_attention(layer) and all(getattr(layer, name) in linears for name in _PROJECTIONS):
             inputs = product([layer.q_proj, layer.k_proj, layer.v_proj])
             yield layer, _Attention(layer, inputs, product([layer.o_proj]))
+
+
+def _is_attention(module: Any) -> bool:
+    """Whether a module has the parts and the sizes that `_Attention` needs."""
+    names, width = {name for name, _ in module.named_children()}, getattr(module, "head_dim", None)
+    if names not in (_PROJECTIONS, _PROJECTIONS | _NORMS) or width is None:
+        return False
+    q, k, v, o = (getattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "o_proj"))
+    of_heads = all(p.shape == (width,) for name in names & _NORMS for p in getattr(module, name).parameters())
+    return of_heads and q.out_features == o.in_features and k.out_features == v.out_features
 
 
 def _norm(norm: Any, eps: float) -> Product:
@@ -109,9 +117,11 @@ class _Attention:
         if len(position_embeddings) != 2 or any(x.shape[2:] != (self.width,) for x in position_embeddings):
             return None
         generator = torch.Generator().manual_seed(0)
-        hidden, cos, sin = (torch.randn(x.shape, generator=generator) for x in (hidden_states, *position_embeddings))
+        given = hidden_states, *position_embeddings
+        hidden, cos, sin = (torch.randn(x.shape, generator=generator).to(x) for x in given)
         if others.get("position_ids") is not None:  # some scale the queries of far positions
-            others["position_ids"] = torch.randint(2**20, others["position_ids"].shape, generator=generator)
+            near = others["position_ids"]
+            others["position_ids"] = torch.randint(2**20, near.shape, generator=generator).to(near)
         heard = _Heard()
         want, *_ = self.own(hidden_states=hidden, position_embeddings=(cos, sin), **others | {"packed": heard})
         have = self._compute(hidden, (cos, sin), heard, heard.rules[0])

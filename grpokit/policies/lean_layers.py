@@ -40,7 +40,7 @@ def lean_forwards(model: nn.Module) -> Iterator[tuple[nn.Module, Forward]]:
 
 def rms_norms(model: nn.Module) -> Iterator[tuple[Any, float]]:
     """The norms weight * x / sqrt(mean(x^2) + eps) of a model that is all fp32, each with its eps."""
-    for norm in _modules(model):
+    for norm in fp32_modules(model):
         eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
         if not isinstance(eps, float) or [name for name, _ in norm.named_parameters()] != ["weight"]:
             continue
@@ -51,7 +51,7 @@ def rms_norms(model: nn.Module) -> Iterator[tuple[Any, float]]:
 
 def gated_mlps(model: nn.Module) -> Iterator[Any]:
     """The MLPs down(act(gate(x)) * up(x)) of a model that is all fp32."""
-    for mlp in _modules(model):
+    for mlp in fp32_modules(model):
         if {name for name, _ in mlp.named_children()} != _GATED:
             continue
         if _computes(mlp, mlp.down_proj.out_features, partial(_gate, mlp)):
@@ -63,7 +63,8 @@ def _gate(mlp: Any, x: Tensor) -> Tensor:
     return y
 
 
-def _modules(model: nn.Module) -> Iterator[Any]:
+def fp32_modules(model: nn.Module) -> Iterator[Any]:
+    """All modules of a model whose weights are all fp32; none of another."""
     return iter(model.modules() if all(p.dtype == torch.float32 for p in model.parameters()) else ())
 
 

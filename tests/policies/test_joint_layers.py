@@ -1,0 +1,116 @@
+"""Joint products: the same hidden states as the model's own layers, in fewer calls, for every layer that is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from grpokit.policies import joint_layers, linear_layers
+from grpokit.policies.linear_layers import for_decoding
+from grpokit.policies.packed_attention import Rules, SharedPrompts, install, run
+from tiny_decoders import SHAPE
+
+FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {  # the model, and how many of two attention layers are joint
+    "Llama": ("Llama", {}, 2),
+    "biases": ("Qwen2", {}, 2),  # of queries, keys and values
+    "some biases": ("Qwen2", {}, 2),
+    "norms": ("Qwen3", {"head_dim": 4}, 2),
+    "window": ("Mistral", {"sliding_window": 3}, 2),
+    "caps": ("Gemma2", {"head_dim": 4, "sliding_window": 3, "attn_implementation": "eager"}, 2),
+    "turns of neighbours": ("Glm4", {"head_dim": 4, "partial_rotary_factor": 1.0}, 0),
+    "half is turned": ("Glm4", {"head_dim": 4, "partial_rotary_factor": 0.5}, 0),
+    "norm over all heads": ("Olmo2", {}, 0),
+    "one layer without turns": ("SmolLM3", {"no_rope_layer_interval": 2}, 1),
+    "scale by position": ("Ministral3", {"head_dim": 4}, 0),
+}
+
+
+def build(family: str) -> Any:
+    torch.manual_seed(0)
+    name, changes, _ = FAMILIES[family]
+    model = getattr(transformers, f"{name}ForCausalLM")(
+        getattr(transformers, f"{name}Config")(**SHAPE | changes)
+    ).eval()
+    for parameter, p in model.named_parameters():
+        if "norm" in parameter or "bias" in parameter:
+            nn.init.normal_(p, 1.0, 0.3)
+    if family == "some biases":
+        model.get_decoder().layers[0].self_attn.k_proj.bias = None
+    install(model)
+    return model
+
+
+def hidden(model: Any) -> Tensor:
+    """The last hidden states of a prompt of 4 tokens and two samples of 5."""
+    packed = SharedPrompts([4], [[5, 5]], device=torch.device("cpu"))
+    tokens = torch.randint(1, 50, (14,), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return run(model.get_decoder(), tokens, packed.positions(), packed)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hidden_states_stay(family: str, adapted: bool) -> None:
+    model = build(family)
+    whole = model
+    if adapted:
+        whole = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
+    want = hidden(model)
+    with for_decoding(whole.eval()):
+        have = hidden(model)
+    assert torch.allclose(have, want, rtol=1e-4, atol=1e-4)
+    attention = [layer.self_attn for layer in model.get_decoder().layers]
+    assert sum(joint_layers._rules.get(layer) is not None for layer in attention) == FAMILIES[family][2]
+    assert torch.equal(hidden(model), want)
+
+
+def test_rules_are_those_of_the_layer() -> None:
+    """Gemma2's layers see 3 tokens and all tokens in turn, and cap their scores."""
+    model = build("caps")
+    with for_decoding(model):
+        hidden(model)
+    rules = [joint_layers._rules[layer.self_attn] for layer in model.model.layers]
+    scale = model.config.query_pre_attn_scalar**-0.5
+    assert rules == [Rules(scale=scale, window=window, softcap=50.0) for window in (3, None)]
+
+
+def test_a_layer_needs_four_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, widths = build("Llama"), []
+
+    def counted(weight: Tensor, bias: Tensor | None, *, rows: int) -> Callable[[Tensor], Tensor]:
+        def multiply(x: Tensor) -> Tensor:
+            widths.append(len(weight))
+            return linear(x, weight, bias)
+
+        return multiply
+
+    with for_decoding(model):
+        hidden(model)  # finds out what the layers compute
+    monkeypatch.setattr(linear_layers, "packed", counted)
+    with for_decoding(model):
+        hidden(model)
+    assert widths == 2 * [16 + 8 + 8, 16, 24 + 24, 16]  # q with k and v, o, gate with up, down
+
+
+def test_a_call_without_packed_tokens_takes_the_modules_own_forward() -> None:
+    model = build("Llama")
+    ids = torch.randint(1, 50, (2, 6), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        want = model(input_ids=ids).logits
+        with for_decoding(model):
+            assert torch.allclose(model(input_ids=ids).logits, want, rtol=0, atol=1e-5)
+
+
+def test_models_in_other_precisions_are_left_alone() -> None:
+    model = build("Llama").to(torch.bfloat16)
+    want = hidden(model)
+    with for_decoding(model):
+        assert (hidden(model) - want).norm() <= 0.02 * want.norm()
+    assert not any(layer.self_attn in joint_layers._rules for layer in model.model.layers)
