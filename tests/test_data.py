@@ -455,6 +455,7 @@ def test_as_prompts() -> None:
         ("a prompt", "Expected a list of prompts, got the single text 'a prompt'"),
         ({"prompt": "a"}, "Expected a list of prompts, got a value of type dict"),
         ({"a", "b"}, "Expected a list of prompts, got a value of type set"),
+        ([Prompt(text="x", image="a.png")], r"the path 'a.png' as a picture; expected PIL.Image.open\("),  # type: ignore[arg-type]
         ([Prompt(text=5)], "Prompt 0 has 5 as its text; expected a text"),  # type: ignore[arg-type]
         (["a", 5], "Prompt 1 is of type int; expected a text or a grpokit.Prompt"),
         (None, "Expected a list of prompts, got a value of type NoneType"),

@@ -206,6 +206,11 @@ def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSe
             raise DataError(f"Prompt {i} is of type {type(item).__name__}; expected a text or a grpokit.Prompt.")
         if not isinstance(prompt.text, str):
             raise DataError(f"Prompt {i} has {shown(prompt.text)} as its text; expected a text.")
+        for picture in prompt.images:
+            if isinstance(picture, (str, Path)):
+                raise DataError(
+                    f"Prompt {i} has the path '{picture}' as a picture; expected PIL.Image.open(...) of it."
+                )
         sequence.append(prompt)
     return PromptList(sequence, source)
 

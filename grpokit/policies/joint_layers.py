@@ -119,7 +119,7 @@ class _Attention:
         generator = torch.Generator().manual_seed(0)
         given = hidden_states, *position_embeddings
         hidden, cos, sin = (torch.randn(x.shape, generator=generator).to(x) for x in given)
-        if "position_ids" in others:  # some scale the queries of far positions
+        if others.get("position_ids") is not None:  # some scale the queries of far positions
             near = others["position_ids"]
             others["position_ids"] = torch.randint(2**20, near.shape, generator=generator).to(near)
         heard = _Heard()

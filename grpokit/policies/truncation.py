@@ -13,6 +13,7 @@ from torch import Tensor
 from grpokit.errors import UsageError
 
 IMPOSSIBLE = -1e30  # the logit of a token of probability zero; finite, so that probability times logit is zero, too
+COLDEST, HOTTEST = 1e-8, 1e8  # temperatures by which logits can be divided in fp32
 _PACK = 0x0102040810204080  # times eight bytes of 0 or 1: their bits in the highest byte
 
 
@@ -22,8 +23,8 @@ def check_settings(*, temperature: float, top_k: int, top_p: float, min_p: float
     Raises:
         UsageError: one is outside its range.
     """
-    if not 0 < temperature < float("inf"):
-        raise UsageError(f"temperature must be a finite number above 0, got {temperature}.")
+    if not COLDEST <= temperature <= HOTTEST:
+        raise UsageError(f"temperature must be from {COLDEST:g} to {HOTTEST:g}, got {temperature}.")
     if top_k < 0 or top_k != int(top_k):
         raise UsageError(f"top_k must be a whole number, or 0 for all tokens; got {top_k}.")
     if not 0 < top_p <= 1:

@@ -133,7 +133,9 @@ def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, An
     for name, value in params.items():
         if name in parameters and not _fits(value, kinds.get(name, Any)):
             expected = _in_words(kinds.get(name, float))
-            raise PluginError(f"The {what} takes {expected} as '{name}', got {shown(value)}. It accepts: {choices}.")
+            default = parameters[name].default
+            usual = "" if default is inspect.Parameter.empty else f" Its default is {default!r}."
+            raise PluginError(f"The {what} takes {expected} as '{name}', got {shown(value)}.{usual}")
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}

@@ -468,7 +468,7 @@ COMPONENTS = {
         "policy.vocb=3", "no parameter 'vocb' (did you mean 'vocab'?). It accepts: vocab=6, length=7"
     ),
     "a policy's parameter of the wrong type": change(
-        "policy={use: toy-lm, temperature: abc}", "toy-lm' takes a number as 'temperature', got 'abc'. It accepts: "
+        "policy={use: toy-lm, temperature: abc}", "toy-lm' takes a number as 'temperature', got 'abc'. Its default is "
     ),
     "a policy's parameter out of range": change("policy={use: toy-lm, temperature: 0}", "temperature must be above 0"),
     "a policy's parameter that is not a number": change(

@@ -198,7 +198,9 @@ def test_truncation_by_hand() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"temperature": 0}, "temperature must be a finite number above 0, got 0"),
+        ({"temperature": 0}, r"temperature must be from 1e-08 to 1e\+08, got 0"),
+        ({"temperature": 1e300}, r"temperature must be from .* got 1e\+300"),
+        ({"temperature": 1e-40}, "temperature must be from .* got 1e-40"),
         ({"top_k": -1}, "top_k must be a whole number, or 0 for all tokens; got -1"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1"),
         ({"min_p": 1.5}, "min_p must be between 0"),

@@ -27,6 +27,7 @@ from transformers import (
 
 from grpokit import UsageError
 from grpokit_lm import loading
+from grpokit_lm.adapters import AdapterSettings, add_adapter
 from grpokit_lm.loading import load_model
 
 BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 300}
@@ -69,11 +70,21 @@ def test_an_object_stays_the_object_that_it_is() -> None:
     assert loaded.name == "GPT2LMHeadModel"
 
 
+def test_an_object_that_cannot_be() -> None:
+    used = tiny_model("llama")
+    add_adapter(used, AdapterSettings(r=2))
+    with pytest.raises(UsageError, match=r"has an adapter in it, maybe of an earlier policy. Load the model again"):
+        load_model(used, tokenizer=tiny_tokenizer())
+    with pytest.raises(UsageError, match="is no causal language model: it is LlamaModel"):
+        load_model(tiny_model("llama").get_decoder(), tokenizer=tiny_tokenizer())
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({}, "A model object needs its tokenizer"),
         ({"tokenizer": 3}, "tokenizer must be a name, or a tokenizer or processor of transformers, got an int"),
+        ({"tokenizer": "/nowhere/own"}, "The tokenizer's folder '/nowhere/own' does not exist. Give a folder"),
         ({"dtype": "bfloat16"}, "dtype is for models that are loaded by name; a model object is used as it is. Leave"),
         ({"quantization": "8bit", "trains_base": False}, "quantization is for models that are loaded by name"),
         ({"attn_implementation": "eager"}, "attn_implementation is for models that are loaded by name"),
@@ -186,6 +197,10 @@ def _as_bin(folder: Path, content: bytes) -> None:
     (folder / "pytorch_model.bin").write_bytes(content)
 
 
+def _half_a_generation_config(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"eos_token_id": ')
+
+
 def _as_objects(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({"weight": folder}, folder / "pytorch_model.bin")
@@ -216,8 +231,10 @@ def _as_gguf(folder: Path) -> None:
         (partial(_cut, content=b"version https://git-lfs.github.com/spec/v1\n"), "is a pointer of Git LFS in place of"),
         (partial(_as_bin, content=b"junk" * 30), "cannot be read: a .bin file is damaged, or holds other objects"),
         (_as_objects, "cannot be read: a .bin file is damaged, or holds other obj"),
+        (_half_a_generation_config, r"generation_config.json' is damaged \(.*\). Copy or download it again"),
         (_as_gguf, "holds weights in GGUF format, which are made for inference and cannot be trained"),
         (partial(_config, intermediate_size=64), r"the shapes of 6 tensors differ, such as .*, \[16, 32\] in the fi"),
+        (partial(_config, hidden_act="zork"), "cannot be built: its config.json asks for 'zork', which transformers"),
         (partial(_config, hidden_size="big"), "cannot be loaded: Validation error for field 'hidden_size'"),
         (
             partial(_config, model_type="zork"),
@@ -242,6 +259,8 @@ def test_a_folder_has_no_revisions(llama: Path) -> None:
 def test_a_folder_that_is_not_there_is_a_file_or_holds_an_adapter(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere' does not exist"):
         load_model(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"is a link. A model of the hub is named by its id: 'Qwen/Qwen3-0.6B'"):
+        load_model("https://huggingface.co/Qwen/Qwen3-0.6B/tree/main")
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file' is a file"):
         load_model(tmp_path / "file")

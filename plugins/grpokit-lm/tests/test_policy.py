@@ -74,12 +74,14 @@ def texts(rollout: Rollout) -> list[str]:
         ("qwen2", {"top_k": 8, "temperature": 0.7}),
         ("qwen2", {"top_p": 0.9, "min_p": 0.02, "lora": ADAPTER}),
         ("gpt2", {"gradient_checkpointing": True, "eval_temperature": 0}),
+        ("llama", {"mask_truncated": True}),
     ],
     ids=str,
 )
 def test_contract(family: str, options: dict[str, Any]) -> None:
+    decode = None if options.get("mask_truncated") else texts  # there, a row's length counts what trains only
     checks = policy_checks(
-        lambda: build(family, **options), PROMPTS, decode=texts, makes="text", module="grpokit_lm.plugin"
+        lambda: build(family, **options), PROMPTS, decode=decode, makes="text", module="grpokit_lm.plugin"
     )
     failures = [outcome for outcome in outcomes(checks) if outcome.state == "failed"]
     assert not failures, failures
@@ -342,9 +344,17 @@ def test_a_reference_that_moves_is_the_average_of_what_has_trained(options: dict
         ({"temperature": 0}, "temperature must be above 0"),
         ({"eval_temperature": -1}, "eval_temperature must be 0"),
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
-        ({"stop": "z"}, r"stop must be a list of texts, got the text 'z'. Write \['z'\]"),
-        ({"stop_tokens": "<eos>"}, r"stop_tokens must be a list of tokens, got '<eos>'. Write \['<eos>'\]"),
+        ({"eval_temperature": float("inf")}, "eval_temperature must be 0 .* got inf"),
+        ({"eval_temperature": 1e-40}, r"eval_temperature must be 0 \(greedy\), or from 1e-08 to .*, got 1e-40"),
+        ({"stop": "z"}, r"stop must be a list, got 'z'. Write \['z'\]"),
+        ({"stop": {"z": 1}}, "stop must be a list, got {'z': 1}"),
+        ({"stop_tokens": "<eos>"}, r"stop_tokens must be a list, got '<eos>'. Write \['<eos>'\]"),
+        ({"stop_tokens": 3}, r"stop_tokens must be a list, got 3. Write \[3\]"),
         ({"top_p": 2.0}, "top_p must be above 0 and at most 1"),
+        (
+            {"ignore_eos": True, "stop": [], "stop_tokens": [], "mask_truncated": True},
+            "mask_truncated trains on completions that end by themselves, and nothing ends one here",
+        ),
         ({"ignore_eos": True}, "ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens"),
         ({"template_options": ["x"]}, r"template_options must be a mapping such as .*, got a list"),
         ({"lora": ADAPTER, "reference_offload": True}, "are for full training"),

@@ -43,6 +43,7 @@ def encoder(*, tokenizer: dict[str, Any] | None = None, **settings: Any) -> Prom
             "<system>Own.<eos><user>hi<eos><assistant>",
         ),
         ({}, Prompt(text="", meta={"messages": MESSAGES[:2]}), "<user>hi<eos><assistant>ho"),
+        ({}, Prompt(text="hi", meta={"messages": None}), "<user>hi<eos><assistant>"),
         ({"chat_template": STRICT, "template_options": {"shout": True}}, Prompt(text="hi"), "hi!"),
     ],
 )
@@ -74,9 +75,13 @@ def test_a_template_from_a_file(tmp_path: Path) -> None:
             {"tokenizer": {"chat": False}, "system": "x"},
             "A system prompt needs a chat template, .* Give one as chat_te",
         ),
-        ({"chat": False, "system": "x"}, "A system prompt needs a chat template, and chat is false"),
+        (
+            {"chat": False, "system": "x"},
+            r"A system prompt needs a chat template, and chat is false\. Leave chat out\.",
+        ),
         ({"max_new_tokens": CONTEXT}, "max_new_tokens=128 leaves no room for a prompt: .* is 128 tokens"),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens must be at least 1, got 0"),
+        ({"template_options": {"tokenize": True}}, "template_options: 'tokenize' is no variable for a config"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
@@ -94,6 +99,16 @@ def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
             {},
             "The chat template refuses the prompt 'hi': System role not sup",
         ),
+        ({"chat_template": "{{ 1 / 0 }}"}, {}, "The chat template refuses the prompt 'hi': division by zero"),
+        ({}, {"messages": [{"role": "user", "content": None}]}, "Message 1 needs a text as content, .* got nothing"),
+        ({}, {"messages": [{"role": "user", "content": ["hi"]}]}, "needs a text as content, .* got a list of 1"),
+        ({}, {"messages": [{"role": "user", "content": {"text": "hi"}}]}, r"needs a text .* got keys \(text\)"),
+        (
+            {},
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "Message 1 has a part of type 'image'. The model reads text only",
+        ),
+        ({}, {"messages": [{"role": "user", "content": "\ud800"}]}, "has half a surrogate pair"),
         ({}, {"messages": "hi"}, "messages must be a list such as .* got a str"),
         ({}, {"messages": []}, "got an empty one"),
         ({}, {"messages": [{"role": "user"}]}, r"Message 1 needs the keys role and content, got keys \(role\)"),
@@ -145,5 +160,8 @@ def test_end_tokens() -> None:
     assert end_tokens(loaded, None, ["a", 3]) == (3, loaded.tokenizer.convert_tokens_to_ids("a"), EOS)
     with pytest.raises(UsageError, match=r"has no token '<eoz>' \(did you mean '<eos>'\?\)"):
         end_tokens(loaded, None, ["<eoz>"])
+    for other in (1.5, True, [1]):
+        with pytest.raises(UsageError, match="stop_tokens must hold tokens as texts or whole numbers, got "):
+            end_tokens(loaded, None, [other])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="has no token 272"):
         end_tokens(loaded, None, [272])

@@ -57,6 +57,9 @@ class AdapterSettings:
 
     def __post_init__(self) -> None:
         knobs.check(self)
+        names = [self.targets] if isinstance(self.targets, str) else self.targets
+        if not (isinstance(names, Sequence) and names and all(isinstance(name, str) for name in names)):
+            raise UsageError(f"lora: targets must be names such as [q_proj, v_proj], or '{ALL_LINEAR}', got {names!r}.")
         if self.dropout > 0:
             raise UsageError(
                 f"lora: dropout must be 0, got {self.dropout}. With dropout, the log-probs of a sample would differ "

@@ -15,6 +15,7 @@ from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
@@ -186,6 +187,10 @@ def _given(
             f"{idle[0]} is for what is loaded by name, and both model and tokenizer are objects. Leave it out."
         )
     sees = _check_class(name, model.config, model=model)
+    if model.get_output_embeddings() is None:
+        raise UsageError(_no_writer(name, type(model).__name__))
+    if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
+        raise UsageError(f"The model '{name}' has an adapter in it, maybe of an earlier policy. Load the model again.")
     own, processor = _tokenizer(None, tokenizer, sees=sees, reading=reading)
     _check_vocabulary(model, own, name)
     if device not in (None, model.device.type):
@@ -248,7 +253,15 @@ def _tokenizer(
 
 def _place_of(name: str) -> str:
     """What transformers loads a named tokenizer from."""
-    return name if sources.in_package(name) is None else str(sources.folder_of(name))
+    folder = sources.local(name)
+    if folder is None:
+        return name
+    if not folder.is_dir():
+        raise UsageError(
+            f"The tokenizer's folder '{folder}' does not exist. Give a folder that save_pretrained wrote, or a hub id "
+            "like 'org/name'."
+        )
+    return str(folder)
 
 
 def _read_tokenizer(place: str, options: Mapping[str, Any], *, sees: bool) -> Any:
@@ -307,6 +320,11 @@ def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedMo
     except torch.OutOfMemoryError:
         raise
     except (UnpicklingError, EOFError, KeyError) as error:
+        if isinstance(error, KeyError) and not any(Path(source.place).glob("*.bin")):
+            raise UsageError(
+                f"The model '{source.name}' cannot be built: its config.json asks for {error}, which transformers does "
+                "not know."
+            ) from error
         raise UsageError(
             f"The weights of the model '{source.name}' cannot be read: a .bin file is damaged, or holds other objects "
             "than tensors, which could run code. Get the model as .safetensors."

@@ -22,7 +22,7 @@ from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, Us
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.ragged import padded
 from grpokit.policies.token_sampling import Draw, draw
-from grpokit.policies.truncation import check_settings
+from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings
 from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
@@ -127,14 +127,15 @@ class CausalLMPolicy(Policy):
     ) -> None:
         if not temperature > 0:
             raise UsageError(f"temperature must be above 0 for training samples, got {temperature}.")
-        if eval_temperature is not None and not eval_temperature >= 0:
-            raise UsageError(f"eval_temperature must be 0 (greedy) or above, got {eval_temperature}.")
+        if eval_temperature and not COLDEST <= eval_temperature <= HOTTEST:
+            raise UsageError(
+                f"eval_temperature must be 0 (greedy), or from {COLDEST:g} to {HOTTEST:g}, got {eval_temperature}."
+            )
         if max_new_tokens < 1:
             raise UsageError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
-        if isinstance(stop, str):
-            raise UsageError(f"stop must be a list of texts, got the text {stop!r}. Write [{stop!r}].")
-        if isinstance(stop_tokens, (str, int)):
-            raise UsageError(f"stop_tokens must be a list of tokens, got {stop_tokens!r}. Write [{stop_tokens!r}].")
+        for key, ends in (("stop", stop), ("stop_tokens", stop_tokens)):
+            if isinstance(ends, str) or not isinstance(ends, Sequence):
+                raise UsageError(f"{key} must be a list, got {ends!r}. Write [{ends!r}].")
         if ignore_eos and (stop or stop_tokens):
             raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
         self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
@@ -172,6 +173,11 @@ class CausalLMPolicy(Policy):
         if self.note:
             _warn_once(f"{self.note}; the plain path is used, which is slower.")
         ends = () if ignore_eos else end_tokens(self.loaded, network.generation_config, stop_tokens)
+        if mask_truncated and not (ends or stop):
+            raise UsageError(
+                "mask_truncated trains on completions that end by themselves, and nothing ends one here: no end token "
+                "counts, and stop and stop_tokens name none. Name one, or leave mask_truncated out."
+            )
         self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
         if not train_vision:
             freeze_vision(network)

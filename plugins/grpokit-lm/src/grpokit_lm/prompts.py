@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from transformers import GenerationConfig, PreTrainedConfig
 
 from grpokit import Prompt, UsageError
@@ -21,6 +20,8 @@ from grpokit_lm.loading import Loaded
 from grpokit_lm.pictures import PictureReader, Reading, placeholders, positions
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
+_MEDIA = ("image", "image_url", "video", "audio", "input_audio")  # types of a message's parts
+_SET_HERE = {"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +52,13 @@ class PromptEncoder:
         if self.chat and not self._has_template:
             raise UsageError(f"chat: true needs a chat template, and {_NO_TEMPLATE}")
         if self.system is not None and not self._chats:
-            why = "chat is false" if self.chat is False else _NO_TEMPLATE
+            why = _CHAT_IS_FALSE if self.chat is False else _NO_TEMPLATE
             raise UsageError(f"A system prompt needs a chat template, and {why}")
         if not isinstance(self.template_options or {}, Mapping):
             what = a_type(self.template_options)
             raise UsageError(f"template_options must be a mapping such as {{enable_thinking: false}}, got {what}.")
+        for name in _SET_HERE & set(self.template_options or {}):
+            raise UsageError(f"template_options: '{name}' is no variable for a config: hf-lm sets it. Leave it out.")
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
             raise UsageError(f"max_prompt_tokens must be at least 1, got {self.max_prompt_tokens}.")
         context = context_of(self.loaded.model.config)
@@ -111,16 +114,16 @@ class PromptEncoder:
                 "processor that reads it. Leave the picture out, or take a vision-language model; a model object needs "
                 "its processor as tokenizer."
             )
-        if "messages" in prompt.meta:
-            messages = _checked_messages(prompt.meta["messages"])
+        if _has_messages(prompt):
+            messages = _checked_messages(prompt.meta["messages"], sees=self.pictures is not None)
             if self.chat is False or not self._has_template:
-                why = "chat is false" if self.chat is False else _NO_TEMPLATE
+                why = _CHAT_IS_FALSE if self.chat is False else _NO_TEMPLATE
                 raise UsageError(f"The prompt {shown(prompt.text)} consists of messages, and {why}")
         elif self._chats:
             messages = [{"role": "user", "content": self._content(prompt.text, pictures=len(prompt.images))}]
         else:
             self._check_placeholders([{"content": prompt.text}], prompt)
-            return prompt.text
+            return _writable(prompt.text)
         self._check_placeholders(messages, prompt)
         if self.system is not None and messages[0]["role"] not in ("system", "developer"):
             messages = [{"role": "system", "content": self._content(self.system)}, *messages]
@@ -133,11 +136,11 @@ class PromptEncoder:
                 continue_final_message=begun,
                 **(self.template_options or {}),
             )
-        except (TemplateError, ValueError, TypeError, KeyError) as error:
+        except Exception as error:  # a template is a program, and may fail in any way
             raise UsageError(
                 f"The chat template refuses the prompt {shown(prompt.text)}: {one_line(error)}."
             ) from error
-        return written
+        return _writable(written)
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts that cannot be read or are too long.
@@ -187,7 +190,7 @@ class PromptEncoder:
         return self._has_template if self.chat is None else self.chat
 
     def _templated(self, prompt: Prompt) -> bool:
-        return self._chats or "messages" in prompt.meta
+        return self._chats or _has_messages(prompt)
 
     def _content(self, text: str, *, pictures: int = 0) -> Any:
         """A message's content; the templates of processors expect parts, with pictures before the text."""
@@ -207,6 +210,7 @@ class PromptEncoder:
             )
 
 
+_CHAT_IS_FALSE = "chat is false. Leave chat out."
 _NO_TEMPLATE = (
     "the tokenizer has no chat template. Give one as chat_template (a file or its text), or write the prompts as plain "
     "text."
@@ -257,6 +261,8 @@ def end_tokens(
     vocabulary = tokenizer.get_vocab()
     embeddings: Any = loaded.model.get_input_embeddings()
     for token in further:
+        if isinstance(token, bool) or not isinstance(token, (str, int)):
+            raise UsageError(f"stop_tokens must hold tokens as texts or whole numbers, got {shown(token)}.")
         number = vocabulary.get(token) if isinstance(token, str) else token
         if number is None or not 0 <= number < embeddings.weight.shape[0]:
             specials = [str(each) for each in tokenizer.all_special_tokens]
@@ -279,7 +285,31 @@ def _template_text(template: str | Path) -> str:
         raise UsageError(f"The chat template '{text}' cannot be read: {one_line(error)}.") from error
 
 
-def _checked_messages(messages: Any) -> list[dict[str, Any]]:
+def _has_messages(prompt: Prompt) -> bool:
+    """Whether a prompt is a conversation; a data set's column holds null where there is none."""
+    return prompt.meta.get("messages") is not None
+
+
+def _writable(text: str) -> str:
+    """A text that a tokenizer can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        what = shown(text, most=60)
+        raise UsageError(f"The prompt {what} has half a surrogate pair, which no tokenizer reads.") from error
+    return text
+
+
+def _checked_messages(messages: Any, *, sees: bool) -> list[dict[str, Any]]:
+    """The messages of a prompt.
+
+    Args:
+        messages: what a prompt gives as such.
+        sees: whether the model reads pictures.
+
+    Raises:
+        UsageError: says which message is wrong, and why.
+    """
     if not isinstance(messages, (list, tuple)) or not messages:
         raise UsageError(
             'messages must be a list such as [{"role": "user", "content": "Hello"}], got '
@@ -293,4 +323,25 @@ def _checked_messages(messages: Any) -> list[dict[str, Any]]:
                 f"Message {number} has the role {shown(message['role'])}{nearest(str(message['role']), _ROLES)}; "
                 f"expected one of {', '.join(_ROLES)}."
             )
+        _check_content(message, number, sees=sees)
     return [dict(message) for message in messages]
+
+
+def _check_content(message: Mapping[str, Any], number: int, *, sees: bool) -> None:
+    """Templates print nothing, in silence, of a content that has another form than they expect."""
+    content = message["content"]
+    if isinstance(content, str) or (content is None and message["role"] == "assistant"):  # which only calls a tool
+        return
+    if not (isinstance(content, (list, tuple)) and content and all(map(_is_part, content))):
+        raise UsageError(
+            f"Message {number} needs a text as content, or a list of parts such as "
+            f'{{"type": "text", "text": "Hello"}}; got {shown(content)}.'
+        )
+    for part in content:
+        if part["type"] in _MEDIA and not (sees and part["type"] == "image"):
+            reads = 'text and pictures, as {"type": "image"}' if sees else "text only"
+            raise UsageError(f"Message {number} has a part of type '{part['type']}'. The model reads {reads}.")
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, Mapping) and "type" in part

@@ -171,9 +171,7 @@ model = {kind}.from_pretrained("FOLDER")
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 """
 
-_ADAPTER_USAGE = """import peft
-import transformers
-from peft import PeftModel
+_ADAPTER_USAGE = """from peft import PeftModel
 from transformers import {kind}, AutoTokenizer
 
 model = {kind}.from_pretrained("BASE_MODEL")

@@ -107,8 +107,11 @@ def folder_of(name: str) -> Path:
     """The folder that a model's name means, if it means one; it need not exist.
 
     Raises:
-        UsageError: the name is that of a folder in a package that is not installed.
+        UsageError: the name is a link, or that of a folder in a package that is not installed.
     """
+    if "://" in name:
+        wanted = "/".join(name.split("/")[3:5])
+        raise UsageError(f"'{name}' is a link. A model of the hub is named by its id: '{wanted or 'org/name'}'.")
     inside = in_package(name)
     if inside is None or Path(name).exists():
         return Path(name).expanduser()
@@ -217,6 +220,12 @@ def _check_folder(folder: Path) -> None:
             f"{what} has no tokenizer: expected tokenizer.json beside the weights. Save it there with "
             "tokenizer.save_pretrained(folder)."
         )
+    generation = folder / "generation_config.json"  # transformers would go on without it, and with other end tokens
+    try:
+        if generation.is_file():
+            json.loads(generation.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{generation}' is damaged ({one_line(error)}). {_AGAIN}") from error
     _check_weights(folder)
 
 
