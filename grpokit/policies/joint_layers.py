@@ -41,7 +41,9 @@ def joint_forwards(
         if all(layer in linears for layer in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
             yield mlp, _gated(mlp, product([mlp.gate_proj, mlp.up_proj]), product([mlp.down_proj]))
     for layer in fp32_modules(model):
-        if _is_attention(layer) and all(getattr(layer, name) in linears for name in _PROJECTIONS):
+        if not _is_attention(layer) or (layer in _rules and _rules[layer] is None):
+            continue
+        if all(getattr(layer, name) in linears for name in _PROJECTIONS):
             inputs = product([layer.q_proj, layer.k_proj, layer.v_proj])
             yield layer, _Attention(layer, inputs, product([layer.o_proj]))
 

@@ -42,17 +42,19 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
     def product(together: Sequence[nn.Module]) -> Forward:
         return _few_rows([(layer, layers[layer]) for layer in together], rows)
 
+    joint = list(joint_forwards(model, layers, product)) if copies and cast is None else []
+    inside = {child for module, _ in joint for child in module.children()}  # no copy of their own
+
     def forwards() -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
         for module, adapters in layers.items():
             if cast is not None:  # once, and not in every call
                 weight, bias = _weight(module, adapters)
                 yield module, _plain(weight.to(cast), bias)
-            elif copies:
+            elif copies and module not in inside:
                 yield module, _flat(product([module]))
-            elif adapters:
+            elif adapters and not copies:
                 yield module, _plain(*_weight(module, adapters))
-        if copies and cast is None:
-            yield from joint_forwards(model, list(layers), product)
+        yield from joint
 
     with replaced_forwards(forwards()):
         yield

@@ -82,21 +82,24 @@ def test_rules_are_those_of_the_layer() -> None:
 
 
 def test_a_layer_needs_four_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, widths = build("Llama"), []
+    """And four copies, also when it is found out what the layer computes."""
+    model, copies, products = build("Llama"), [], []
 
     def counted(weight: Tensor, bias: Tensor | None, *, rows: int) -> Callable[[Tensor], Tensor]:
+        copies.append(len(weight))
+
         def multiply(x: Tensor) -> Tensor:
-            widths.append(len(weight))
+            products.append(len(weight))
             return linear(x, weight, bias)
 
         return multiply
 
-    with for_decoding(model):
-        hidden(model)  # finds out what the layers compute
     monkeypatch.setattr(linear_layers, "packed", counted)
     with for_decoding(model):
         hidden(model)
-    assert widths == 2 * [16 + 8 + 8, 16, 24 + 24, 16]  # q with k and v, o, gate with up, down
+        products.clear()
+        hidden(model)
+    assert copies == products == 2 * [16 + 8 + 8, 16, 24 + 24, 16]  # q with k and v, o, gate with up, down
 
 
 def test_a_call_without_packed_tokens_takes_the_modules_own_forward() -> None:

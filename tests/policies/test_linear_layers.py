@@ -32,8 +32,10 @@ def test_merged_adapters_give_the_same_logits(copies: bool, dora: bool) -> None:
             base = model(input_ids=ids).logits
         with for_decoding(model, copies=copies):
             have = model(input_ids=ids).logits
-            layer = model.base_model.model.model.layers[0].self_attn.q_proj
-            assert ("forward" in vars(layer)) != dora  # DoRA's layers compute as they are
+            attention = model.base_model.model.model.layers[0].self_attn
+            layer = attention.q_proj
+            assert ("forward" in vars(layer)) == (not dora and not copies)  # DoRA's layers compute as they are
+            assert ("forward" in vars(attention)) == (not dora and copies)  # for all of its layers
             assert "forward" not in vars(layer.base_layer) or (dora and copies)
         with model.disable_adapter(), for_decoding(model, copies=copies):
             off = model(input_ids=ids).logits
