@@ -28,7 +28,7 @@ from grpokit import (
 )
 from grpokit.training import progress, updates
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.micro_batches import cuts, minibatch_rows
+from grpokit.training.micro_batches import Limit, cuts, minibatch_rows
 from tiny_policies import OBJECTIVES_BY_NAME, BatchesSeen, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -371,7 +371,7 @@ def test_micro_batches_keep_groups_together() -> None:
     groups = torch.arange(4).repeat(8)  # interleaved rows
     for size, count in ((8, 4), (16, 2), (12, 4), (32, 1), (4, 8), (3, 12)):
         mask = torch.ones(32, 1, dtype=torch.bool)
-        pieces = [cut.rows for cut in cuts(groups, mask, [slice(0, 1)], size)]
+        pieces = [cut.rows for cut in cuts(groups, mask, [slice(0, 1)], Limit(rows=size))]
         assert len(pieces) == count
         assert sorted(torch.cat(pieces).tolist()) == list(range(32))
         assert all(len(p) <= size for p in pieces)

@@ -6,7 +6,6 @@ rollout, logprobs and reference, and uses accelerate for the backward pass, the 
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +19,6 @@ from accelerate.state import AcceleratorState
 from grpokit.errors import UsageError
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 
 
 def find(device: str) -> torch.device:
@@ -67,24 +65,6 @@ def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManag
     return torch.autocast(device.type, _DTYPES[mixed_precision]) if mixed_precision in _DTYPES else nullcontext()
 
 
-def keep_freed_memory() -> None:
-    """Let the C library keep what tensors on the CPU give back, for those that come next.
-
-    glibc hands large blocks back to the system, which then fills each page of the next tensor with zeros. A pass over a
-    micro-batch has thousands of such pages, so a step takes some percent longer. On a GPU torch keeps freed memory too.
-    Settings of the environment win; other C libraries are left alone.
-    """
-    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
-        return
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):  # musl, macOS, Windows
-        return
-    # An older glibc takes no block above 32 MiB into its heap. Without one of these it would take none above 128 KiB.
-    if mallopt(_MMAP_THRESHOLD, 2**30) or mallopt(_MMAP_THRESHOLD, 2**25):
-        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-
-
 def make_accelerator(
     mixed_precision: str, device: str, trackers: Sequence[str], folder: Path | str | None
 ) -> Accelerator:
@@ -110,8 +90,6 @@ def make_accelerator(
         raise UsageError(f"mixed_precision must be 'no', 'bf16' or 'fp16', got {mixed_precision!r}.")
     if mixed_precision == "fp16" and on_cpu:
         raise UsageError("mixed_precision 'fp16' needs a GPU; on a CPU use 'no'.")
-    if on_cpu:
-        keep_freed_memory()
     if trackers and folder is None:
         raise UsageError(f"Trackers ({', '.join(trackers)}) need a folder to log into.")
     AcceleratorState._reset_state(reset_partial_state=True)  # a notebook may build several trainers in turn
