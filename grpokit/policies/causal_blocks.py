@@ -91,5 +91,6 @@ class _Attention(torch.autograd.Function):
             for_key[:, :, seen] += to_key
             for_value[:, :, seen] += to_value
         heads = shared[0].shape[1]
-        for_key, for_value = (x.unflatten(1, (heads, -1)).sum(2) for x in (for_key, for_value))
+        if heads < query.shape[1]:
+            for_key, for_value = (x.unflatten(1, (heads, -1)).sum(2) for x in (for_key, for_value))
         return for_query, for_key, for_value, None, None
