@@ -267,12 +267,12 @@ class Trainer(TrainerSettings, SeedSettings):
         step, update = self.completed + 1, self.updates.done + 1
         if not tally.decided:
             warnings.append(f"Update {update} of step {step} changes nothing: all decisions of its rows are masked.")
-        fits = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
-        guards.check_finite(loss, self._policy, batch.rollout, fits, rows=rows, step=step, update=update)
+        limit = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
+        guards.check_finite(loss, self._policy, batch.rollout, limit, rows=rows, step=step, update=update)
         if on_policy:
             mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
-            limit = self._limit(exact=batch.rollout.exact)
-            logprob_diff.check_logprob_diff(mean, largest, limit, step=step)
+            allowed = self._limit(exact=batch.rollout.exact)
+            logprob_diff.check_logprob_diff(mean, largest, allowed, step=step)
         return loss, tally
 
     def _limit(self, *, exact: bool) -> logprob_diff.LogprobDiffLimit:

@@ -6,7 +6,9 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import pytest
 from PIL import Image
 
 from grpokit import DataError, Prompt
-from grpokit.data import as_prompts, hold_out, prompt_indices, read_dataset, read_jsonl, read_text
+from grpokit.data import as_prompts, hold_out, hub, prompt_indices, read_dataset, read_jsonl, read_text
 from grpokit.images import open_picture
 
 
@@ -434,6 +436,35 @@ def test_a_dataset_of_a_hub_that_is_silent(
     assert offline == datasets.config.HF_HUB_OFFLINE
 
 
+class Busy(BaseHTTPRequestHandler):
+    """A hub that answers, if not to this question."""
+
+    def do_HEAD(self) -> None:
+        self.send_error(405)
+
+    def log_message(self, *given: Any) -> None:
+        """Silent."""
+
+
+def test_a_hub_that_answers_anything_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    with HTTPServer(("127.0.0.1", 0), Busy) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        assert hub.unreachable(f"http://127.0.0.1:{server.server_port}") == ""
+    assert "unknown url type" in hub.unreachable("hf-mirror.com")
+    assert "refused" in hub.unreachable("http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")  # of which urllib knows nothing
+    assert hub.unreachable("http://127.0.0.1:9") == ""
+
+
+def test_a_dataset_that_comes_from_the_cache_says_so(datasets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", "http://127.0.0.1:9")
+    table = datasets.Dataset.from_dict({"prompt": ["a"]})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **named: table)
+    with pytest.warns(UserWarning, match=r":9 cannot be reached: .*; the dataset .org/kept. comes from the cache"):
+        assert read_dataset("org/kept")[0].text == "a"
+
+
 def test_datasets_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(DataError, match=r"needs `datasets`\. Run: pip install 'grpokit\[datasets\]'"):
@@ -455,7 +486,7 @@ def test_as_prompts() -> None:
         ("a prompt", "Expected a list of prompts, got the single text 'a prompt'"),
         ({"prompt": "a"}, "Expected a list of prompts, got a value of type dict"),
         ({"a", "b"}, "Expected a list of prompts, got a value of type set"),
-        ([Prompt(text="x", image="a.png")], r"the path 'a.png' as a picture; expected PIL.Image.open\("),  # type: ignore[arg-type]
+        ([Prompt(text="x", image="a.png")], r"the text 'a.png' among its pictures; expected a list of pictures"),  # type: ignore[arg-type]
         ([Prompt(text=5)], "Prompt 0 has 5 as its text; expected a text"),  # type: ignore[arg-type]
         (["a", 5], "Prompt 1 is of type int; expected a text or a grpokit.Prompt"),
         (None, "Expected a list of prompts, got a value of type NoneType"),

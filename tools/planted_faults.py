@@ -20,6 +20,16 @@ from pathlib import Path
 REPO = Path(__file__).parent.parent
 
 BY_HAND = "tests/test_run_by_hand.py::test_a_run_equals_one_written_by_hand"
+BLOCKS = "tests/policies/test_causal_blocks.py::test_values_and_gradients_are_those_of_the_table"
+WRITTEN = "tests/policies/test_group_decoding.py::test_tokens_and_logprobs_are_those_of_the_model"
+ONE_PASS = "tests/policies/test_packed_attention.py::test_one_packed_pass_equals_a_pass_for_each_sequence"
+JOINT = "tests/policies/test_joint_layers.py::test_hidden_states_stay"
+JOINT_CALLS = "tests/policies/test_joint_layers.py::test_a_layer_needs_four_products"
+MERGED = "tests/policies/test_linear_layers.py::test_merged_adapters_give_the_same_logits"
+LEAN = "tests/policies/test_lean_layers.py::test_values_and_gradients_of_a_model_stay"
+HEAD = "tests/policies/test_fused_head.py::test_equals_the_dense_computation"
+TRUNCATED = "tests/policies/test_token_sampling.py::test_log_probs_and_entropy_are_of_the_truncated_distribution"
+BY_HAND_TRUNCATION = "tests/policies/test_token_sampling.py::test_truncation_by_hand"
 SEEDS = "tests/test_sampling.py::test_no_seed_is_used_twice"
 STREAMS = "tests/test_sampling.py::test_a_run_its_evaluation_and_samples_share_no_seed"
 EDGES = "tests/test_sampling.py::test_draws_at_the_edges_stay_among_the_tokens_that_can_be_drawn"
@@ -641,6 +651,113 @@ FAULTS = (
         "len(ngrams) - len(set(ngrams))",
         "len(ngrams)",
         (REPETITION,),
+    ),
+    # --- the token fast path
+    Fault(
+        "attention that sees the next token", "policies/causal_blocks.py", "place > last", "place > last + 1", (BLOCKS,)
+    ),
+    Fault(
+        "a window too long", "policies/causal_blocks.py", "place <= last - window", "place < last - window", (BLOCKS,)
+    ),
+    Fault(
+        "a block's gradient in place of all",
+        "policies/causal_blocks.py",
+        "[:, :, seen] += to_key",
+        "[:, :, seen] = to_key",
+        (BLOCKS,),
+    ),
+    Fault(
+        "an own token that is hidden",
+        "policies/group_decoding.py",
+        "columns > self.column",
+        "columns >= self.column",
+        (WRITTEN,),
+    ),
+    Fault(
+        "prompts padded in sight",
+        "policies/group_decoding.py",
+        "prompt = slots >= self.lengths[:, None]",
+        "prompt = slots > self.lengths[:, None]",
+        (WRITTEN,),
+    ),
+    Fault(
+        "a position too late",
+        "policies/group_decoding.py",
+        "cache.positions[..., t]",
+        "cache.positions[..., t + 1]",
+        (WRITTEN,),
+    ),
+    Fault(
+        "samples that left still count",
+        "policies/group_decoding.py",
+        "self.lengths, self.positions = self.lengths[prompts], self.positions[prompts]",
+        "self.positions = self.positions[prompts]",
+        (WRITTEN,),
+    ),
+    Fault(
+        "samples behind their prompt's first token",
+        "policies/packed_attention.py",
+        "torch.arange(block.prompt, block.prompt + length)",
+        "torch.arange(length)",
+        (ONE_PASS,),
+    ),
+    Fault(
+        "a soft cap without its factor",
+        "policies/packed_attention.py",
+        "rules.scale / rules.softcap",
+        "rules.scale",
+        (ONE_PASS,),
+    ),
+    Fault(
+        "layers tried near the beginning only",
+        "policies/joint_layers.py",
+        "torch.randint(2**20",
+        "torch.randint(2",
+        (JOINT,),
+    ),
+    Fault(
+        "values that are turned",
+        "policies/joint_layers.py",
+        "cos, sin = (x[0, :, None] for x in rotation)",
+        "sin, cos = (x[0, :, None] for x in rotation)",
+        (JOINT_CALLS,),
+    ),
+    Fault(
+        "an adapter left out of decoding",
+        "policies/linear_layers.py",
+        "return weight + torch.stack(deltas).sum(0)",
+        "return weight",
+        (MERGED,),
+    ),
+    Fault("a norm's gradient without its mean", "policies/lean_layers.py", ".sub_(normed.mul_(mean))", "", (LEAN,)),
+    Fault(
+        "a head's gradient without its scale",
+        "policies/fused_head.py",
+        "predicted[part] * -job.scale",
+        "predicted[part] * -1.0",
+        (HEAD,),
+    ),
+    Fault(
+        "a prediction that is always believed",
+        "policies/fused_head.py",
+        "best if error <= AGREEMENT * largest else None",
+        "best",
+        (HEAD,),
+    ),
+    Fault(
+        "entropy without the head's scale",
+        "policies/fused_head.py",
+        "-logprobs[part] - job.scale * mean",
+        "-logprobs[part] - mean",
+        (HEAD,),
+    ),
+    Fault("log-probs before truncation", "policies/token_sampling.py", "log_total += mass.log()", "pass", (TRUNCATED,)),
+    Fault(
+        "top-p of all tokens",
+        "policies/truncation.py",
+        "top_p * (p * _at_least(p, lowest)).sum(1, keepdim=True)",
+        "top_p * p.sum(1, keepdim=True)",
+        (BY_HAND_TRUNCATION,),
     ),
     # --- draws
     Fault("a running sum in fp32", "sampling.py", "logprobs.double().exp()", "logprobs.exp()", (RARE,)),

@@ -89,7 +89,7 @@ def work(job: Job, lengths: Sequence[int]) -> dict[str, Work]:
         "decode": Work(flops=answers + looks, bytes=size * (block * (steps - 1) + head * steps) + cache, passes=steps),
         "reference": Work(flops=scoring, bytes=weights * micro_batches, passes=micro_batches),
         "train": Work(flops=train, bytes=weights * touched, passes=touched),
-        "optimizer": Work(flops=0.0, bytes=7.0 * 4 * trained),  # AdamW reads 4 numbers in fp32 and writes 3
+        "optimizer": Work(flops=0.0, bytes=7.0 * 4 * trained, passes=2),  # AdamW reads 4 numbers, writes 3 of them
     }
 
 

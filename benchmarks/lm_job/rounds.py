@@ -228,7 +228,7 @@ def play(
                 played[label] += [worker for worker in here if worker.name != "peaks"]
             _check_entropy({worker.name: worker.steps for worker in played[label]})
             if first is not None and not first.failure:
-                paces[label] = _entrant(first, clock, first.steps[-rounds:]).per_token
+                paces[label] = _entrant(first, clock, first.steps[-rounds:], rounds).per_token
     counted, highest = slice(warmup, warmup + rounds), best(peaks)
     return {
         label: _result(workers, clock, counted, pace=paces.get(label), peaks=highest)
@@ -265,8 +265,9 @@ def _turn(worker: Worker, number: str, clock: ClockName) -> list[Peaks]:
     return []
 
 
-def _entrant(worker: Worker, clock: ClockName, steps: Sequence[Step]) -> Entrant:
-    return Entrant(name=worker.name, clock=clock, steps=steps, failure=worker.failure)
+def _entrant(worker: Worker, clock: ClockName, steps: Sequence[Step], rounds: int) -> Entrant:
+    """What a contender did; one that failed after its rounds, beside a later job, has done them."""
+    return Entrant(name=worker.name, clock=clock, steps=steps, failure=worker.failure if len(steps) < rounds else "")
 
 
 def _result(workers: Sequence[Worker], clock: ClockName, counted: slice, *, pace: float | None, peaks: Peaks) -> Result:
@@ -277,7 +278,7 @@ def _result(workers: Sequence[Worker], clock: ClockName, counted: slice, *, pace
     ready = [worker.ready for worker in workers if worker.ready]
     return Result(
         job=job,
-        entrants=[_entrant(worker, clock, worker.steps[counted]) for worker in workers],
+        entrants=[_entrant(worker, clock, worker.steps[counted], len(lengths)) for worker in workers],
         floor=statistics.median(sum(f.values()) for f in floors),
         generate_floor=statistics.median(f["prefill"] + f["decode"] for f in floors),
         floor_per_token=statistics.median(sum(f.values()) / sum(e) for f, e in zip(floors, lengths, strict=True)),

@@ -77,4 +77,4 @@ def read_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Pro
         return data.as_prompts(prompt)
     if prompts is None:
         return None
-    return data.read_jsonl(prompts) if prompts.suffix == ".jsonl" else data.read_text(prompts)
+    return data.read_jsonl(prompts) if prompts.suffix.lower() == ".jsonl" else data.read_text(prompts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -74,6 +75,8 @@ def read_dataset(
         elif "pick one among" in reason:
             remedy = " Name it with `subset`."
         raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.{remedy}") from error
+    if away and not datasets.config.HF_HUB_OFFLINE:
+        warnings.warn(f"{away}; the dataset {name!r} comes from the cache.", stacklevel=2)
     names = {"prompt": "prompt", "target": "target", "image": "image", **(columns or {})}
     unknown = sorted(set(names) - {"prompt", "target", "image"})
     if unknown:

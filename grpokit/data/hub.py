@@ -19,10 +19,12 @@ def unreachable(endpoint: str) -> str:
     Args:
         endpoint: such as "https://huggingface.co".
     """
+    if urllib.request.getproxies():
+        return ""  # the hub's libraries know more kinds of proxy than urllib
     try:
         with suppress(urllib.error.HTTPError):
             urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=PATIENCE).close()
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         certificates = "SSL" in type(reason).__name__  # the hub's libraries may know others
         return "" if certificates else one_line(reason if isinstance(reason, BaseException) else error)

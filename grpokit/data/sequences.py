@@ -209,7 +209,8 @@ def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSe
         for picture in prompt.images:
             if isinstance(picture, (str, Path)):
                 raise DataError(
-                    f"Prompt {i} has the path '{picture}' as a picture; expected PIL.Image.open(...) of it."
+                    f"Prompt {i} has the text '{picture}' among its pictures; expected a list of pictures, such as "
+                    "[PIL.Image.open(path)]."
                 )
         sequence.append(prompt)
     return PromptList(sequence, source)

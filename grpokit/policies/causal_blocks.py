@@ -29,7 +29,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *, scale: float, window
 
     Args:
         query: [B, H, T, D].
-        key, value: [B, H, S, D] with S >= T.
+        key, value: [B, K, S, D] with S >= T; each serves H / K heads.
         scale: factor of the scores.
         window: how many keys a query sees at most; None for all.
 
@@ -54,10 +54,17 @@ def _blocks(queries: int, keys: int, window: int | None) -> Iterator[tuple[slice
         yield rows, columns, torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
+def for_each_head(query: Tensor, *shared: Tensor) -> tuple[Tensor, ...]:
+    """Keys and values [B, K, S, D], each repeated for the heads of query [B, H, T, D] that share it: [B, H, S, D]."""
+    times = query.shape[1] // shared[0].shape[1]
+    return shared if times == 1 else tuple(x.repeat_interleave(times, 1) for x in shared)
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         flash = getattr(torch.ops.aten, _FLASH)
+        shared, (key, value) = (key, value), for_each_head(query, key, value)
         batch, heads, queries, width = query.shape
         output = query.new_empty(batch, queries, heads, width).transpose(1, 2)  # a token's heads side by side
         log_sum = query.new_empty(batch, queries, heads).transpose(1, 2)
@@ -65,14 +72,15 @@ class _Attention(torch.autograd.Function):
             output[:, :, rows], log_sum[:, :, rows] = flash(
                 query[:, :, rows], key[:, :, seen], value[:, :, seen], attn_mask=mask, scale=scale
             )
-        ctx.save_for_backward(query, key, value, output, log_sum)
+        ctx.save_for_backward(query, *shared, output, log_sum)
         ctx.scale, ctx.window = scale, window
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, output, log_sum = ctx.saved_tensors
+        query, *shared, output, log_sum = ctx.saved_tensors
+        key, value = for_each_head(query, *shared)
         backward = getattr(torch.ops.aten, _FLASH + "_backward")
         for_query, for_key, for_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
         for rows, seen, mask in _blocks(query.shape[2], key.shape[2], ctx.window):
@@ -82,4 +90,7 @@ class _Attention(torch.autograd.Function):
             )
             for_key[:, :, seen] += to_key
             for_value[:, :, seen] += to_value
+        heads = shared[0].shape[1]
+        if heads < query.shape[1]:
+            for_key, for_value = (x.unflatten(1, (heads, -1)).sum(2) for x in (for_key, for_value))
         return for_query, for_key, for_value, None, None

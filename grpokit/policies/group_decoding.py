@@ -281,8 +281,10 @@ class _Step:
 def _waits(step: Callable[[], Any]) -> bool:
     """Whether a step waits for the GPU. A capture would find out, too, but leave CUDA in disorder."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Synchronization debug mode")  # "is a prototype feature"
+            torch.cuda.set_sync_debug_mode("error")
         step()
     except RuntimeError as error:
         if "synchronizing CUDA operation" not in str(error):

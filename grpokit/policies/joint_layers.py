@@ -8,7 +8,7 @@ weights are all fp32, without autocast and without gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ Product = Callable[[Tensor], Tensor]
 
 _PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _NORMS = {"q_norm", "k_norm"}
+_GIVEN = {"hidden_states", "position_embeddings", "position_ids", "attention_mask"}  # tensors that a forward may get
 _rules: WeakKeyDictionary[nn.Module, Rules | None] = WeakKeyDictionary()  # None: it computes something else
 
 
@@ -38,20 +39,26 @@ def joint_forwards(
     for norm, eps in rms_norms(model):
         yield norm, _norm(norm, eps)
     for mlp in gated_mlps(model):
-        if all(layer in linears for layer in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
+        if _may_be_joint(mlp, linears, ("gate_proj", "up_proj", "down_proj")):
             yield mlp, _gated(mlp, product([mlp.gate_proj, mlp.up_proj]), product([mlp.down_proj]))
     for layer in fp32_modules(model):
-        if not _is_attention(layer) or (layer in _rules and _rules[layer] is None):
-            continue
-        if all(getattr(layer, name) in linears for name in _PROJECTIONS):
+        if _is_attention(layer, linears) and _rules.get(layer, True) is not None:
             inputs = product([layer.q_proj, layer.k_proj, layer.v_proj])
             yield layer, _Attention(layer, inputs, product([layer.o_proj]))
 
 
-def _is_attention(module: Any) -> bool:
+def _may_be_joint(module: nn.Module, linears: Container[nn.Module], names: Iterable[str]) -> bool:
+    """Whether these parts of a module can be multiplied by, and nobody listens to what its parts do."""
+    hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.children())
+    return not hooked and all(getattr(module, name) in linears for name in names)
+
+
+def _is_attention(module: Any, linears: Container[nn.Module]) -> bool:
     """Whether a module has the parts and the sizes that `_Attention` needs."""
     names, width = {name for name, _ in module.named_children()}, getattr(module, "head_dim", None)
     if names not in (_PROJECTIONS, _PROJECTIONS | _NORMS) or width is None:
+        return False
+    if not _may_be_joint(module, linears, _PROJECTIONS):
         return False
     q, k, v, o = (getattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "o_proj"))
     of_heads = all(p.shape == (width,) for name in names & _NORMS for p in getattr(module, name).parameters())
@@ -66,7 +73,8 @@ def _norm(norm: Any, eps: float) -> Product:
 def _gated(mlp: Any, inputs: Product, output: Product) -> Product:
     def forward(x: Tensor) -> Tensor:
         gate, up = inputs(x.flatten(0, -2)).chunk(2, -1)
-        return output(mlp.act_fn(gate) * up).view(*x.shape[:-1], -1)
+        y = output(mlp.act_fn(gate) * up)
+        return y.view(*x.shape[:-1], y.shape[-1])
 
     return forward
 
@@ -111,38 +119,43 @@ class _Attention:
         attended = packed.attend(self.module.layer_idx, turned[:, : self.heads], turned[:, self.heads :], value, rules)
         return self.output(attended.flatten(1))[None]
 
-    def _find_rules(self, *, hidden_states: Tensor, position_embeddings: Any, **others: Any) -> Rules | None:
+    def _find_rules(self, **named: Any) -> Rules | None:
         """What the module's own forward asks of attention; None where it does not compute this formula.
 
-        Both get random tensors: at a sequence's first token a rotation is none, and many formulas look alike there.
+        Both get random tensors of three tokens: at a sequence's first token a rotation is none, and alone it sees only
+        itself, so there many formulas look alike.
         """
-        if len(position_embeddings) != 2 or any(x.shape[2:] != (self.width,) for x in position_embeddings):
+        hidden, rotation, near = named["hidden_states"], named["position_embeddings"], named.get("position_ids")
+        if len(rotation) != 2 or any(x.shape != (*hidden.shape[:-1], self.width) for x in rotation):
+            return None
+        if any(isinstance(x, Tensor) for name, x in named.items() if name not in _GIVEN):
             return None
         generator = torch.Generator().manual_seed(0)
-        given = hidden_states, *position_embeddings
-        hidden, cos, sin = (torch.randn(x.shape, generator=generator).to(x) for x in given)
-        if others.get("position_ids") is not None:  # some scale the queries of far positions
-            near = others["position_ids"]
-            others["position_ids"] = torch.randint(2**20, near.shape, generator=generator).to(near)
-        heard = _Heard()
-        want, *_ = self.own(hidden_states=hidden, position_embeddings=(cos, sin), **others | {"packed": heard})
-        have = self._compute(hidden, (cos, sin), heard, heard.rules[0])
-        same = heard.rules[0] == heard.rules[-1] and torch.allclose(have, want, rtol=1e-4, atol=1e-5)
-        return heard.rules[0] if same else None
+        x, cos, sin = (torch.randn(1, 3, y.shape[-1], generator=generator).to(y) for y in (hidden, *rotation))
+        if near is not None:  # some scale the queries of far positions
+            near = torch.randint(2**20, (*near.shape[:-1], 3), generator=generator).to(near)
+        own, here = _Heard(), _Heard()
+        trial = {"hidden_states": x, "position_embeddings": (cos, sin), "position_ids": near, "packed": own}
+        want, *_ = self.own(**named | {name: y for name, y in trial.items() if name in named})
+        if len(own.calls) != 1:
+            return None
+        (rules, *parts), have = own.calls[0], self._compute(x, (cos, sin), here, own.calls[0][0])
+        pairs = zip((want, *parts), (have, *here.calls[0][1:]), strict=True)
+        return rules if all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs) else None
 
 
 class _Heard(Packed):
-    """Plain attention that remembers what it was told.
+    """Plain attention that remembers what it was given.
 
     Attributes:
-        rules: of each call.
+        calls: of each call the rules, query, key and value.
     """
 
     def __init__(self) -> None:
-        self.rules: list[Rules] = []
+        self.calls: list[tuple[Rules, Tensor, Tensor, Tensor]] = []
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """See `Packed`."""
-        self.rules.append(rules)
+        self.calls.append((rules, query, key, value))
         q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))
         return causal_attention(q, k, v, rules)[0].transpose(0, 1)

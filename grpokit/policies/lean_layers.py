@@ -54,7 +54,8 @@ def gated_mlps(model: nn.Module) -> Iterator[Any]:
     for mlp in fp32_modules(model):
         if {name for name, _ in mlp.named_children()} != _GATED:
             continue
-        if _computes(mlp, mlp.down_proj.out_features, partial(_gate, mlp)):
+        width = getattr(mlp.down_proj, "out_features", None)
+        if width is not None and _computes(mlp, width, partial(_gate, mlp)):
             yield mlp
 
 

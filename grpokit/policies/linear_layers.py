@@ -183,7 +183,11 @@ def _few_rows(layers: Sequence[tuple[nn.Module, Sequence[str]]], rows: int) -> F
 
 
 def _flat(product: Forward) -> Forward:
-    return lambda x: product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+    def forward(x: Tensor) -> Tensor:
+        y = product(x.reshape(-1, x.shape[-1]))
+        return y.view(*x.shape[:-1], y.shape[-1])
+
+    return forward
 
 
 def _cast(layer: nn.Linear, casts: Casts) -> Forward:

@@ -139,7 +139,6 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, rules: Rules) ->
     queries, keys = query.shape[2], key.shape[2]
     window = rules.window if rules.window is not None and rules.window < keys else None
     if rules.softcap is None and causal_blocks.apply_to(query, value):
-        key, value = _for_each_head(query, key, value)
         return causal_blocks.attention(query, key, value, scale=rules.scale, window=window)
     if window is None and rules.softcap is None:
         if queries == keys:
@@ -167,7 +166,7 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor 
     """
     if rules.softcap is None:
         return _product(query, key, value, rules, attn_mask=visible)
-    key, value = _for_each_head(query, key, value)
+    key, value = causal_blocks.for_each_head(query, key, value)
     scores = rules.softcap * torch.tanh(query @ key.transpose(-1, -2) * (rules.scale / rules.softcap))
     if visible is not None:
         scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)  # a query that sees nothing stays finite
@@ -177,7 +176,7 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor 
 def _product(query: Tensor, key: Tensor, value: Tensor, rules: Rules, **mask: Any) -> Tensor:
     if query.device.type == "cuda" and not _flash(query, value, mask.get("attn_mask")):
         # The other kernel that does without a table [B, H, T, S] has no heads that share their keys.
-        key, value = _for_each_head(query, key, value)
+        key, value = causal_blocks.for_each_head(query, key, value)
     shared = query.shape[1] != key.shape[1]
     return F.scaled_dot_product_attention(query, key, value, scale=rules.scale, enable_gqa=shared, **mask)
 
@@ -185,12 +184,6 @@ def _product(query: Tensor, key: Tensor, value: Tensor, rules: Rules, **mask: An
 def _flash(query: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     """Whether flash attention computes this on CUDA: no mask but the causal one (no plain tensor), and no fp32."""
     return type(mask) is not Tensor and query.dtype.itemsize < 4 and query.shape[-1] == value.shape[-1] <= 256
-
-
-def _for_each_head(query: Tensor, *shared: Tensor) -> tuple[Tensor, ...]:
-    """Keys and values [B, K, S, D], each repeated for the heads that share it: [B, H, S, D]."""
-    times = query.shape[1] // shared[0].shape[1]
-    return shared if times == 1 else tuple(x.repeat_interleave(times, 1) for x in shared)
 
 
 def attention(

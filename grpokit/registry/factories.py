@@ -134,7 +134,7 @@ def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, An
         if name in parameters and not _fits(value, kinds.get(name, Any)):
             expected = _in_words(kinds.get(name, float))
             default = parameters[name].default
-            usual = "" if default is inspect.Parameter.empty else f" Its default is {default!r}."
+            usual = "" if default is inspect.Parameter.empty else f" Its default is {shown(default)}."
             raise PluginError(f"The {what} takes {expected} as '{name}', got {shown(value)}.{usual}")
 
 

@@ -191,6 +191,30 @@ def scripted(asked: list[list[str]]) -> Any:
     return started
 
 
+def test_a_process_that_dies_beside_a_later_job_has_done_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    started = scripted(asked)
+
+    @contextmanager
+    def mortal(name: str, label: str, job: Job, python: Path) -> Iterator[rounds.Worker]:
+        with started(name, label, job, python) as worker:
+            ask = worker.ask
+
+            def until_the_fourth_step(line: str = "") -> dict[str, Any]:
+                if len(worker.steps) == 4:
+                    raise FailedError("out of memory")
+                return ask(line)
+
+            worker.ask = until_the_fourth_step  # type: ignore[method-assign]
+            yield worker
+
+    monkeypatch.setattr(rounds, "_started", mortal)
+    jobs = {"short": TINY, "long": Job(**{**vars(TINY), "new_tokens": 8})}
+    results = rounds.play(jobs, ["a"], rounds=2, warmup=1, clock="wall", peers_python=Path())
+    assert [(one.entrants[0].failure, len(one.entrants[0].steps)) for one in results.values()] == [("", 2), ("", 2)]
+    assert results["long"].pace is None
+
+
 def test_jobs_of_a_sweep_share_peaks_and_are_compared_within_the_same_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
     monkeypatch.setattr(rounds, "_started", scripted(asked))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,7 +146,7 @@ class Cuda:
             "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
             "graph": self.graph,
             "get_sync_debug_mode": lambda: self.mode,
-            "set_sync_debug_mode": partial(setattr, self, "mode"),
+            "set_sync_debug_mode": self.set_mode,
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
         init = group_decoding._Step.__init__
@@ -162,6 +162,11 @@ class Cuda:
         assert self.mode == "default"  # a capture itself waits
         self.graphs += 1
         yield
+
+    def set_mode(self, mode: str) -> None:
+        self.mode = mode
+        if mode == "error":
+            warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=2)
 
     def wait(self, *given: Any) -> None:
         """What a model calls that waits for the device."""

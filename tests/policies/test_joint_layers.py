@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import peft
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from grpokit.policies import joint_layers, linear_layers
-from grpokit.policies.linear_layers import for_decoding
+from grpokit.policies.linear_layers import for_decoding, for_scoring
 from grpokit.policies.packed_attention import Rules, SharedPrompts, install, run
 from tiny_decoders import SHAPE
 
@@ -47,10 +47,10 @@ def build(family: str) -> Any:
     return model
 
 
-def hidden(model: Any) -> Tensor:
+def hidden(model: Any, *, prompt: int = 4, samples: Sequence[int] = (5, 5)) -> Tensor:
     """The last hidden states of a prompt of 4 tokens and two samples of 5."""
-    packed = SharedPrompts([4], [[5, 5]], device=torch.device("cpu"))
-    tokens = torch.randint(1, 50, (14,), generator=torch.Generator().manual_seed(0))
+    packed = SharedPrompts([prompt], [samples], device=torch.device("cpu"))
+    tokens = torch.randint(1, 50, (prompt + sum(samples),), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         return run(model.get_decoder(), tokens, packed.positions(), packed)
 
@@ -64,6 +64,7 @@ def test_hidden_states_stay(family: str, adapted: bool) -> None:
         whole = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
     want = hidden(model)
     with for_decoding(whole.eval()):
+        hidden(model, prompt=0, samples=[1])  # a first token that sees only itself says nothing of what follows
         have = hidden(model)
     assert torch.allclose(have, want, rtol=1e-4, atol=1e-4)
     attention = [layer.self_attn for layer in model.get_decoder().layers]
@@ -117,3 +118,41 @@ def test_models_in_other_precisions_are_left_alone() -> None:
     with for_decoding(model):
         assert (hidden(model) - want).norm() <= 0.02 * want.norm()
     assert not any(layer.self_attn in joint_layers._rules for layer in model.model.layers)
+
+
+def test_a_module_whose_parts_are_listened_to_is_left_alone() -> None:
+    model, heard = build("Llama"), []
+    first = model.model.layers[0]
+    for part in (first.self_attn.k_proj, first.mlp.up_proj):
+        part.register_forward_hook(lambda _, __, y: heard.append(y.shape[-1]))
+    with for_decoding(model):
+        hidden(model)
+    assert heard == [8, 24]
+
+
+def test_parts_that_are_no_linear_layers() -> None:
+    """Such as those of Gemma 4's vision tower, which have no sizes."""
+
+    class Clipped(nn.Module):
+        def __init__(self, inside: nn.Linear) -> None:
+            super().__init__()
+            self.inside = inside
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inside(x).clamp(-0.1, 0.1)
+
+    model = build("Llama")
+    first = model.model.layers[0]
+    for module, name in ((first.self_attn, "v_proj"), (first.self_attn, "q_proj"), (first.mlp, "down_proj")):
+        setattr(module, name, Clipped(getattr(module, name)))
+    want = hidden(model)
+    for context in (for_decoding(model), for_scoring(model)):
+        with context:
+            assert torch.allclose(hidden(model), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_layer_that_gets_no_rows(rows: int) -> None:
+    layer = nn.Sequential(nn.Linear(4, 6))
+    with torch.no_grad(), for_decoding(layer):
+        assert layer(torch.zeros(2, rows, 4)).shape == (2, rows, 6)

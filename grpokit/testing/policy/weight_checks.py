@@ -133,5 +133,5 @@ def _toy_reward(rollout: Rollout) -> Tensor:
             values = x.double().flatten(2).mean(-1) if x.ndim > 2 else x.double()
             if values.shape != rollout.mask.shape:
                 return values[:, -1]
-            return torch.where(rollout.mask, values, 0.0).sum(-1) / rollout.mask.sum(-1)
+            return torch.where(rollout.mask, values, 0.0).sum(-1) / rollout.mask.sum(-1).clamp(min=1)
     raise ValueError("the trace holds no tensor [B, T, ...] for a toy reward to score")

@@ -57,7 +57,7 @@ def test_caps_of_attention_scores_are_not_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_a_vision_model_comes_with_its_processor(family: str, tmp_path: Path) -> None:
-    loaded = load_model(save_tiny_vision_model(tmp_path, family))
+    loaded = load_model(save_tiny_vision_model(tmp_path, family), device="cpu")
     assert loaded.processor is not None
     assert loaded.tokenizer.pad_token_id == PAD
 

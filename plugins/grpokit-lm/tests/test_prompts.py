@@ -108,6 +108,11 @@ def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
             {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
             "Message 1 has a part of type 'image'. The model reads text only",
         ),
+        (
+            {},
+            {"messages": [{"role": "user", "content": [{"type": "txt", "text": "hi"}]}]},
+            "Message 1 has a part of type 'txt'. The model reads text only",
+        ),
         ({}, {"messages": [{"role": "user", "content": "\ud800"}]}, "has half a surrogate pair"),
         ({}, {"messages": "hi"}, "messages must be a list such as .* got a str"),
         ({}, {"messages": []}, "got an empty one"),

@@ -43,7 +43,7 @@ def adapted(model: Any, kind: str, **settings: Any) -> Any:
 
 def trained(folder: Path, family: str, adapter: str = "") -> tuple[Loaded, Any]:
     """A model that is not what the folder holds any more."""
-    loaded = load_model(save_tiny_model(folder, family), trains_base=not adapter)
+    loaded = load_model(save_tiny_model(folder, family), trains_base=not adapter, device="cpu")
     model: Any = adapted(loaded.model, adapter) if adapter else loaded.model
     change(model)
     return loaded, model
@@ -100,7 +100,7 @@ def test_a_checkpoint_says_what_it_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_plain_peft_reads_an_adapter_and_a_merge_is_one_model(family: str, dora: bool, tmp_path: Path) -> None:
-    loaded = load_model(save_tiny_model(tmp_path / "base", family), trains_base=False)
+    loaded = load_model(save_tiny_model(tmp_path / "base", family), trains_base=False, device="cpu")
     model = add_adapter(loaded.model, AdapterSettings(r=2, dora=dora))
     change(model)
     expected = logits(model)
@@ -136,7 +136,7 @@ def test_a_quantised_base_in_a_folder_is_loaded_again_for_a_merge(tmp_path: Path
 
 @pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_a_vision_model_is_exported_with_its_processor(family: str, tmp_path: Path) -> None:
-    loaded = load_model(save_tiny_vision_model(tmp_path / "base", family))
+    loaded = load_model(save_tiny_vision_model(tmp_path / "base", family), device="cpu")
     change(loaded.model)
     (tmp_path / "out").mkdir()
     facts = export(loaded.model, loaded, tmp_path / "out")
@@ -173,7 +173,7 @@ def test_weights_of_another_model(tmp_path: Path) -> None:
 
 
 def test_the_code_of_a_card_finds_a_base_in_a_package(tmp_path: Path) -> None:
-    loaded = load_model("grpokit_lm:models/arithmetic", dtype="float32", trains_base=False)
+    loaded = load_model("grpokit_lm:models/arithmetic", dtype="float32", trains_base=False, device="cpu")
     model = adapted(loaded.model, "lora")
     change(model)
     usage = export(model, loaded, tmp_path)["usage"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from peft import IA3Config, LoraConfig, PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny_model, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
@@ -132,6 +132,26 @@ def refused(base: Any, adapter: Any, **lora: Any) -> str:
     with pytest.raises(UsageError) as raised:
         CausalLMPolicy(base, max_new_tokens=8, lora={"adapter": adapter} | lora)
     return str(raised.value)
+
+
+def test_weights_of_the_base_in_the_file_are_refused(base: Path, tmp_path: Path) -> None:
+    """peft would put them into the base, and an export would leave them out."""
+    trained(base, tmp_path)
+    path = tmp_path / "adapter_model.safetensors"
+    weights = {name: x.clone() for name, x in load_file(path).items()}
+    path.unlink()
+    save_file(weights | {"base_model.model.model.embed_tokens.weight": torch.zeros(272, 32)}, path)
+    assert "changes 'model.embed_tokens.weight'. hf-lm trains adapters of linear" in refused(base, tmp_path)
+
+
+def test_variants_of_lora_are_refused(base: Path, tmp_path: Path) -> None:
+    trained(base, tmp_path)
+    path = tmp_path / "adapter_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"alora_invocation_tokens": [1, 2]}))
+    assert "is a variant of LoRA, ALora. hf-lm trains LoRA and DoRA." in refused(base, tmp_path)
+    path.write_text(json.dumps(config | {"init_lora_weights": "pissa"}))
+    assert "was trained around changed base weights (init_lora_weights: 'pissa')" in refused(base, tmp_path)
 
 
 def test_what_is_no_adapter_is_said_before_the_model_is_looked_for(base: Path, tmp_path: Path) -> None:

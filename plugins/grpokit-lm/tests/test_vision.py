@@ -38,9 +38,9 @@ PROMPTS = [
 ]
 
 
-def build(family: str, **options: Any) -> CausalLMPolicy:
+def build(family: str, *, model: Any = None, **options: Any) -> CausalLMPolicy:
     defaults = {"max_new_tokens": 8, "stop_tokens": range(0, 250, 8)}
-    return CausalLMPolicy(tiny_vision_model(family), tokenizer=tiny_processor(family), **defaults | options)
+    return CausalLMPolicy(model or tiny_vision_model(family), tokenizer=tiny_processor(family), **defaults | options)
 
 
 def drawn(policy: CausalLMPolicy, prompts: list[Prompt] = PROMPTS, group: int = 3, **options: Any) -> Rollout:
@@ -188,6 +188,16 @@ def test_what_pictures_do_not_pass_through_stays(family: str) -> None:
         {"encoder.layers.1"} if family.startswith("llava") else set()
     )
     assert len(unread) == (18 if family.startswith("llava") else 0)
+
+
+def test_what_is_frozen_in_a_tower_stays_frozen() -> None:
+    model = tiny_vision_model("qwen2.5-vl")
+    frozen = next(p for name, p in model.named_parameters() if "visual" in name).requires_grad_(False)
+    build("qwen2.5-vl", model=model, train_vision=True)
+    assert [p for p in model.parameters() if not p.requires_grad] == [frozen]
+    build("qwen2.5-vl", model=model)  # which freezes all of the tower
+    with pytest.raises(UsageError, match="all of the model's vision tower is frozen, maybe by an earlier policy"):
+        build("qwen2.5-vl", model=model, train_vision=True)
 
 
 def test_the_tower_trains_only_if_asked() -> None:

@@ -155,8 +155,17 @@ def freeze_unread(model: Any, example: Reading) -> None:
     Args:
         model: a vision-language model.
         example: a prompt with a picture.
+
+    Raises:
+        UsageError: nothing is left that could train.
     """
-    tower, pictures = _vision(model), {name: x.to(model.device) for name, x in example.pictures.items()}
+    tower = [parameter for parameter in _vision(model) if parameter.requires_grad]
+    if not tower:
+        raise UsageError(
+            "train_vision is true, and all of the model's vision tower is frozen, maybe by an earlier policy. Load the "
+            "model again, or let its parameters require gradients."
+        )
+    pictures = {name: x.to(model.device) for name, x in example.pictures.items()}
     logits = model(input_ids=example.tokens[None].to(model.device), use_cache=False, **pictures).logits
     gradients = torch.autograd.grad(logits.float().sum(), tower, allow_unused=True)
     for parameter, gradient in zip(tower, gradients, strict=True):

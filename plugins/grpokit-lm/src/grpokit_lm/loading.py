@@ -190,14 +190,19 @@ def _given(
     if model.get_output_embeddings() is None:
         raise UsageError(_no_writer(name, type(model).__name__))
     if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
-        raise UsageError(f"The model '{name}' has an adapter in it, maybe of an earlier policy. Load the model again.")
+        raise UsageError(
+            f"The model '{name}' has an adapter in it, maybe of an earlier policy. Load the model again; to train "
+            "an adapter on, name it with lora: {adapter: FOLDER}."
+        )
     own, processor = _tokenizer(None, tokenizer, sees=sees, reading=reading)
     _check_vocabulary(model, own, name)
     if device not in (None, model.device.type):
         try:
             model.to(device)
-        except ValueError as error:  # quantised weights stay where they are
-            raise UsageError(f"The model '{name}' cannot be moved to device '{device}': {one_line(error)}") from error
+        except torch.OutOfMemoryError:
+            raise
+        except (ValueError, RuntimeError) as error:  # quantised or offloaded weights stay where they are
+            raise UsageError(f"The model '{name}' cannot be moved to device '{device}': {one_line(error)}.") from error
     return Loaded(model=model.eval(), tokenizer=own, processor=processor, name=name)
 
 
@@ -258,15 +263,16 @@ def _place_of(name: str) -> str:
         return name
     if not folder.is_dir():
         raise UsageError(
-            f"The tokenizer's folder '{folder}' does not exist. Give a folder that save_pretrained wrote, or a hub id "
-            "like 'org/name'."
+            f"The tokenizer's folder '{folder}' {'is a file' if folder.exists() else 'does not exist'}. Give a folder "
+            "that save_pretrained wrote, or a hub id like 'org/name'."
         )
     return str(folder)
 
 
 def _read_tokenizer(place: str, options: Mapping[str, Any], *, sees: bool) -> Any:
     try:
-        return (AutoProcessor if sees else AutoTokenizer).from_pretrained(place, **options)
+        with progress_bars(f"read {place}"):
+            return (AutoProcessor if sees else AutoTokenizer).from_pretrained(place, **options)
     except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
         what = "processor" if sees else "tokenizer"
         raise UsageError(f"The {what} of the model '{place}' cannot be loaded: {one_line(error)}.") from error

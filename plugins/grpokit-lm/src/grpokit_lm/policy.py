@@ -135,7 +135,8 @@ class CausalLMPolicy(Policy):
             raise UsageError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
         for key, ends in (("stop", stop), ("stop_tokens", stop_tokens)):
             if isinstance(ends, str) or not isinstance(ends, Sequence):
-                raise UsageError(f"{key} must be a list, got {ends!r}. Write [{ends!r}].")
+                remedy = f"Write [{ends!r}]" if isinstance(ends, (str, int)) else "Leave it out for none"
+                raise UsageError(f"{key} must be a list, got {ends!r}. {remedy}.")
         if ignore_eos and (stop or stop_tokens):
             raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
         self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}

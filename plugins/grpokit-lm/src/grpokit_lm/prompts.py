@@ -20,7 +20,6 @@ from grpokit_lm.loading import Loaded
 from grpokit_lm.pictures import PictureReader, Reading, placeholders, positions
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
-_MEDIA = ("image", "image_url", "video", "audio", "input_audio")  # types of a message's parts
 _SET_HERE = {"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"}
 
 
@@ -338,7 +337,7 @@ def _check_content(message: Mapping[str, Any], number: int, *, sees: bool) -> No
             f'{{"type": "text", "text": "Hello"}}; got {shown(content)}.'
         )
     for part in content:
-        if part["type"] in _MEDIA and not (sees and part["type"] == "image"):
+        if part["type"] not in (("text", "image") if sees else ("text",)):
             reads = 'text and pictures, as {"type": "image"}' if sees else "text only"
             raise UsageError(f"Message {number} has a part of type '{part['type']}'. The model reads {reads}.")
 

@@ -213,12 +213,20 @@ class Twin:
 def _twin(live: nn.Module, *, dtype: torch.dtype | None) -> nn.Module:
     """A copy in eval mode that shares parameters which do not train."""
     shared: dict[int, Any] = {id(p): p for p in live.parameters() if not p.requires_grad}
+    # A layer of bitsandbytes keeps its weights beside its parameters as well, so such layers are shared as a whole.
+    shared |= {id(m): m for m in live.modules() if _is_quantised(m)}
     twin = copy.deepcopy(live, shared).eval()
     for tensor in _own(twin, live).values():
         tensor.requires_grad_(False)
         if dtype is not None and tensor.is_floating_point():
             tensor.data = tensor.data.to(dtype)
     return twin
+
+
+def _is_quantised(module: nn.Module) -> bool:
+    """Whether a module is a linear layer whose weights are integers."""
+    weight = getattr(module, "weight", None)
+    return isinstance(module, nn.Linear) and isinstance(weight, Tensor) and not weight.is_floating_point()
 
 
 def _own(twin: nn.Module, live: nn.Module) -> dict[str, Tensor]:

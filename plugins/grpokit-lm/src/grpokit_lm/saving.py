@@ -136,7 +136,12 @@ def _merged(model: Any, loaded: Loaded) -> Any:
         adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
     for name, tensor in _tensors(adapted).items():
         tensor.data.copy_(_tensors(model)[name])
-    return adapted.merge_and_unload(safe_merge=True).to(torch.bfloat16)
+    merged = adapted.merge_and_unload(safe_merge=True)
+    precise = tuple(merged._keep_in_fp32_modules_strict or ())  # what a loading in bfloat16 would keep in float32
+    for name, tensor in (*merged.named_parameters(), *merged.named_buffers()):
+        if tensor.is_floating_point() and not any(part in name for part in precise):
+            tensor.data = tensor.data.to(torch.bfloat16)
+    return merged
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

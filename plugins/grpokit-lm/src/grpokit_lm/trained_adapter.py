@@ -19,11 +19,14 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from grpokit import UsageError
+from grpokit.data import hub
 from grpokit.errors import counted, one_line
 from grpokit_lm import sources
 from grpokit_lm.adapters import around, linear_layers
+from grpokit_lm.bars import progress_bars
 
 _TRAINED = re.compile(r"base_model\.model\.(.+)\.lora_(?:A|B|magnitude_vector)\.default\.weight")
+_KEEP_THE_BASE = ("True", "False", "gaussian", "eva", "orthogonal")  # values of init_lora_weights
 _NEED = "Give a folder that peft's save_pretrained or `grpokit export` wrote, or a hub id like 'org/name'."
 
 
@@ -73,11 +76,13 @@ def find_adapter(adapter: str | Path, *, local_files_only: bool = False) -> Trai
 
 def _fetched(name: str, local_files_only: bool) -> Path:
     """The folder of the cache that holds a hub's adapter."""
+    unreachable = "" if local_files_only else hub.unreachable(constants.ENDPOINT)
+    options = {"revision": "main", "local_files_only": local_files_only or bool(unreachable)}
     try:
-        return Path(snapshot_download(name, allow_patterns=["adapter_*"], local_files_only=local_files_only))
+        with progress_bars(f"fetch {name}"):
+            return Path(snapshot_download(name, allow_patterns=["adapter_*"], **options))
     except (OSError, ValueError) as error:
-        options = {"revision": "main", "local_files_only": local_files_only}
-        why = sources.why_not(name, error, unreachable="", options=options)
+        why = sources.why_not(name, error, unreachable=unreachable, options=options)
         raise UsageError(f"lora: adapter: {why}") from error
 
 
@@ -90,22 +95,36 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
     what, theirs, ours = f"lora: adapter: '{trained.name}'", trained.config.base_model_name_or_path, model.name_or_path
     config = copy.deepcopy(trained.config)
     config.inference_mode, config.lora_dropout, config.task_type = False, 0.0, "CAUSAL_LM"
-    config.base_model_name_or_path = ours
+    config.base_model_name_or_path = ours or None
+    if str(config.init_lora_weights) not in _KEEP_THE_BASE:
+        raise UsageError(
+            f"{what} was trained around changed base weights (init_lora_weights: {config.init_lora_weights!r}). Let "
+            "peft convert it first: save_pretrained(..., path_initial_model_for_weight_conversion=...)."
+        )
+    config.init_lora_weights = True  # the weights come from the file
     able = set(linear_layers(model))
     try:
         adapted = around(model, config)
         weights = load_peft_weights(str(trained.folder), device="cpu")
-        result: Any = set_peft_model_state_dict(adapted, weights)
+        foreign = [name for name in weights if ".lora_" not in name]  # peft would put such into the base
+        if not foreign:
+            result: Any = set_peft_model_state_dict(adapted, weights)
     except (UnpicklingError, EOFError, OSError, SafetensorError) as error:
         raise UsageError(f"{what}: its weights cannot be read ({one_line(error)}).") from error
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{what} does not fit the model{_on(theirs)}: {one_line(error)}.") from error
     trains = {name: _TRAINED.fullmatch(name) for name, p in adapted.named_parameters() if p.requires_grad}
-    foreign = [name for name, match in trains.items() if match is None or match[1] not in able]
+    foreign += [name for name, match in trains.items() if match is None or match[1] not in able]
     if foreign:
         raise UsageError(
             f"{what} changes '{foreign[0].removeprefix('base_model.model.')}'. hf-lm trains adapters of linear layers "
             "alone: no output layer, no embeddings, no experts, no biases, no modules_to_save."
+        )
+    variants = {type(v).__name__ for m in adapted.modules() for v in getattr(m, "lora_variant", {}).values()}
+    strange = sorted(name for name in variants if not name.startswith("Dora"))
+    if strange:
+        raise UsageError(
+            f"{what} is a variant of LoRA, {strange[0].removesuffix('LinearVariant')}. hf-lm trains LoRA and DoRA."
         )
     wrong = sorted({*trains} & {*result.missing_keys}) + sorted(result.unexpected_keys)
     if wrong:
