@@ -88,7 +88,7 @@ def shrinking(
     if room < size:
         setattr(owner, name, room)
         warnings.append(
-            f"memory ran out while {what} with at most {size} {unit} at a time: trainer.{name} is now {room}. The work "
+            f"memory ran out while {what} with {size} {unit} at a time: trainer.{name} is now {room}. The work "
             "was repeated, with the same result to rounding"
         )
     return result

@@ -127,7 +127,7 @@ def test_a_module_whose_parts_are_listened_to_is_left_alone() -> None:
         part.register_forward_hook(lambda _, __, y: heard.append(y.shape[-1]))
     with for_decoding(model):
         hidden(model)
-    assert heard == [8, 24]
+    assert heard == [24, 24, 8, 24]  # twice in the trial of the MLP, in fact and by the formula
 
 
 def test_parts_that_are_no_linear_layers() -> None:

@@ -86,7 +86,7 @@ def test_a_bound_on_decisions_is_reduced_where_there_is_one(tokens: int, fitted:
     assert torch.allclose(found, expected, rtol=0, atol=2e-6)
     assert (trainer.micro_batch_tokens, trainer.micro_batch_size) == (fitted, 16)
     assert warnings == [
-        f"memory ran out while scoring samples with at most {tokens} decisions at a time: trainer.micro_batch_tokens "
+        f"memory ran out while scoring samples with {tokens} decisions at a time: trainer.micro_batch_tokens "
         f"is now {fitted}. The work was repeated, with the same result to rounding"
     ] * (fitted < tokens)
 

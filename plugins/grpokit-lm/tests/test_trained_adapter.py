@@ -144,6 +144,7 @@ def test_weights_of_the_base_in_the_file_are_refused(base: Path, tmp_path: Path)
     assert "changes 'model.embed_tokens.weight'. hf-lm trains adapters of linear" in refused(base, tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:aLoRA is currently")
 def test_variants_of_lora_are_refused(base: Path, tmp_path: Path) -> None:
     trained(base, tmp_path)
     path = tmp_path / "adapter_config.json"
