@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from grpokit.errors import UsageError, shown
-from grpokit.policies.products import linear, sum_of_outer
+from grpokit.policies.products import linear, spare_rows, sum_of_outer
 from grpokit.policies.truncation import check_kept, forbid, restrict
 
 Slope = Callable[[Tensor, int], Tensor]
@@ -133,7 +133,7 @@ class _Job:
             logits.mul_(self.scale)
         if self.forbidden is not None:
             forbid(logits, self.forbidden)
-        return logits if self.kept is None else restrict(logits, self.kept[part])
+        return logits if self.kept is None else restrict(logits, _filled(self.kept[part], len(x)))
 
     def cap_slope(self, logits: Tensor) -> Tensor | None:
         """The derivative of the soft cap, from the logits after it: [n, V]; 0 for impossible tokens."""
@@ -157,7 +157,7 @@ class _Gradients:
         narrow, back = d.to(x.dtype), None
         if self.hidden is not None:
             back = linear(narrow, self._weight.t())
-            self.hidden[part] = back * slope[:, None]
+            self.hidden[part] = (back * slope[:, None])[: part.stop - part.start]
         if self.needed[1]:
             self.weight = sum_of_outer(self.weight, narrow, (x * slope[:, None]).to(x.dtype))
         if self.needed[2]:
@@ -179,24 +179,26 @@ class _Head(torch.autograd.Function):
         # d W, which the hidden state's gradient needs anyway, gives the mean logit, so entropy costs nothing
         in_passing = gradients is not None and gradients.hidden is not None and job.linear_and_wide
         for part in job.chunks:
-            x = hidden[part].to(job.dtype)
+            x, size = _even(hidden[part].to(job.dtype))
+            chosen, count = _filled(targets[part], size)[:, None], part.stop - part.start
             logits = job.logits(x, w, b, part)
             cap_slope = None if gradients is None else job.cap_slope(logits)
-            largest, target_logits = logits.amax(1), logits.gather(1, targets[part, None])[:, 0]
+            largest, target_logits = logits.amax(1), logits.gather(1, chosen)[:, 0]
             separate = entropy is not None and not in_passing  # it takes logits and probabilities together
             p = logits.softmax(1) if separate else torch.softmax(logits, 1, out=logits)
-            logprobs[part] = target_logits - largest + p.amax(1).log()  # the largest p is exp(0) / sum
+            own = target_logits - largest + p.amax(1).log()  # the largest p is exp(0) / sum
+            logprobs[part] = own[:count]
             if entropy is not None and separate:
-                entropy[part] = target_logits - logprobs[part] - logits.mul_(p).sum(1)
+                entropy[part] = (target_logits - own - logits.mul_(p).sum(1))[:count]
             del logits  # what follows takes its memory
             if gradients is not None and job.slope is not None and predicted is not None:
                 predicted[part] = _asked(job.slope, logprobs[part], part)
-                d = _minus_onehot(p, targets[part])
+                d = _minus_onehot(p, chosen)
                 d = d if cap_slope is None else d.mul_(cap_slope)
-                d_weight = gradients.add(part, x, d, predicted[part] * -job.scale)
+                d_weight = gradients.add(part, x, d, _filled(predicted[part] * -job.scale, size))
                 if entropy is not None and in_passing and d_weight is not None:
                     mean = (d_weight * x).sum(1) if b is None else (d_weight * x).sum(1) + d.mv(b)
-                    entropy[part] = -logprobs[part] - job.scale * mean
+                    entropy[part] = -logprobs[part] - job.scale * mean[:count]
                 del d
             del p, cap_slope  # before the next chunk's
         ctx.job = job
@@ -218,21 +220,23 @@ class _Head(torch.autograd.Function):
             w, b = weight.to(job.dtype), None if bias is None else bias.to(job.dtype)
             gradients = _Gradients(hidden, w, ctx.needs_input_grad)
             for part in job.chunks:
-                x = hidden[part].to(job.dtype)
+                x, size = _even(hidden[part].to(job.dtype))
+                chosen = _filled(targets[part], size)[:, None]
                 logits = job.logits(x, w, b, part)
                 cap_slope = job.cap_slope(logits)
-                row_slope = slope[part]
+                row_slope = _filled(slope[part], size)
                 if job.entropy == "grad" and entropy is not None and entropy_slope is not None:
                     # d entropy / d logit = -p (log p + entropy), where log p = logit - target's + its log-prob
-                    target_logits = logits.gather(1, targets[part, None])[:, 0]
-                    shift = target_logits - logprobs[part] - entropy[part]
+                    target_logits = logits.gather(1, chosen)[:, 0]
+                    shift = target_logits - _filled(logprobs[part] + entropy[part], size)
                     p = logits.softmax(1)
-                    d = logits.sub_(shift[:, None]).mul_(entropy_slope[part, None]).add_(row_slope[:, None]).mul_(p)
-                    d.scatter_add_(1, targets[part, None], -row_slope[:, None])
+                    by_entropy = _filled(entropy_slope[part], size)
+                    d = logits.sub_(shift[:, None]).mul_(by_entropy[:, None]).add_(row_slope[:, None]).mul_(p)
+                    d.scatter_add_(1, chosen, -row_slope[:, None])
                     del p
                     row_slope = torch.ones_like(row_slope)
                 else:
-                    d = _minus_onehot(torch.softmax(logits, 1, out=logits), targets[part])
+                    d = _minus_onehot(torch.softmax(logits, 1, out=logits), chosen)
                 d = d if cap_slope is None else d.mul_(cap_slope)
                 del logits, cap_slope
                 gradients.add(part, x, d, row_slope * -job.scale)
@@ -246,8 +250,19 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _minus_onehot(p: Tensor, targets: Tensor) -> Tensor:
-    """p [n, V] less 1 at each row's target, in place."""
-    return p.scatter_add_(1, targets[:, None], p.new_full((1, 1), -1.0).expand(len(p), 1))
+    """p [n, V] less 1 at each row's target [n, 1], in place."""
+    return p.scatter_add_(1, targets, p.new_full((1, 1), -1.0).expand(len(p), 1))
+
+
+def _even(x: Tensor) -> tuple[Tensor, int]:
+    """x [n, H] with rows of zeros below, as many as its products should have, and how many it then has."""
+    size = len(x) + spare_rows(len(x), x)
+    return _filled(x, size), size
+
+
+def _filled(x: Tensor, size: int) -> Tensor:
+    """x [n, ...] with zeros below: [size, ...]."""
+    return x if len(x) == size else torch.cat([x, x.new_zeros(size - len(x), *x.shape[1:])])
 
 
 def _asked(slope: Slope, logprobs: Tensor, part: slice) -> Tensor:

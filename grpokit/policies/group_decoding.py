@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from grpokit.policies.packed_attention import Packed, Rules, causal_attention, padding, run
@@ -69,6 +70,7 @@ class GroupCache(Packed):
         self.block = min(columns, self.CAPTURED if self.captured else self.BLOCK)  # columns of a block
         self.blocks = -(-columns // self.block)
         self.column = -1  # of the token that is being read; -1 while the prompts are
+        self.may_spare = True  # while prompts are read
         self.begun = 0  # blocks that attention looks at; the columns behind the current one are hidden
         self.slots = max(prompts)  # S
         self._padded, self._real = padding(prompts, device)
@@ -95,7 +97,8 @@ class GroupCache(Packed):
         if rules.window not in self._hidden:
             columns = self.slots + self.blocks * self.block
             self._hidden[rules.window] = torch.empty(count, columns, device=key.device)
-        return causal_attention(q, k, v, rules).transpose(1, 2).flatten(0, 1)[self._real]
+        output = causal_attention(q, k, v, rules).transpose(1, 2).flatten(0, 1)[self._real]
+        return F.pad(output, (0, 0, 0, 0, 0, self.spare)) if self.spare else output
 
     def _read_samples(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         (shared_keys, shared_values), (keys, values) = self._shared[layer], self._own[layer]
@@ -128,7 +131,7 @@ class GroupCache(Packed):
 
     def advance(self, column: int) -> None:
         """Go to the next token; what a captured step reads is changed in place."""
-        self.column, begun = column, self.begun
+        self.column, begun, self.may_spare = column, self.begun, False
         self.begun = column // self.block + 1
         self._now.fill_(column % self.block)
         for window, hidden in self._hidden.items():

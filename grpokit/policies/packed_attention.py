@@ -20,6 +20,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from grpokit.errors import UsageError
 from grpokit.policies import causal_blocks
+from grpokit.policies.products import spare_rows
 
 NAME = "grpokit_packed"
 
@@ -40,7 +41,15 @@ class Rules:
 
 
 class Packed(ABC):
-    """An arrangement of packed tokens, with the attention that it needs."""
+    """An arrangement of packed tokens, with the attention that it needs.
+
+    Attributes:
+        may_spare: whether further tokens may follow that belong to nobody.
+        spare: how many of those there are; what attention gives for them has no meaning.
+    """
+
+    may_spare = False
+    spare = 0
 
     @abstractmethod
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
@@ -56,6 +65,8 @@ class SharedPrompts(Packed):
         prompts: tokens of each prompt; 0 is allowed.
         samples: for each prompt, the tokens of each of its samples, at least one.
     """
+
+    may_spare = True
 
     def __init__(self, prompts: Sequence[int], samples: Sequence[Sequence[int]], *, device: torch.device) -> None:
         self.blocks: list[_Block] = []
@@ -75,6 +86,8 @@ class SharedPrompts(Packed):
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """See `Packed`."""
         parts = [part for block in self.blocks for part in block.attend(query, key, value, rules)]
+        if self.spare:
+            parts.append(query.new_zeros(self.spare, query.shape[1], value.shape[2]))
         return torch.cat(parts)  # [N, H, D]
 
 
@@ -251,6 +264,11 @@ def run(decoder: Any, tokens: Tensor, positions: Tensor, packed: Packed, **furth
     Returns:
         [N, H].
     """
+    count = len(tokens)
+    packed.spare = spare_rows(count, next(decoder.parameters())) if packed.may_spare and not further else 0
+    if packed.spare:
+        tokens = torch.cat([tokens, tokens.new_zeros(packed.spare, *tokens.shape[1:])])
+        positions = F.pad(positions, (0, packed.spare))
     given = {"input_ids": tokens[None]} if tokens.ndim == 1 else {"inputs_embeds": tokens[None]}
     no_mask = torch.zeros(1, 1, 1, 1, device=tokens.device)  # four dimensions: transformers makes none of its own
     hidden: Tensor = decoder(
@@ -261,4 +279,4 @@ def run(decoder: Any, tokens: Tensor, positions: Tensor, packed: Packed, **furth
         use_cache=False,
         packed=packed,
     ).last_hidden_state
-    return hidden[0]
+    return hidden[0, :count]

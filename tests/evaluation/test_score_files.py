@@ -186,8 +186,7 @@ def test_what_sample_wrote(call: Call, tmp_path: Path, monkeypatch: pytest.Monke
     )
     done = call("drawn", "--reward", "mse", "--prompts", "drawn/samples.jsonl")
     assert done.err == (
-        "error: drawn/0000.target.png is not named by a line number: expected 7.png, or 7_1.png, 7_2.png, ... for "
-        "several samples of line 7 of drawn/samples.jsonl.\n"
+        "error: --prompts takes a text file with one prompt per line here, and drawn/samples.jsonl holds JSON lines.\n"
     )
 
 

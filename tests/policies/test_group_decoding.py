@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grpokit.policies import group_decoding
+from grpokit.policies import group_decoding, packed_attention
 from grpokit.policies.group_decoding import Written, decode
 from grpokit.policies.packed_attention import install
 from grpokit.sampling import sample_categorical, uniforms
@@ -54,9 +54,12 @@ def lengths_of(written: Written) -> Tensor:
     return torch.where(hits.any(1), hits.int().argmax(1) + 1, written.tokens.shape[1])
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize(("every", "spare"), [(1, 0), (3, 0), (1, 5)])
 @pytest.mark.parametrize("name", MODELS)
-def test_tokens_and_logprobs_are_those_of_the_model(name: str, every: int) -> None:
+def test_tokens_and_logprobs_are_those_of_the_model(
+    name: str, every: int, spare: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_attention, "spare_rows", lambda count, like: spare)
     model, prompts = build(name), prompts_of(3, 9)
     install(model)
     written = write(model, prompts, every=every)
@@ -108,7 +111,8 @@ def test_finished_samples_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first[-1] < 8
 
 
-def test_a_prompt_is_read_once_for_its_group() -> None:
+def test_a_prompt_is_read_once_for_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_attention, "spare_rows", lambda count, like: 0)
     model = build("grouped")
     install(model)
     read: list[int] = []

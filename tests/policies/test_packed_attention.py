@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from grpokit import UsageError
+from grpokit.policies import packed_attention
 from grpokit.policies.packed_attention import Rules, SharedPrompts, attention, causal_attention, install, run
 from tiny_decoders import MODELS, build
 
@@ -44,8 +45,13 @@ def packed(model: Any) -> Tensor:
     return hidden[torch.tensor(own)]
 
 
+@pytest.mark.parametrize("spare", [0, 5])
 @pytest.mark.parametrize("name", MODELS)
-def test_one_packed_pass_equals_a_pass_for_each_sequence(name: str) -> None:
+def test_one_packed_pass_equals_a_pass_for_each_sequence(
+    name: str, spare: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with tokens behind them that belong to nobody."""
+    monkeypatch.setattr(packed_attention, "spare_rows", lambda count, like: spare)
     model = build(name)
     want = one_by_one(model)
     weights = torch.randn(want.shape, generator=torch.Generator().manual_seed(2))

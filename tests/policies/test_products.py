@@ -67,3 +67,15 @@ def test_onednn_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert products.by_onednn(torch.ones(2, 2))
     with torch.backends.mkldnn.flags(enabled=False):
         assert not products.by_onednn(torch.ones(2, 2))
+
+
+def test_products_of_many_sizes_are_rounded_to_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each size costs oneDNN a megabyte. A row in 8 is added at the most from 64 rows on, and 1 in 16 from 256 on."""
+    monkeypatch.setattr(products, "_wide_vectors", lambda: True)
+    like, counts = torch.zeros(1), range(1, 4096)
+    sizes = [count + products.spare_rows(count, like) for count in counts]
+    assert len({size for count, size in zip(counts, sizes, strict=True) if count >= 8}) == 32 + 4 * 16
+    assert max(size / count for count, size in zip(counts, sizes, strict=True) if count >= 64) <= 1.125
+    assert max(size / count for count, size in zip(counts, sizes, strict=True) if count >= 256) <= 1.0625
+    monkeypatch.setattr(products, "_wide_vectors", lambda: False)
+    assert products.spare_rows(1001, like) == 0
