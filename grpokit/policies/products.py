@@ -33,10 +33,10 @@ def spare_rows(count: int, like: Tensor) -> int:
     """How many rows of zeros a product of `count` rows should have more, if it is computed like a tensor.
 
     oneDNN compiles code for each size that it meets, which takes about a megabyte and stays. Samples of any lengths
-    would fill the memory step by step. So sizes are rounded up: to eights, and from 256 on to a sixteenth of the power
+    would fill the memory step by step. So sizes are rounded up: to eights, and from 512 on to a 32nd of the power
     of two below them.
     """
-    return -count % max(8, 2 ** (count.bit_length() - 5)) if count >= 8 and by_onednn(like) else 0
+    return -count % max(8, 2 ** (count.bit_length() - 6)) if count >= 8 and by_onednn(like) else 0
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -70,12 +70,12 @@ def test_onednn_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_products_of_many_sizes_are_rounded_to_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each size costs oneDNN a megabyte. A row in 8 is added at the most from 64 rows on, and 1 in 16 from 256 on."""
+    """Each size costs oneDNN a megabyte. A row in 8 is added at the most from 64 rows on, and 1 in 32 from 512 on."""
     monkeypatch.setattr(products, "_wide_vectors", lambda: True)
     like, counts = torch.zeros(1), range(1, 4096)
     sizes = [count + products.spare_rows(count, like) for count in counts]
-    assert len({size for count, size in zip(counts, sizes, strict=True) if count >= 8}) == 32 + 4 * 16
+    assert len({size for count, size in zip(counts, sizes, strict=True) if count >= 8}) == 64 + 3 * 32
     assert max(size / count for count, size in zip(counts, sizes, strict=True) if count >= 64) <= 1.125
-    assert max(size / count for count, size in zip(counts, sizes, strict=True) if count >= 256) <= 1.0625
+    assert max(size / count for count, size in zip(counts, sizes, strict=True) if count >= 512) <= 1 + 1 / 32
     monkeypatch.setattr(products, "_wide_vectors", lambda: False)
     assert products.spare_rows(1001, like) == 0
