@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from grpokit.errors import UsageError, shown
-from grpokit.policies.products import linear, spare_rows, sum_of_outer
+from grpokit.policies.products import filled, linear, spare_rows, sum_of_outer
 from grpokit.policies.truncation import check_kept, forbid, restrict
 
 Slope = Callable[[Tensor, int], Tensor]
@@ -133,7 +133,7 @@ class _Job:
             logits.mul_(self.scale)
         if self.forbidden is not None:
             forbid(logits, self.forbidden)
-        return logits if self.kept is None else restrict(logits, _filled(self.kept[part], len(x)))
+        return logits if self.kept is None else restrict(logits, filled(self.kept[part], len(x)))
 
     def cap_slope(self, logits: Tensor) -> Tensor | None:
         """The derivative of the soft cap, from the logits after it: [n, V]; 0 for impossible tokens."""
@@ -180,7 +180,7 @@ class _Head(torch.autograd.Function):
         in_passing = gradients is not None and gradients.hidden is not None and job.linear_and_wide
         for part in job.chunks:
             x, size = _even(hidden[part].to(job.dtype))
-            chosen, count = _filled(targets[part], size)[:, None], part.stop - part.start
+            chosen, count = filled(targets[part], size)[:, None], part.stop - part.start
             logits = job.logits(x, w, b, part)
             cap_slope = None if gradients is None else job.cap_slope(logits)
             largest, target_logits = logits.amax(1), logits.gather(1, chosen)[:, 0]
@@ -195,7 +195,7 @@ class _Head(torch.autograd.Function):
                 predicted[part] = _asked(job.slope, logprobs[part], part)
                 d = _minus_onehot(p, chosen)
                 d = d if cap_slope is None else d.mul_(cap_slope)
-                d_weight = gradients.add(part, x, d, _filled(predicted[part] * -job.scale, size))
+                d_weight = gradients.add(part, x, d, filled(predicted[part] * -job.scale, size))
                 if entropy is not None and in_passing and d_weight is not None:
                     mean = (d_weight * x).sum(1) if b is None else (d_weight * x).sum(1) + d.mv(b)
                     entropy[part] = -logprobs[part] - job.scale * mean[:count]
@@ -221,16 +221,16 @@ class _Head(torch.autograd.Function):
             gradients = _Gradients(hidden, w, ctx.needs_input_grad)
             for part in job.chunks:
                 x, size = _even(hidden[part].to(job.dtype))
-                chosen = _filled(targets[part], size)[:, None]
+                chosen = filled(targets[part], size)[:, None]
                 logits = job.logits(x, w, b, part)
                 cap_slope = job.cap_slope(logits)
-                row_slope = _filled(slope[part], size)
+                row_slope = filled(slope[part], size)
                 if job.entropy == "grad" and entropy is not None and entropy_slope is not None:
                     # d entropy / d logit = -p (log p + entropy), where log p = logit - target's + its log-prob
                     target_logits = logits.gather(1, chosen)[:, 0]
-                    shift = target_logits - _filled(logprobs[part] + entropy[part], size)
+                    shift = target_logits - filled(logprobs[part] + entropy[part], size)
                     p = logits.softmax(1)
-                    by_entropy = _filled(entropy_slope[part], size)
+                    by_entropy = filled(entropy_slope[part], size)
                     d = logits.sub_(shift[:, None]).mul_(by_entropy[:, None]).add_(row_slope[:, None]).mul_(p)
                     d.scatter_add_(1, chosen, -row_slope[:, None])
                     del p
@@ -257,12 +257,7 @@ def _minus_onehot(p: Tensor, targets: Tensor) -> Tensor:
 def _even(x: Tensor) -> tuple[Tensor, int]:
     """x [n, H] with rows of zeros below, as many as its products should have, and how many it then has."""
     size = len(x) + spare_rows(len(x), x)
-    return _filled(x, size), size
-
-
-def _filled(x: Tensor, size: int) -> Tensor:
-    """x [n, ...] with zeros below: [size, ...]."""
-    return x if len(x) == size else torch.cat([x, x.new_zeros(size - len(x), *x.shape[1:])])
+    return filled(x, size), size
 
 
 def _asked(slope: Slope, logprobs: Tensor, part: slice) -> Tensor:

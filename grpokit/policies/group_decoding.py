@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from grpokit.policies.packed_attention import Packed, Rules, causal_attention, padding, run
+from grpokit.policies.products import filled
 
 LEAVE_AT = 0.75  # finished samples leave when this share of the places would do
 
@@ -98,7 +98,7 @@ class GroupCache(Packed):
             columns = self.slots + self.blocks * self.block
             self._hidden[rules.window] = torch.empty(count, columns, device=key.device)
         output = causal_attention(q, k, v, rules).transpose(1, 2).flatten(0, 1)[self._real]
-        return F.pad(output, (0, 0, 0, 0, 0, self.spare)) if self.spare else output
+        return filled(output, len(output) + self.spare)
 
     def _read_samples(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         (shared_keys, shared_values), (keys, values) = self._shared[layer], self._own[layer]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from grpokit.policies.lean_layers import fp32_modules, gated_mlps, rms_norms
-from grpokit.policies.packed_attention import Packed, Rules, causal_attention
+from grpokit.policies.packed_attention import Packed, Rules, SharedPrompts
 
 Product = Callable[[Tensor], Tensor]
 
@@ -134,7 +134,7 @@ class _Attention:
         x, cos, sin = (torch.randn(1, 3, y.shape[-1], generator=generator).to(y) for y in (hidden, *rotation))
         if near is not None:  # some scale the queries of far positions
             near = torch.randint(2**20, (*near.shape[:-1], 3), generator=generator).to(near)
-        own, here = _Heard(), _Heard()
+        own, here = _Heard(x.device), _Heard(x.device)
         trial = {"hidden_states": x, "position_embeddings": (cos, sin), "position_ids": near, "packed": own}
         want, *_ = self.own(**named | {name: y for name, y in trial.items() if name in named})
         if len(own.calls) != 1:
@@ -144,18 +144,18 @@ class _Attention:
         return rules if all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs) else None
 
 
-class _Heard(Packed):
-    """Plain attention that remembers what it was given.
+class _Heard(SharedPrompts):
+    """One sequence of three tokens, whose attention remembers what it was given.
 
     Attributes:
         calls: of each call the rules, query, key and value.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        super().__init__([0], [[3]], device=device)
         self.calls: list[tuple[Rules, Tensor, Tensor, Tensor]] = []
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """See `Packed`."""
         self.calls.append((rules, query, key, value))
-        q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))
-        return causal_attention(q, k, v, rules)[0].transpose(0, 1)
+        return super().attend(layer, query, key, value, rules)

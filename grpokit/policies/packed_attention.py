@@ -20,7 +20,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from grpokit.errors import UsageError
 from grpokit.policies import causal_blocks
-from grpokit.policies.products import spare_rows
+from grpokit.policies.products import filled, spare_rows
 
 NAME = "grpokit_packed"
 
@@ -266,9 +266,7 @@ def run(decoder: Any, tokens: Tensor, positions: Tensor, packed: Packed, **furth
     """
     count = len(tokens)
     packed.spare = spare_rows(count, next(decoder.parameters())) if packed.may_spare and not further else 0
-    if packed.spare:
-        tokens = torch.cat([tokens, tokens.new_zeros(packed.spare, *tokens.shape[1:])])
-        positions = F.pad(positions, (0, packed.spare))
+    tokens, positions = filled(tokens, count + packed.spare), F.pad(positions, (0, packed.spare))
     given = {"input_ids": tokens[None]} if tokens.ndim == 1 else {"inputs_embeds": tokens[None]}
     no_mask = torch.zeros(1, 1, 1, 1, device=tokens.device)  # four dimensions: transformers makes none of its own
     hidden: Tensor = decoder(

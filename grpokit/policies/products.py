@@ -39,6 +39,11 @@ def spare_rows(count: int, like: Tensor) -> int:
     return -count % max(8, 2 ** (count.bit_length() - 6)) if count >= 8 and by_onednn(like) else 0
 
 
+def filled(x: Tensor, size: int) -> Tensor:
+    """x [n, ...] with zeros below: [size, ...]."""
+    return x if len(x) == size else torch.cat([x, x.new_zeros(size - len(x), *x.shape[1:])])
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [n, K], weight [m, K], bias [m] -> x weight^T + bias [n, m]."""
     if by_onednn(x, weight):
