@@ -61,6 +61,12 @@ def test_a_total_is_changed_in_place() -> None:
     assert total.tolist() == [[6.0] * 4] * 5
 
 
+@pytest.mark.parametrize(("capability", "quick"), [("AVX512", True), ("AVX2", True), ("DEFAULT", False)])
+def test_onednn_is_for_cpus_with_wide_vectors(capability: str, quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert products._wide_vectors.__wrapped__() == quick
+
+
 @pytest.mark.filterwarnings("ignore:TF32")
 def test_onednn_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_wide_vectors", lambda: True)
