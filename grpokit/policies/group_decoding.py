@@ -22,7 +22,7 @@ from torch import Tensor
 from grpokit.policies.packed_attention import Packed, Rules, causal_attention, padding, run
 from grpokit.policies.products import filled
 
-LEAVE_AT = 0.75  # finished samples leave when this share of the places would do
+LEAVE_AT = 0.75  # finished samples leave when this share of the places is left
 
 
 class Drawn(Protocol):
@@ -53,11 +53,11 @@ class Written:
 
 
 class GroupCache(Packed):
-    """Keys and values of prompts and of their samples, in places [P, G].
+    """Keys and values of prompts and of their samples, which have B places, those of prompt 0 first.
 
     Args:
         prompts: tokens of each prompt, at least one.
-        group_size: G.
+        group_size: the samples of each prompt, at first.
         columns: the most tokens of a sample.
     """
 
@@ -65,7 +65,6 @@ class GroupCache(Packed):
     CAPTURED = 256  # columns of a block on CUDA, where a step is captured anew for each block
 
     def __init__(self, prompts: Sequence[int], group_size: int, columns: int, *, device: torch.device) -> None:
-        self.group_size = group_size
         self.captured = device.type == "cuda"
         self.block = min(columns, self.CAPTURED if self.captured else self.BLOCK)  # columns of a block
         self.blocks = -(-columns // self.block)
@@ -78,9 +77,20 @@ class GroupCache(Packed):
         self.last = self.lengths.cumsum(0) - 1  # [P], the prompts' last tokens
         self.positions = torch.empty(0)  # [P, T - 1] or [P, 3, T - 1], of the tokens that are written
         self._now = torch.zeros(1, dtype=torch.int64, device=device)  # the column's place in its block
-        self._hidden: dict[int | None, Tensor] = {}  # window -> [P, S + columns] fp32, -inf where nothing is seen
+        self._hidden: dict[int | None, Tensor] = {}  # window -> [B, S + columns] fp32, -inf where nothing is seen
         self._shared: dict[int, tuple[Tensor, Tensor]] = {}  # [P, K, D, S] and [P, K, S, D]
-        self._own: dict[int, tuple[Tensor, Tensor]] = {}  # [blocks, P * G, K, columns of a block, D] each
+        self._own: dict[int, tuple[Tensor, Tensor]] = {}  # [blocks, B, K, columns of a block, D] each
+        self._group(torch.arange(len(prompts)).repeat_interleave(group_size))
+
+    def _group(self, prompt_of: Tensor) -> None:
+        """Take up each place's prompt: [B] int64 on the CPU, ascending, all prompts from 0 on among them."""
+        device = self.lengths.device
+        sizes = prompt_of.bincount()
+        self._places = prompt_of  # [B], each place's prompt, on the CPU
+        self.prompt_of = prompt_of.to(device)  # the same
+        self._most = int(sizes.max())  # G, samples of a prompt
+        even = len(prompt_of) == len(sizes) * self._most
+        self._grid = None if even else padding(sizes.tolist(), device)  # to the groups padded to G, and back
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """See `Packed`: the prompts' tokens, or one token of each sample."""
@@ -92,11 +102,11 @@ class GroupCache(Packed):
         count = len(self.lengths)
         q, k, v = (x[self._padded].view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))
         self._shared[layer] = k.transpose(-1, -2).contiguous(), v.contiguous()
-        buffer = (self.blocks, count * self.group_size, key.shape[1], self.block)
+        buffer = (self.blocks, len(self.prompt_of), key.shape[1], self.block)
         self._own[layer] = key.new_empty(*buffer, key.shape[2]), value.new_empty(*buffer, value.shape[2])
         if rules.window not in self._hidden:
             columns = self.slots + self.blocks * self.block
-            self._hidden[rules.window] = torch.empty(count, columns, device=key.device)
+            self._hidden[rules.window] = torch.empty(len(self.prompt_of), columns, device=key.device)
         output = causal_attention(q, k, v, rules).transpose(1, 2).flatten(0, 1)[self._real]
         return filled(output, len(output) + self.spare)
 
@@ -109,25 +119,36 @@ class GroupCache(Packed):
             else:
                 block[:, :, self.column % self.block] = new
         rows, heads, width = query.shape
-        (count, kv), split = shared_keys.shape[:2], self.slots
-        each, size = heads // kv, rows // count
+        count, kv, split = shared_keys.shape[0], shared_keys.shape[1], self.slots
+        each, most = heads // kv, self._most
         query = (query * rules.scale).view(rows, kv, each, width)
-        folded = (count, size, kv, each)
         columns = self.begun * self.block
-        scores = query.new_empty(*folded, split + columns)  # [P, G, K, H / K, S + t]
-        together = query.view(*folded, width).transpose(1, 2).reshape(count, kv, size * each, width)
-        scores[..., :split] = (together @ shared_keys).view(count, kv, size, each, split).transpose(1, 2)
-        own = query.expand(self.begun, -1, -1, -1, -1) @ keys.transpose(-1, -2)  # [blocks, P * G, K, H / K, block]
-        scores[..., split:].view(*folded, *own.shape[::4])[:] = own.permute(1, 2, 3, 0, 4).unflatten(0, (count, size))
+        scores = query.new_empty(rows, kv, each, split + columns)
+        together = self._by_prompt(query).transpose(1, 2).reshape(count, kv, most * each, width)
+        shared = (together @ shared_keys).view(count, kv, most, each, split)
+        scores[..., :split] = self._by_place(shared.transpose(1, 2))
+        own = query.expand(self.begun, -1, -1, -1, -1) @ keys.transpose(-1, -2)  # [blocks, B, K, H / K, block]
+        scores[..., split:].unflatten(-1, (self.begun, self.block))[:] = own.permute(1, 2, 3, 0, 4)
         if rules.softcap is not None:
             scores = rules.softcap * torch.tanh(scores / rules.softcap)
-        scores += self._hidden[rules.window][:, None, None, None, : split + columns]
+        scores += self._hidden[rules.window][:, None, None, : split + columns]
         weights = scores.softmax(-1, dtype=torch.float32).to(values)
-        first = weights[..., :split].transpose(1, 2).reshape(count, kv, size * each, split) @ shared_values
-        output = first.view(count, kv, size, each, -1).transpose(1, 2).reshape(rows, kv, each, -1)
-        by_block = weights[..., split:].reshape(rows, kv, each, -1, self.block).permute(3, 0, 1, 2, 4)
-        output = output + (by_block.contiguous() @ values).sum(0)
+        first = self._by_prompt(weights[..., :split]).transpose(1, 2).reshape(count, kv, most * each, split)
+        prompts = (first @ shared_values).view(count, kv, most, each, -1)
+        by_block = weights[..., split:].unflatten(-1, (self.begun, self.block)).permute(3, 0, 1, 2, 4)
+        output: Tensor = self._by_place(prompts.transpose(1, 2)) + (by_block.contiguous() @ values).sum(0)
         return output.reshape(rows, heads, -1)
+
+    def _by_prompt(self, x: Tensor) -> Tensor:
+        """[B, ...] -> [P, G, ...]; a group with fewer samples than G is filled up with others."""
+        if self._grid is not None:
+            x = x[self._grid[0]]
+        return x.view(-1, self._most, *x.shape[1:])
+
+    def _by_place(self, x: Tensor) -> Tensor:
+        """[P, G, ...] -> [B, ...]."""
+        flat = x.flatten(0, 1)
+        return flat if self._grid is None else flat[self._grid[1]]
 
     def advance(self, column: int) -> None:
         """Go to the next token; what a captured step reads is changed in place."""
@@ -135,7 +156,7 @@ class GroupCache(Packed):
         self.begun = column // self.block + 1
         self._now.fill_(column % self.block)
         for window, hidden in self._hidden.items():
-            hidden.zero_().masked_fill_(self._invisible(window), -torch.inf)
+            hidden.zero_().masked_fill_(self._invisible(window)[self.prompt_of], -torch.inf)
         if self.begun > begun:
             for keys, values in self._own.values():
                 # A column that is hidden is multiplied by 0, which only a finite number survives.
@@ -152,17 +173,13 @@ class GroupCache(Packed):
             own = own | (self.column - columns >= window)
         return torch.cat([prompt, own], 1)
 
-    def keep(self, prompts: Tensor, places: Tensor, group_size: int) -> None:
-        """Keep some prompts and, of each, `group_size` places.
-
-        Args:
-            prompts: int64, indices into the prompts.
-            places: int64, [prompts * group_size] indices into the places.
-        """
-        self.group_size = group_size
+    def keep(self, places: Tensor) -> None:
+        """Keep some places: ascending, int64, on the CPU."""
+        prompts, prompt_of = self._places[places].unique_consecutive(return_inverse=True)
+        self._group(prompt_of)
         prompts, places = prompts.to(self.lengths.device), places.to(self.lengths.device)
         self.lengths, self.positions = self.lengths[prompts], self.positions[prompts]
-        self._hidden = {window: hidden[prompts] for window, hidden in self._hidden.items()}
+        self._hidden = {window: hidden[: len(places)] for window, hidden in self._hidden.items()}
         for layer, (keys, values) in self._own.items():
             self._shared[layer] = self._shared[layer][0][prompts], self._shared[layer][1][prompts]
             self._own[layer] = self._kept(keys, places), self._kept(values, places)
@@ -217,11 +234,12 @@ def decode(
     cache.positions = torch.stack([behind for _, behind in halves]).to(device)
     before = torch.cat([before for before, _ in halves], -1).to(device)  # [N] or [3, N]
     hidden = run(decoder, torch.cat(list(prompts)), before, cache, **given)[cache.last].repeat_interleave(group_size, 0)
-    places = _Places(rows, device)
+    left = torch.arange(rows)  # the samples that are still being written, each in a place of the cache
+    places = left.to(device)
     checked, step = 0, _Step(decoder, cache)
     for t in range(max_new_tokens):
-        drawn = draw(hidden if places.first is None else hidden[places.first], t, places.rows)
-        tokens[places.rows, t], logprobs[places.rows, t] = drawn.tokens, drawn.logprobs
+        drawn = draw(hidden, t, places)
+        tokens[places, t], logprobs[places, t] = drawn.tokens, drawn.logprobs
         count = t + 1
         if count == max_new_tokens:
             break
@@ -230,10 +248,14 @@ def decode(
             checked = count
             if bool(done.all()):
                 break
-            places.leave(done, cache)
+            stay = (~done[left]).nonzero()[:, 0]
+            if len(stay) <= LEAVE_AT * len(left):
+                cache.keep(stay)
+                left = left[stay]
+                places = left.to(device)
         cache.advance(t)
-        following = cache.positions[..., t].repeat_interleave(cache.group_size, 0)  # [b] or [b, 3]
-        hidden = step(tokens[places.row_of, t], following.movedim(0, -1))
+        following = cache.positions[..., t][cache.prompt_of]  # [b] or [b, 3]
+        hidden = step(tokens[places, t], following.movedim(0, -1))
     return Written(tokens=tokens[:, :count], logprobs=logprobs[:, :count])
 
 
@@ -296,41 +318,3 @@ def _waits(step: Callable[[], Any]) -> bool:
     finally:
         torch.cuda.set_sync_debug_mode(before)
     return False
-
-
-class _Places:
-    """Which sample each place of the cache belongs to.
-
-    Every prompt has equally many places, so one with fewer samples left repeats one of them.
-
-    Attributes:
-        rows: [b], the samples that are still being written, each once.
-        row_of: [places], each place's sample.
-        first: [b], a place of each of `rows`; None where all places are different samples.
-    """
-
-    def __init__(self, rows: int, device: torch.device) -> None:
-        self._rows = list(range(rows))
-        self.rows = self.row_of = torch.arange(rows, device=device)
-        self.first: Tensor | None = None
-
-    def leave(self, done: Tensor, cache: GroupCache) -> None:
-        """Let the places of samples that are done go, if that saves enough."""
-        size = cache.group_size
-        groups = [self._rows[i : i + size] for i in range(0, len(self._rows), size)]
-        places = [
-            [start * size + group.index(row) for row in dict.fromkeys(group) if not done[row]]
-            for start, group in enumerate(groups)
-        ]
-        prompts = [i for i, group in enumerate(places) if group]
-        most = max(len(group) for group in places)
-        if len(prompts) * most > LEAVE_AT * len(self._rows):
-            return
-        stay = [place for i in prompts for place in places[i] + places[i][:1] * (most - len(places[i]))]
-        cache.keep(torch.tensor(prompts), torch.tensor(stay), most)
-        device = self.rows.device
-        first = [i * most + j for i, prompt in enumerate(prompts) for j in range(len(places[prompt]))]
-        self._rows = [self._rows[place] for place in stay]
-        self.row_of = torch.tensor(self._rows, device=device)
-        self.first = None if len(first) == len(stay) else torch.tensor(first, device=device)
-        self.rows = self.row_of if self.first is None else self.row_of[self.first]

@@ -9,13 +9,14 @@ arranged. The samples of a prompt share the prompt's hidden states, keys and val
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.attention.bias import causal_lower_right
 
 from grpokit.errors import UsageError
@@ -23,6 +24,8 @@ from grpokit.policies import causal_blocks
 from grpokit.policies.products import filled, spare_rows
 
 NAME = "grpokit_packed"
+
+ALIKE, NEGLIGIBLE = 0.85, 32  # samples are alike from this share of the longest less so many tokens on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +76,15 @@ class SharedPrompts(Packed):
         start = 0
         for prompt, lengths in zip(prompts, samples, strict=True):
             self.blocks.append(_Block(start, prompt, list(lengths), device))
-            start += prompt + sum(lengths)
+            start = self.blocks[-1].stop
 
     def positions(self) -> Tensor:
         """[N] int64 on the CPU: each token's place in its sequence."""
         parts: list[Tensor] = []
         for block in self.blocks:
-            parts.append(torch.arange(block.prompt))
-            parts += [torch.arange(block.prompt, block.prompt + length) for length in block.lengths]
+            prompt = block.begin - block.start
+            parts.append(torch.arange(prompt))
+            parts += [torch.arange(prompt, prompt + length) for length in block.lengths]
         return torch.cat(parts)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
@@ -94,35 +98,86 @@ class SharedPrompts(Packed):
 class _Block:
     """A prompt and its samples.
 
-    Samples of unequal lengths are padded on the right inside attention, where no query sees the padding.
+    Samples of about the same length go through attention together. They are padded on the right to the longest of them,
+    where no query sees the padding.
     """
 
     def __init__(self, start: int, prompt: int, lengths: list[int], device: torch.device) -> None:
-        self.start, self.prompt, self.lengths = start, prompt, lengths
-        self.longest, total = max(lengths), sum(lengths)
-        self.stop = start + prompt + total
-        self.padded: Tensor | None = None
-        if min(lengths) < self.longest:
-            self.padded, self.real = padding(lengths, device)
+        self.lengths = lengths
+        self.start, self.begin, self.stop = start, start + prompt, start + prompt + sum(lengths)
+        batches = _alike(lengths)
+        self.shapes = [(len(batch), lengths[batch[0]]) for batch in batches]  # samples, tokens of the longest
+        self.padded = min(lengths) < max(lengths)
+        if self.padded:
+            counts = torch.tensor(lengths)
+            first, begun = counts.cumsum(0) - counts, 0
+            tokens, places = [], torch.empty(sum(lengths), dtype=torch.int64)
+            for batch, (_, longest) in zip(batches, self.shapes, strict=True):
+                place = torch.arange(longest)
+                own, real = first[batch, None] + place, place < counts[batch, None]  # [samples, longest]
+                tokens.append(torch.where(real, own, 0).flatten())
+                places[own[real]] = begun + real.flatten().nonzero()[:, 0]
+                begun += real.numel()
+            self.tokens = torch.cat(tokens).to(device, non_blocking=True)  # fills each place of all batches
+            self.places = places.to(device, non_blocking=True)  # [sum(lengths)], of each token
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> list[Tensor]:
         """The outputs [n, H, D] of the prompt, if it has tokens, and of its samples."""
-        begin = self.start + self.prompt
-        own_query, own_key, own_value = (self._by_sample(x[begin : self.stop]) for x in (query, key, value))
-        outputs = []
-        if self.prompt:
-            q, k, v = (x[self.start : begin].transpose(0, 1)[None] for x in (query, key, value))  # [1, H, S, D]
+        outputs: list[Tensor] = []
+        if self.start < self.begin:
+            q, k, v = (x[self.start : self.begin].transpose(0, 1)[None] for x in (query, key, value))  # [1, H, S, D]
             outputs.append(causal_attention(q, k, v, rules)[0].transpose(0, 1))  # [S, H, D]
-            own_key, own_value = (
-                torch.cat([shared.expand(len(own), -1, -1, -1), own], 2)  # [G, K, S + T, D]
-                for shared, own in ((k, own_key), (v, own_value))
-            )
-        rows = causal_attention(own_query, own_key, own_value, rules).transpose(1, 2).flatten(0, 1)  # [G * T, H, D]
-        return [*outputs, rows if self.padded is None else rows[self.real]]
+        parts = []
+        for own_query, own_key, own_value in zip(*map(self._batches, (query, key, value)), strict=True):
+            if outputs:
+                own_key, own_value = (
+                    torch.cat([shared.expand(len(own), -1, -1, -1), own], 2)  # [b, K, S + T, D]
+                    for shared, own in ((k, own_key), (v, own_value))
+                )
+            parts.append(causal_attention(own_query, own_key, own_value, rules).transpose(1, 2).flatten(0, 1))
+        if self.padded:
+            return [*outputs, _Taken.apply(torch.cat(parts), self.places, None)]  # type: ignore[no-untyped-call]
+        return outputs + parts
 
-    def _by_sample(self, x: Tensor) -> Tensor:
-        x = x if self.padded is None else x[self.padded]
-        return x.view(len(self.lengths), self.longest, *x.shape[1:]).transpose(1, 2)
+    def _batches(self, x: Tensor) -> Iterator[Tensor]:
+        """Of packed queries, keys or values [N, H, D] what each batch of samples has, [b, H, T, D]."""
+        own = x[self.begin : self.stop]
+        if self.padded:
+            own = _Taken.apply(own, self.tokens, self.places)  # type: ignore[no-untyped-call]
+        for part, shape in zip(own.split([rows * longest for rows, longest in self.shapes]), self.shapes, strict=True):
+            yield part.view(*shape, *x.shape[1:]).transpose(1, 2)
+
+
+class _Taken(torch.autograd.Function):
+    """x[index], whose gradient takes no sums: for each row of x there is one place whose gradient counts.
+
+    Without `places`, index has no row twice, and the gradient of the others is 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, places: Tensor | None) -> Tensor:
+        ctx.save_for_backward(index, places)
+        ctx.shape = x.shape
+        return x[index]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        index, places = ctx.saved_tensors
+        if places is not None:
+            return gradient[places], None, None
+        return gradient.new_zeros(ctx.shape).index_copy_(0, index, gradient), None, None
+
+
+def _alike(lengths: Sequence[int]) -> list[list[int]]:
+    """Samples in batches of about the same length, the longest first, without those that have no tokens."""
+    batches: list[list[int]] = []
+    for sample in sorted((i for i, length in enumerate(lengths) if length), key=lambda sample: -lengths[sample]):
+        if batches and lengths[sample] >= ALIKE * lengths[batches[-1][0]] - NEGLIGIBLE:
+            batches[-1].append(sample)
+        else:
+            batches.append([sample])
+    return batches
 
 
 def padding(lengths: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:

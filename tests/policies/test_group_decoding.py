@@ -54,19 +54,19 @@ def lengths_of(written: Written) -> Tensor:
     return torch.where(hits.any(1), hits.int().argmax(1) + 1, written.tokens.shape[1])
 
 
-@pytest.mark.parametrize(("every", "spare"), [(1, 0), (3, 0), (1, 5)])
+@pytest.mark.parametrize(("every", "spare", "lengths"), [(1, 0, (3, 9)), (3, 0, (3, 9)), (1, 5, (9, 4))])
 @pytest.mark.parametrize("name", MODELS)
 def test_tokens_and_logprobs_are_those_of_the_model(
-    name: str, every: int, spare: int, monkeypatch: pytest.MonkeyPatch
+    name: str, every: int, spare: int, lengths: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_attention, "spare_rows", lambda count, like: spare)
-    model, prompts = build(name), prompts_of(3, 9)
+    model, prompts = build(name), prompts_of(*lengths)
     install(model)
     written = write(model, prompts, every=every)
-    lengths = lengths_of(written)
-    assert lengths.unique().numel() > 2  # samples leave at different times
+    ends = lengths_of(written)
+    assert ends.unique().numel() > 2  # samples leave at different times
     chances = uniforms(SEEDS, 12)
-    for row, length in enumerate(lengths.tolist()):
+    for row, length in enumerate(ends.tolist()):
         prompt, tokens = prompts[row // 4], written.tokens[row, :length]
         with torch.no_grad():
             logits = model(input_ids=torch.cat([prompt, tokens])[None]).logits[0, len(prompt) - 1 : -1]
@@ -105,10 +105,13 @@ def test_finished_samples_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lengths.tolist() == lengths_of(whole).tolist()
     for row, length in enumerate(lengths.tolist()):
         assert written.tokens[row, :length].tolist() == whole.tokens[row, :length].tolist()
-    first, second = sizes[1:12], sizes[13:]
-    assert set(second) == {8}
+    monkeypatch.setattr(group_decoding, "LEAVE_AT", 1.0)
+    write(model, prompts_of(3, 9))
+    first, second, third = sizes[1:12], sizes[13:24], sizes[25:]
     assert sorted(first, reverse=True) == first
     assert first[-1] < 8
+    assert set(second) == {8}
+    assert third == [int((lengths > t).sum()) for t in range(1, 12)]  # of each group as many as are left
 
 
 def test_a_prompt_is_read_once_for_its_group(monkeypatch: pytest.MonkeyPatch) -> None:

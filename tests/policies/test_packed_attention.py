@@ -45,13 +45,14 @@ def packed(model: Any) -> Tensor:
     return hidden[torch.tensor(own)]
 
 
-@pytest.mark.parametrize("spare", [0, 5])
+@pytest.mark.parametrize(("spare", "negligible"), [(0, 32), (5, 1)])
 @pytest.mark.parametrize("name", MODELS)
 def test_one_packed_pass_equals_a_pass_for_each_sequence(
-    name: str, spare: int, monkeypatch: pytest.MonkeyPatch
+    name: str, spare: int, negligible: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also with tokens behind them that belong to nobody."""
+    """Also with tokens behind them that belong to nobody, and with samples in several batches."""
     monkeypatch.setattr(packed_attention, "spare_rows", lambda count, like: spare)
+    monkeypatch.setattr(packed_attention, "NEGLIGIBLE", negligible)
     model = build(name)
     want = one_by_one(model)
     weights = torch.randn(want.shape, generator=torch.Generator().manual_seed(2))
@@ -62,6 +63,14 @@ def test_one_packed_pass_equals_a_pass_for_each_sequence(
     assert torch.allclose(have, want, rtol=0, atol=5e-6)
     for gradient, expected in zip(gradients, want_gradients, strict=True):
         assert (gradient - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_samples_are_padded_to_those_of_about_their_length() -> None:
+    lengths = [80, 900, 300, 0, 230, 600, 170, 120, 420]
+    (block,) = SharedPrompts([32], [lengths], device=torch.device("cpu")).blocks
+    assert block.shapes == [(1, 900), (1, 600), (1, 420), (2, 300), (2, 170), (1, 80)]
+    even, none = SharedPrompts([3, 3], [[7, 7], [0, 0]], device=torch.device("cpu")).blocks
+    assert (even.shapes, none.shapes) == ([(2, 7)], [])
 
 
 @pytest.mark.parametrize("name", MODELS)
