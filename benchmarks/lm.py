@@ -55,7 +55,7 @@ def main() -> None:
     defaults: dict[str, Any] = GPU_SIZES if given.device == "cuda" else {}
     try:
         job = Job(**defaults | {name: size for name, size in sizes.items() if size is not None})
-        wanted = [] if given.table is None else list(tables.TABLES if given.table == "all" else [given.table])
+        wanted = tables.wanted(given.table, given.device)
         sets = {table: tables.jobs(table, job) for table in wanted} or {"": {"": job}}
     except ValueError as error:
         parser.error(str(error))
@@ -85,6 +85,7 @@ def main() -> None:
                 warmup=given.warmup,
                 clock=given.clock,
                 peers_python=python,
+                environment=tables.AVX2 if table == "avx2" else {},
             )
             text = tables.markdown(results)
             print(text)

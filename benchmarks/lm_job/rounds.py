@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from lm_job.floor import Peaks, best, seconds
@@ -184,6 +185,7 @@ def play(
     warmup: int,
     clock: ClockName,
     peers_python: Path,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Result]:
     """Let the contenders do jobs in turns.
 
@@ -194,6 +196,7 @@ def play(
         warmup: steps of each before those.
         clock: which seconds count.
         peers_python: the interpreter for contenders of the peers' environment.
+        environment: further variables of all processes.
 
     Returns:
         Label -> result. All floors are those of the highest peaks that were measured in any job's rounds.
@@ -216,7 +219,9 @@ def play(
                     for name in some:
                         stays = on_cpu and len(jobs) > 1 and len(played) == 1 and name == names[0]
                         python = peers_python if name in PEERS else Path(sys.executable)
-                        worker = (sweep if stays else stack).enter_context(_started(name, label, job, python))
+                        worker = (sweep if stays else stack).enter_context(
+                            _started(name, label, job, python, environment)
+                        )
                         first = worker if stays else first
                         here.append(worker)
                     for worker in here:
@@ -290,11 +295,14 @@ def _result(workers: Sequence[Worker], clock: ClockName, counted: slice, *, pace
 
 
 @contextmanager
-def _started(name: str, label: str, job: Job, python: Path) -> Iterator[Worker]:
+def _started(
+    name: str, label: str, job: Job, python: Path, further: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Worker]:
     """A worker, ended at the end; what it prints goes into a file."""
     own = {"OMP_NUM_THREADS": str(job.threads), "MKL_NUM_THREADS": str(job.threads), "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w") as log:
         environment = {**os.environ, **own, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TMPDIR": folder}
+        environment |= further
         if name in PEERS:
             environment.pop("PYTHONPATH", None)
         process = subprocess.Popen(

@@ -14,14 +14,30 @@ from pathlib import Path
 from lm_job.job import PHASES, Job
 from lm_job.rounds import Entrant, Result
 
-TABLES = ("main", "prompts", "micro", "scaling")
+TABLES = ("main", "avx2", "prompts", "micro", "scaling", "lengths")
+
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+"""Holds torch and both of its libraries for products to AVX2, as on a CPU that has no more."""
 
 Row = Sequence[str]
 
 
+def wanted(table: str | None, device: str) -> list[str]:
+    """The tables of a name, of "all" on a device, or none.
+
+    Raises:
+        ValueError: the table is one of a CPU only.
+    """
+    if table == "avx2" and device != "cpu":
+        raise ValueError("the table avx2 is about a CPU; leave out --device cuda")
+    if table == "all":
+        return [name for name in TABLES if name != "avx2" or device == "cpu"]
+    return [] if table is None else [table]
+
+
 def jobs(table: str, job: Job) -> dict[str, Job]:
     """Label -> job, of a table's rows."""
-    if table == "main":
+    if table in ("main", "avx2"):
         return {"": job}
     if table == "prompts":
         tokens = job.new_tokens // 2
@@ -30,6 +46,11 @@ def jobs(table: str, job: Job) -> dict[str, Job]:
         }
     if table == "micro":
         return {f"micro-batch {size}": dataclasses.replace(job, micro=size) for size in (8, 2, 1)}
+    if table == "lengths":
+        many = dataclasses.replace(job, prompts=16 * job.prompts, new_tokens=4 * job.new_tokens, ragged=True)
+        mean = round(sum(many.lengths(0)) / many.rows)
+        equal = dataclasses.replace(many, new_tokens=mean, ragged=False)
+        return {f"{mean} new tokens": equal, f"log-normal lengths up to {many.new_tokens:,}": many}
     one = dataclasses.replace(job, prompts=1, group=4, micro=4, new_tokens=max(1, job.new_tokens // 2))
     changes: Iterable[dict[str, int | bool]] = [
         {},

@@ -183,7 +183,7 @@ def scripted(asked: list[list[str]]) -> Any:
             return {"wall": seconds, "cpu": {}, "growth": 9.0, "tokens": tokens, "facts": {"entropy": 1.0}}
 
     @contextmanager
-    def started(name: str, label: str, job: Job, python: Path) -> Iterator[rounds.Worker]:
+    def started(name: str, label: str, job: Job, python: Path, further: Any) -> Iterator[rounds.Worker]:
         alive.append(f"{name} {label}")
         yield Worker(name=name, label=label, job=job, process=None, log=python)  # type: ignore[arg-type]
         alive.remove(f"{name} {label}")
@@ -196,8 +196,8 @@ def test_a_process_that_dies_beside_a_later_job_has_done_its_own(monkeypatch: py
     started = scripted(asked)
 
     @contextmanager
-    def mortal(name: str, label: str, job: Job, python: Path) -> Iterator[rounds.Worker]:
-        with started(name, label, job, python) as worker:
+    def mortal(name: str, label: str, job: Job, *given: Any) -> Iterator[rounds.Worker]:
+        with started(name, label, job, *given) as worker:
             ask = worker.ask
 
             def until_the_fourth_step(line: str = "") -> dict[str, Any]:
@@ -317,8 +317,9 @@ def test_a_table_replaces_what_stands_between_its_markers(tmp_path: Path) -> Non
         tables.write(page, "lm z", "3")
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("table", tables.TABLES)
+@pytest.mark.parametrize(
+    ("table", "device"), [(table, device) for device in ("cpu", "cuda") for table in tables.wanted("all", device)]
+)
 def test_the_page_has_a_place_for_every_table(table: str, device: str, tmp_path: Path) -> None:
     copy = tmp_path / "benchmarks.md"
     copy.write_text(lm.PAGE.read_text())
@@ -340,6 +341,17 @@ def test_jobs_of_the_tables() -> None:
     assert {job.vocab for job in scaling.values()} == {4128, 8256, 16512, 33024}
     equal, ragged = list(scaling.values())[-2:]
     assert {**vars(equal), "ragged": True} == vars(ragged)
+    equal, ragged = tables.jobs("lengths", Job()).values()
+    assert (ragged.rows, ragged.new_tokens, equal.rows) == (512, 1024, 512)
+    assert abs(sum(ragged.lengths(0)) - 512 * equal.new_tokens) <= 256
+    assert set(tables.wanted("all", "cpu")) - set(tables.wanted("all", "cuda")) == {"avx2"}
+    with pytest.raises(ValueError, match="about a CPU"):
+        tables.wanted("avx2", "cuda")
+
+
+def test_processes_are_held_to_avx2() -> None:
+    with rounds._started("check", "", Job(), Path(sys.executable), tables.AVX2) as worker:
+        assert worker.ask()["machine"]["instructions"] in ("AVX2", "DEFAULT")
 
 
 def test_other_work_than_the_jobs_is_refused() -> None:
