@@ -130,6 +130,22 @@ def test_an_odd_family_is_exact_on_the_path_that_it_allows(family: str, cached: 
         assert torch.allclose(scored[row, :length], expected, rtol=0, atol=2e-5)
 
 
+def test_weights_with_nan_are_refused_by_name() -> None:
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
+    message = (
+        r"gives log-probs that are not finite: model\.layers\.1\.mlp\.up_proj\.weight holds NaN or infinity\. Load"
+    )
+    with pytest.raises(UsageError, match=message):
+        CausalLMPolicy(model, tokenizer=tiny_tokenizer(), max_new_tokens=4)
+
+
+def test_train_vision_is_for_models_that_see() -> None:
+    with pytest.raises(UsageError, match=r"train_vision is true, and LlamaForCausalLM has no vision tower"):
+        CausalLMPolicy(tiny_model("llama"), tokenizer=tiny_tokenizer(), max_new_tokens=4, train_vision=True)
+
+
 def test_a_model_that_looks_ahead_is_refused() -> None:
     """In a batch it sees the padding."""
     model = tiny_model("llama")

@@ -162,7 +162,9 @@ def test_what_is_no_adapter_is_said_before_the_model_is_looked_for(base: Path, t
     assert "has no adapter_config.json." in refused(nowhere, str(tmp_path))
     assert "lora: adapter: The model 'no/such' is no folder here and is not in the Hug" in refused(nowhere, "no/such")
     trained(base, tmp_path)
-    assert "has its own r, alpha. Leave r, alpha out." in refused(nowhere, str(tmp_path), r=8, alpha=4)
+    both = refused(nowhere, str(tmp_path), r=8, alpha=4)
+    assert "has its own r, alpha. Leave r, alpha out; on the command line, in place of a config's" in both
+    assert f"'policy.lora={{adapter: {tmp_path}}}'" in both
     IA3Config(target_modules=["q_proj"], feedforward_modules=[]).save_pretrained(tmp_path)
     assert re.search(r"is an adapter of type .*IA3\. hf-lm trains LoRA and DoRA", refused(nowhere, str(tmp_path)))
     (tmp_path / "adapter_config.json").write_text("{")

@@ -77,7 +77,8 @@ class AdapterSettings:
         others = [name for name in given if name != "adapter"]
         if settings.adapter is not None and others:
             raise UsageError(
-                f"lora: adapter: '{settings.adapter}' has its own {', '.join(others)}. Leave {', '.join(others)} out."
+                f"lora: adapter: '{settings.adapter}' has its own {', '.join(others)}. Leave {', '.join(others)} out; "
+                f"on the command line, in place of a config's settings: 'policy.lora={{adapter: {settings.adapter}}}'."
             )
         return settings
 

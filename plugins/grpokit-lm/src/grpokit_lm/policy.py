@@ -170,6 +170,11 @@ class CausalLMPolicy(Policy):
             template_options=template_options,
         )
         example = self._example()
+        if train_vision and example is None:
+            raise UsageError(
+                f"train_vision is true, and {type(network).__name__} has no vision tower, or no processor that reads "
+                "pictures. Leave it out."
+            )
         self.path, self.note = path_for(network, fast=fast, example=example)
         if self.note:
             _warn_once(f"{self.note}; the plain path is used, which is slower.")

@@ -46,6 +46,9 @@ class Probe:
     Args:
         model: a causal LM, with the attention that it came with.
         example: a prompt with a picture, for a model that sees: the second of the two.
+
+    Raises:
+        UsageError: the log-probs are not finite.
     """
 
     def __init__(self, model: Any, example: Reading | None = None) -> None:
@@ -81,6 +84,13 @@ class Probe:
             with torch.no_grad():
                 view = own.score(alone, 0, width=length, temperature=1.0, ask=_ASK)
             self.expected[row, :length] = view.logprobs[0]
+        if not bool(self.expected.isfinite().all()):
+            names = [name for name, x in model.named_parameters() if not bool(x.isfinite().all())]
+            held = f": {names[0]} holds NaN or infinity" if names else f" in {model.dtype}"
+            raise UsageError(
+                f"{type(model).__name__} gives log-probs that are not finite{held}. "
+                + ("Load other weights." if names else "Load it in another dtype, such as float32 or bfloat16.")
+            )
 
     def problems(self, *, score: Callable[..., Decisions], write: Callable[..., Written]) -> list[str]:
         """How a path's log-probs differ when it scores the tokens, or else when it writes them; none if they do not.
