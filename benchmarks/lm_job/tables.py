@@ -47,10 +47,11 @@ def jobs(table: str, job: Job) -> dict[str, Job]:
     if table == "micro":
         return {f"micro-batch {size}": dataclasses.replace(job, micro=size) for size in (8, 2, 1)}
     if table == "lengths":
-        many = dataclasses.replace(job, prompts=16 * job.prompts, new_tokens=4 * job.new_tokens, ragged=True)
-        mean = round(sum(many.lengths(0)) / many.rows)
-        equal = dataclasses.replace(many, new_tokens=mean, ragged=False)
-        return {f"{mean} new tokens": equal, f"log-normal lengths up to {many.new_tokens:,}": many}
+        many = dataclasses.replace(job, prompts=4 * job.prompts, new_tokens=4 * job.new_tokens, ragged=True)
+        equal = dataclasses.replace(many, ragged=False)
+        mean = dataclasses.replace(equal, new_tokens=round(sum(many.lengths(0)) / many.rows))
+        jobs = {f"{each.new_tokens:,} new tokens": each for each in (mean, equal)}
+        return jobs | {f"log-normal lengths up to {many.new_tokens:,}": many}
     one = dataclasses.replace(job, prompts=1, group=4, micro=4, new_tokens=max(1, job.new_tokens // 2))
     changes: Iterable[dict[str, int | bool]] = [
         {},
