@@ -718,8 +718,8 @@ FAULTS = (
     Fault(
         "samples out of order after attention",
         "policies/packed_attention.py",
-        "places[own[real]] = begun + real",
-        "places[own[real]] = real",
+        "places[own] = begun + real",
+        "places[own] = real",
         (ONE_PASS,),
     ),
     Fault(

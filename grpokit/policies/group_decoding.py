@@ -86,8 +86,8 @@ class GroupCache(Packed):
         """Take up each place's prompt: [B] int64 on the CPU, ascending, all prompts from 0 on among them."""
         device = self.lengths.device
         sizes = prompt_of.bincount()
-        self._places = prompt_of  # [B], each place's prompt, on the CPU
-        self.prompt_of = prompt_of.to(device)  # the same
+        self._prompt_of = prompt_of
+        self.prompt_of = prompt_of.to(device)  # the same where the model is
         self._most = int(sizes.max())  # G, samples of a prompt
         even = len(prompt_of) == len(sizes) * self._most
         self._grid = None if even else padding(sizes.tolist(), device)  # to the groups padded to G, and back
@@ -119,7 +119,7 @@ class GroupCache(Packed):
             else:
                 block[:, :, self.column % self.block] = new
         rows, heads, width = query.shape
-        count, kv, split = shared_keys.shape[0], shared_keys.shape[1], self.slots
+        (count, kv), split = shared_keys.shape[:2], self.slots
         each, most = heads // kv, self._most
         query = (query * rules.scale).view(rows, kv, each, width)
         columns = self.begun * self.block
@@ -175,7 +175,7 @@ class GroupCache(Packed):
 
     def keep(self, places: Tensor) -> None:
         """Keep some places: ascending, int64, on the CPU."""
-        prompts, prompt_of = self._places[places].unique_consecutive(return_inverse=True)
+        prompts, prompt_of = self._prompt_of[places].unique_consecutive(return_inverse=True)
         self._group(prompt_of)
         prompts, places = prompts.to(self.lengths.device), places.to(self.lengths.device)
         self.lengths, self.positions = self.lengths[prompts], self.positions[prompts]

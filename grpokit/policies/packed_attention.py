@@ -109,15 +109,14 @@ class _Block:
         self.shapes = [(len(batch), lengths[batch[0]]) for batch in batches]  # samples, tokens of the longest
         self.padded = min(lengths) < max(lengths)
         if self.padded:
-            counts = torch.tensor(lengths)
-            first, begun = counts.cumsum(0) - counts, 0
-            tokens, places = [], torch.empty(sum(lengths), dtype=torch.int64)
-            for batch, (_, longest) in zip(batches, self.shapes, strict=True):
-                place = torch.arange(longest)
-                own, real = first[batch, None] + place, place < counts[batch, None]  # [samples, longest]
-                tokens.append(torch.where(real, own, 0).flatten())
-                places[own[real]] = begun + real.flatten().nonzero()[:, 0]
-                begun += real.numel()
+            of_sample = torch.arange(sum(lengths)).split(lengths)
+            tokens, places, begun = [], torch.empty(sum(lengths), dtype=torch.int64), 0
+            for batch in batches:
+                own = torch.cat([of_sample[sample] for sample in batch])
+                fillers, real = padding([lengths[sample] for sample in batch], own.device)
+                tokens.append(own[fillers])
+                places[own] = begun + real
+                begun += len(fillers)
             self.tokens = torch.cat(tokens).to(device, non_blocking=True)  # fills each place of all batches
             self.places = places.to(device, non_blocking=True)  # [sum(lengths)], of each token
 
