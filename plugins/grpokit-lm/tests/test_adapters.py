@@ -2,17 +2,61 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import torch
-from tiny_models import FAMILIES, tiny_model
+import transformers
+from tiny_models import FAMILIES, IDS, ROWS, SHAPE, seeded, tiny_model
 from tiny_vision import tiny_vision_model
 
 from grpokit import UsageError, adapter_off
 from grpokit_lm.adapters import AdapterSettings, add_adapter, linear_layers
 
 TOKENS = torch.arange(24).reshape(2, 12)
+SMALL = {k: v for k, v in SHAPE.items() if k != "head_dim"}
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+MLP = {"gate_proj", "up_proj", "down_proj"}
+
+# Configuration class -> its settings, and what `all-linear` adapts: no router, no experts, not what peft refuses.
+ADAPTED: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "PhimoeConfig": (SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2}, ATTENTION),
+    "Llama4TextConfig": (
+        SHAPE | {"intermediate_size_mlp": 32, "num_local_experts": 2, "interleave_moe_layer_step": 2},
+        ATTENTION | MLP,  # of the layer without experts, and of what its experts share
+    ),
+    "JambaConfig": (
+        SMALL | {"num_experts": 2, "num_experts_per_tok": 1, "attn_layer_offset": 1, "attn_layer_period": 2},
+        ATTENTION | MLP | {"in_proj", "x_proj", "dt_proj", "out_proj"},
+    ),
+    "DeepseekV3Config": (
+        SMALL
+        | {"num_key_value_heads": 4, "kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4}
+        | {"v_head_dim": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+        | {"first_k_dense_replace": 1, "n_group": 2, "topk_group": 1},
+        {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"},
+    ),
+    "MambaConfig": (
+        {"vocab_size": ROWS, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
+        {"in_proj", "x_proj", "dt_proj"},
+    ),
+    "FalconH1Config": (
+        SHAPE | {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8},
+        ATTENTION | MLP | {"in_proj"},
+    ),
+    "Gemma3nTextConfig": (
+        SHAPE
+        | {"num_kv_shared_layers": 0, "layer_types": ["sliding_attention", "full_attention"], "altup_num_inputs": 2}
+        | {"vocab_size_per_layer_input": ROWS, "hidden_size_per_layer_input": 4, "laurel_rank": 4}
+        | {"intermediate_size": [32, 32], "activation_sparsity_pattern": [0.0, 0.0]},
+        ATTENTION
+        | MLP
+        | {"linear_left", "linear_right", "prediction_coefs", "correction_coefs", "modality_router"}
+        | {"per_layer_model_projection", "per_layer_projection", "per_layer_input_gate"}
+        | {"altup_projections.0", "altup_unembed_projections.0"},  # and not "0", which is the first layer as well
+    ),
+}
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -78,6 +122,41 @@ def test_all_linear_leaves_out_head_and_vision_tower() -> None:
         assert all(".language_model." in name for name in names), names
 
 
+def tiny(kind: str) -> Any:
+    config = getattr(transformers, kind)(**ADAPTED[kind][0] | IDS)
+    return seeded(lambda: transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32), 0)
+
+
+@pytest.mark.parametrize("kind", ADAPTED)
+def test_all_linear_leaves_out_experts_and_router_and_what_peft_cannot_adapt(kind: str) -> None:
+    model = tiny(kind)
+    start = logits(model)
+    adapted = add_adapter(model, AdapterSettings(r=2))
+    torch.testing.assert_close(logits(adapted), start, rtol=1e-5, atol=1e-5)
+    names = {name.split(".lora_")[0] for name, p in adapted.named_parameters() if p.requires_grad}
+    assert {re.sub(r".*\.(?!\d)", "", name) for name in names} == ADAPTED[kind][1]
+    train(adapted)
+    assert (logits(adapted) - start).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets", "words"),
+    [
+        (
+            "MambaConfig",
+            ["out_proj"],
+            "of MambaForCausalLM that can be adapted is called 'out_proj'.* It has: dt_proj, ",
+        ),
+        ("DeepseekV3Config", [*MLP], "of DeepseekV3ForCausalLM that can be adapted is called '.*_proj'.* It has: kv_a"),
+        ("Llama4TextConfig", ["router"], "of Llama4ForCausalLM that can be adapted is called 'router'"),
+        ("Gemma3nTextConfig", ["0"], "peft cannot adapt Gemma3nForCausalLM: Target module Gemma3nTextDecoderLayer"),
+    ],
+)
+def test_targets_that_peft_cannot_adapt(kind: str, targets: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=f"lora: targets: .*{words}"):
+        add_adapter(tiny(kind), AdapterSettings(targets=targets))
+
+
 def test_targets_by_name() -> None:
     adapted = add_adapter(tiny_model("llama"), AdapterSettings(r=2, targets=["q_proj", "layers.1.mlp.up_proj"]))
     names = {
@@ -92,7 +171,15 @@ def test_targets_by_name() -> None:
     [
         (
             {"targets": ["q_prj"]},
-            r"lora: targets: no linear layer of LlamaForCausalLM is called 'q_prj' \(did you mean",
+            r"lora: targets: no linear layer of LlamaForCausalLM that can be adapted is called 'q_prj' \(did you mean",
+        ),
+        (
+            {"targets": ["lm_head"]},
+            r"lora: targets: 'lm_head' is the output layer of LlamaForCausalLM, which is not adapted. It has: d",
+        ),
+        (
+            {"targets": ["all-linear", "q_proj"]},
+            "lora: targets: 'all-linear' stands alone, got .*. Leave out the one or",
         ),
         ({"targets": ["q_proj", "c_attn"]}, "is called 'c_attn'.* It has: down_proj, .* or say 'all-linear'"),
         ({"targets": "all_linear"}, r"is called 'all_linear' \(did you mean 'all-linear'\?\)"),

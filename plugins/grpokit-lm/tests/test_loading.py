@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +30,7 @@ from grpokit import UsageError
 from grpokit_lm import loading
 from grpokit_lm.adapters import AdapterSettings, add_adapter
 from grpokit_lm.loading import load_model
+from grpokit_lm.saving import save_weights
 
 BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 300}
 BERT = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
@@ -100,7 +102,7 @@ def test_an_object_that_cannot_be() -> None:
 )
 def test_settings_that_cannot_be(settings: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: "8bit" in settings.values())
-    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     with pytest.raises(UsageError, match=words):
         load_model(tiny_model("llama"), **settings)
 
@@ -153,22 +155,10 @@ def test_weights_go_to_the_gpu_if_there_is_one(
     asked: dict[str, Any] = {}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: False)
-    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(loading, "_weights", lambda source, kind, given: asked.update(given) or tiny_model("llama"))
     load_model(tmp_path, trains_base=False, device=device, **options)
     assert (asked.get("device_map"), asked["dtype"]) == (place, dtype)
-
-
-def test_4bit_without_bitsandbytes(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"needs bitsandbytes, .* Run: pip install 'grpokit-lm\[quantized\]'"):
-        load_model(llama, quantization="4bit", trains_base=False)
-
-
-def test_4bit_on_a_cpu(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: name)
-    with pytest.raises(UsageError, match="needs a CUDA device: on a CPU, bitsandbytes packs weights into a form"):
-        load_model(llama, quantization="4bit", trains_base=False, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -269,6 +259,13 @@ def test_a_folder_that_is_not_there_is_a_file_or_holds_an_adapter(tmp_path: Path
         UsageError, match=r"not a model. Name the adapter's base model \('org/base'\); .* add lora: {adapter: /"
     ):
         load_model(tmp_path)
+
+
+def test_an_adapter_beside_the_weights(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path)
+    save_weights(add_adapter(tiny_model("llama"), AdapterSettings(r=2)), folder)
+    with pytest.raises(UsageError, match=r"has an adapter beside its weights .* name that folder with lora: {adapter"):
+        load_model(folder)
 
 
 def test_weights_that_are_incomplete(tmp_path: Path) -> None:

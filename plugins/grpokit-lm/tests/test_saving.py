@@ -17,6 +17,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
 
 from grpokit import CheckpointError, UsageError
+from grpokit_lm import saving
 from grpokit_lm.adapters import AdapterSettings, add_adapter
 from grpokit_lm.loading import Loaded, load_model
 from grpokit_lm.saving import export, load_weights, save_weights
@@ -121,17 +122,36 @@ def test_plain_peft_reads_an_adapter_and_a_merge_is_one_model(family: str, dora:
     assert AutoTokenizer.from_pretrained(tmp_path / "False").chat_template
 
 
-def test_a_quantised_base_in_a_folder_is_loaded_again_for_a_merge(tmp_path: Path) -> None:
+def test_a_quantised_base_in_a_folder_is_loaded_again_for_a_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded, model = trained(tmp_path / "base", "llama", "lora")
     expected = logits(model)
     loaded.model.quantization_method = "bitsandbytes"  # type: ignore[assignment]  # as its loader marks a model
     (tmp_path / "out").mkdir()
+    read_out, calls = saving.get_peft_model_state_dict, []
+    monkeypatch.setattr(
+        saving, "get_peft_model_state_dict", lambda *args, **key: calls.append(1) or read_out(*args, **key)
+    )
     export(model, loaded, tmp_path / "out", merge=True)
+    assert len(calls) == 2  # of the trained adapter, and of the one around the other base; not for each tensor
     assert {x.dtype for x in load_file(tmp_path / "out/model.safetensors").values()} == {torch.bfloat16}
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     base = read(tmp_path / "base", "llama")
     assert (logits(merged) - expected).norm() < 0.05 * expected.norm()
     assert (logits(base) - expected).norm() > 0.2 * expected.norm()
+
+
+def test_a_base_that_is_quantised_on_disk_is_not_merged(tmp_path: Path) -> None:
+    loaded, model = trained(tmp_path / "base", "llama", "lora")
+    loaded.model.quantization_method = "bitsandbytes"  # type: ignore[assignment]
+    path = tmp_path / "base/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"load_in_4bit": True}}))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(
+        UsageError, match=r"is quantised on disk\. Leave out --merge; peft's merge_and_unload can then add"
+    ):
+        export(model, loaded, tmp_path / "out", merge=True)
 
 
 @pytest.mark.parametrize("family", VISION_FAMILIES)

@@ -18,16 +18,18 @@ import peft
 import torch
 from annotated_types import Ge, Gt, Le
 from peft import LoraConfig, PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from grpokit import UsageError, knobs
-from grpokit.errors import nearest, shown
+from grpokit.errors import nearest, one_line, shown
 from grpokit_lm.pictures import Reading
 from grpokit_lm.settings import read_settings
 
 ALL_LINEAR = "all-linear"
+_ROUTER = re.compile(r"(^|\.)(router\w*|gate)(\.|$)")  # in some mixtures a linear layer, which may return a tuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +39,8 @@ class AdapterSettings:
     Attributes:
         r: the rank of each update.
         alpha: its scale is alpha / r, or alpha / sqrt(r) with rslora.
-        targets: names of linear layers, such as "q_proj", or "all-linear": all but the head and the vision tower. The
-            experts and the router of a mixture are no linear layers in transformers, and stay as they are.
+        targets: names of linear layers, such as "q_proj", or "all-linear": all that `linear_layers` has but those of
+            a vision tower.
         dropout: must be 0: with dropout the log-probs of sampling and of training would differ.
         dora: split each weight into magnitude and direction, and adapt both (DoRA, Liu et al. 2024).
         rslora: the scale of rank-stabilised LoRA (Kalajdzievski 2023).
@@ -62,6 +64,10 @@ class AdapterSettings:
         names = [self.targets] if isinstance(self.targets, str) else self.targets
         if not (isinstance(names, Sequence) and names and all(isinstance(name, str) for name in names)):
             raise UsageError(f"lora: targets must be names such as [q_proj, v_proj], or '{ALL_LINEAR}', got {names!r}.")
+        if ALL_LINEAR in names and len(names) > 1:
+            raise UsageError(
+                f"lora: targets: '{ALL_LINEAR}' stands alone, got {names!r}. Leave out the one or the others."
+            )
         if self.dropout > 0:
             raise UsageError(
                 f"lora: dropout must be 0, got {self.dropout}. With dropout, the log-probs of a sample would differ "
@@ -91,7 +97,7 @@ def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
     """Put an adapter around a model; the base's parameters then need no gradient.
 
     Raises:
-        UsageError: `targets` match no layer.
+        UsageError: `targets` match no layer, or one that peft cannot adapt.
     """
     layers = linear_layers(model)
     targets = [settings.targets] if isinstance(settings.targets, str) else list(settings.targets)
@@ -101,13 +107,17 @@ def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
         targets = sorted({_kind(name) for name in layers if name.startswith(decoder)})
         outside = sorted({_branch(name) for name in layers if not name.startswith(decoder)})
         excluded = "|".join(rf"{re.escape(branch)}(\..*)?" for branch in outside) or None
+    head = _name_of(model.get_output_embeddings(), model)
     for target in targets:
-        if not any(name == target or name.endswith(f".{target}") for name in layers):
+        if not any(_ends(name, target) for name in layers):
             kinds = sorted(set(map(_kind, layers)))
-            raise UsageError(
-                f"lora: targets: no linear layer of {type(model).__name__} is called {shown(target)}"
-                f"{nearest(str(target), [ALL_LINEAR, *kinds])}. It has: {', '.join(kinds)}; or say '{ALL_LINEAR}'."
+            why = (
+                f"{shown(target)} is the output layer of {type(model).__name__}, which is not adapted"
+                if _ends(head, target)
+                else f"no linear layer of {type(model).__name__} that can be adapted is called {shown(target)}"
+                f"{nearest(target, [ALL_LINEAR, *kinds])}"
             )
+            raise UsageError(f"lora: targets: {why}. It has: {', '.join(kinds)}; or say '{ALL_LINEAR}'.")
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft divides by r, so any number will do
@@ -117,7 +127,10 @@ def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
         use_rslora=settings.rslora,
         task_type="CAUSAL_LM",
     )
-    return around(model, config, seed=settings.seed)
+    try:
+        return around(model, config, seed=settings.seed)
+    except ValueError as error:
+        raise UsageError(f"lora: targets: peft cannot adapt {type(model).__name__}: {one_line(error)}.") from error
 
 
 def around(model: PreTrainedModel, config: LoraConfig, *, seed: int = 0) -> PeftModel:
@@ -139,9 +152,32 @@ def quiet() -> Iterator[None]:
 
 
 def linear_layers(model: Any) -> list[str]:
-    """The names of all linear layers but the head, plain or quantised."""
+    """The names of the linear layers that can be adapted, plain or quantised: not the head, nor a mixture's router.
+
+    The experts of a mixture are no linear layers in transformers; what they share is made of some.
+    """
     head = model.get_output_embeddings()
-    return [name for name, module in model.named_modules() if _is_linear(module) and module is not head]
+    layers = [name for name, module in model.named_modules() if _is_linear(module) and module is not head]
+    own = {name: name.rpartition(".")[2] for name in layers if not _ROUTER.search(name)}
+    adapted = {each: _is_adapted(each, model.config) for each in {*own.values()}}
+    return [name for name, each in own.items() if adapted[each]]
+
+
+def _is_adapted(name: str, config: PreTrainedConfig) -> bool:
+    """Whether peft adapts a linear layer of that name, in a model with that configuration.
+
+    It refuses `out_proj` in Mamba and its like. In DeepSeek-V3 and its like it takes `gate_proj`, `up_proj` and
+    `down_proj` for the weights of experts, which had these names once, and would adapt those in their place.
+    """
+    with torch.device("meta"):
+        substitute: Any = nn.Module()
+        substitute.config = config
+        substitute.add_module(name, nn.Linear(1, 1))
+        try:
+            peft.inject_adapter_in_model(LoraConfig(target_modules=[name]), substitute)
+        except ValueError:
+            return False
+    return isinstance(substitute.get_submodule(name), BaseTunerLayer)
 
 
 def _is_linear(module: nn.Module) -> bool:
@@ -187,14 +223,22 @@ def _vision(model: Any) -> list[nn.Parameter]:
 
 def _decoder(model: Any) -> str:
     """What the names in the language model begin with, and none in a vision tower or in what leads from there."""
-    decoder = model.get_decoder()
-    prefix = next(own for own, module in model.named_modules() if module is decoder)
+    prefix = _name_of(model.get_decoder(), model)
     return f"{prefix}." if prefix else ""
 
 
+def _name_of(part: nn.Module, model: nn.Module) -> str:
+    return next(name for name, module in model.named_modules() if module is part)
+
+
+def _ends(name: str, target: str) -> bool:
+    """Whether peft takes a name of targets for this layer."""
+    return name == target or name.endswith(f".{target}")
+
+
 def _kind(name: str) -> str:
-    """The layer's own name: "model.layers.0.self_attn.q_proj" -> "q_proj"."""
-    return name.rpartition(".")[2]
+    """The layer's own name: "model.layers.0.self_attn.q_proj" -> "q_proj", "model.maps.0" -> "maps.0"."""
+    return re.sub(r".*\.(?!\d)", "", name)
 
 
 def _branch(name: str) -> str:

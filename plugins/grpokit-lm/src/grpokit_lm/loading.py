@@ -6,7 +6,6 @@ that lacks some of the model's weights is refused: transformers would draw them 
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
     AutoTokenizer,
-    BitsAndBytesConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -33,10 +31,11 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
+from transformers.utils import find_adapter_config_file
 
 from grpokit import UsageError
 from grpokit.errors import a_type, counted, nearest, one_line
-from grpokit_lm import sources
+from grpokit_lm import quantized, sources
 from grpokit_lm.bars import progress_bars
 from grpokit_lm.sources import Source
 
@@ -99,12 +98,14 @@ def load_model(
     Raises:
         UsageError: the model, its tokenizer or one of the settings cannot be used; the message says what to do.
     """
-    _check_settings(dtype=dtype, device=device, quantization=quantization, trains_base=trains_base)
+    _check_settings(dtype=dtype, device=device)
+    quantized.check_setting(quantization, trains_base=trains_base, device=device)
     if isinstance(model, PreTrainedModel):
         return _given(
             model,
             tokenizer,
             device=device,
+            trains_base=trains_base,
             reading={"local_files_only": local_files_only, "trust_remote_code": trust_remote_code},
             dtype=None if dtype == "auto" else dtype,
             quantization=quantization,
@@ -116,22 +117,28 @@ def load_model(
     given = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": trust_remote_code}
     source = sources.find(model, **given)  # type: ignore[arg-type]  # each has the type of its parameter
     sees = _check_class(source.name, source.config)
-    own, processor = _tokenizer(source, tokenizer, sees=sees, reading=source.options)
+    _check_adapter(source)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    quantized.check_stored(
+        source.name, source.config, quantization=quantization, trains_base=trains_base, device=device
+    )
+    own, processor = _tokenizer(source, tokenizer, sees=sees, reading=source.options)
     chosen = _dtype(dtype, source.config, trains_base=trains_base, device=device)
     if attn_implementation is None and getattr(source.config.get_text_config(), "attn_logit_softcapping", None):
         attn_implementation = "eager"  # transformers 5.17 would take one that leaves the caps out, without a word
     options: dict[str, Any] = {**source.options, "dtype": chosen, "attn_implementation": attn_implementation}
     if quantization:
-        options["quantization_config"] = _bits(quantization, chosen)
+        options["quantization_config"] = quantized.bitsandbytes_config(quantization, chosen)
     if device == "cuda":
         options["device_map"] = {"": "cuda"}
     network: Any = _weights(source, AutoModelForImageTextToText if sees else AutoModelForCausalLM, options)
     _check_vocabulary(network, own, source.name)
+    if trains_base:
+        quantized.check_trainable(source.name, network)
     return Loaded(model=network.eval(), tokenizer=own, processor=processor, name=source.name, options=given)
 
 
-def _check_settings(*, dtype: str, device: str | None, quantization: str | None, trains_base: bool) -> None:
+def _check_settings(*, dtype: str, device: str | None) -> None:
     if dtype != "auto" and dtype_of(dtype) is None:
         raise UsageError(
             f"dtype must be 'auto', {', '.join(map(repr, DTYPES))}, got {dtype!r}{nearest(dtype, DTYPES)}."
@@ -140,29 +147,16 @@ def _check_settings(*, dtype: str, device: str | None, quantization: str | None,
         raise UsageError(f"device must be 'cpu' or 'cuda', got {device!r}. Left out, it is the GPU if there is one.")
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device is 'cuda', but torch finds no CUDA device. Use device: cpu, or leave it out.")
-    if quantization is None:
-        return
-    if quantization not in ("4bit", "8bit"):
-        raise UsageError(f"quantization must be '4bit' or '8bit', got {quantization!r}.")
-    if trains_base:
-        raise UsageError(
-            f"quantization '{quantization}' is for frozen weights: quantised weights cannot be trained. Add an adapter "
-            "with lora: {r: 16}, or leave quantization out."
-        )
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise UsageError(
-            f"quantization '{quantization}' needs bitsandbytes, which is not installed. Run: "
-            "pip install 'grpokit-lm[quantized]'"
-        )
-    if device == "cpu" or not torch.cuda.is_available():
-        raise UsageError(
-            f"quantization '{quantization}' needs a CUDA device: on a CPU, bitsandbytes packs weights into a form "
-            "through which no gradient flows. Leave quantization out, or train on a GPU."
-        )
 
 
 def _given(
-    model: Any, tokenizer: Any, *, device: str | None, reading: Mapping[str, bool], **loading: str | None
+    model: Any,
+    tokenizer: Any,
+    *,
+    device: str | None,
+    trains_base: bool,
+    reading: Mapping[str, bool],
+    **loading: str | None,
 ) -> Loaded:
     """A model object: it stays as it is, but for its device.
 
@@ -170,6 +164,7 @@ def _given(
         model: the object.
         tokenizer: as in `load_model`.
         device: as in `load_model`.
+        trains_base: as in `load_model`.
         reading: options that a tokenizer which is given by name is read with.
         loading: options that only a model which is given by name can be loaded with.
     """
@@ -203,6 +198,9 @@ def _given(
             raise
         except (ValueError, RuntimeError) as error:  # quantised or offloaded weights stay where they are
             raise UsageError(f"The model '{name}' cannot be moved to device '{device}': {one_line(error)}.") from error
+    quantized.check_stored(name, model.config, quantization=None, trains_base=trains_base, device=model.device.type)
+    if trains_base:
+        quantized.check_trainable(name, model)
     return Loaded(model=model.eval(), tokenizer=own, processor=processor, name=name)
 
 
@@ -225,6 +223,16 @@ def _check_class(name: str, config: PreTrainedConfig, *, model: PreTrainedModel 
     if config.is_encoder_decoder or looks_ahead:  # the second as BERT does, unless its configuration forbids it
         raise UsageError(_no_writer(name, named[0] if named else kind))
     return any(each in viewers for each in named) or (not writers and bool(viewers))
+
+
+def _check_adapter(source: Source) -> None:
+    """Refuse a model with an adapter beside its weights: transformers would put the one into the other."""
+    options = {name: source.options[name] for name in ("revision", "local_files_only")}
+    if find_adapter_config_file(source.place, **options) is not None:
+        raise UsageError(
+            f"The model '{source.name}' has an adapter beside its weights (adapter_config.json). Put the adapter's "
+            "files into a folder of their own. To train it on, name that folder with lora: {adapter: FOLDER}."
+        )
 
 
 def _no_writer(name: str, what: str) -> str:
@@ -303,18 +311,6 @@ def cpu_has_bfloat16() -> bool:
     """Whether this machine's CPU multiplies bfloat16 in hardware, as far as torch knows."""
     able = torch.cpu.get_capabilities()
     return any(able.get(unit, False) for unit in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
-
-
-def _bits(quantization: Quantization, compute: torch.dtype) -> Any:
-    config: Any = BitsAndBytesConfig
-    if quantization == "8bit":
-        return config(load_in_8bit=True)
-    return config(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=compute,
-    )
 
 
 def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedModel:

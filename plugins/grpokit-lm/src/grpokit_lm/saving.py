@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from grpokit import CheckpointError, UsageError
 from grpokit.errors import counted, one_line
+from grpokit_lm import sources
 from grpokit_lm.adapters import quiet
 from grpokit_lm.bars import progress_bars
 from grpokit_lm.loading import Loaded, load_model
+from grpokit_lm.quantized import stored_settings
 from grpokit_lm.sources import in_package
 
 MODEL, ADAPTER, ADAPTER_CONFIG = "model.safetensors", "adapter_model.safetensors", "adapter_config.json"
@@ -90,7 +92,7 @@ def export(model: nn.Module, loaded: Loaded, folder: Path, *, merge: bool = Fals
         Facts for a model card: `base_model`, `library_name`, `versions`, and `usage`, code that loads the folder.
 
     Raises:
-        UsageError: there is no adapter to merge.
+        UsageError: there is no adapter to merge, or no base in full precision.
     """
     adapted = isinstance(model, PeftModel)
     if merge and not adapted:
@@ -129,13 +131,19 @@ def _merged(model: Any, loaded: Loaded) -> Any:
     """The base with the adapter added, as a model of its own; a quantised base is loaded again in full."""
     if getattr(model.get_base_model(), "quantization_method", None) is None:
         return copy.deepcopy(model).merge_and_unload(safe_merge=True)
+    if stored_settings(sources.find(loaded.name, **loaded.options).config):
+        raise UsageError(
+            f"The adapter cannot be merged: its base '{loaded.name}' is quantised on disk. Leave out --merge; peft's "
+            "merge_and_unload can then add what is written to the model in full precision."
+        )
     reader = loaded.processor or loaded.tokenizer
     # On the CPU, since the GPU may have room for the quantised weights only.
     full: Any = load_model(loaded.name, tokenizer=reader, trains_base=False, device="cpu", **loaded.options).model
     with quiet():
         adapted = PeftModel(full, copy.deepcopy(model.peft_config["default"]))
+    trained = _tensors(model)
     for name, tensor in _tensors(adapted).items():
-        tensor.data.copy_(_tensors(model)[name])
+        tensor.data.copy_(trained[name])
     merged = adapted.merge_and_unload(safe_merge=True)
     precise = tuple(merged._keep_in_fp32_modules_strict or ())  # what a loading in bfloat16 would keep in float32
     for name, tensor in (*merged.named_parameters(), *merged.named_buffers()):

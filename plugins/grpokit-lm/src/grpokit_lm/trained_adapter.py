@@ -121,7 +121,7 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
     if foreign:
         raise UsageError(
             f"{what} changes '{foreign[0].removeprefix('base_model.model.')}'. hf-lm trains adapters of linear layers "
-            "alone: no output layer, no embeddings, no experts, no biases, no modules_to_save."
+            "alone: no output layer, no embeddings, no experts or router, no biases, no modules_to_save."
         )
     variants = {type(v).__name__ for m in adapted.modules() for v in getattr(m, "lora_variant", {}).values()}
     strange = sorted(name for name in variants if not name.startswith("Dora"))
