@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from tiny_models import FAMILIES, PAD, save_tiny_model, tiny_model, tiny_tokenizer
+from tiny_models import EOS, FAMILIES, PAD, VIDEO, save_tiny_model, tiny_model, tiny_tokenizer
 from tiny_vision import VISION_FAMILIES, save_tiny_vision_model
 from transformers import (
     BartConfig,
@@ -26,10 +27,12 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from grpokit import UsageError
+from grpokit import Prompt, UsageError
+from grpokit.data import hub
 from grpokit_lm import loading
 from grpokit_lm.adapters import AdapterSettings, add_adapter
 from grpokit_lm.loading import load_model
+from grpokit_lm.prompts import PromptEncoder, end_tokens
 from grpokit_lm.saving import save_weights
 
 BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 300}
@@ -107,11 +110,21 @@ def test_settings_that_cannot_be(settings: dict[str, object], words: str, monkey
         load_model(tiny_model("llama"), **settings)
 
 
-def test_an_object_with_a_tokenizer_by_name(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: dict[str, Any] = {}
-    monkeypatch.setattr(loading, "_read_tokenizer", lambda *args, **given: read.update(args[1]) or tiny_tokenizer())
-    load_model(tiny_model("llama"), tokenizer=llama, local_files_only=True)
-    assert read == {"local_files_only": True, "trust_remote_code": False}
+def test_a_tokenizer_by_name(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read with options of its own: the model's folder needs no hub, its tokenizer does."""
+    read: list[Any] = []
+    monkeypatch.setattr(loading, "_read_tokenizer", lambda files, sees: read.append(files) or tiny_tokenizer())
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "unreachable", lambda endpoint: "")
+    tiny_model("llama").save_pretrained(tmp_path)  # without a tokenizer
+    load_model(tmp_path, tokenizer="org/name", trust_remote_code=True)
+    load_model(tiny_model("llama"), tokenizer="org/name", local_files_only=True)
+    load_model(tiny_model("llama"), tokenizer=llama)
+    assert [(files.place, files.options["local_files_only"], files.options["trust_remote_code"]) for files in read] == [
+        ("org/name", False, True),
+        ("org/name", True, False),
+        (str(llama), True, False),
+    ]
 
 
 def test_an_object_is_moved_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +252,13 @@ def test_a_folder_that_is_damaged(damage: Callable[[Path], None], words: str, tm
         load_model(folder)
 
 
+def test_an_index_that_nothing_is_read_by(tmp_path: Path) -> None:
+    """As of `hf download --exclude '*.bin'`: transformers reads the other weights."""
+    folder = save_tiny_model(tmp_path)
+    (folder / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "pytorch_model-00001-of-00002.bin"}}')
+    load_model(folder)
+
+
 def test_a_folder_has_no_revisions(llama: Path) -> None:
     with pytest.raises(UsageError, match=r"revision is for the hub's repositories, and '.*' is a folder. Leave it out"):
         load_model(llama, revision="v2")
@@ -309,8 +329,22 @@ def test_an_encoder_with_a_decoder() -> None:
 
 
 def test_a_tokenizer_of_another_model() -> None:
-    with pytest.raises(UsageError, match=r"token ids up to 265, but the model 'LlamaForCausalLM' knows 200 tokens"):
+    with pytest.raises(UsageError, match=r"token ids up to 255, but the model 'LlamaForCausalLM' knows 200 tokens"):
         load_model(tiny_model("llama", vocab_size=200, pad_token_id=0), tokenizer=tiny_tokenizer())
+
+
+def test_an_added_token_beyond_the_model() -> None:
+    """Gemma 3 has one for pictures, and its text models have no embedding of it: other prompts are read."""
+    loaded = load_model(tiny_model("llama", vocab_size=VIDEO), tokenizer=tiny_tokenizer())
+    encoder = PromptEncoder(loaded=loaded, max_new_tokens=8)
+    encoder.check([Prompt(text="<image>")])
+    for read in (encoder.encode, lambda prompt: encoder.check([prompt])):
+        with pytest.raises(UsageError, match=r"has the token '<video>' with the id 265, but .* knows 265 tokens"):
+            read(Prompt(text="a<video>"))
+    assert end_tokens(loaded, None) == (EOS,)
+    loaded.tokenizer.eos_token = "<video>"
+    with pytest.raises(UsageError, match=r"end token '<video>' has the id 265, but the model .* can never write it"):
+        end_tokens(loaded, None)
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,33 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from PIL import Image
-from tiny_models import IMAGE, tiny_model, tiny_tokenizer
+from tiny_models import BOS, CHAT_TEMPLATE, IMAGE, tiny_model, tiny_tokenizer
 from tiny_vision import VISION_FAMILIES, tiny_processor, tiny_vision_model
 
 from grpokit import Prompt, UsageError
 from grpokit_lm.loading import load_model
 from grpokit_lm.pictures import joined
-from grpokit_lm.prompts import PromptEncoder
+from grpokit_lm.prompts import PromptEncoder, with_template
 
 SMALL, WIDE = Image.new("RGB", (16, 16), "red"), Image.new("RGB", (40, 16), "blue")
 PARTS = [{"type": "image"}, {"type": "text", "text": "and"}, {"type": "image"}]
 MESSAGES = {"messages": [{"role": "user", "content": PARTS}]}
 
 
-def encoder(family: str = "qwen2.5-vl", **settings: Any) -> PromptEncoder:
+LLAVA = (  # as that of LLaVA-1.5 does, it reads parts only
+    "{% for m in messages %}{{ m['role'] | upper }}: "
+    "{% for p in m['content'] | selectattr('type', 'equalto', 'image') %}<image>\n{% endfor %}"
+    "{% for p in m['content'] | selectattr('type', 'equalto', 'text') %}{{ p['text'] }} {% endfor %}{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
+
+
+def encoder(family: str = "qwen2.5-vl", *, chat_template: str | None = None, **settings: Any) -> PromptEncoder:
     loaded = load_model(tiny_vision_model(family), tokenizer=tiny_processor(family))
+    if chat_template is not None:
+        loaded = with_template(loaded, chat_template)
     return PromptEncoder(loaded=loaded, **({"max_new_tokens": 8} | settings))
 
 
@@ -33,6 +44,54 @@ def test_pictures_come_before_their_question() -> None:
     assert reading.tokens.tolist().count(IMAGE) == 4 + 2 * 5  # pixels / 64
     assert reading.pictures["image_grid_thw"].tolist() == [[1, 4, 4], [1, 4, 10]]
     assert vision.encode(Prompt(text="What?")).pictures == {}
+
+
+@pytest.mark.parametrize("images", [[], [SMALL]], ids=len)
+@pytest.mark.parametrize("default", [True, False])
+@pytest.mark.parametrize("template", [LLAVA, "{{ bos_token }}" + LLAVA])
+def test_a_text_begins_as_in_transformers(
+    template: str, default: bool, images: list[Image.Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A processor adds the token that begins a text, unless the template wrote it or the processor adds none."""
+    kind = transformers.LlavaProcessor
+    read = kind.__call__
+    monkeypatch.setattr(kind, "__call__", lambda *args, **given: read(*args, **{"add_special_tokens": default} | given))
+    processor: Any = tiny_processor("llava", begins=True)
+    processor.chat_template = template
+    loaded = load_model(tiny_vision_model("llava"), tokenizer=processor)
+    parts = [*({"type": "image", "image": image} for image in images), {"type": "text", "text": "What?"}]
+    expected = processor.apply_chat_template(
+        [{"role": "user", "content": parts}], tokenize=True, add_generation_prompt=True, return_dict=True
+    )["input_ids"][0]
+    assert expected.count(BOS) == (default or template != LLAVA)
+    vision = PromptEncoder(loaded=loaded, max_new_tokens=8, max_prompt_tokens=len(expected))
+    vision.check([Prompt(text="What?", images=images)])
+    assert vision.encode(Prompt(text="What?", images=images)).tokens.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "question", "further"),
+    [
+        (LLAVA, "USER: <image>\nWhat? ", "ASSISTANT: Two USER: Why? ASSISTANT:"),
+        ("{% for m in messages %}[{{ m['content'] }}]{% endfor %}", "[<image>What?]", "[Two][Why?]"),
+    ],
+)
+def test_a_template_of_one_form_prints_contents_of_either(template: str, question: str, further: str) -> None:
+    vision = encoder("llava", chat_template=template)
+    messages = [
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What?"}]},
+        {"role": "assistant", "content": "Two"},
+        {"role": "user", "content": "Why?"},
+    ]
+    assert vision.text(Prompt(text="", image=SMALL, meta={"messages": messages})) == question + further
+    assert vision.text(Prompt(text="What?", image=SMALL)).startswith(question)
+
+
+def test_a_template_is_set_in_a_copy() -> None:
+    processor: Any = tiny_processor("llava")
+    loaded = load_model(tiny_vision_model("llava"), tokenizer=processor)
+    assert with_template(loaded, LLAVA).processor.chat_template == LLAVA
+    assert processor.chat_template == CHAT_TEMPLATE
 
 
 def test_positions_by_hand() -> None:

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 
 from grpokit import Prompt, UsageError
 from grpokit_lm.loading import load_model
-from grpokit_lm.prompts import PromptEncoder, end_tokens
+from grpokit_lm.prompts import PromptEncoder, end_tokens, with_template
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, {"role": "user", "content": "?"}]
 STRICT = (
@@ -20,8 +20,10 @@ STRICT = (
 )
 
 
-def encoder(*, tokenizer: dict[str, Any] | None = None, **settings: Any) -> PromptEncoder:
+def encoder(*, tokenizer: dict[str, Any] | None = None, chat_template: Any = None, **settings: Any) -> PromptEncoder:
     loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer(**(tokenizer or {})))
+    if chat_template is not None:
+        loaded = with_template(loaded, chat_template)
     return PromptEncoder(loaded=loaded, **({"max_new_tokens": 28} | settings))
 
 
@@ -58,6 +60,33 @@ def test_tokens_of_a_template_get_no_second_beginning() -> None:
     assert templated.encode(Prompt(text="hi")).tokens.tolist() == ids(["<user>", "h", "i", "<eos>", "<assistant>"])
     assert plain.encode(Prompt(text="hi")).tokens.tolist() == ids(["<bos>", "h", "i"])
     assert encoder(chat=False).encode(Prompt(text="")).tokens.tolist() == ids(["<bos>"])
+
+
+TEXTS = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] | trim }}{% endfor %}"
+PARTS = (
+    "{% for m in messages %}<{{ m['role'] }}>"
+    "{% for p in m['content'] | selectattr('type', 'equalto', 'text') %}{{ p['text'] }}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", [TEXTS, PARTS])
+@pytest.mark.parametrize(
+    "content", ["Hello", [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]], ids=type
+)
+def test_a_template_of_one_form_prints_contents_of_either(template: str, content: Any) -> None:
+    messages = [{"role": "user", "content": content}, {"role": "assistant", "content": content}]
+    chat = encoder(chat_template=template, system="Go.")
+    for _ in range(2):  # transformers 5.17 marks the last text of an answer that goes on, in place
+        assert chat.text(Prompt(text="", meta={"messages": messages})) == "<system>Go.<user>Hello<assistant>Hello"
+    assert chat.text(Prompt(text="Hello")) == "<system>Go.<user>Hello"
+
+
+def test_a_template_is_set_in_a_copy() -> None:
+    tokenizer = tiny_tokenizer(chat=False)
+    loaded = load_model(tiny_model("llama"), tokenizer=tokenizer)
+    assert with_template(loaded, STRICT).tokenizer.chat_template == STRICT
+    assert tokenizer.chat_template is None
+    assert loaded.tokenizer is tokenizer
 
 
 def test_a_template_from_a_file(tmp_path: Path) -> None:
@@ -112,6 +141,11 @@ def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
             {},
             {"messages": [{"role": "user", "content": [{"type": "txt", "text": "hi"}]}]},
             "Message 1 has a part of type 'txt'. The model reads text only",
+        ),
+        (
+            {},
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "needs a text as content, .* a list of 1",
         ),
         ({}, {"messages": [{"role": "user", "content": "\ud800"}]}, "has half a surrogate pair"),
         ({}, {"messages": "hi"}, "messages must be a list such as .* got a str"),

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 from huggingface_hub import constants
-from tiny_models import save_tiny_model
+from tiny_models import save_tiny_model, tiny_model
 
 from grpokit import UsageError
 from grpokit_lm import sources
@@ -62,6 +62,65 @@ def test_a_hub_that_is_silent_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> 
     began = time.monotonic()
     with pytest.raises(UsageError, match=r"because http://127.0.0.1:9 cannot be reached: .*refused"):
         sources.find("org/absent")
+    assert time.monotonic() - began < 5
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model in a cache, as its only content, and a hub that is silent."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    (tmp_path / "models--org--tiny/refs").mkdir(parents=True)
+    (tmp_path / "models--org--tiny/refs/main").write_text("a" * 40)
+    return save_tiny_model(tmp_path / "models--org--tiny/snapshots" / ("a" * 40))
+
+
+def test_a_model_in_the_cache_is_read_at_once(cached: Path) -> None:
+    began = time.monotonic()
+    with pytest.warns(UserWarning, match=r":9 cannot be reached \(.*refused\); 'org/tiny' comes from the cache, '"):
+        loaded = load_model("org/tiny")
+    with pytest.warns(UserWarning, match="'org/tiny' comes from the cache"):
+        load_model(loaded.model, tokenizer="org/tiny")
+    assert load_model("org/tiny", local_files_only=True).name == "org/tiny"
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.filterwarnings("ignore:.* comes from the cache")
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        (
+            "model-00002*",
+            r"is in .*, but incomplete: model.safetensors.index.json names 2 files, and '.*' is not there",
+        ),
+        ("model*", r"is in the Hugging Face cache \('.*'\), but without its weights"),
+        ("tokenizer*", r"is in the Hugging Face cache \('.*'\), but without its tokenizer"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("local_files_only", "why"),
+    [(False, "http://127.0.0.1:9 cannot be reached: .*"), (True, "local_files_only is set")],
+)
+def test_a_model_that_the_cache_has_in_part(
+    missing: str, words: str, local_files_only: bool, why: str, cached: Path
+) -> None:
+    (cached / "model.safetensors").unlink()
+    tiny_model("llama").save_pretrained(cached, max_shard_size="30KB")
+    for file in cached.glob(missing):
+        file.unlink()
+    with pytest.raises(UsageError, match=rf"'org/tiny' {words}\. It cannot be fetched, because {why}\. Fetch it"):
+        load_model("org/tiny", local_files_only=local_files_only)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_tokenizer_that_cannot_be_fetched(by_name: bool, cached: Path) -> None:
+    """Though nothing else of the model needs a hub."""
+    began = time.monotonic()
+    with pytest.raises(
+        UsageError, match=r"The tokenizer 'org/absent' is no folder here and is .* because .*:9 cannot be reached: .*"
+    ):
+        load_model(cached if by_name else tiny_model("llama"), tokenizer="org/absent")
     assert time.monotonic() - began < 5
 
 

@@ -125,9 +125,11 @@ def test_an_adapter_of_the_hub_comes_from_the_cache(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     policy, _ = trainer(base, Path("org/sft"), local_files_only=True)
     assert torch.allclose(logits(policy.model), start, rtol=0, atol=1e-4)
-    assert "lora: adapter: The model 'org/empty' is no folder here and is not in the Hug" in refused(base, "org/empty")
+    assert "lora: adapter: The adapter 'org/empty' is no folder here and is not in the Hug" in refused(
+        base, "org/empty"
+    )
     (repository / "refs" / "main").rename(repository / "refs" / "v2")
-    assert "lora: adapter: The model 'org/sft' is no folder here" in refused(base, "org/sft")
+    assert "lora: adapter: The adapter 'org/sft' is no folder here" in refused(base, "org/sft")
     policy = CausalLMPolicy(base, max_new_tokens=8, lora={"adapter": "org/sft", "revision": "v2"})
     assert torch.allclose(logits(policy.model), start, rtol=0, atol=1e-4)
 
@@ -164,7 +166,7 @@ def test_what_is_no_adapter_is_said_before_the_model_is_looked_for(base: Path, t
     assert "'/nowhere' does not exist. Give a folder that peft's" in refused(nowhere, "/nowhere")
     assert "holds a whole model. Give a folder that peft's" in refused(nowhere, str(base))
     assert "has no adapter_config.json." in refused(nowhere, str(tmp_path))
-    assert "lora: adapter: The model 'no/such' is no folder here and is not in the Hug" in refused(nowhere, "no/such")
+    assert "lora: adapter: The adapter 'no/such' is no folder here and is not in the Hug" in refused(nowhere, "no/such")
     trained(base, tmp_path)
     both = refused(nowhere, str(tmp_path), r=8, alpha=4)
     assert "has its own r, alpha. Leave r, alpha out; on the command line, in place of a config's" in both

@@ -32,9 +32,14 @@ def tiny_vision_model(family: str, *, seed: int = 0) -> PreTrainedModel:
     return seeded(_MODELS[family], seed)
 
 
-def tiny_processor(family: str) -> ProcessorMixin:
-    """The processor of a family: its image processor (by Pillow, without torchvision) and the tiny tokenizer."""
-    tokenizer = tiny_tokenizer(image_token="<image>", video_token="<video>")
+def tiny_processor(family: str, *, begins: bool = False) -> ProcessorMixin:
+    """The processor of a family: its image processor (by Pillow, without torchvision) and the tiny tokenizer.
+
+    Args:
+        family: one of `VISION_FAMILIES`.
+        begins: whether the tokenizer puts <bos> before a text; not for gemma3.
+    """
+    tokenizer = tiny_tokenizer(begins=begins, image_token="<image>", video_token="<video>")
     if family.startswith("llava"):
         kind, images = {
             "llava": (transformers.LlavaProcessor, transformers.CLIPImageProcessorPil),

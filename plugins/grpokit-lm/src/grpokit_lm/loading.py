@@ -37,7 +37,7 @@ from grpokit import UsageError
 from grpokit.errors import a_type, counted, nearest, one_line
 from grpokit_lm import quantized, sources
 from grpokit_lm.bars import progress_bars
-from grpokit_lm.sources import Source
+from grpokit_lm.sources import Files, Source
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -100,13 +100,14 @@ def load_model(
     """
     _check_settings(dtype=dtype, device=device)
     quantized.check_setting(quantization, trains_base=trains_base, device=device)
+    reading = {"local_files_only": local_files_only, "trust_remote_code": trust_remote_code}
     if isinstance(model, PreTrainedModel):
         return _given(
             model,
             tokenizer,
             device=device,
             trains_base=trains_base,
-            reading={"local_files_only": local_files_only, "trust_remote_code": trust_remote_code},
+            reading=reading,
             dtype=None if dtype == "auto" else dtype,
             quantization=quantization,
             attn_implementation=attn_implementation,
@@ -114,15 +115,14 @@ def load_model(
         )
     if not isinstance(model, (str, Path)):
         raise UsageError(f"model must be a hub id, a folder or a model of transformers, got {a_type(model)}.")
-    given = {"revision": revision, "local_files_only": local_files_only, "trust_remote_code": trust_remote_code}
-    source = sources.find(model, **given)  # type: ignore[arg-type]  # each has the type of its parameter
+    source = sources.find(model, own_tokenizer=tokenizer is None, revision=revision, **reading)
     sees = _check_class(source.name, source.config)
     _check_adapter(source)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     quantized.check_stored(
         source.name, source.config, quantization=quantization, trains_base=trains_base, device=device
     )
-    own, processor = _tokenizer(source, tokenizer, sees=sees, reading=source.options)
+    own, processor = _tokenizer(source, tokenizer, sees=sees, reading=reading)
     chosen = _dtype(dtype, source.config, trains_base=trains_base, device=device)
     if attn_implementation is None and getattr(source.config.get_text_config(), "attn_logit_softcapping", None):
         attn_implementation = "eager"  # transformers 5.17 would take one that leaves the caps out, without a word
@@ -135,7 +135,13 @@ def load_model(
     _check_vocabulary(network, own, source.name)
     if trains_base:
         quantized.check_trainable(source.name, network)
-    return Loaded(model=network.eval(), tokenizer=own, processor=processor, name=source.name, options=given)
+    return Loaded(
+        model=network.eval(),
+        tokenizer=own,
+        processor=processor,
+        name=source.name,
+        options={"revision": revision, **reading},
+    )
 
 
 def _check_settings(*, dtype: str, device: str | None) -> None:
@@ -248,15 +254,16 @@ def _classes(table: Mapping[str, Any], kind: str) -> tuple[str, ...]:
 
 
 def _tokenizer(
-    source: Source | None, given: Any, *, sees: bool, reading: Mapping[str, Any]
+    source: Source | None, given: Any, *, sees: bool, reading: Mapping[str, bool]
 ) -> tuple[PreTrainedTokenizerBase, ProcessorMixin | None]:
     """The tokenizer, and the processor of a model that sees images."""
     processor: ProcessorMixin | None = None
     if source is not None and given is None:
-        given = _read_tokenizer(source.place, source.options, sees=sees)
+        given = _read_tokenizer(source, sees=sees)
     elif isinstance(given, (str, Path)):
-        options = {option: value for option, value in reading.items() if option != "revision"}
-        given = _read_tokenizer(_place_of(str(given)), options, sees=sees)
+        files = sources.find_tokenizer(given, **reading)
+        given = _read_tokenizer(files, sees=sees)
+        sources.warn_of_cache(files)
     if isinstance(given, ProcessorMixin):
         processor, given = given, given.tokenizer
     if not isinstance(given, PreTrainedTokenizerBase):
@@ -264,26 +271,12 @@ def _tokenizer(
     return given, processor
 
 
-def _place_of(name: str) -> str:
-    """What transformers loads a named tokenizer from."""
-    folder = sources.local(name)
-    if folder is None:
-        return name
-    if not folder.is_dir():
-        raise UsageError(
-            f"The tokenizer's folder '{folder}' {'is a file' if folder.exists() else 'does not exist'}. Give a folder "
-            "that save_pretrained wrote, or a hub id like 'org/name'."
-        )
-    return str(folder)
-
-
-def _read_tokenizer(place: str, options: Mapping[str, Any], *, sees: bool) -> Any:
+def _read_tokenizer(files: Files, *, sees: bool) -> Any:
     try:
-        with progress_bars(f"read {place}"):
-            return (AutoProcessor if sees else AutoTokenizer).from_pretrained(place, **options)
+        with progress_bars(f"read {files.name}"):
+            return (AutoProcessor if sees else AutoTokenizer).from_pretrained(files.place, **files.options)
     except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
-        what = "processor" if sees else "tokenizer"
-        raise UsageError(f"The {what} of the model '{place}' cannot be loaded: {one_line(error)}.") from error
+        raise UsageError(sources.why_not(files, error, what="processor" if sees else "tokenizer")) from error
 
 
 def _dtype(name: str, config: PreTrainedConfig, *, trains_base: bool, device: str) -> torch.dtype:
@@ -317,7 +310,12 @@ def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedMo
     try:
         with progress_bars(f"load {source.name}"):
             model, report = kind.from_pretrained(
-                source.place, config=source.config, output_loading_info=True, ignore_mismatched_sizes=True, **options
+                source.place,
+                config=source.config,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                adapter_kwargs={"local_files_only": source.options["local_files_only"]},  # or a silent hub is asked
+                **options,
             )
     except torch.OutOfMemoryError:
         raise
@@ -332,7 +330,7 @@ def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedMo
             "than tensors, which could run code. Get the model as .safetensors."
         ) from error
     except (OSError, ValueError, ImportError, RuntimeError, TypeError, SafetensorError) as error:
-        raise UsageError(sources.why_not(source.name, error, unreachable="", options=source.options)) from error
+        raise UsageError(sources.why_not(source, error)) from error
     other = sorted(report["mismatched_keys"])
     if other:
         name, theirs, ours = other[0]
@@ -352,8 +350,10 @@ def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedMo
 
 
 def _check_vocabulary(model: Any, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Refuse a tokenizer of another model. Added tokens may lie beyond the model: Gemma 3's has one for pictures."""
     rows = model.get_input_embeddings().weight.shape[0]
-    highest = max(tokenizer.get_vocab().values(), default=-1)
+    added = set(tokenizer.get_added_vocab())
+    highest = max((number for token, number in tokenizer.get_vocab().items() if token not in added), default=-1)
     if highest >= rows:
         raise UsageError(
             f"The tokenizer has token ids up to {highest:,}, but the model '{name}' knows {rows:,} tokens: they do not "

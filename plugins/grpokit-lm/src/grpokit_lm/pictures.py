@@ -70,22 +70,30 @@ class PictureReader:
     def example(self) -> Reading:
         """A picture of a few colours, alone: it shows what the processor gives, and in which types."""
         pixels = torch.randint(256, (32, 32, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-        return self.read(f"{self.placeholder}a", [Image.fromarray(pixels.numpy())], special=True)
+        return self.read(f"{self.placeholder}a", [Image.fromarray(pixels.numpy())])
 
-    def read(self, text: str, images: Sequence[Image.Image], *, special: bool) -> Reading:
+    @cached_property
+    def special(self) -> bool:
+        """Whether the processor, left to itself, puts special tokens around a text."""
+        blank = [Image.new("RGB", (32, 32))]
+        lengths = [len(self.read(self.placeholder, blank, special=special).tokens) for special in (None, False)]
+        return lengths[0] != lengths[1]
+
+    def read(self, text: str, images: Sequence[Image.Image], *, special: bool | None = None) -> Reading:
         """Read a text in which each picture has its placeholder.
 
         Args:
             text: what the chat template wrote, or plain text.
             images: at least one.
-            special: whether the tokenizer adds its special tokens.
+            special: whether the tokenizer adds its special tokens; None leaves that to the processor.
 
         Raises:
             UsageError: a picture has a mode that does not tell its colours, or the processor refuses.
         """
         try:
             converted = [to_rgb(image, what="a picture of a prompt") for image in images]
-            given = self.processor(text=[text], images=converted, add_special_tokens=special, return_tensors="pt")
+            options = {} if special is None else {"add_special_tokens": special}
+            given = self.processor(text=[text], images=converted, return_tensors="pt", **options)
             pictures = {name: x for name, x in given.items() if name not in ("input_ids", "attention_mask")}
             reading = Reading(tokens=given["input_ids"][0], pictures=pictures)
             return replace(reading, positions=positions(self.model, reading))

@@ -34,7 +34,7 @@ from grpokit_lm.dora import kept_norms
 from grpokit_lm.loading import DTYPES, Quantization, dtype_of, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
-from grpokit_lm.prompts import PromptEncoder, end_tokens
+from grpokit_lm.prompts import PromptEncoder, end_tokens, with_template
 from grpokit_lm.references import Average, Base, Reference, Twin
 from grpokit_lm.stopping import Stops
 from grpokit_lm.trained_adapter import continue_adapter, find_adapter
@@ -159,6 +159,8 @@ class CausalLMPolicy(Policy):
             local_files_only=local_files_only,
             trust_remote_code=trust_remote_code,
         )
+        if chat_template is not None:
+            self.loaded = with_template(self.loaded, chat_template)
         network = self.loaded.model
         self.encoder = PromptEncoder(
             loaded=self.loaded,
@@ -166,7 +168,6 @@ class CausalLMPolicy(Policy):
             max_prompt_tokens=max_prompt_tokens,
             system=system,
             chat=chat,
-            chat_template=chat_template,
             template_options=template_options,
         )
         example = self._example()

@@ -6,6 +6,7 @@ A prompt that is too long is refused, never cut: a cut question is another quest
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +18,9 @@ from transformers import GenerationConfig, PreTrainedConfig
 from grpokit import Prompt, UsageError
 from grpokit.errors import a_type, counted, nearest, one_line, shown
 from grpokit_lm.loading import Loaded
+from grpokit_lm.messages import Template, checked_messages
 from grpokit_lm.pictures import PictureReader, Reading, placeholders, positions
 
-_ROLES = ("system", "user", "assistant", "tool", "developer")
 _SET_HERE = {"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"}
 
 
@@ -33,7 +34,6 @@ class PromptEncoder:
         max_prompt_tokens: the most tokens of a prompt; None for what the context leaves.
         system: a message that goes before each prompt's own; needs a chat template.
         chat: whether a prompt's text becomes a user's message of the chat template; None: where there is a template.
-        chat_template: another template than the tokenizer's own, as text or as the path of a file.
         template_options: further variables of the template, such as {"enable_thinking": False}.
     """
 
@@ -42,12 +42,9 @@ class PromptEncoder:
     max_prompt_tokens: int | None = None
     system: str | None = None
     chat: bool | None = None
-    chat_template: str | Path | None = None
     template_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.chat_template is not None:
-            self._templating.chat_template = _template_text(self.chat_template)
         if self.chat and not self._has_template:
             raise UsageError(f"chat: true needs a chat template, and {_NO_TEMPLATE}")
         if self.system is not None and not self._chats:
@@ -85,15 +82,17 @@ class PromptEncoder:
                 reading = replace(reading, positions=positions(self.loaded.model, reading))
         else:
             text = self.text(prompt)
-            reading = self.pictures.read(text, prompt.images, special=not self._templated(prompt))
+            reading = self.pictures.read(text, prompt.images, special=self._special(text, prompt))
+        self._check_tokens(reading.tokens.tolist(), prompt)
         self.check_length(len(reading.tokens), prompt)
         return reading
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt's text, with a single one for each picture."""
         tokenizer: Any = self.loaded.tokenizer
-        special = not self._templated(prompt)
-        tokens: list[int] = tokenizer(self.text(prompt), add_special_tokens=special, verbose=False)["input_ids"]
+        text = self.text(prompt)
+        special = self._special(text, prompt)
+        tokens: list[int] = tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
         if not tokens:
             if tokenizer.bos_token_id is None:
                 raise UsageError("The prompt is empty, and the tokenizer has no token to begin a text with.")
@@ -114,27 +113,21 @@ class PromptEncoder:
                 "its processor as tokenizer."
             )
         if _has_messages(prompt):
-            messages = _checked_messages(prompt.meta["messages"], sees=self.pictures is not None)
+            messages = checked_messages(prompt.meta["messages"], sees=self.pictures is not None)
             if self.chat is False or not self._has_template:
                 why = _CHAT_IS_FALSE if self.chat is False else _NO_TEMPLATE
                 raise UsageError(f"The prompt {shown(prompt.text)} consists of messages, and {why}")
         elif self._chats:
-            messages = [{"role": "user", "content": self._content(prompt.text, pictures=len(prompt.images))}]
+            parts = [*[{"type": "image"}] * len(prompt.images), {"type": "text", "text": prompt.text}]
+            messages = [{"role": "user", "content": parts}]
         else:
             self._check_placeholders([{"content": prompt.text}], prompt)
             return _writable(prompt.text)
         self._check_placeholders(messages, prompt)
         if self.system is not None and messages[0]["role"] not in ("system", "developer"):
-            messages = [{"role": "system", "content": self._content(self.system)}, *messages]
-        begun = messages[-1]["role"] == "assistant"  # the model goes on with an answer that the prompt begins
+            messages = [{"role": "system", "content": self.system}, *messages]
         try:
-            written: str = self._templating.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=not begun,
-                continue_final_message=begun,
-                **(self.template_options or {}),
-            )
+            written = self._template.write(messages)
         except Exception as error:  # a template is a program, and may fail in any way
             raise UsageError(
                 f"The chat template refuses the prompt {shown(prompt.text)}: {one_line(error)}."
@@ -149,7 +142,9 @@ class PromptEncoder:
         """
         for prompt in prompts:
             further = self.pictures.further_tokens(prompt.images) if self.pictures is not None else 0
-            self.check_length(len(self._tokens(prompt)) + further, prompt)
+            tokens = self._tokens(prompt)
+            self._check_tokens(tokens, prompt)
+            self.check_length(len(tokens) + further, prompt)
 
     def check_length(self, tokens: int, prompt: Prompt) -> None:
         """Refuse a prompt of too many tokens.
@@ -175,27 +170,40 @@ class PromptEncoder:
                 f"{remedy} or lower max_new_tokens."
             )
 
-    @property
-    def _templating(self) -> Any:
-        """What holds the chat template: a vision-language model's processor, or the tokenizer."""
-        return self.loaded.tokenizer if self.loaded.processor is None else self.loaded.processor
+    @cached_property
+    def _template(self) -> Template:
+        placeholder = None if self.pictures is None else self.pictures.placeholder
+        return Template(holder=templating(self.loaded), options=self.template_options or {}, placeholder=placeholder)
 
     @property
     def _has_template(self) -> bool:
-        return bool(self._templating.chat_template)
+        return bool(templating(self.loaded).chat_template)
 
     @property
     def _chats(self) -> bool:
         return self._has_template if self.chat is None else self.chat
 
-    def _templated(self, prompt: Prompt) -> bool:
-        return self._chats or _has_messages(prompt)
+    def _special(self, text: str, prompt: Prompt) -> bool:
+        """Whether the tokenizer's special tokens go around a text, as they do in `apply_chat_template` of transformers.
 
-    def _content(self, text: str, *, pictures: int = 0) -> Any:
-        """A message's content; the templates of processors expect parts, with pictures before the text."""
-        if self.pictures is None:
-            return text
-        return [*[{"type": "image"}] * pictures, {"type": "text", "text": text}]
+        That of a tokenizer adds none. That of a processor does what the processor does with any text, unless the
+        template has written the token that begins a text: LLaVA-1.5's has not.
+        """
+        templated = self._chats or _has_messages(prompt)
+        begin = self.loaded.tokenizer.bos_token
+        if templated and (self.loaded.processor is None or (begin and text.startswith(str(begin)))):
+            return False
+        return self.pictures is None or self.pictures.special
+
+    def _check_tokens(self, tokens: Sequence[int], prompt: Prompt) -> None:
+        """Refuse added tokens that the model has no embedding of; see `_check_vocabulary`."""
+        rows = _rows(self.loaded)
+        if max(tokens) >= rows:
+            token = self.loaded.tokenizer.convert_ids_to_tokens(max(tokens))
+            raise UsageError(
+                f"The prompt {shown(prompt.text, most=60)} has the token {token!r} with the id {max(tokens):,}, but "
+                f"the model '{self.loaded.name}' knows {rows:,} tokens. Leave it out of the prompt or of its template."
+            )
 
     def _check_placeholders(self, messages: Sequence[Mapping[str, Any]], prompt: Prompt) -> None:
         if self.pictures is None:
@@ -239,6 +247,26 @@ def _why(config: PreTrainedConfig) -> str:
     return " (up to there LongRoPE keeps its frequencies, and log-probs their meaning)" if _is_longrope(config) else ""
 
 
+def with_template(loaded: Loaded, template: str | Path) -> Loaded:
+    """The same with another chat template; tokenizer or processor are copied, since they may be another policy's, too.
+
+    Args:
+        loaded: a model.
+        template: its text, or the path of a file.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    changed = copy(templating(loaded))
+    changed.chat_template = _template_text(template)
+    return replace(loaded, **{"tokenizer" if loaded.processor is None else "processor": changed})
+
+
+def templating(loaded: Loaded) -> Any:
+    """What holds the chat template: a vision-language model's processor, or the tokenizer."""
+    return loaded.tokenizer if loaded.processor is None else loaded.processor
+
+
 def end_tokens(
     loaded: Loaded, generation: GenerationConfig | None, further: Sequence[str | int] = ()
 ) -> tuple[int, ...]:
@@ -252,18 +280,22 @@ def end_tokens(
         further: tokens as text or as ids.
 
     Raises:
-        UsageError: the tokenizer does not know a token.
+        UsageError: the tokenizer or the model does not know a token.
     """
     tokenizer: Any = loaded.tokenizer
     configured = None if generation is None else generation.eos_token_id
     ids = {tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])} - {None}
-    vocabulary = tokenizer.get_vocab()
-    embeddings: Any = loaded.model.get_input_embeddings()
+    vocabulary, rows = tokenizer.get_vocab(), _rows(loaded)
+    if tokenizer.eos_token_id is not None and tokenizer.eos_token_id >= rows:
+        raise UsageError(
+            f"The tokenizer's end token {tokenizer.eos_token!r} has the id {tokenizer.eos_token_id:,}, but the model "
+            f"'{loaded.name}' knows {rows:,} tokens and can never write it. Name the model's own tokenizer."
+        )
     for token in further:
         if isinstance(token, bool) or not isinstance(token, (str, int)):
             raise UsageError(f"stop_tokens must hold tokens as texts or whole numbers, got {shown(token)}.")
         number = vocabulary.get(token) if isinstance(token, str) else token
-        if number is None or not 0 <= number < embeddings.weight.shape[0]:
+        if number is None or not 0 <= number < rows:
             specials = [str(each) for each in tokenizer.all_special_tokens]
             raise UsageError(
                 f"stop_tokens: the tokenizer has no token {token!r}{nearest(str(token), specials)}. Its special ones: "
@@ -271,6 +303,12 @@ def end_tokens(
             )
         ids.add(int(number))
     return tuple(sorted(ids))
+
+
+def _rows(loaded: Loaded) -> int:
+    """How many tokens a model knows."""
+    embeddings: Any = loaded.model.get_input_embeddings()
+    return int(embeddings.weight.shape[0])
 
 
 def _template_text(template: str | Path) -> str:
@@ -297,50 +335,3 @@ def _writable(text: str) -> str:
         what = shown(text, most=60)
         raise UsageError(f"The prompt {what} has half a surrogate pair, which no tokenizer reads.") from error
     return text
-
-
-def _checked_messages(messages: Any, *, sees: bool) -> list[dict[str, Any]]:
-    """The messages of a prompt.
-
-    Args:
-        messages: what a prompt gives as such.
-        sees: whether the model reads pictures.
-
-    Raises:
-        UsageError: says which message is wrong, and why.
-    """
-    if not isinstance(messages, (list, tuple)) or not messages:
-        raise UsageError(
-            'messages must be a list such as [{"role": "user", "content": "Hello"}], got '
-            f"{a_type(messages) if not isinstance(messages, (list, tuple)) else 'an empty one'}."
-        )
-    for number, message in enumerate(messages, 1):
-        if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
-            raise UsageError(f"Message {number} needs the keys role and content, got {shown(message)}.")
-        if message["role"] not in _ROLES:
-            raise UsageError(
-                f"Message {number} has the role {shown(message['role'])}{nearest(str(message['role']), _ROLES)}; "
-                f"expected one of {', '.join(_ROLES)}."
-            )
-        _check_content(message, number, sees=sees)
-    return [dict(message) for message in messages]
-
-
-def _check_content(message: Mapping[str, Any], number: int, *, sees: bool) -> None:
-    """Templates print nothing, in silence, of a content that has another form than they expect."""
-    content = message["content"]
-    if isinstance(content, str) or (content is None and message["role"] == "assistant"):  # which only calls a tool
-        return
-    if not (isinstance(content, (list, tuple)) and content and all(map(_is_part, content))):
-        raise UsageError(
-            f"Message {number} needs a text as content, or a list of parts such as "
-            f'{{"type": "text", "text": "Hello"}}; got {shown(content)}.'
-        )
-    for part in content:
-        if part["type"] not in (("text", "image") if sees else ("text",)):
-            reads = 'text and pictures, as {"type": "image"}' if sees else "text only"
-            raise UsageError(f"Message {number} has a part of type '{part['type']}'. The model reads {reads}.")
-
-
-def _is_part(part: Any) -> bool:
-    return isinstance(part, Mapping) and "type" in part

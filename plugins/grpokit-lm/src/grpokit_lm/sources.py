@@ -12,14 +12,14 @@ import importlib.util
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import transformers
-from huggingface_hub import constants, errors
+from huggingface_hub import constants, errors, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -28,6 +28,7 @@ from grpokit.data import hub
 from grpokit.errors import counted, one_line
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+_READ_FIRST = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _AGAIN = "Copy or download it again."
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -35,30 +36,43 @@ _IN_PACKAGE = re.compile(r"([^\W\d]\w+):([^\\:]+)")  # two characters at least: 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """A model that is there, with its configuration.
+class Files:
+    """Where the files of a model, a tokenizer or an adapter are, and how they are read.
 
     Attributes:
         name: as the user named it.
         place: what transformers loads from: a folder, or a hub id.
-        config: the model's configuration.
-        options: revision, local_files_only and trust_remote_code, for every further file.
+        options: revision, local_files_only and trust_remote_code, for every file.
+        unreachable: why the hub cannot be reached; empty if it can be, or need not be asked.
     """
 
     name: str
     place: str
-    config: PreTrainedConfig
     options: dict[str, Any]
+    unreachable: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Files):
+    """A model that is there, with its configuration."""
+
+    config: PreTrainedConfig
 
 
 def find(
-    model: str | Path, *, revision: str | None = None, local_files_only: bool = False, trust_remote_code: bool = False
+    model: str | Path,
+    *,
+    own_tokenizer: bool = True,
+    revision: str | None = None,
+    local_files_only: bool = False,
+    trust_remote_code: bool = False,
 ) -> Source:
     """Find a model and read its configuration.
 
     Args:
         model: a folder, a folder in a package such as "grpokit_lm:models/arithmetic", or a hub id such as
             "Qwen/Qwen3-0.6B".
+        own_tokenizer: whether its tokenizer must be there, too.
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
         trust_remote_code: whether code in the repository may run.
@@ -71,30 +85,89 @@ def find(
         raise UsageError("model is empty: expected a hub id like 'org/name', or a folder that save_pretrained wrote.")
     folder = local(name)
     if folder is not None:
-        _check_folder(folder)
+        _check_folder(folder, own_tokenizer=own_tokenizer)
         if revision is not None:
             raise UsageError(f"revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
-        place, local_files_only = str(folder), True
-    else:
-        place = name
-        local_files_only = local_files_only or bool(constants.HF_HUB_OFFLINE)
+    files = locate(name, revision=revision, local_files_only=local_files_only, trust_remote_code=trust_remote_code)
+    try:
+        config = AutoConfig.from_pretrained(files.place, **files.options)
+    except (OSError, ValueError, KeyError, ImportError, TypeError, errors.StrictDataclassError) as error:
+        raise UsageError(why_not(files, error)) from error
+    warn_of_cache(files)
+    if folder is None and files.options["local_files_only"]:
+        _check_cache(files, own_tokenizer=own_tokenizer)
+    return Source(**vars(files), config=config)
+
+
+def find_tokenizer(tokenizer: str | Path, *, local_files_only: bool = False, trust_remote_code: bool = False) -> Files:
+    """Find a tokenizer or processor that is not the model's own.
+
+    Args:
+        tokenizer: a folder or hub id, as the model of `find`.
+        local_files_only: use the cache and ask no hub.
+        trust_remote_code: whether code in the repository may run.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    name = str(tokenizer)
+    folder = local(name)
+    if folder is not None and not folder.is_dir():
+        raise UsageError(
+            f"The tokenizer's folder '{folder}' {'is a file' if folder.exists() else 'does not exist'}. Give a folder "
+            "that save_pretrained wrote, or a hub id like 'org/name'."
+        )
+    return locate(name, local_files_only=local_files_only, trust_remote_code=trust_remote_code)
+
+
+def locate(
+    name: str, *, revision: str | None = None, local_files_only: bool = False, trust_remote_code: bool = False
+) -> Files:
+    """How the files that a name means are read. Only where they may be fetched, the hub is asked whether it is there.
+
+    Args:
+        name: a folder or hub id.
+        revision: as of `find`.
+        local_files_only: as of `find`.
+        trust_remote_code: as of `find`.
+    """
+    folder = local(name)
+    local_files_only = local_files_only or folder is not None or bool(constants.HF_HUB_OFFLINE)
     unreachable = "" if local_files_only else hub.unreachable(constants.ENDPOINT)
     options = {
         "revision": revision or "main",
         "local_files_only": local_files_only or bool(unreachable),
         "trust_remote_code": trust_remote_code,
     }
-    try:
-        config = AutoConfig.from_pretrained(place, **options)
-    except (OSError, ValueError, KeyError, ImportError, TypeError, errors.StrictDataclassError) as error:
-        raise UsageError(why_not(name, error, unreachable=unreachable, options=options)) from error
-    if unreachable:
+    return Files(name=name, place=name if folder is None else str(folder), options=options, unreachable=unreachable)
+
+
+def warn_of_cache(files: Files) -> None:
+    """Say that files which could be read come from the cache, if the hub cannot be reached."""
+    if files.unreachable:
         warnings.warn(
-            f"{constants.ENDPOINT} cannot be reached ({unreachable}); the model '{name}' comes from the cache, "
+            f"{constants.ENDPOINT} cannot be reached ({files.unreachable}); '{files.name}' comes from the cache, "
             f"'{constants.HF_HUB_CACHE}'.",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return Source(name=name, place=place, config=config, options=options)
+
+
+def _check_cache(files: Files, *, own_tokenizer: bool) -> None:
+    """Refuse a model that the cache has in part: transformers would say that its repository lacks the rest."""
+    config = try_to_load_from_cache(files.place, "config.json", revision=files.options["revision"])
+    if not isinstance(config, str):
+        return
+    folder = Path(config).parent
+    lack = (
+        "without its weights"
+        if not _has(folder, _WEIGHTS)
+        else "without its tokenizer"
+        if own_tokenizer and not _has(folder, _TOKENIZER)
+        else _lack(folder)
+    )
+    if lack:
+        cache = f"the Hugging Face cache ('{constants.HF_HUB_CACHE}')"
+        raise UsageError(f"The model '{files.name}' is in {cache}, but {lack}. {_remedy(files)}")
 
 
 def local(name: str) -> Path | None:
@@ -131,16 +204,15 @@ def in_package(name: str) -> tuple[str, str] | None:
     return match and (match[1], match[2])
 
 
-def why_not(name: str, error: BaseException, *, unreachable: str, options: dict[str, Any]) -> str:
-    """What an error of transformers or of the hub means for somebody who named a model.
+def why_not(files: Files, error: BaseException, *, what: str = "model") -> str:
+    """What an error of transformers or of the hub means for somebody who named a model, or something else.
 
     Args:
-        name: the model.
-        error: what loading a file of it raised.
-        unreachable: why the hub cannot be reached; empty if it can be, or was not asked.
-        options: of the `Source`.
+        files: those that were asked for.
+        error: what loading one of them raised.
+        what: they are.
     """
-    causes = list(_chain(error))
+    name, causes = files.name, list(_chain(error))
 
     def raised(kind: type[BaseException]) -> bool:
         return any(isinstance(cause, kind) for cause in causes)
@@ -148,44 +220,53 @@ def why_not(name: str, error: BaseException, *, unreachable: str, options: dict[
     page = f"{constants.ENDPOINT}/{name}"
     if raised(errors.GatedRepoError):
         return (
-            f"The model '{name}' is gated: its owner gives access on request. Ask for it at {page}, then log in with "
+            f"The {what} '{name}' is gated: its owner gives access on request. Ask for it at {page}, then log in with "
             "`hf auth login` or set HF_TOKEN."
         )
     if raised(errors.RevisionNotFoundError):
-        return f"The model '{name}' has no revision '{options['revision']}'. Its branches and tags: {page}/tree/main"
+        wanted = files.options["revision"]
+        return f"The {what} '{name}' has no revision '{wanted}'. Its branches and tags: {page}/tree/main"
     if raised(errors.RepositoryNotFoundError):
         return (
-            f"The Hugging Face hub has no model '{name}' that you may read. Check the spelling at "
+            f"The Hugging Face hub has no {what} '{name}' that you may read. Check the spelling at "
             f"{constants.ENDPOINT}/models; for a private one log in with `hf auth login` or set HF_TOKEN. A folder is "
             "named by its path."
         )
     if raised(errors.LocalEntryNotFoundError):
-        reason = (
-            f"{constants.ENDPOINT} cannot be reached: {unreachable}"
-            if unreachable
-            else "HF_HUB_OFFLINE is set"
-            if constants.HF_HUB_OFFLINE
-            else "local_files_only is set"
-            if options["local_files_only"]
-            else one_line(error)
-        )
         return (
-            f"The model '{name}' is no folder here and is not in the Hugging Face cache ('{constants.HF_HUB_CACHE}'); "
-            f"it cannot be fetched, because {reason}. Fetch it on a machine with network by `hf download {name}` and "
-            "copy the cache, or give the path of a folder that save_pretrained wrote."
+            f"The {what} '{name}' is no folder here and is not in the Hugging Face cache ('{constants.HF_HUB_CACHE}'), "
+            "or not all of it. "
+            f"{_remedy(files, error)}"
         )
     if "trust_remote_code" in str(error):
         return (
-            f"The model '{name}' needs code from its own repository. Read that code; if you trust it, set "
+            f"The {what} '{name}' needs code from its own repository. Read that code; if you trust it, set "
             "trust_remote_code: true."
         )
     unknown = re.search(r"model type `([^`]*)`", str(error))
     if unknown is not None:
         return (
-            f"The model '{name}' is of type '{unknown[1]}', which transformers {transformers.__version__} does not "
+            f"The {what} '{name}' is of type '{unknown[1]}', which transformers {transformers.__version__} does not "
             "know. A newer one may: pip install -U transformers"
         )
-    return f"The model '{name}' cannot be loaded: {one_line(error)}."
+    return f"The {what} '{name}' cannot be loaded: {one_line(error)}."
+
+
+def _remedy(files: Files, error: BaseException | None = None) -> str:
+    """What to do about files that are not in the cache; the error came of fetching them, if that was tried."""
+    reason = (
+        f"{constants.ENDPOINT} cannot be reached: {files.unreachable}"
+        if files.unreachable
+        else "HF_HUB_OFFLINE is set"
+        if constants.HF_HUB_OFFLINE
+        else one_line(error)
+        if error is not None and not files.options["local_files_only"]
+        else "local_files_only is set"
+    )
+    return (
+        f"It cannot be fetched, because {reason}. Fetch it on a machine with network by `hf download {files.name}` and "
+        "copy the cache, or give the path of a folder that save_pretrained wrote."
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -194,13 +275,13 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _check_folder(folder: Path) -> None:
+def _check_folder(folder: Path, *, own_tokenizer: bool) -> None:
     """Refuse a folder that is no model, naming what it lacks."""
     what = f"The model folder '{folder}'"
     need = "Give a folder that save_pretrained wrote, for the model and for its tokenizer, or a hub id like 'org/name'."
     if not folder.is_dir():
         raise UsageError(f"'{folder}' is a file. {need}" if folder.exists() else f"{what} does not exist. {need}")
-    if any(folder.glob("*.gguf")) and not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+    if any(folder.glob("*.gguf")) and not _has(folder, _WEIGHTS):
         raise UsageError(
             f"{what} holds weights in GGUF format, which are made for inference and cannot be trained. Name the model "
             "that they were made from."
@@ -213,12 +294,12 @@ def _check_folder(folder: Path) -> None:
                 f"add lora: {{adapter: {folder}}}."
             )
         raise UsageError(f"{what} has no config.json. {need}")
-    if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+    if not _has(folder, _WEIGHTS):
         raise UsageError(f"{what} has no weights: expected model.safetensors, or several with an index. {need}")
-    if not any((folder / name).is_file() for name in _TOKENIZER):
+    if own_tokenizer and not _has(folder, _TOKENIZER):
         raise UsageError(
             f"{what} has no tokenizer: expected tokenizer.json beside the weights. Save it there with "
-            "tokenizer.save_pretrained(folder)."
+            "tokenizer.save_pretrained(folder), or name another one as tokenizer."
         )
     generation = folder / "generation_config.json"  # transformers would go on without it, and with other end tokens
     try:
@@ -231,15 +312,9 @@ def _check_folder(folder: Path) -> None:
 
 def _check_weights(folder: Path) -> None:
     """Refuse a folder whose weights are torn, or lack a part, without reading them."""
-    for index in folder.glob("*.index.json"):
-        with suppress(OSError, ValueError, AttributeError):
-            parts = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-            absent = sorted(part for part in parts if not (folder / str(part)).is_file())
-            if absent:
-                raise UsageError(
-                    f"The model folder '{folder}' is incomplete: {index.name} names {counted(len(parts), 'file')}, and "
-                    f"'{absent[0]}' is not there. {_AGAIN}"
-                )
+    lack = _lack(folder)
+    if lack:
+        raise UsageError(f"The model folder '{folder}' is {lack}. {_AGAIN}")
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt"):
@@ -251,6 +326,23 @@ def _check_weights(folder: Path) -> None:
                         f"'{file}' is a pointer of Git LFS in place of the weights. Fetch them with `git lfs pull`."
                     ) from error
             raise UsageError(f"'{file}' is damaged ({one_line(error)}). {_AGAIN}") from error
+
+
+def _has(folder: Path, patterns: Sequence[str]) -> bool:
+    return any(any(folder.glob(pattern)) for pattern in patterns)
+
+
+def _lack(folder: Path) -> str:
+    """What the index names that transformers reads weights by, and the folder lacks; empty if all is there."""
+    index = next(folder / name for name in (*_READ_FIRST, "") if (folder / name).exists())
+    if index.suffix != ".json":
+        return ""
+    with suppress(OSError, ValueError, AttributeError):
+        parts = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        absent = sorted(part for part in parts if not (folder / str(part)).is_file())
+        if absent:
+            return f"incomplete: {index.name} names {counted(len(parts), 'file')}, and '{absent[0]}' is not there"
+    return ""
 
 
 def _base_of(adapter_config: Path) -> str:

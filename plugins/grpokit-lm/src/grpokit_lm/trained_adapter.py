@@ -13,13 +13,12 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-from huggingface_hub import constants, snapshot_download
+from huggingface_hub import snapshot_download
 from peft import LoraConfig, PeftConfig, PeftModel, load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from grpokit import UsageError
-from grpokit.data import hub
 from grpokit.errors import counted, one_line
 from grpokit_lm import sources
 from grpokit_lm.adapters import around, linear_layers
@@ -62,7 +61,7 @@ def find_adapter(adapter: str | Path, *, revision: str | None = None, local_file
         raise UsageError(f"{what} {'is a file' if own.exists() else 'does not exist'}. {_NEED}")
     if own is not None and revision is not None:
         raise UsageError(f"lora: revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
-    folder = own or _fetched(name, revision or "main", local_files_only or bool(constants.HF_HUB_OFFLINE))
+    folder = own or _fetched(name, revision, local_files_only)
     if not (folder / "adapter_config.json").is_file():
         whole = (folder / "config.json").is_file()
         raise UsageError(f"{what} {'holds a whole model' if whole else 'has no adapter_config.json'}. {_NEED}")
@@ -77,16 +76,15 @@ def find_adapter(adapter: str | Path, *, revision: str | None = None, local_file
     return TrainedAdapter(name=name, folder=folder, config=config)
 
 
-def _fetched(name: str, revision: str, local_files_only: bool) -> Path:
+def _fetched(name: str, revision: str | None, local_files_only: bool) -> Path:
     """The folder of the cache that holds a hub's adapter."""
-    unreachable = "" if local_files_only else hub.unreachable(constants.ENDPOINT)
-    options = {"revision": revision, "local_files_only": local_files_only or bool(unreachable)}
+    files = sources.locate(name, revision=revision, local_files_only=local_files_only)
+    options = {option: files.options[option] for option in ("revision", "local_files_only")}
     try:
         with progress_bars(f"fetch {name}"):
             return Path(snapshot_download(name, allow_patterns=["adapter_*"], **options))
     except (OSError, ValueError) as error:
-        why = sources.why_not(name, error, unreachable=unreachable, options=options)
-        raise UsageError(f"lora: adapter: {why}") from error
+        raise UsageError(f"lora: adapter: {sources.why_not(files, error, what='adapter')}") from error
 
 
 def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftModel:
