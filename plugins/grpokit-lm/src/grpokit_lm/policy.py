@@ -308,8 +308,6 @@ class CausalLMPolicy(Policy):
     def updated(self, version: int) -> None:
         """Let a reference that moves follow."""
         self._reference.updated(version)
-        if self.reference_moves:
-            self.path.casts.clear()
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The model, with its adapter."""
