@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -38,6 +38,7 @@ from grpokit import UsageError
 from grpokit.errors import a_type, counted, nearest, one_line
 from grpokit_lm import sources
 from grpokit_lm.bars import progress_bars
+from grpokit_lm.skeleton import skeleton_of
 from grpokit_lm.sources import Source
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -77,6 +78,7 @@ def load_model(
     revision: str | None = None,
     local_files_only: bool = False,
     trust_remote_code: bool = False,
+    check: Callable[[Loaded], None] = lambda skeleton: None,
 ) -> Loaded:
     """Load a causal LM and its tokenizer.
 
@@ -95,6 +97,8 @@ def load_model(
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
         trust_remote_code: whether code in the repository may run.
+        check: called before the weights of a model with a name are read, so that what it refuses costs seconds. Its
+            model has shapes and no values (torch's device "meta"), and may be changed.
 
     Raises:
         UsageError: the model, its tokenizer or one of the settings cannot be used; the message says what to do.
@@ -126,7 +130,12 @@ def load_model(
         options["quantization_config"] = _bits(quantization, chosen)
     if device == "cuda":
         options["device_map"] = {"": "cuda"}
-    network: Any = _weights(source, AutoModelForImageTextToText if sees else AutoModelForCausalLM, options)
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    skeleton = skeleton_of(source, kind)
+    if skeleton is not None:
+        _check_vocabulary(skeleton, own, source.name)
+        check(Loaded(model=skeleton, tokenizer=own, processor=processor, name=source.name))
+    network: Any = _weights(source, kind, options)
     _check_vocabulary(network, own, source.name)
     return Loaded(model=network.eval(), tokenizer=own, processor=processor, name=source.name, options=given)
 

@@ -31,11 +31,11 @@ from grpokit_lm.adapters import AdapterSettings, add_adapter, freeze_unread, fre
 from grpokit_lm.checkpointing import recomputed
 from grpokit_lm.completions import Completions
 from grpokit_lm.dora import kept_norms
-from grpokit_lm.loading import DTYPES, Quantization, dtype_of, load_model
+from grpokit_lm.loading import Loaded, Quantization, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
 from grpokit_lm.prompts import PromptEncoder, end_tokens
-from grpokit_lm.references import Average, Base, Reference, Twin
+from grpokit_lm.references import Average, Base, Reference, Twin, dtype_of_twin
 from grpokit_lm.stopping import Stops
 from grpokit_lm.trained_adapter import continue_adapter, find_adapter
 
@@ -148,6 +148,39 @@ class CausalLMPolicy(Policy):
         if adapter is not None and adapter.adapter is not None:
             trained = find_adapter(adapter.adapter, local_files_only=local_files_only)
         average = None if reference_ema is None else Average.read(reference_ema)
+        twin_dtype = dtype_of_twin(
+            reference_dtype, offload=reference_offload, average=average, adapted=lora is not None
+        )
+
+        def encoder_and_stops(loaded: Loaded) -> tuple[PromptEncoder, Stops]:
+            """What needs no weights: it is made for a skeleton first, so that a mistake costs seconds."""
+            encoder = PromptEncoder(
+                loaded=loaded,
+                max_new_tokens=max_new_tokens,
+                max_prompt_tokens=max_prompt_tokens,
+                system=system,
+                chat=chat,
+                chat_template=chat_template,
+                template_options=template_options,
+            )
+            if train_vision and encoder.pictures is None:
+                raise UsageError(
+                    f"train_vision is true, and {type(loaded.model).__name__} has no vision tower, or no processor "
+                    "that reads pictures. Leave it out."
+                )
+            ends = () if ignore_eos else end_tokens(loaded, loaded.model.generation_config, stop_tokens)
+            if mask_truncated and not (ends or stop):
+                raise UsageError(
+                    "mask_truncated trains on completions that end by themselves, and nothing ends one here: no end "
+                    "token counts, and stop and stop_tokens name none. Name one, or leave mask_truncated out."
+                )
+            return encoder, Stops(ends, stop, loaded.tokenizer.decode)
+
+        def check(skeleton: Loaded) -> None:
+            encoder_and_stops(skeleton)
+            if adapter is not None and trained is None:
+                add_adapter(skeleton.model, adapter)
+
         self.loaded = load_model(
             model,
             tokenizer=tokenizer,
@@ -158,33 +191,14 @@ class CausalLMPolicy(Policy):
             revision=revision,
             local_files_only=local_files_only,
             trust_remote_code=trust_remote_code,
+            check=check,
         )
         network = self.loaded.model
-        self.encoder = PromptEncoder(
-            loaded=self.loaded,
-            max_new_tokens=max_new_tokens,
-            max_prompt_tokens=max_prompt_tokens,
-            system=system,
-            chat=chat,
-            chat_template=chat_template,
-            template_options=template_options,
-        )
+        self.encoder, self.stops = encoder_and_stops(self.loaded)
         example = self._example()
-        if train_vision and example is None:
-            raise UsageError(
-                f"train_vision is true, and {type(network).__name__} has no vision tower, or no processor that reads "
-                "pictures. Leave it out."
-            )
         self.path, self.note = path_for(network, fast=fast, example=example)
         if self.note:
             _warn_once(f"{self.note}; the plain path is used, which is slower.")
-        ends = () if ignore_eos else end_tokens(self.loaded, network.generation_config, stop_tokens)
-        if mask_truncated and not (ends or stop):
-            raise UsageError(
-                "mask_truncated trains on completions that end by themselves, and nothing ends one here: no end token "
-                "counts, and stop and stop_tokens name none. Name one, or leave mask_truncated out."
-            )
-        self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
         if not train_vision:
             freeze_vision(network)
         elif example is not None:
@@ -192,13 +206,11 @@ class CausalLMPolicy(Policy):
         self.model: Any = network
         if adapter is not None:
             self.model = add_adapter(network, adapter) if trained is None else continue_adapter(network, trained)
-        self._reference = _reference(
-            self.model,
-            base=trained is None,
-            dtype=reference_dtype,
-            offload=reference_offload,
-            average=average,
-        )
+        self._reference: Reference
+        if adapter is not None and trained is None and average is None:
+            self._reference = Base(self.model)
+        else:
+            self._reference = Twin(self.model, dtype=twin_dtype, offload=reference_offload, average=average)
         self.reference_moves = self._reference.moves
         self.max_new_tokens, self.mask_truncated = max_new_tokens, mask_truncated
         self.temperature = temperature
@@ -370,21 +382,6 @@ class _Sampler:
 def _warn_once(words: str) -> None:
     """Log a warning, unless an equal policy did before in this process."""
     _log.warning(words)
-
-
-def _reference(model: Any, *, base: bool, dtype: str | None, offload: bool, average: Average | None) -> Reference:
-    """What a model is held to: itself at its start, which is the `base` under an adapter that begins as zero."""
-    if isinstance(model, PeftModel):
-        if dtype is not None or offload:
-            raise UsageError(
-                "reference_dtype and reference_offload are for full training: with lora the reference needs no second "
-                "copy of the base's weights. Leave them out."
-            )
-        return Base(model) if base and average is None else Twin(model, average=average)
-    own = None if dtype is None else dtype_of(dtype)
-    if dtype is not None and own is None:
-        raise UsageError(f"reference_dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
-    return Twin(model, dtype=own, offload=offload, average=average)
 
 
 def _inner(model: Any) -> Any:
