@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.ragged import padded
-from grpokit.policies.token_sampling import Draw, draw
 from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings
 from grpokit.policy import Work
 from grpokit.sampling import uniforms
@@ -36,6 +35,7 @@ from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
 from grpokit_lm.prompts import PromptEncoder, end_tokens
 from grpokit_lm.references import Average, Base, Reference, Twin, dtype_of_twin
+from grpokit_lm.sampler import Sampler
 from grpokit_lm.stopping import Stops
 from grpokit_lm.trained_adapter import continue_adapter, find_adapter
 
@@ -56,6 +56,9 @@ class CausalLMPolicy(Policy):
         top_k: draw from the k most likely tokens only; 0 for all. Log-probs are those of the truncated distribution.
         top_p: draw from the most likely tokens that together have this probability; 1 for all.
         min_p: draw from tokens that have at least this share of the largest probability; 0 for all.
+        eval_top_k: of the evaluation samples; None for `top_k`.
+        eval_top_p: likewise; None for `top_p`.
+        eval_min_p: likewise; None for `min_p`.
         stop: texts that end a completion, at the token that completes one.
         stop_tokens: further tokens that end a completion, as text or ids, beside the model's own end tokens.
         ignore_eos: no token ends a completion, so all have `max_new_tokens`; not with `stop` or `stop_tokens`.
@@ -102,6 +105,9 @@ class CausalLMPolicy(Policy):
         top_k: int = 0,
         top_p: float = 1.0,
         min_p: float = 0.0,
+        eval_top_k: int | None = None,
+        eval_top_p: float | None = None,
+        eval_min_p: float | None = None,
         stop: Sequence[str] = (),
         stop_tokens: Sequence[str | int] = (),
         ignore_eos: bool = False,
@@ -141,6 +147,10 @@ class CausalLMPolicy(Policy):
             raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
         self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
         check_settings(temperature=temperature, **self._truncation)
+        evaluation = {"top_k": eval_top_k, "top_p": eval_top_p, "min_p": eval_min_p}
+        own = {name: value for name, value in evaluation.items() if value is not None}
+        self._eval_truncation = self._truncation | own
+        check_settings(temperature=temperature, **self._eval_truncation, prefix="eval_")
         if lora is not None and train_vision:
             raise UsageError("train_vision is for full training. With lora, name the tower's layers as targets.")
         adapter = None if lora is None else AdapterSettings.read(lora)
@@ -240,11 +250,11 @@ class CausalLMPolicy(Policy):
         """Write `group_size` completions per prompt, all together."""
         device, temperature = self.device, self.eval_temperature if evaluate else self.temperature
         readings = [self.encoder.encode(prompt).to(device) for prompt in prompts]
-        sampler = _Sampler(
+        sampler = Sampler(
             uniforms(seeds.row.to(device), self.max_new_tokens),
             temperature=temperature,
             scored_at=temperature or self.temperature,
-            truncation=self._truncation,
+            truncation=self._eval_truncation if evaluate else self._truncation,
         )
         with kept_norms(self.path.model):
             written = self.path.write(
@@ -339,43 +349,6 @@ class CausalLMPolicy(Policy):
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain peft or transformers loads; returns facts for its model card."""
         return saving.export(self.model, self.loaded, Path(folder), merge=merge)
-
-
-class _Sampler:
-    """Draws the next tokens, and keeps what a truncated distribution needs to be scored again.
-
-    Args:
-        chances: [B, T] uniform numbers.
-        temperature: 0 takes the most likely token.
-        scored_at: the temperature of the log-probs.
-        truncation: top_k, top_p and min_p.
-    """
-
-    def __init__(self, chances: Tensor, *, temperature: float, scored_at: float, truncation: Mapping[str, Any]) -> None:
-        self.chances, self.temperature, self.scored_at, self.truncation = chances, temperature, scored_at, truncation
-        self._kept: list[tuple[Tensor, Tensor]] = []  # for each token, its rows and their sets
-
-    def __call__(self, logits: Tensor, t: int, rows: Tensor) -> Draw:
-        """logits [b, V], the token's index, its rows [b] -> tokens and log-probs."""
-        if self.temperature == 0:
-            tokens = logits.argmax(-1)
-            logprobs = (logits / self.scored_at).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
-            return Draw(tokens=tokens, logprobs=logprobs)
-        drawn = draw(logits, self.chances[rows, t], temperature=self.temperature, **self.truncation)
-        if drawn.kept is not None:
-            self._kept.append((rows, drawn.kept))
-        return drawn
-
-    def kept(self) -> dict[str, Tensor]:
-        """The sets that tokens were drawn from, for the trace: [B, t, ...], no wider than what was written."""
-        if not self._kept:
-            return {}
-        sets = self._kept[0][1]
-        table = sets.new_zeros(len(self.chances), len(self._kept), sets.shape[1])
-        while self._kept:  # each set is let go once it is in the table
-            rows, sets = self._kept.pop()
-            table[rows, len(self._kept)] = sets
-        return {"kept": table}
 
 
 @cache
