@@ -205,3 +205,4 @@ def test_the_code_of_a_card_finds_a_base_in_a_package(tmp_path: Path) -> None:
     assert 'from_pretrained(files("grpokit_lm") / "models/arithmetic")' in usage
     again = by_card(usage, tmp_path)["model"]
     assert torch.allclose(logits(again.float()), logits(model), atol=1e-3)  # its base is in half precision
+    assert "importlib" not in export(model, loaded, tmp_path, merge=True)["usage"]

@@ -123,7 +123,7 @@ def _facts(loaded: Loaded, library: str, usage: str) -> dict[str, str]:
     kind = "AutoModelForCausalLM" if text_only else "AutoModelForImageTextToText"
     reader = "tokenizer" if text_only else "processor"
     code, shipped = usage.format(kind=kind, reader=reader, Reader=reader.capitalize()), in_package(loaded.name)
-    if shipped is not None:  # a name that transformers does not know
+    if shipped is not None and "BASE_MODEL" in code:  # a name that transformers does not know
         package, path = shipped
         code = f"from importlib.resources import files\n\n{code}".replace(
             '"BASE_MODEL"', f'files("{package}") / "{path}"'
