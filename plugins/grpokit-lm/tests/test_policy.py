@@ -375,3 +375,17 @@ def test_the_names_of_other_trainers_lead_to_parameters_that_exist() -> None:
     with pytest.raises(PluginError, match=r"has no parameter 'lora_r' \(did you mean 'lora'\?\)"):
         create("policy", "hf-lm", {"model": "x", "lora_r": 16})
     assert set(PARAMETERS.values()) <= set(inspect.signature(CausalLMPolicy).parameters)
+
+
+@pytest.mark.parametrize("options", [{}, {"lora": ADAPTER}, {"fast": False}], ids=str)
+def test_mixed_precision(options: dict[str, Any]) -> None:
+    policy = build(**options)
+    trainer = training(policy, length, steps=2, micro_batch_size=8, updates_per_rollout=2, mixed_precision="bf16")
+    kept: list[int] = []
+    trainer.updates.optimizer.optimizer.register_step_pre_hook(lambda *_: kept.append(len(policy.path.casts._copies)))
+    *_, report = trainer
+    assert report.metrics["logprob_diff/mean"] < 0.05
+    assert report.metrics["kl"] > 0
+    frozen = 15 if "lora" in options else 0  # 7 layers in each of 2 blocks, and the head
+    assert kept == [frozen] * 4
+    assert not policy.path.casts._copies  # after a stretch of work nothing is kept
