@@ -17,20 +17,27 @@ COLDEST, HOTTEST = 1e-8, 1e8  # temperatures by which logits can be divided in f
 _PACK = 0x0102040810204080  # times eight bytes of 0 or 1: their bits in the highest byte
 
 
-def check_settings(*, temperature: float, top_k: int, top_p: float, min_p: float) -> None:
+def check_settings(*, temperature: float, top_k: int, top_p: float, min_p: float, prefix: str = "") -> None:
     """Check a sampler's settings.
+
+    Args:
+        temperature: what logits are divided by.
+        top_k: 0 for all tokens.
+        top_p: 1 for all tokens.
+        min_p: 0 for all tokens.
+        prefix: what the names begin with in a message.
 
     Raises:
         UsageError: one is outside its range.
     """
     if not COLDEST <= temperature <= HOTTEST:
-        raise UsageError(f"temperature must be from {COLDEST:g} to {HOTTEST:g}, got {temperature}.")
+        raise UsageError(f"{prefix}temperature must be from {COLDEST:g} to {HOTTEST:g}, got {temperature}.")
     if top_k < 0 or top_k != int(top_k):
-        raise UsageError(f"top_k must be a whole number, or 0 for all tokens; got {top_k}.")
+        raise UsageError(f"{prefix}top_k must be a whole number, or 0 for all tokens; got {top_k}.")
     if not 0 < top_p <= 1:
-        raise UsageError(f"top_p must be above 0 and at most 1, which means all tokens; got {top_p}.")
+        raise UsageError(f"{prefix}top_p must be above 0 and at most 1, which means all tokens; got {top_p}.")
     if not 0 <= min_p <= 1:
-        raise UsageError(f"min_p must be between 0, which means all tokens, and 1; got {min_p}.")
+        raise UsageError(f"{prefix}min_p must be between 0, which means all tokens, and 1; got {min_p}.")
 
 
 def kept_as_indices(vocabulary: int, top_k: int) -> bool:

@@ -45,17 +45,17 @@ class Exports(Protocol):
 
 
 def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> None:
-    """Write the weights of a checkpoint and a model card into a new folder.
+    """Write the weights of a checkpoint and a model card into a new or empty folder.
 
     Args:
         config: of the checkpoint's run.
         place: the checkpoint.
-        to: the new folder; it appears only once all of it is written.
+        to: the folder; its files appear only once all of them are written.
         merge: add an adapter to its base, and write the whole model.
 
     Raises:
         UsageError: the folder holds files, the policy cannot be exported, or it has no adapter to merge.
-        RunError: the folder cannot be written.
+        RunError: the folder cannot be written, or the policy's export failed.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         state = "holds files already" if to.is_dir() else "is a file"
@@ -69,14 +69,19 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
     checkpoint.load_policy(place, policy)
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(to) as temporary:
+        # A folder that is there stays: somebody may stand in it, or it may be where a disk is mounted.
+        written = to / ".export" if to.exists() else to
+        with replacing(written) as temporary:
             temporary.mkdir()
-            facts = policy.export(temporary, merge=merge)
+            with checkpoint.policy_writes("export"):
+                facts = policy.export(temporary, merge=merge)
             step = int(checkpoint.read_state(place)["step"])
             card = model_card(_run_of(place), step=step, title=to.resolve().name, facts=facts)
             (temporary / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
-            if to.exists():
-                to.rmdir()
+        if written != to:
+            for file in written.iterdir():
+                file.rename(to / file.name)
+            written.rmdir()
     except OSError as error:
         raise RunError(f"{to} cannot be written: {error}.") from error
 

@@ -74,7 +74,8 @@ def save(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Pa
     try:
         with replacing(folder) as temporary:
             (temporary / "policy").mkdir(parents=True)
-            _save_policy(temporary / "policy", policy)
+            with policy_writes("save"):
+                policy.save(temporary / "policy")
             moments, numbers = _split(optimizer.state_dict()["state"])
             save_file(moments, temporary / OPTIMIZER)
             if tensors:
@@ -94,12 +95,17 @@ def save(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Pa
         raise RunError(f"The checkpoint {folder} cannot be written: {error}.") from error
 
 
-def _save_policy(folder: Path, policy: Policy) -> None:
-    """Let the policy write; other libraries' errors over a full disk count as an `OSError` too."""
+@contextmanager
+def policy_writes(method: str) -> Iterator[None]:
+    """Inside, a policy writes; other libraries' errors, as over a full disk or over NaN, count as an `OSError` too.
+
+    Args:
+        method: the policy's, for the message.
+    """
     try:
-        policy.save(folder)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise OSError(f"the policy's save raised {typed_line(error)}") from error
+        yield
+    except (RuntimeError, ValueError, TypeError, SafetensorError) as error:
+        raise OSError(f"the policy's {method} raised {typed_line(error)}") from error
 
 
 def load(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Part]) -> int:

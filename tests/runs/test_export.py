@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from pathlib import Path
 
@@ -60,6 +61,43 @@ def test_an_earlier_checkpoint_says_what_it_does_not_know(run: Path, call: Call)
     text = Path("again/README.md").read_text()
     assert "| seed | 42 |" in text
     assert "Versions: " in text
+
+
+def test_an_export_into_the_folder_where_one_stands(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder itself stays, as a shell in it expects, and a disk that is mounted there."""
+    (run.parent / "mine").mkdir()
+    inode = (run.parent / "mine").stat().st_ino
+    monkeypatch.chdir("mine")
+    done = call("export", "../run", "--to", ".")
+    assert (done.code, done.out) == (0, "exported: .\n")
+    assert sorted(file.name for file in Path().iterdir()) == ["README.md", "net.safetensors"]
+    assert (run.parent / "mine").stat().st_ino == inode
+    assert "# mine\n" in Path("README.md").read_text()
+
+
+@pytest.mark.parametrize("into", ["new", "empty"])
+def test_a_full_disk_leaves_no_export(into: str, run: Path, call: Call) -> None:
+    Path("empty").mkdir()
+    before = set(run.parent.rglob("*"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
+    try:
+        done = call("export", "run", "--to", into)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert done.code == 1
+    assert f"{into} cannot be written: the policy's export raised SafetensorError: " in done.err
+    assert set(run.parent.rglob("*")) == before
+
+
+def test_what_an_export_raises_is_one_message(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("NaNs detected in the merged weights")
+
+    monkeypatch.setattr("switched.Exported.export", broken)
+    done = call("export", "run", "--to", "out", "--merge")
+    assert done.code == 1
+    assert "out cannot be written: the policy's export raised ValueError: NaNs detected in the merged" in done.err
 
 
 @pytest.mark.parametrize(

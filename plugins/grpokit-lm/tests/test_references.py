@@ -14,7 +14,7 @@ from torch import nn
 
 from grpokit import CheckpointError, UsageError
 from grpokit_lm.adapters import AdapterSettings, add_adapter
-from grpokit_lm.references import FILE, Average, Base, Twin
+from grpokit_lm.references import FILE, Average, Base, Twin, dtype_of_twin
 
 TOKENS = torch.arange(12)[None]
 
@@ -179,4 +179,4 @@ def test_averages_that_cannot_be() -> None:
     with pytest.raises(UsageError, match="every must be at least 1, got 0"):
         Average(every=0)
     with pytest.raises(UsageError, match="reference_dtype and reference_ema exclude each other"):
-        Twin(tied(), dtype=torch.bfloat16, average=Average())
+        dtype_of_twin("bf16", offload=False, average=Average(), adapted=False)

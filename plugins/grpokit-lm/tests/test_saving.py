@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tiny_models import FAMILIES, ROWS, save_tiny_model, tiny_model, tiny_tokenizer
 from tiny_vision import VISION_FAMILIES, save_tiny_vision_model
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from grpokit import CheckpointError, UsageError
 from grpokit_lm import saving
@@ -40,6 +40,15 @@ def change(model: nn.Module) -> None:
 
 def adapted(model: Any, kind: str, **settings: Any) -> Any:
     return add_adapter(model, AdapterSettings(r=2, dora=kind == "dora", **settings))
+
+
+def by_card(usage: str, folder: Path, base: str = "") -> dict[str, Any]:
+    """What the code of a model card defines."""
+    defined: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*checkpointing.* is deprecated")
+        exec(usage.replace("FOLDER", str(folder)).replace("BASE_MODEL", base), defined)  # noqa: S102
+    return defined
 
 
 def trained(folder: Path, family: str, adapter: str = "") -> tuple[Loaded, Any]:
@@ -155,14 +164,31 @@ def test_a_base_that_is_quantised_on_disk_is_not_merged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", VISION_FAMILIES)
-def test_a_vision_model_is_exported_with_its_processor(family: str, tmp_path: Path) -> None:
-    loaded = load_model(save_tiny_vision_model(tmp_path / "base", family), device="cpu")
-    change(loaded.model)
+@pytest.mark.parametrize("adapter", ["", "lora"])
+def test_the_card_of_a_vision_model_loads_it_with_its_processor(family: str, adapter: str, tmp_path: Path) -> None:
+    loaded = load_model(save_tiny_vision_model(tmp_path / "base", family), trains_base=not adapter, device="cpu")
+    model: Any = adapted(loaded.model, adapter) if adapter else loaded.model
+    change(model)
     (tmp_path / "out").mkdir()
-    facts = export(loaded.model, loaded, tmp_path / "out")
-    assert "AutoModelForImageTextToText" in facts["usage"]
-    assert torch.equal(logits(AutoModelForImageTextToText.from_pretrained(tmp_path / "out")), logits(loaded.model))
-    assert load_model(tmp_path / "out").processor is not None
+    card = by_card(export(model, loaded, tmp_path / "out")["usage"], tmp_path / "out", loaded.name)
+    assert torch.equal(logits(card["model"]), logits(model))
+    assert type(card["processor"]) is type(loaded.processor)
+
+
+@pytest.mark.parametrize(("adapter", "merge"), [("", False), ("lora", False), ("lora", True)])
+def test_a_generation_config_is_written_as_it_was_published(adapter: str, merge: bool, tmp_path: Path) -> None:
+    """With a temperature and no `do_sample`, as some models have it: transformers refuses to save that."""
+    published = {"eos_token_id": 7, "temperature": 0.9, "top_p": 0.6}
+    loaded, model = trained(tmp_path / "base", "llama", adapter)
+    loaded.model.generation_config = GenerationConfig(**published)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "saved").mkdir()
+    export(model, loaded, tmp_path / "out", merge=merge)
+    save_weights(model, tmp_path / "saved")
+    for folder in ("out",) if adapter else ("out", "saved"):
+        again = json.loads((tmp_path / folder / "generation_config.json").read_text())
+        assert {name: value for name, value in again.items() if name != "transformers_version"} == published
+    assert loaded.model.generation_config.temperature == 0.9
 
 
 def test_a_merge_without_adapter(tmp_path: Path) -> None:
@@ -198,6 +224,6 @@ def test_the_code_of_a_card_finds_a_base_in_a_package(tmp_path: Path) -> None:
     change(model)
     usage = export(model, loaded, tmp_path)["usage"]
     assert 'from_pretrained(files("grpokit_lm") / "models/arithmetic")' in usage
-    found: dict[str, Any] = {}
-    exec(usage.replace("FOLDER", str(tmp_path)), found)  # noqa: S102
-    assert torch.allclose(logits(found["model"].float()), logits(model), atol=1e-3)  # its base is in half precision
+    again = by_card(usage, tmp_path)["model"]
+    assert torch.allclose(logits(again.float()), logits(model), atol=1e-3)  # its base is in half precision
+    assert "importlib" not in export(model, loaded, tmp_path, merge=True)["usage"]

@@ -7,7 +7,7 @@ that lacks some of the model's weights is refused: transformers would draw them 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -37,6 +37,7 @@ from grpokit import UsageError
 from grpokit.errors import a_type, counted, nearest, one_line
 from grpokit_lm import quantized, sources
 from grpokit_lm.bars import progress_bars
+from grpokit_lm.skeleton import skeleton_of
 from grpokit_lm.sources import Files, Source
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -76,6 +77,7 @@ def load_model(
     revision: str | None = None,
     local_files_only: bool = False,
     trust_remote_code: bool = False,
+    check: Callable[[Loaded], None] = lambda skeleton: None,
 ) -> Loaded:
     """Load a causal LM and its tokenizer.
 
@@ -94,6 +96,8 @@ def load_model(
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
         trust_remote_code: whether code in the repository may run.
+        check: called before the weights of a model with a name are read, so that what it refuses costs seconds. Its
+            model has shapes and no values (torch's device "meta"), and may be changed.
 
     Raises:
         UsageError: the model, its tokenizer or one of the settings cannot be used; the message says what to do.
@@ -131,7 +135,12 @@ def load_model(
         options["quantization_config"] = quantized.bitsandbytes_config(quantization, chosen)
     if device == "cuda":
         options["device_map"] = {"": "cuda"}
-    network: Any = _weights(source, AutoModelForImageTextToText if sees else AutoModelForCausalLM, options)
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    skeleton = skeleton_of(source, kind)
+    if skeleton is not None:
+        _check_vocabulary(skeleton, own, source.name)
+        check(Loaded(model=skeleton, tokenizer=own, processor=processor, name=source.name))
+    network: Any = _weights(source, kind, options)
     _check_vocabulary(network, own, source.name)
     if trains_base:
         quantized.check_trainable(source.name, network)

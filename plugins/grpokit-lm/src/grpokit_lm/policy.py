@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.ragged import padded
-from grpokit.policies.token_sampling import Draw, draw
 from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings
 from grpokit.policy import Work
 from grpokit.sampling import uniforms
@@ -31,11 +30,12 @@ from grpokit_lm.adapters import AdapterSettings, add_adapter, freeze_unread, fre
 from grpokit_lm.checkpointing import recomputed
 from grpokit_lm.completions import Completions
 from grpokit_lm.dora import kept_norms
-from grpokit_lm.loading import DTYPES, Quantization, dtype_of, load_model
+from grpokit_lm.loading import Loaded, Quantization, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
 from grpokit_lm.prompts import PromptEncoder, end_tokens, with_template
-from grpokit_lm.references import Average, Base, Reference, Twin
+from grpokit_lm.references import Average, Base, Reference, Twin, dtype_of_twin
+from grpokit_lm.sampler import Sampler
 from grpokit_lm.stopping import Stops
 from grpokit_lm.trained_adapter import continue_adapter, find_adapter
 
@@ -56,6 +56,9 @@ class CausalLMPolicy(Policy):
         top_k: draw from the k most likely tokens only; 0 for all. Log-probs are those of the truncated distribution.
         top_p: draw from the most likely tokens that together have this probability; 1 for all.
         min_p: draw from tokens that have at least this share of the largest probability; 0 for all.
+        eval_top_k: of the evaluation samples; None for `top_k`.
+        eval_top_p: likewise; None for `top_p`.
+        eval_min_p: likewise; None for `min_p`.
         stop: texts that end a completion, at the token that completes one.
         stop_tokens: further tokens that end a completion, as text or ids, beside the model's own end tokens.
         ignore_eos: no token ends a completion, so all have `max_new_tokens`; not with `stop` or `stop_tokens`.
@@ -102,6 +105,9 @@ class CausalLMPolicy(Policy):
         top_k: int = 0,
         top_p: float = 1.0,
         min_p: float = 0.0,
+        eval_top_k: int | None = None,
+        eval_top_p: float | None = None,
+        eval_min_p: float | None = None,
         stop: Sequence[str] = (),
         stop_tokens: Sequence[str | int] = (),
         ignore_eos: bool = False,
@@ -141,6 +147,10 @@ class CausalLMPolicy(Policy):
             raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
         self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
         check_settings(temperature=temperature, **self._truncation)
+        evaluation = {"top_k": eval_top_k, "top_p": eval_top_p, "min_p": eval_min_p}
+        own = {name: value for name, value in evaluation.items() if value is not None}
+        self._eval_truncation = self._truncation | own
+        check_settings(temperature=temperature, **self._eval_truncation, prefix="eval_")
         if lora is not None and train_vision:
             raise UsageError("train_vision is for full training. With lora, name the tower's layers as targets.")
         adapter = None if lora is None else AdapterSettings.read(lora)
@@ -148,7 +158,39 @@ class CausalLMPolicy(Policy):
         if adapter is not None and adapter.adapter is not None:
             trained = find_adapter(adapter.adapter, revision=adapter.revision, local_files_only=local_files_only)
         average = None if reference_ema is None else Average.read(reference_ema)
-        self.loaded = load_model(
+        twin_dtype = dtype_of_twin(
+            reference_dtype, offload=reference_offload, average=average, adapted=lora is not None
+        )
+
+        def encoder_and_stops(loaded: Loaded) -> tuple[PromptEncoder, Stops]:
+            """What needs no weights: it is made for a skeleton first, so that a mistake costs seconds."""
+            encoder = PromptEncoder(
+                loaded=loaded if chat_template is None else with_template(loaded, chat_template),
+                max_new_tokens=max_new_tokens,
+                max_prompt_tokens=max_prompt_tokens,
+                system=system,
+                chat=chat,
+                template_options=template_options,
+            )
+            if train_vision and encoder.pictures is None:
+                raise UsageError(
+                    f"train_vision is true, and {type(loaded.model).__name__} has no vision tower, or no processor "
+                    "that reads pictures. Leave it out."
+                )
+            ends = () if ignore_eos else end_tokens(loaded, loaded.model.generation_config, stop_tokens)
+            if mask_truncated and not (ends or stop):
+                raise UsageError(
+                    "mask_truncated trains on completions that end by themselves, and nothing ends one here: no end "
+                    "token counts, and stop and stop_tokens name none. Name one, or leave mask_truncated out."
+                )
+            return encoder, Stops(ends, stop, loaded.tokenizer.decode)
+
+        def check(skeleton: Loaded) -> None:
+            encoder_and_stops(skeleton)
+            if adapter is not None and trained is None:
+                add_adapter(skeleton.model, adapter)
+
+        loaded = load_model(
             model,
             tokenizer=tokenizer,
             dtype=dtype,
@@ -158,34 +200,15 @@ class CausalLMPolicy(Policy):
             revision=revision,
             local_files_only=local_files_only,
             trust_remote_code=trust_remote_code,
+            check=check,
         )
-        if chat_template is not None:
-            self.loaded = with_template(self.loaded, chat_template)
+        self.encoder, self.stops = encoder_and_stops(loaded)
+        self.loaded = self.encoder.loaded
         network = self.loaded.model
-        self.encoder = PromptEncoder(
-            loaded=self.loaded,
-            max_new_tokens=max_new_tokens,
-            max_prompt_tokens=max_prompt_tokens,
-            system=system,
-            chat=chat,
-            template_options=template_options,
-        )
         example = self._example()
-        if train_vision and example is None:
-            raise UsageError(
-                f"train_vision is true, and {type(network).__name__} has no vision tower, or no processor that reads "
-                "pictures. Leave it out."
-            )
         self.path, self.note = path_for(network, fast=fast, example=example)
         if self.note:
             _warn_once(f"{self.note}; the plain path is used, which is slower.")
-        ends = () if ignore_eos else end_tokens(self.loaded, network.generation_config, stop_tokens)
-        if mask_truncated and not (ends or stop):
-            raise UsageError(
-                "mask_truncated trains on completions that end by themselves, and nothing ends one here: no end token "
-                "counts, and stop and stop_tokens name none. Name one, or leave mask_truncated out."
-            )
-        self.stops = Stops(ends, stop, self.loaded.tokenizer.decode)
         if not train_vision:
             freeze_vision(network)
         elif example is not None:
@@ -193,13 +216,11 @@ class CausalLMPolicy(Policy):
         self.model: Any = network
         if adapter is not None:
             self.model = add_adapter(network, adapter) if trained is None else continue_adapter(network, trained)
-        self._reference = _reference(
-            self.model,
-            base=trained is None,
-            dtype=reference_dtype,
-            offload=reference_offload,
-            average=average,
-        )
+        self._reference: Reference
+        if adapter is not None and trained is None and average is None:
+            self._reference = Base(self.model)
+        else:
+            self._reference = Twin(self.model, dtype=twin_dtype, offload=reference_offload, average=average)
         self.reference_moves = self._reference.moves
         self.max_new_tokens, self.mask_truncated = max_new_tokens, mask_truncated
         self.temperature = temperature
@@ -229,11 +250,11 @@ class CausalLMPolicy(Policy):
         """Write `group_size` completions per prompt, all together."""
         device, temperature = self.device, self.eval_temperature if evaluate else self.temperature
         readings = [self.encoder.encode(prompt).to(device) for prompt in prompts]
-        sampler = _Sampler(
+        sampler = Sampler(
             uniforms(seeds.row.to(device), self.max_new_tokens),
             temperature=temperature,
             scored_at=temperature or self.temperature,
-            truncation=self._truncation,
+            truncation=self._eval_truncation if evaluate else self._truncation,
         )
         with kept_norms(self.path.model):
             written = self.path.write(
@@ -309,8 +330,6 @@ class CausalLMPolicy(Policy):
     def updated(self, version: int) -> None:
         """Let a reference that moves follow."""
         self._reference.updated(version)
-        if self.reference_moves:
-            self.path.casts.clear()
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The model, with its adapter."""
@@ -332,62 +351,10 @@ class CausalLMPolicy(Policy):
         return saving.export(self.model, self.loaded, Path(folder), merge=merge)
 
 
-class _Sampler:
-    """Draws the next tokens, and keeps what a truncated distribution needs to be scored again.
-
-    Args:
-        chances: [B, T] uniform numbers.
-        temperature: 0 takes the most likely token.
-        scored_at: the temperature of the log-probs.
-        truncation: top_k, top_p and min_p.
-    """
-
-    def __init__(self, chances: Tensor, *, temperature: float, scored_at: float, truncation: Mapping[str, Any]) -> None:
-        self.chances, self.temperature, self.scored_at, self.truncation = chances, temperature, scored_at, truncation
-        self._kept: list[tuple[Tensor, Tensor]] = []  # for each token, its rows and their sets
-
-    def __call__(self, logits: Tensor, t: int, rows: Tensor) -> Draw:
-        """logits [b, V], the token's index, its rows [b] -> tokens and log-probs."""
-        if self.temperature == 0:
-            tokens = logits.argmax(-1)
-            logprobs = (logits / self.scored_at).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
-            return Draw(tokens=tokens, logprobs=logprobs)
-        drawn = draw(logits, self.chances[rows, t], temperature=self.temperature, **self.truncation)
-        if drawn.kept is not None:
-            self._kept.append((rows, drawn.kept))
-        return drawn
-
-    def kept(self) -> dict[str, Tensor]:
-        """The sets that tokens were drawn from, for the trace: [B, t, ...], no wider than what was written."""
-        if not self._kept:
-            return {}
-        sets = self._kept[0][1]
-        table = sets.new_zeros(len(self.chances), len(self._kept), sets.shape[1])
-        while self._kept:  # each set is let go once it is in the table
-            rows, sets = self._kept.pop()
-            table[rows, len(self._kept)] = sets
-        return {"kept": table}
-
-
 @cache
 def _warn_once(words: str) -> None:
     """Log a warning, unless an equal policy did before in this process."""
     _log.warning(words)
-
-
-def _reference(model: Any, *, base: bool, dtype: str | None, offload: bool, average: Average | None) -> Reference:
-    """What a model is held to: itself at its start, which is the `base` under an adapter that begins as zero."""
-    if isinstance(model, PeftModel):
-        if dtype is not None or offload:
-            raise UsageError(
-                "reference_dtype and reference_offload are for full training: with lora the reference needs no second "
-                "copy of the base's weights. Leave them out."
-            )
-        return Base(model) if base and average is None else Twin(model, average=average)
-    own = None if dtype is None else dtype_of(dtype)
-    if dtype is not None and own is None:
-        raise UsageError(f"reference_dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
-    return Twin(model, dtype=own, offload=offload, average=average)
 
 
 def _inner(model: Any) -> Any:

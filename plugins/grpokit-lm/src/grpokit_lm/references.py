@@ -22,7 +22,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from grpokit import CheckpointError, UsageError, adapter_off, knobs
+from grpokit.errors import nearest
 from grpokit.knobs import Count
+from grpokit_lm.loading import DTYPES, dtype_of
 from grpokit_lm.settings import read_settings
 
 FILE = "reference.safetensors"
@@ -80,6 +82,36 @@ class Average:
         return read_settings(cls, given, key="reference_ema", example="{decay: 0.99, every: 1}")
 
 
+def dtype_of_twin(name: str | None, *, offload: bool, average: Average | None, adapted: bool) -> torch.dtype | None:
+    """The type of a twin's own weights; None for the model's.
+
+    Args:
+        name: what `reference_dtype` says.
+        offload: `reference_offload`.
+        average: `reference_ema`.
+        adapted: whether the model has an adapter.
+
+    Raises:
+        UsageError: there is no such type, or one of the settings excludes another.
+    """
+    if adapted and (name is not None or offload):
+        raise UsageError(
+            "reference_dtype and reference_offload are for full training: with lora the reference needs no second copy "
+            "of the base's weights. Leave them out."
+        )
+    if name is None:
+        return None
+    if average is not None:
+        raise UsageError(
+            "reference_dtype and reference_ema exclude each other: an average in a smaller dtype would lose its small "
+            "steps."
+        )
+    dtype = dtype_of(name)
+    if dtype is None:
+        raise UsageError(f"reference_dtype must be one of {', '.join(DTYPES)}, got {name!r}{nearest(name, DTYPES)}.")
+    return dtype
+
+
 class Base:
     """The model under an adapter.
 
@@ -130,11 +162,6 @@ class Twin:
         offload: bool = False,
         average: Average | None = None,
     ) -> None:
-        if average is not None and dtype is not None:
-            raise UsageError(
-                "reference_dtype and reference_ema exclude each other: an average in a smaller dtype would lose its "
-                "small steps."
-            )
         self.moves = average is not None
         self._live, self._dtype, self._offload, self._average = live, dtype, offload, average
         self._twin: nn.Module | None = None

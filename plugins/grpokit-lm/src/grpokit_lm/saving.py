@@ -17,8 +17,10 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 
-from grpokit import CheckpointError, UsageError
+from grpokit import CheckpointError, UsageError, swapped
 from grpokit.errors import counted, one_line
 from grpokit_lm import sources
 from grpokit_lm.adapters import quiet
@@ -53,8 +55,7 @@ def save_weights(model: nn.Module, folder: Path) -> None:
     config = copy.deepcopy(known.config)
     config.architectures, config.dtype = [type(model).__name__], known.dtype
     config.save_pretrained(folder)
-    if known.generation_config is not None:
-        known.generation_config.save_pretrained(folder)
+    _save_generation(known, folder)
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
@@ -101,20 +102,30 @@ def export(model: nn.Module, loaded: Loaded, folder: Path, *, merge: bool = Fals
     (loaded.processor or loaded.tokenizer).save_pretrained(folder)
     if adapted and not merge:
         save_weights(model, folder)
-        generation = known.generation_config
-        if generation is not None:
-            generation.save_pretrained(folder)
+        _save_generation(known, folder)
         return _facts(loaded, "peft", _ADAPTER_USAGE)
     whole = _merged(known, loaded) if adapted else known
-    with progress_bars(f"save {folder}"):
+    with progress_bars(f"save {folder}"), swapped(whole, "generation_config", GenerationConfig()):
         whole.save_pretrained(folder)
+    _save_generation(whole, folder)
     return _facts(loaded, "transformers", _USAGE)
 
 
+def _save_generation(model: Any, folder: Path) -> None:
+    """Write a model's generation config as it is.
+
+    Its own `save_pretrained` refuses some that models are published with, such as a temperature without `do_sample`.
+    """
+    if model.generation_config is not None:
+        model.generation_config.to_json_file(folder / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"])
+
+
 def _facts(loaded: Loaded, library: str, usage: str) -> dict[str, str]:
-    kind = "AutoModelForCausalLM" if loaded.processor is None else "AutoModelForImageTextToText"
-    code, shipped = usage.format(kind=kind), in_package(loaded.name)
-    if shipped is not None:  # a name that transformers does not know
+    text_only = loaded.processor is None
+    kind = "AutoModelForCausalLM" if text_only else "AutoModelForImageTextToText"
+    reader = "tokenizer" if text_only else "processor"
+    code, shipped = usage.format(kind=kind, reader=reader, Reader=reader.capitalize()), in_package(loaded.name)
+    if shipped is not None and "BASE_MODEL" in code:  # a name that transformers does not know
         package, path = shipped
         code = f"from importlib.resources import files\n\n{code}".replace(
             '"BASE_MODEL"', f'files("{package}") / "{path}"'
@@ -178,16 +189,16 @@ def _compare(theirs: Mapping[str, tuple[int, ...]], own: Mapping[str, Tensor], p
         )
 
 
-_USAGE = """from transformers import {kind}, AutoTokenizer
+_USAGE = """from transformers import {kind}, Auto{Reader}
 
 model = {kind}.from_pretrained("FOLDER")
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+{reader} = Auto{Reader}.from_pretrained("FOLDER")
 """
 
 _ADAPTER_USAGE = """from peft import PeftModel
-from transformers import {kind}, AutoTokenizer
+from transformers import {kind}, Auto{Reader}
 
 model = {kind}.from_pretrained("BASE_MODEL")
 model = PeftModel.from_pretrained(model, "FOLDER")
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+{reader} = Auto{Reader}.from_pretrained("FOLDER")
 """
