@@ -93,7 +93,14 @@ class Trainer(TrainerSettings, SeedSettings):
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
         self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, self._limit(exact=True))
-        self._drawing = Drawing(self, seed=self.seed, policy=self._policy, terms=self.terms, prompts=self.train_prompts)
+        self._drawing = Drawing(
+            self,
+            seed=self.seed,
+            policy=self._policy,
+            terms=self.terms,
+            prompts=self.train_prompts,
+            advantages=self._advantages,
+        )
         self._passes = ScoringPasses(self, policy=self._policy, backward=self._backward, probe=self._probe)
         self._parts: dict[str, Part] = {
             "batch_sizes": ForcedSizes(self, ("micro_batch_size", "micro_batch_tokens", "rollout_batch_size")),
@@ -140,6 +147,8 @@ class Trainer(TrainerSettings, SeedSettings):
         prompts, rollout, scores = drawn.prompts, drawn.rollout, drawn.scores
         self.objective.check_dimensions(rollout.action_dims)
         warnings += [*scores.notes, *self._reward_hacking.look(scores, step=number)]
+        if self.completed == 0:
+            guards.check_scored(scores.trained)
         advantages = self._advantages(scores.trained, rollout)
         warnings += self._zero_std.look(scores.trained, advantages.cpu(), step=number)
         with watch("logprobs"):
@@ -245,8 +254,6 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
         """[B] or [B, T], with their shape and values checked."""
-        if self.completed == 0:
-            guards.check_scored(scores)
         advantages = self.advantage(scores.matrix, scores.weights, scores.groups)
         guards.check_advantages(advantages, rollout)
         return advantages.to(rollout.old.logprobs)
