@@ -143,7 +143,8 @@ class Trainer(TrainerSettings, SeedSettings):
         warnings: list[str] = []
         warnings += self.updates.begin(number)
 
-        drawn = self._drawing(self.completed, version=self.updates.version, watch=watch, warnings=warnings)
+        version = self.updates.version
+        drawn = self._drawing(self.completed, version=version, watch=watch, warnings=warnings)
         prompts, rollout, scores = drawn.prompts, drawn.rollout, drawn.scores
         self.objective.check_dimensions(rollout.action_dims)
         warnings += [*scores.notes, *self._reward_hacking.look(scores, step=number)]
@@ -152,7 +153,7 @@ class Trainer(TrainerSettings, SeedSettings):
         advantages = self._advantages(scores.trained, rollout)
         warnings += self._zero_std.look(scores.trained, advantages.cpu(), step=number)
         with watch("logprobs"):
-            scored = self._passes(rollout, prompts, version=self.updates.version, warnings=warnings)
+            scored = self._passes(rollout, prompts, version=version, warnings=warnings)
 
         tally = metrics.Tally()
         losses: list[float] = []
@@ -164,7 +165,7 @@ class Trainer(TrainerSettings, SeedSettings):
                     batch = Batch(
                         rollout=rollout if len(rows) == rollout.rows else rollout.select(rows),
                         old=scored.old and scored.old.select(here),
-                        fresh=self.updates.done == 0,
+                        fresh=self.updates.version == version,
                         advantages=advantages[here],
                         reference=scored.reference and scored.reference.select(here),
                         weights=reduction_weights(
@@ -179,8 +180,8 @@ class Trainer(TrainerSettings, SeedSettings):
                     tally.merge(decisions)
                     with watch("optimizer"):
                         norms.append(self.updates.make(number, decided=decisions.decided))
-                    self.updates.made()
-                    self._policy.updated(self.updates.version)
+                    if self.updates.made():
+                        self._policy.updated(self.updates.version)
                     self._adaptive_entropy.look(decisions)
 
         if number == 1:

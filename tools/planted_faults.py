@@ -156,7 +156,7 @@ FAULTS = (
     Fault(
         "the sampler held against weights that were updated",
         "trainer.py",
-        "fresh=self.updates.done == 0",
+        "fresh=self.updates.version == version",
         "fresh=True",
         (BY_HAND,),
     ),
