@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpokit import RewardError, RewardTerm, Sample, StepReport, Trainer
+from grpokit import RewardError, RewardTerm, Sample, StepReport, Trainer, evaluate
 from grpokit.advantages import AdvantageFn, gdpo, group
 from grpokit.data import further_indices
 from grpokit.runs.redraw import redraw
@@ -201,6 +201,25 @@ def test_a_resumed_run_draws_the_same(tmp_path: Path) -> None:
         assert list(again.prompts) == list(report.prompts)
         assert torch.equal(again.rollout.old.logprobs, report.rollout.old.logprobs)
         assert drawing(again) == drawing(report)
+
+
+def test_a_policy_knows_the_step_that_it_draws_for(tmp_path: Path) -> None:
+    """In every call, of groups that are drawn anew too, and in a resumed run; an evaluation has none."""
+    policy = BatchesSeen()
+    trainer = make(policy, rollout_batch_size=4)
+    for _ in range(2):
+        trainer.step()
+    trainer.save(tmp_path / "step")
+    resumed = BatchesSeen()
+    again = make(resumed, rollout_batch_size=4)
+    again.load(tmp_path / "step")
+    again.step()
+    steps = [seeds.step for seeds in policy.seeds]
+    assert steps == sorted(steps)
+    assert min(steps.count(step) for step in (0, 1)) > 4  # four calls, and those of the groups drawn anew
+    assert {seeds.step for seeds in resumed.seeds} == {2}
+    evaluate(policy, [even_ones], PROMPTS)
+    assert policy.seeds[-1].step == 0
 
 
 def test_redraw_finds_a_recorded_step_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
