@@ -2,7 +2,7 @@
 
 `Trainer.step()` reads top to bottom. It knows a policy only by its contract. Losses are summed over micro-batches of
 rows and over slices of decisions; normalisers are fixed before any cutting, so the sum is the gradient of the whole
-batch. Not supported: several processes (a world size above one is refused), and generation in another engine.
+batch. Not supported: several processes (a world size above one is refused).
 """
 
 from __future__ import annotations

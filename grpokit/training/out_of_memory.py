@@ -32,7 +32,7 @@ def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable
         attempt: starts from scratch in every call.
         size: the rows at a time in the first attempt, or whatever it bounds.
         what: names the work in the error, such as "drawing".
-        used: a size -> what the work takes at a time with it, which may be far less; below 2 where that is a single row.
+        used: a size -> what the work takes at a time with it, which may be far less; below 2 for a single row.
 
     Returns:
         The result of `attempt`, and the size that fitted.
