@@ -111,13 +111,21 @@ def gdpo(
     return _finished(b, centred / (batch_std(total, b.scored, std) + eps), total, clip, rewards)
 
 
-def zero_std_per_group(rewards: Tensor, weights: Tensor, groups: Tensor) -> Tensor:
-    """[P] bool, True for a group (ascending id) whose totals are all equal: it gives no gradient."""
-    b = fill(rewards, weights, groups, allow_single=True)
-    constant = b.groups.is_constant(b.totals, b.scored)
-    return torch.ones(len(b.groups.ids), dtype=torch.bool, device=rewards.device).scatter_reduce(
-        0, b.groups.index, constant, reduce="amin"
-    )
+def zero_per_group(advantages: Tensor, groups: Tensor) -> Tensor:
+    """Which groups teach nothing: [P] bool, True for a group (ascending id) whose advantages are all 0.
+
+    For most functions these are the groups with equal totals; `gdpo` looks at each reward on its own.
+
+    Args:
+        advantages: [B] or [B, T].
+        groups: [B] int64 group ids.
+
+    >>> zero_per_group(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([7, 7, 9, 9]))
+    tensor([ True, False])
+    """
+    ids, index = groups.unique(return_inverse=True)
+    zero = (advantages == 0).reshape(len(groups), -1).all(-1)  # [B] or [B, T] -> [B]
+    return torch.ones_like(ids, dtype=torch.bool).scatter_reduce(0, index, zero.to(ids.device), reduce="amin")
 
 
 def _finished(b: FilledRewards, advantages: Tensor, total: Tensor, clip: float | None, rewards: Tensor) -> Tensor:

@@ -60,8 +60,8 @@ class TrainerSettings:
         prompts_per_step: P, groups per step.
         group_size: G, samples per prompt; GRPO compares the samples of a group with each other.
         micro_batch_size: the most rows in one forward and backward pass; changes memory and speed, not the result.
-        micro_batch_tokens: the most decisions scored in one pass, padding included: rows x the longest row; a longer
-            row has a pass of its own. None sets no such bound.
+        micro_batch_tokens: the most decisions scored in one pass, padding included: rows x the longest row, or the sum
+            of all rows with a policy that packs them; a longer row has a pass of its own. None sets no such bound.
         rollout_batch_size: the most rows drawn at a time; None draws all at once.
         updates_per_rollout: passes over a rollout.
         minibatches: optimizer steps per pass, each on an equal share of the groups.
@@ -74,8 +74,8 @@ class TrainerSettings:
         device: "auto", "cpu" or "cuda".
         max_logprob_diff: the largest mean difference, in nats, between the rollout's log-probs and those of the first
             training pass; None means the usual limit of the precision.
-        dynamic_sampling: groups without spread are drawn anew, from further prompts, up to this many times a step; 0
-            never.
+        dynamic_sampling: groups that teach nothing are drawn anew, from further prompts, up to this many times a step;
+            0 never.
         top_entropy_quantile: the share of an optimizer step's decisions, those of highest entropy, that the policy loss
             acts on.
         entropy_target: entropy in nats that the entropy bonus keeps up: its coefficient then starts at `entropy_coef`,

@@ -46,11 +46,14 @@ class Policy(Protocol):
     Attributes:
         cut_by: how rows are cut into micro-batches; optional. "group" keeps the rows of a group together, for a policy
             that shares work inside a group. "length" puts rows of about the same length together, for one that pads.
+        packs: whether `logprobs` scores rows without padding between them; optional. Then a micro-batch counts with the
+            sum of its rows' lengths, and else with its longest row's, once for each row.
         reference_moves: whether the reference follows the policy, as an average of its weights does; optional. If so,
             `save` keeps it, and a run does not check that it stays the same.
     """
 
     cut_by: ClassVar[CutBy] = "group"
+    packs: ClassVar[bool] = False
     reference_moves: ClassVar[bool] = False
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:

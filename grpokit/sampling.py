@@ -73,6 +73,7 @@ def derive_seeds(
         row=torch.tensor([mix(seed, s, step, p, i, *again) for p in range(prompts) for i in range(group_size)]),
         group=torch.tensor([mix(seed, s, step, p, -1, *again) for p in range(prompts)]),
         group_ids=torch.arange(start, start + prompts),
+        step=step,
     )
 
 

@@ -2,7 +2,7 @@
 
 `Trainer.step()` reads top to bottom. It knows a policy only by its contract. Losses are summed over micro-batches of
 rows and over slices of decisions; normalisers are fixed before any cutting, so the sum is the gradient of the whole
-batch. Not supported: several processes (a world size above one is refused), and generation in another engine.
+batch. Not supported: several processes (a world size above one is refused).
 """
 
 from __future__ import annotations
@@ -93,7 +93,14 @@ class Trainer(TrainerSettings, SeedSettings):
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
         self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, self._limit(exact=True))
-        self._drawing = Drawing(self, seed=self.seed, policy=self._policy, terms=self.terms, prompts=self.train_prompts)
+        self._drawing = Drawing(
+            self,
+            seed=self.seed,
+            policy=self._policy,
+            terms=self.terms,
+            prompts=self.train_prompts,
+            advantages=self._advantages,
+        )
         self._passes = ScoringPasses(self, policy=self._policy, backward=self._backward, probe=self._probe)
         self._parts: dict[str, Part] = {
             "batch_sizes": ForcedSizes(self, ("micro_batch_size", "micro_batch_tokens", "rollout_batch_size")),
@@ -136,14 +143,17 @@ class Trainer(TrainerSettings, SeedSettings):
         warnings: list[str] = []
         warnings += self.updates.begin(number)
 
-        drawn = self._drawing(self.completed, version=self.updates.version, watch=watch, warnings=warnings)
+        version = self.updates.version
+        drawn = self._drawing(self.completed, version=version, watch=watch, warnings=warnings)
         prompts, rollout, scores = drawn.prompts, drawn.rollout, drawn.scores
         self.objective.check_dimensions(rollout.action_dims)
         warnings += [*scores.notes, *self._reward_hacking.look(scores, step=number)]
+        if self.completed == 0:
+            guards.check_scored(scores.trained)
         advantages = self._advantages(scores.trained, rollout)
         warnings += self._zero_std.look(scores.trained, advantages.cpu(), step=number)
         with watch("logprobs"):
-            scored = self._passes(rollout, prompts, version=self.updates.version, warnings=warnings)
+            scored = self._passes(rollout, prompts, version=version, warnings=warnings)
 
         tally = metrics.Tally()
         losses: list[float] = []
@@ -155,7 +165,7 @@ class Trainer(TrainerSettings, SeedSettings):
                     batch = Batch(
                         rollout=rollout if len(rows) == rollout.rows else rollout.select(rows),
                         old=scored.old and scored.old.select(here),
-                        fresh=self.updates.done == 0,
+                        fresh=self.updates.version == version,
                         advantages=advantages[here],
                         reference=scored.reference and scored.reference.select(here),
                         weights=reduction_weights(
@@ -170,8 +180,8 @@ class Trainer(TrainerSettings, SeedSettings):
                     tally.merge(decisions)
                     with watch("optimizer"):
                         norms.append(self.updates.make(number, decided=decisions.decided))
-                    self.updates.made()
-                    self._policy.updated(self.updates.version)
+                    if self.updates.made():
+                        self._policy.updated(self.updates.version)
                     self._adaptive_entropy.look(decisions)
 
         if number == 1:
@@ -245,8 +255,6 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
         """[B] or [B, T], with their shape and values checked."""
-        if self.completed == 0:
-            guards.check_scored(scores)
         advantages = self.advantage(scores.matrix, scores.weights, scores.groups)
         guards.check_advantages(advantages, rollout)
         return advantages.to(rollout.old.logprobs)

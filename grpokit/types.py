@@ -71,15 +71,19 @@ class Seeds:
         row: [B] int64, one per sample, in the order prompt 0's samples, prompt 1's samples, ...
         group: [P] int64, one per prompt, for draws that a group shares (initial noise, an environment's start).
         group_ids: [P] int64, the global ids for `Rollout.groups` and `Sample.group`.
+        step: how many training steps came before this one, for what changes in the course of a run, such as a window of
+            decisions; 0 in an evaluation.
     """
 
     row: Tensor
     group: Tensor
     group_ids: Tensor
+    step: int = 0
 
     def to(self, device: torch.device | str) -> Seeds:
         """Return the same seeds on `device`."""
-        return Seeds(row=self.row.to(device), group=self.group.to(device), group_ids=self.group_ids.to(device))
+        tensors = {name: getattr(self, name).to(device) for name in ("row", "group", "group_ids")}
+        return replace(self, **tensors)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpokit import UsageError
-from grpokit.advantages import centred, gdpo, group, rloo, zero_std_per_group
+from grpokit.advantages import centred, gdpo, group, rloo, zero_per_group
 
 NAN = math.nan
 GOLDEN = json.loads((Path(__file__).parent / "golden/advantages.json").read_text())
@@ -121,7 +121,7 @@ def test_constant_group_is_exactly_zero(function, value: float, n: int) -> None:
     rewards = torch.cat([torch.full((n, 1), value), torch.arange(n).float()[:, None]])
     groups = torch.arange(2).repeat_interleave(n)
     assert function(rewards, torch.ones(1), groups)[:n].eq(0).all()
-    assert zero_std_per_group(rewards, torch.ones(1), groups).tolist() == [True, False]
+    assert zero_per_group(function(rewards, torch.ones(1), groups), groups).tolist() == [True, False]
 
 
 def test_a_small_difference_between_large_rewards_still_teaches() -> None:
@@ -150,11 +150,21 @@ def test_a_reward_that_scored_no_row_changes_nothing(function) -> None:
     )
 
 
-def test_zero_std_per_group_are_those_whose_weighted_sums_are_equal() -> None:
-    groups = torch.tensor([0, 0, 0, 1, 1, 1])
-    assert zero_std_per_group(*one([0.1, 0.1, NAN, 1, 2, NAN], [0, 0, 0, 1, 1, 1])).tolist() == [True, False]
-    rewards = table([[1, 2], [2, 0], [0, 4], [1, 2], [2, 1], [3, 0]])
-    assert zero_std_per_group(rewards, torch.tensor([2.0, 1.0]), groups).tolist() == [True, False]
+@pytest.mark.parametrize("function", [group, centred, rloo])
+def test_groups_that_teach_nothing_are_those_whose_weighted_sums_are_equal(function) -> None:
+    groups = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    with_gaps = one([0.1, 0.1, 0.1, NAN, 1, 2, 1, NAN], groups.tolist())
+    assert zero_per_group(function(*with_gaps), groups).tolist() == [True, False]
+    rewards = table([[1, 2], [2, 0], [0, 4], [1, 2], [1, 2], [2, 1], [3, 0], [1, 2]])
+    advantages = function(rewards, torch.tensor([2.0, 1.0]), groups)
+    assert zero_per_group(advantages, groups).tolist() == [True, False]
+    assert zero_per_group(advantages[:, None] * torch.eye(8)[:, :3], groups).tolist() == [True, True]  # [B, T]
+
+
+def test_gdpo_teaches_where_sums_are_equal_and_z_scores_are_not() -> None:
+    case = table([[0, 2], [1, 0], [0, 2], [1, 0]]), torch.tensor([2.0, 1.0]), torch.zeros(4, dtype=torch.int64)
+    assert zero_per_group(centred(*case), case[-1]).tolist() == [True]
+    assert zero_per_group(gdpo(*case), case[-1]).tolist() == [False]
 
 
 def test_a_single_score_teaches_nothing() -> None:

@@ -78,7 +78,7 @@ FIRST_DRAW = "tests/training/test_dynamic_sampling.py::test_the_first_draw_is_th
 FURTHER = "tests/training/test_dynamic_sampling.py::test_further_prompts_are_new_as_long_as_there_are_any"
 OVERLONG = "tests/rewards/test_scoring.py::test_soft_overlong_by_the_equation"
 REPETITION = "tests/rewards/test_scoring.py::test_repetition_penalty"
-ZERO_STD = "tests/test_advantages.py::test_zero_std_per_group_are_those_whose_weighted_sums_are_equal"
+ZERO_STD = "tests/test_advantages.py::test_groups_that_teach_nothing_are_those_whose_weighted_sums_are_equal"
 SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
 CORRECTION = "tests/training/test_correction.py::test_"
 
@@ -156,7 +156,7 @@ FAULTS = (
     Fault(
         "the sampler held against weights that were updated",
         "trainer.py",
-        "fresh=self.updates.done == 0",
+        "fresh=self.updates.version == version",
         "fresh=True",
         (BY_HAND,),
     ),
@@ -375,8 +375,8 @@ FAULTS = (
     Fault(
         "monitors are measured in every step",
         "training/drawing.py",
-        "rollout.samples, step=completed + 1)",
-        "rollout.samples)",
+        "rollout.samples, step=completed + 1,",
+        "rollout.samples,",
         (ADVANTAGE,),
     ),
     Fault(
@@ -470,10 +470,10 @@ FAULTS = (
         (ZERO_STD,),
     ),
     Fault(
-        "zero-std groups without weights",
+        "one row that does not teach stands for its group",
         "advantages.py",
-        "is_constant(b.totals, b.scored)",
-        "is_constant(b.matrix.sum(-1), b.scored)",
+        'reduce="amin"',
+        'reduce="amax"',
         (ZERO_STD,),
     ),
     # --- objectives
@@ -601,15 +601,15 @@ FAULTS = (
     Fault(
         "groups without spread kept",
         "training/dynamic_sampling.py",
-        "enumerate(flat.tolist()) if constant",
+        "zero.nonzero()[:, 0].tolist()",
         "[]",
         (REPLACED,),
     ),
     Fault(
         "groups drawn anew for ever",
         "training/dynamic_sampling.py",
-        "attempt < most and",
-        "attempt < 99 and",
+        "while attempt < most:",
+        "while attempt < 99:",
         (BOUNDED,),
     ),
     Fault(
@@ -622,7 +622,7 @@ FAULTS = (
     Fault(
         "scores of replaced groups kept",
         "training/dynamic_sampling.py",
-        "matrix[torch.isin(before.groups, further.groups)] = further.matrix",
+        "matrix[anew], lost[anew] = further.matrix, further.lost",
         "pass",
         (REPLACED, UNSCORED_GROUP),
     ),

@@ -64,6 +64,9 @@ def grpokit_policies() -> Iterable[PolicySpec]:  # type: ignore[empty-body]
 def grpokit_advantages() -> Iterable[AdvantageSpec]:  # type: ignore[empty-body]
     """Yield advantage functions.
 
+    Such a function gives exactly 0 to all rows of a group that teaches nothing: metrics, guards and dynamic sampling
+    find these groups by it.
+
     Example:
         ```python
         @hookimpl

@@ -36,25 +36,44 @@ class Column:
     Attributes:
         values: [B], NaN where it could not score.
         seconds: of wall-clock time.
-        lost: rows that its exceptions cost.
+        lost: the rows that its exceptions cost.
         notes: sentences for the user.
     """
 
     values: list[float]
     seconds: float = 0.0
-    lost: int = 0
+    lost: Sequence[int] = ()
     notes: Sequence[str] = ()
 
 
-def measured(term: RewardTerm, samples: Sequence[Sample]) -> Column:
+@dataclass(frozen=True, kw_only=True)
+class Others:
+    """The step's rows that are not in the call: `skip_limit` is a share of all.
+
+    Attributes:
+        rows: how many there are.
+        lost: how many of them the reward's exceptions cost.
+    """
+
+    rows: int = 0
+    lost: int = 0
+
+
+def measured(term: RewardTerm, samples: Sequence[Sample], others: Others = Others()) -> Column:
     """Call a reward in the run's own process.
+
+    Args:
+        term: the reward.
+        samples: the rows of the call.
+        others: the step's other rows.
 
     Raises:
         RewardError: it raised and may not be skipped, or gave an invalid answer.
         UsageError: a parameter or a target is wrong.
     """
     start = time.perf_counter()
-    lost, notes = 0, []
+    lost: list[int] = []
+    notes: list[str] = []
     changes: list[str] = []
     try:
         values = _call(term, samples, None, changes)
@@ -65,9 +84,9 @@ def measured(term: RewardTerm, samples: Sequence[Sample]) -> Column:
         traceback.clear_frames(raised.error.__traceback__)  # they hold what the failed call had made
         values, lost = _group_by_group(term, samples, changes)
         again = f"{failure} Called again group by group, it"
-        if lost > term.skip_limit * len(samples):
-            raise RewardError(f"{again} lost {lost} of {len(samples)} rows; {too_many(term)}") from raised.error
-        notes.append(f"{again} left {counted(lost, 'row')} unscored.")
+        if _is_too_many(term, lost, samples, others):
+            raise RewardError(f"{again} lost {_share(lost, samples, others)}; {too_many(term)}") from raised.error
+        notes.append(f"{again} left {counted(len(lost), 'row')} unscored.")
     notes += _new_notices(term, changes)
     return Column(values=values, seconds=time.perf_counter() - start, lost=lost, notes=notes)
 
@@ -98,15 +117,15 @@ def _call(term: RewardTerm, samples: Sequence[Sample], rows: Sequence[int] | Non
     return checked(term.name, answer, samples, rows)
 
 
-def _group_by_group(term: RewardTerm, samples: Sequence[Sample], changes: list[str]) -> tuple[list[float], int]:
-    """The scores of each group alone, NaN where the reward raises again, and the number of rows lost to that."""
+def _group_by_group(term: RewardTerm, samples: Sequence[Sample], changes: list[str]) -> tuple[list[float], list[int]]:
+    """The scores of each group alone, NaN where the reward raises again, and the rows lost to that."""
     values = [math.nan] * len(samples)
-    lost = 0
+    lost: list[int] = []
     for rows in by_group(samples):
         try:
             scores = _call(term, [samples[row] for row in rows], rows, changes)
         except _RaisedError:
-            lost += len(rows)
+            lost += rows
         else:
             for row, value in zip(rows, scores, strict=True):
                 values[row] = value
@@ -150,8 +169,14 @@ def submitted(term: RewardTerm, reward: Submits, samples: Sequence[Sample]) -> P
     return pending
 
 
-def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> Column:
+def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample], others: Others = Others()) -> Column:
     """Wait for the answers of a reward that scores elsewhere; each portion that failed is an error of its rows.
+
+    Args:
+        term: the reward.
+        pending: what its `submit` gave.
+        samples: the rows of the call.
+        others: the step's other rows.
 
     Raises:
         RewardError: a portion failed and may not be skipped, or an answer is invalid.
@@ -159,7 +184,7 @@ def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> 
     """
     values = [math.nan] * len(samples)
     failures: list[str] = []
-    lost = 0
+    lost: list[int] = []
     for portion in _portions(term, pending, len(samples)):
         if portion.error is not None:
             raise _named(portion.error, term) from portion.error
@@ -172,16 +197,17 @@ def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample]) -> 
         failures.append(f"{portion.failure} on {in_words(portion.rows, samples)}")
         if term.on_error == "stop":
             raise RewardError(f"Reward '{term.name}' {failures[0]}. {_REMEDY}")
-        lost += len(portion.rows)
-        if lost > term.skip_limit * len(samples):
+        lost += portion.rows
+        if _is_too_many(term, lost, samples, others):
             raise RewardError(
-                f"Reward '{term.name}' {failures[0]}; in all it lost {lost} of {len(samples)} rows or more, and "
+                f"Reward '{term.name}' {failures[0]}; in all it lost {_share(lost, samples, others)} or more, and "
                 f"{too_many(term)}"
             )
     notes = []
     if lost:
         more = f", and {counted(len(failures) - 3, 'other call')} failed" if len(failures) > 3 else ""
-        notes = [f"Reward '{term.name}' left {counted(lost, 'row')} unscored: it {'; it '.join(failures[:3])}{more}."]
+        rows = counted(len(lost), "row")
+        notes = [f"Reward '{term.name}' left {rows} unscored: it {'; it '.join(failures[:3])}{more}."]
     return Column(values=values, seconds=pending.seconds, lost=lost, notes=notes)
 
 
@@ -236,6 +262,19 @@ def _failure(term: RewardTerm, error: BaseException, samples: Sequence[Sample]) 
 def _place(error: BaseException) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"({Path(place.filename).name}, line {place.lineno}, in {place.name})"
+
+
+def _is_too_many(term: RewardTerm, lost: Sequence[int], samples: Sequence[Sample], others: Others) -> bool:
+    return len(lost) + others.lost > term.skip_limit * (len(samples) + others.rows)
+
+
+def _share(lost: Sequence[int], samples: Sequence[Sample], others: Others) -> str:
+    """How many rows are lost, of how many, in words."""
+    rows = f"{len(lost)} of {len(samples)} rows"
+    if not others.rows:
+        return rows
+    step = f"{len(lost) + others.lost} of {len(samples) + others.rows}"
+    return f"{rows}, and with those of the step's other groups {step}"
 
 
 def too_many(term: RewardTerm) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor
 from grpokit.errors import UsageError, shown
 from grpokit.knobs import RewardSettings
 from grpokit.reward_totals import totals
-from grpokit.rewards.failures import Column, collected, measured, submitted
+from grpokit.rewards.failures import Column, Others, collected, measured, submitted
 from grpokit.rewards.submission import Pending, Submits
 from grpokit.types import Sample
 
@@ -62,7 +62,7 @@ class Scores:
         groups: [B] int64 group ids.
         names: R names.
         seconds: R wall-clock seconds.
-        failed: R counts of rows that were lost to exceptions and skipped.
+        lost: [B, R] bool, where an exception of the reward was skipped.
         asked: R, whether the reward was called; a monitor is not called in each step.
         notes: sentences on rewards that raised and were skipped, or that changed torch's global state.
     """
@@ -72,7 +72,7 @@ class Scores:
     groups: Tensor
     names: Sequence[str]
     seconds: Sequence[float]
-    failed: Sequence[int]
+    lost: Tensor
     asked: Sequence[bool]
     notes: Sequence[str] = ()
 
@@ -86,10 +86,20 @@ class Scores:
             groups=self.groups,
             names=[self.names[i] for i in columns],
             seconds=[self.seconds[i] for i in columns],
-            failed=[self.failed[i] for i in columns],
+            lost=self.lost[:, columns],
             asked=[self.asked[i] for i in columns],
             notes=self.notes,
         )
+
+    def select(self, rows: Tensor) -> Scores:
+        """The scores of some rows (indices, or [B] bool)."""
+        return replace(self, matrix=self.matrix[rows], groups=self.groups[rows], lost=self.lost[rows])
+
+    @property
+    def failed(self) -> list[int]:
+        """R counts of the rows that were lost to exceptions."""
+        counts: list[int] = self.lost.sum(0).tolist()  # [B, R] -> [R]
+        return counts
 
     @property
     def totals(self) -> Tensor:
@@ -137,13 +147,16 @@ def _name_of(reward: Any) -> str:
     return str(getattr(reward, "__name__", type(reward).__name__))
 
 
-def score(terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None) -> Scores:
+def score(
+    terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None, beside: Scores | None = None
+) -> Scores:
     """Run the rewards on all samples; each gets copies of its own, so `samples` stay as they are.
 
     Args:
         terms: the rewards.
         samples: B samples.
         step: the training step, from 1, in which some monitors may not be due; None calls all rewards.
+        beside: the scores of the step's other rows, if it has more: `skip_limit` is a share of all.
 
     Raises:
         RewardError: a reward raised (and its `on_error` is "stop", or too many rows are lost), returned infinity, a
@@ -153,25 +166,31 @@ def score(terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int |
     asked = [term.due(step) for term in terms]
     pending: dict[int, Pending] = {}
     columns = [Column(values=[math.nan] * len(samples)) for _ in terms]
+    others = [Others()] * len(terms)
+    if beside is not None:
+        others = [Others(rows=len(beside.groups), lost=lost) for lost in beside.failed]
     try:
         for i, term in enumerate(terms):
             if asked[i] and isinstance(term.reward, Submits):
                 pending[i] = submitted(term, term.reward, samples)
         for i, term in enumerate(terms):
             if asked[i] and i not in pending:
-                columns[i] = measured(term, samples)
+                columns[i] = measured(term, samples, others[i])
         for i, answers in pending.items():
-            columns[i] = collected(terms[i], answers, samples)
+            columns[i] = collected(terms[i], answers, samples, others[i])
     finally:
         for answers in pending.values():
             answers.cancel()
+    lost = torch.zeros(len(samples), len(terms), dtype=torch.bool)
+    for i, column in enumerate(columns):
+        lost[list(column.lost), i] = True
     return Scores(
         matrix=torch.tensor([c.values for c in columns], dtype=torch.float64).T.contiguous(),
         weights=torch.tensor([t.weight for t in terms], dtype=torch.float64),
         groups=torch.tensor([sample.group for sample in samples], dtype=torch.int64),
         names=[t.name for t in terms],
         seconds=[c.seconds for c in columns],
-        failed=[c.lost for c in columns],
+        lost=lost,
         asked=asked,
         notes=[note for c in columns for note in c.notes],
     )

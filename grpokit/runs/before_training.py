@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from grpokit.runs.resuming import Digests
 from grpokit.sampling import derive_seeds
 from grpokit.trainer import Trainer
 from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.out_of_memory import fitting
 from grpokit.types import Rollout
 
 _MANY_ROWS = 10_000  # a step with fewer is not worth the small rollouts
@@ -83,14 +84,15 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
     rows = trainer.prompts_per_step * trainer.group_size
     if rows < _MANY_ROWS:
         return
-    small = min(_TRIAL_ROWS, rows)
-    _trial(trainer, 2)  # so that what is set up once is not counted
+    at_once = min(trainer.rollout_batch_size or rows, rows)
+    small = min(_TRIAL_ROWS, at_once)
+    _trial(trainer, min(2, small))  # so that what is set up once is not counted
     with _peak() as peak:
-        rollout = _trial(trainer, small)
+        rollout, fitted = _trial(trainer, small)
     needed = {device: size * rows // small for device, size in _bytes_by_device(rollout).items()}
     if trainer.accelerator.device.type == "cpu":
-        at_once = min(trainer.rollout_batch_size or rows, rows)
-        needed["cpu"] = max(needed["cpu"], peak.bytes * at_once // small)
+        at_once = at_once if fitted == small else fitted
+        needed["cpu"] = max(needed["cpu"], peak.bytes * at_once // fitted)
     for device, size in needed.items():
         free = _memory(device)
         if free and size > free:
@@ -101,11 +103,18 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
             )
 
 
-def _trial(trainer: Trainer, rows: int) -> Rollout:
-    """A rollout of the first prompt, from a stream that no step uses."""
+def _trial(trainer: Trainer, rows: int) -> tuple[Rollout, int]:
+    """A rollout of the first prompt, from a stream that no step uses, and how many of its rows fit at a time."""
     policy = CheckedPolicy(trainer.policy, mixed_precision=trainer.mixed_precision)
     seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=rows)
-    return policy.rollout(trainer.train_prompts[:1], rows, seeds, fit=lambda draw: draw(rows))
+    size = rows
+
+    def fit(draw: Callable[[int], Rollout]) -> Rollout:
+        nonlocal size
+        rollout, size = fitting(draw, size, what="drawing samples")
+        return rollout
+
+    return policy.rollout(trainer.train_prompts[:1], rows, seeds, fit=fit), size
 
 
 @dataclass

@@ -50,6 +50,7 @@ class CheckedPolicy:
         self._cut_by: CutBy = optional(policy, "cut_by")
         if self._cut_by not in ("group", "length"):
             raise UsageError(f"A policy's cut_by must be 'group' or 'length', got {self._cut_by!r}.")
+        self._packs: bool = optional(policy, "packs")
         dtypes = {p.dtype for module in policy.modules().values() for p in module.parameters()}
         self.low_precision = mixed_precision != "no" or any(is_low_precision(dtype) for dtype in dtypes)
 
@@ -134,7 +135,8 @@ class CheckedPolicy:
 
     def cuts(self, rollout: Rollout, limit: Limit) -> list[Cut]:
         """Cut a rollout into micro-batches."""
-        return cuts(rollout.groups, rollout.host_mask, self.slices(rollout), limit, by=self._cut_by)
+        slices = self.slices(rollout)
+        return cuts(rollout.groups, rollout.host_mask, slices, limit, by=self._cut_by, packed=self._packs)
 
     def logprobs(self, rollout: Rollout, decisions: slice, ask: Ask, *, grad: bool) -> Decisions:
         """Score stored decisions again, in fp32 or better; an entropy has a gradient only if that is asked for.

@@ -38,9 +38,15 @@ def find(device: str) -> torch.device:
 
 
 def place(modules: Mapping[str, torch.nn.Module], device: torch.device) -> None:
-    """Move modules to a device, unless all their parameters are there already."""
+    """Move modules to a device, unless all their parameters are there already; quantised ones may refuse to move.
+
+    Args:
+        modules: of a policy.
+        device: one without a number stands for all of its kind.
+    """
     for module in modules.values():
-        if any(p.device != device for p in module.parameters()):
+        devices = {p.device if device.index is not None else torch.device(p.device.type) for p in module.parameters()}
+        if devices - {device}:
             module.to(device)
 
 

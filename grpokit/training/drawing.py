@@ -1,13 +1,15 @@
-"""Draws the groups of a step and scores them; with dynamic sampling, groups without spread are drawn anew."""
+"""Draws the groups of a step and scores them; with dynamic sampling, groups that teach nothing are drawn anew."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from torch import Tensor
+
 from grpokit.data import further_indices, prompt_indices
 from grpokit.knobs import TrainerSettings
-from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.scoring import RewardTerm, Scores, score
 from grpokit.sampling import derive_seeds
 from grpokit.training import guards
 from grpokit.training.checked_policy import CheckedPolicy
@@ -26,6 +28,7 @@ class Drawing:
         policy: draws.
         terms: the rewards.
         prompts: all training prompts.
+        advantages: (scores without monitors, rollout) -> [B] or [B, T].
     """
 
     def __init__(
@@ -36,8 +39,10 @@ class Drawing:
         policy: CheckedPolicy,
         terms: Sequence[RewardTerm],
         prompts: Sequence[Prompt],
+        advantages: Callable[[Scores, Rollout], Tensor],
     ) -> None:
         self.settings, self.seed, self.policy, self.terms, self.prompts = settings, seed, policy, terms, prompts
+        self.advantages = advantages
 
     def __call__(self, completed: int, *, version: int, watch: Stopwatch, warnings: list[str]) -> Drawn:
         """Draw the groups of the step after `completed` ones.
@@ -49,7 +54,7 @@ class Drawing:
             warnings: gets a message if memory ran out.
         """
         draw = partial(self._groups, completed, version, watch, warnings)
-        return with_spread(draw(), draw, most=self.settings.dynamic_sampling)
+        return with_spread(draw(), draw, advantages=self.advantages, most=self.settings.dynamic_sampling)
 
     def _groups(
         self,
@@ -60,8 +65,12 @@ class Drawing:
         attempt: int = 0,
         places: Sequence[int] = (),
         used: Sequence[int] = (),
+        beside: Scores | None = None,
     ) -> Drawn:
-        """All groups of a step; from attempt 1 on, those at `places` anew, with prompts that are not yet `used`."""
+        """All groups of a step; from attempt 1 on, those at `places` anew, with prompts that are not yet `used`.
+
+        Then `beside` are the scores of the other groups.
+        """
         per_step, size, total = self.settings.prompts_per_step, self.settings.group_size, len(self.prompts)
         indices = prompt_indices(self.seed, completed, per_step=per_step, total=total)
         seeds = derive_seeds(
@@ -80,5 +89,5 @@ class Drawing:
             rollout = self.policy.rollout(prompts, size, seeds, fit=fit)
         guards.check_age(rollout, version, self.settings.max_age)
         with watch("reward"):
-            scores = score(self.terms, rollout.samples, step=completed + 1)
+            scores = score(self.terms, rollout.samples, step=completed + 1, beside=beside)
         return Drawn(prompts=indices, rollout=rollout, scores=scores)

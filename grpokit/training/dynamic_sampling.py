@@ -1,8 +1,8 @@
-"""Draws groups without spread anew, since equal rewards teach nothing: the dynamic sampling of DAPO.
+"""Draws groups that teach nothing anew, such as those with equal rewards: the dynamic sampling of DAPO.
 
 From DAPO (Yu et al., 2025, arXiv:2503.14476, section 3.2). A group that is drawn anew gets a further prompt, and seeds
 that follow from the run's seed, the step, the attempt and the group's place. It keeps its place and its id, so a step
-always has the same number of groups. The paper draws until all groups have spread; here the attempts are bounded.
+always has the same number of groups. The paper draws until all groups teach; here the attempts are bounded.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
-from grpokit.advantages import zero_std_per_group
+from grpokit.advantages import zero_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.training.rollout_calls import concatenate_rollouts
 from grpokit.types import Rollout, Seeds
@@ -35,20 +36,32 @@ class Drawn:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def with_spread(first: Drawn, draw: Callable[[int, Sequence[int], Sequence[int]], Drawn], *, most: int) -> Drawn:
-    """Replace the groups whose trained totals are all equal, until none is left or the attempts are used up.
+def with_spread(
+    first: Drawn,
+    draw: Callable[[int, Sequence[int], Sequence[int], Scores], Drawn],
+    *,
+    advantages: Callable[[Scores, Rollout], Tensor],
+    most: int,
+) -> Drawn:
+    """Replace the groups whose advantages are all 0, until none is left or the attempts are used up.
 
     Args:
         first: the step's groups.
-        draw: (attempt from 1, places of groups, prompts that were used) -> these groups, drawn anew.
+        draw: (attempt from 1, places of groups, prompts that were used, scores of the other groups) -> these groups,
+            drawn anew.
+        advantages: (scores without monitors, rollout) -> [B] or [B, T].
         most: the most attempts.
     """
     if not most:
         return first
     drawn, used, replaced, attempt = first, list(first.prompts), 0, 0
-    while attempt < most and (places := _without_spread(drawn)):
+    while attempt < most:
+        zero = zero_per_group(advantages(drawn.scores.trained, drawn.rollout), drawn.rollout.groups)  # [P]
+        places = zero.nonzero()[:, 0].tolist()  # ids ascend with places
+        if not places:
+            break
         attempt += 1
-        further = draw(attempt, places, used)
+        further = draw(attempt, places, used, drawn.scores.select((~zero)[drawn.rollout.group_index]))
         used += list(further.prompts)
         replaced += len(places)
         drawn = _merged(drawn, further, places)
@@ -67,12 +80,6 @@ def at_places(seeds: Seeds, places: Sequence[int]) -> Seeds:
     return replace(seeds, row=rows.reshape(-1), group=seeds.group[some], group_ids=seeds.group_ids[some])
 
 
-def _without_spread(drawn: Drawn) -> list[int]:
-    trained = drawn.scores.trained
-    flat = zero_std_per_group(trained.matrix, trained.weights, trained.groups)  # [P], ids ascend with places
-    return [place for place, constant in enumerate(flat.tolist()) if constant]
-
-
 def _merged(drawn: Drawn, further: Drawn, places: Sequence[int]) -> Drawn:
     """Put the groups of `further` at their places."""
     kept = (~torch.isin(drawn.rollout.groups, further.rollout.groups)).nonzero()[:, 0]
@@ -87,13 +94,13 @@ def _merged(drawn: Drawn, further: Drawn, places: Sequence[int]) -> Drawn:
 
 
 def _scores(before: Scores, further: Scores) -> Scores:
-    """Scores with the rows of some groups replaced; times, failures and notes are those of all draws."""
-    matrix = before.matrix.clone()
-    matrix[torch.isin(before.groups, further.groups)] = further.matrix  # both in the order of the groups
+    """Scores with the rows of some groups replaced; times and notes are those of all draws."""
+    matrix, lost, anew = before.matrix.clone(), before.lost.clone(), torch.isin(before.groups, further.groups)
+    matrix[anew], lost[anew] = further.matrix, further.lost  # both in the order of the groups
     return replace(
         before,
         matrix=matrix,
         seconds=[a + b for a, b in zip(before.seconds, further.seconds, strict=True)],
-        failed=[a + b for a, b in zip(before.failed, further.failed, strict=True)],
+        lost=lost,
         notes=[*before.notes, *further.notes],
     )

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit.advantages import zero_std_per_group
+from grpokit.advantages import zero_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.training.devices import wait_for
 from grpokit.types import Rollout
@@ -124,15 +124,14 @@ def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
         scores: of B samples.
         advantages: [B] or [B, T].
     """
-    groups, totals, trained = scores.groups, scores.totals, scores.trained
+    groups, totals = scores.groups, scores.totals
     has_total = ~totals.isnan()
-    no_spread = zero_std_per_group(trained.matrix, trained.weights, groups)
     per_group = [totals[(groups == group) & has_total] for group in groups.unique()]
     stds = [float(part.std()) if len(part) > 1 else 0.0 for part in per_group]
     metrics = {
         "reward": float(totals[has_total].mean()) if bool(has_total.any()) else float("nan"),
         "reward_std": sum(stds) / len(stds),
-        "frac_reward_zero_std": float(no_spread.double().mean()),
+        "frac_reward_zero_std": float(zero_per_group(advantages, groups).double().mean()),
         "unscored_rows": float((~has_total).sum()),
         "advantage/mean": float(advantages.mean()),
         "advantage/std": float(advantages.std()),

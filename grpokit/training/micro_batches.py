@@ -7,7 +7,7 @@ gradient. Everything here is decided on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,8 +46,8 @@ class Limit:
 
     Attributes:
         rows: the most rows.
-        tokens: the most decisions that one pass scores, padding included, where a single row has no more; None sets no
-            such bound.
+        tokens: the most positions that one pass scores (decisions and padding), where a single row has no more; None
+            sets no such bound.
     """
 
     rows: int
@@ -61,21 +61,22 @@ class Cut:
     Attributes:
         rows: [b] int64 row indices on the CPU.
         slices: of decisions, cut short at the last decision of the longest row; one without decisions is left out.
+        passes: how many positions each slice's pass scores: decisions, and padding where the policy pads.
     """
 
     rows: Tensor
     slices: tuple[slice, ...]
+    passes: tuple[int, ...]
 
     @property
     def positions(self) -> int:
-        """How many decisions are scored, padding included."""
-        width: int = sum(s.stop - s.start for s in self.slices)
-        return len(self.rows) * width
+        """How many positions are scored in all."""
+        return sum(self.passes)
 
     @property
     def largest_pass(self) -> int:
-        """The most decisions that are scored together, padding included."""
-        return len(self.rows) * max((s.stop - s.start for s in self.slices), default=0)
+        """The most positions that are scored together."""
+        return max(self.passes, default=0)
 
 
 def cuts(
@@ -85,6 +86,7 @@ def cuts(
     limit: Limit,
     *,
     by: CutBy = "group",
+    packed: bool = False,
 ) -> list[Cut]:
     """Cut rows into micro-batches.
 
@@ -95,6 +97,7 @@ def cuts(
         limit: the most that a micro-batch holds.
         by: "group": the rows of a group stay together if they fit. "length": rows of about the same length go
             together, the longest first.
+        packed: whether a row takes its own length in a pass; else it takes that of the longest row.
 
     >>> groups, mask = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([[True, True], [True, False]]).repeat(3, 1)
     >>> [(cut.rows.tolist(), cut.slices) for cut in cuts(groups, mask, [slice(0, 2)], Limit(rows=4))]
@@ -103,20 +106,32 @@ def cuts(
     >>> [(cut.rows.tolist(), cut.slices) for cut in cuts(groups, mask, [slice(0, 2)], limit, by="length")]
     [([0, 2, 4], (slice(0, 2, None),)), ([1, 3, 5], (slice(0, 1, None),))]
     """
-    lengths = row_lengths(mask).tolist()
+    decided = row_lengths(mask)
+    starts, stops = torch.tensor([s.start for s in slices]), torch.tensor([s.stop for s in slices])
+    widths = (torch.minimum(decided[:, None], stops) - starts).clamp(min=0)  # [B, slices]
+    lengths: list[int] = decided.tolist()
 
-    def fit(count: int, longest: int) -> bool:
-        """Whether so many rows can be one micro-batch."""
+    def fit(count: int, load: Tensor) -> bool:
+        """Whether so many rows, of this load, can be one micro-batch."""
         if limit.tokens is None or count == 1:
             return count <= limit.rows
-        return count <= limit.rows and count * max(min(s.stop, longest) - s.start for s in slices) <= limit.tokens
+        return count <= limit.rows and int(load.max()) * (1 if packed else count) <= limit.tokens
 
-    def by_length(rows: Sequence[int]) -> list[list[int]]:
-        parts: list[list[int]] = []
+    def add(batches: list[_Rows], more: _Rows) -> None:
+        """Put rows into the last micro-batch if they fit there, else into a new one."""
+        if batches:
+            last = batches[-1]
+            load = last.load + more.load if packed else torch.maximum(last.load, more.load)
+            if fit(len(last.rows) + len(more.rows), load):
+                last.rows += more.rows
+                last.load = load
+                return
+        batches.append(more)
+
+    def by_length(rows: Iterable[int]) -> list[_Rows]:
+        parts: list[_Rows] = []
         for row in sorted(rows, key=lambda row: -lengths[row]):
-            if not parts or not fit(len(parts[-1]) + 1, lengths[parts[-1][0]]):
-                parts.append([])
-            parts[-1].append(row)
+            add(parts, _Rows([row], widths[row]))
         return parts
 
     batches = by_length(range(len(lengths))) if by == "length" else []
@@ -124,24 +139,34 @@ def cuts(
         members: dict[int, list[int]] = {}
         for row, group in enumerate(groups.tolist()):
             members.setdefault(group, []).append(row)
-        longest = 0
         for _, rows in sorted(members.items()):
-            for part in [rows] if fit(len(rows), max(lengths[row] for row in rows)) else by_length(rows):
-                end = max(lengths[row] for row in part)
-                if batches and fit(len(batches[-1]) + len(part), max(longest, end)):
-                    batches[-1].extend(part)
-                    longest = max(longest, end)
-                else:
-                    batches.append(list(part))
-                    longest = end
+            load = widths[rows].sum(0) if packed else widths[rows].amax(0)
+            for part in [_Rows(rows, load)] if fit(len(rows), load) else by_length(rows):
+                add(batches, part)
 
-    def trimmed(rows: Tensor) -> tuple[slice, ...]:
+    def trimmed(batch: _Rows) -> Cut:
+        rows = torch.tensor(batch.rows)
         columns: list[bool] = mask[rows].any(0).tolist()  # [b, T] -> [T]
         end = max(lengths[row] for row in rows.tolist())
-        short = (slice(s.start, min(s.stop, end)) for s in slices if s.start < end)
-        return tuple(s for s in short if any(columns[s]))
+        short = [slice(s.start, min(s.stop, end)) for s in slices]
+        kept = [i for i, s in enumerate(short) if any(columns[s])]
+        positions = batch.load * (1 if packed else len(rows))  # [slices]
+        return Cut(rows=rows, slices=tuple(short[i] for i in kept), passes=tuple(positions[kept].tolist()))
 
-    return [Cut(rows=rows, slices=trimmed(rows)) for rows in map(torch.tensor, batches)]
+    return [trimmed(batch) for batch in batches]
+
+
+@dataclass
+class _Rows:
+    """Rows on their way into a micro-batch.
+
+    Attributes:
+        rows: their indices.
+        load: [slices] the positions that they take together in each pass, or of padded rows, the longest one takes.
+    """
+
+    rows: list[int]
+    load: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,20 +21,18 @@ from grpokit.training.parts import State
 T = TypeVar("T")
 
 
-def _half(size: int) -> int:
-    return size // 2
+def _all(size: int) -> int:
+    return size
 
 
-def fitting(
-    attempt: Callable[[int], T], size: int, *, what: str, smaller: Callable[[int], int] = _half
-) -> tuple[T, int]:
-    """Call `attempt(size)`, reducing the size as long as memory runs out.
+def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable[[int], int] = _all) -> tuple[T, int]:
+    """Call `attempt(size)`, halving the size as long as memory runs out.
 
     Args:
         attempt: starts from scratch in every call.
         size: the rows at a time in the first attempt, or whatever it bounds.
         what: names the work in the error, such as "drawing".
-        smaller: a size that did not fit -> the next one; 0 if that was a single row at a time.
+        used: a size -> what the work takes at a time with it, which may be far less; below 2 for a single row.
 
     Returns:
         The result of `attempt`, and the size that fitted.
@@ -51,7 +49,7 @@ def fitting(
             reason = shortened(error)
         # After the handler: inside it the exception keeps the frames, and so the tensors that did not fit.
         clear_device_cache(garbage_collection=True)
-        size = smaller(size)
+        size = used(size) // 2
         if not size:
             raise RunError(
                 f"Out of memory while {what}, with a single row at a time: {reason} Remedies: mixed_precision: bf16, "
@@ -68,7 +66,7 @@ def shrinking(
     what: str,
     warnings: list[str],
     unit: str = "rows",
-    smaller: Callable[[int], int] = _half,
+    used: Callable[[int], int] = _all,
 ) -> T:
     """Like `fitting`, with a size that is an attribute of an object; a reduced size is stored there and reported.
 
@@ -80,15 +78,15 @@ def shrinking(
         what: names the work, such as "drawing samples".
         warnings: gets a message if the size was reduced.
         unit: what the size counts.
-        smaller: as in `fitting`.
+        used: as in `fitting`.
     """
     size: int = getattr(owner, name) or most or 1
     size = size if most is None else min(size, most)
-    result, room = fitting(attempt, size, what=what, smaller=smaller)
+    result, room = fitting(attempt, size, what=what, used=used)
     if room < size:
         setattr(owner, name, room)
         warnings.append(
-            f"memory ran out while {what} with {size} {unit} at a time: trainer.{name} is now {room}. The work "
+            f"memory ran out while {what} with {used(size)} {unit} at a time: trainer.{name} is now {room}. The work "
             "was repeated, with the same result to rounding"
         )
     return result
@@ -114,16 +112,26 @@ def shrinking_micro_batches(
     """
     shrink = partial(shrinking, owner=settings, most=None, what="scoring samples", warnings=warnings)
     if settings.micro_batch_tokens is None:
-        return shrink(lambda rows: attempt(Limit(rows=rows)), name="micro_batch_size")
+
+        def largest(rows: int) -> int:
+            return max(len(micro_batch.rows) for micro_batch in cut(Limit(rows=rows)))
+
+        return shrink(lambda rows: attempt(Limit(rows=rows)), name="micro_batch_size", used=largest)
 
     def limit(tokens: int) -> Limit:
         return Limit(rows=settings.micro_batch_size, tokens=tokens)
 
-    def smaller(tokens: int) -> int:
-        """Half of the largest pass of several rows, which may be far below the bound."""
-        return max((cut.largest_pass for cut in cut(limit(tokens)) if len(cut.rows) > 1), default=0) // 2
+    def largest_of_several_rows(tokens: int) -> int:
+        return max(
+            (micro_batch.largest_pass for micro_batch in cut(limit(tokens)) if len(micro_batch.rows) > 1), default=0
+        )
 
-    return shrink(lambda tokens: attempt(limit(tokens)), name="micro_batch_tokens", unit="decisions", smaller=smaller)
+    return shrink(
+        lambda tokens: attempt(limit(tokens)),
+        name="micro_batch_tokens",
+        unit="decisions",
+        used=largest_of_several_rows,
+    )
 
 
 class ForcedSizes:

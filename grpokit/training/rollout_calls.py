@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ def call_at(row: int, seeds: Seeds, group_size: int, size: int) -> Call:
     else:
         count, some = group_size, slice(prompt, min(prompt + size // group_size, len(seeds.group)))
     end = row + count * (some.stop - some.start)
-    share = Seeds(row=seeds.row[row:end], group=seeds.group[some], group_ids=seeds.group_ids[some])
+    share = replace(seeds, row=seeds.row[row:end], group=seeds.group[some], group_ids=seeds.group_ids[some])
     return Call(prompts=some, group_size=count, seeds=share, first_row=row)
 
 

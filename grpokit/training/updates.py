@@ -48,8 +48,8 @@ class Updates:
     """Makes the optimizer steps of a run.
 
     Attributes:
-        done: the number of updates in the current step, or in the step that failed.
-        version: the number of updates since the start of the run; those of a step that failed count, too.
+        done: the number of updates in the current step, or in the step that failed; those that changed nothing count.
+        version: how often weights have changed since the start of the run, in a step that failed, too.
         incomplete: whether an error interrupted an update.
         parts: state that lasts from one update to the next.
 
@@ -76,6 +76,7 @@ class Updates:
             )
         )
         self.done, self.version, self.incomplete = 0, 0, False
+        self._changed = False  # by the latest update
         self._no_update, self._skipped = guards.NoUpdate(self.parameters), guards.SkippedUpdates()
         self.parts: dict[str, Part] = {"skipped_updates": self._skipped, "loss_scale": _LossScale(accelerator)}
 
@@ -109,6 +110,7 @@ class Updates:
         Raises:
             RunError: a guard stopped it, or memory ran out.
         """
+        self._changed = False
         if not decided:  # such as where all samples were cut and are masked
             return 0.0
         guards.check_gradient(self.parameters)
@@ -125,16 +127,22 @@ class Updates:
             if scaler is None:
                 with self._no_update.watch(norm=norm, rate=rate):
                     self.optimizer.step()
+                self._changed = True
             else:
                 self.optimizer.step()
+                self._changed = not self.optimizer.step_was_skipped
                 self._skipped.look(skipped=self.optimizer.step_was_skipped, scale=scaler.get_scale())
         self.optimizer.zero_grad()
         return norm
 
-    def made(self) -> None:
-        """Count the update, once the device has finished it."""
+    def made(self) -> bool:
+        """Count the update, once the device has finished it; returns whether it changed weights.
+
+        It did not where nothing was decided, or where the loss scaler skipped it.
+        """
         wait_for(self.accelerator.device)
-        self.done, self.version, self.incomplete = self.done + 1, self.version + 1, False
+        self.done, self.version, self.incomplete = self.done + 1, self.version + self._changed, False
+        return self._changed
 
 
 class _LossScale:

@@ -32,7 +32,7 @@ def scores(trained: float, monitor: float, *, weight: float = 1.0, asked: bool =
         groups=torch.zeros(2, dtype=torch.int64),
         names=["trained", "monitor"],
         seconds=[0.0, 0.0],
-        failed=[0, 0],
+        lost=torch.zeros(2, 2, dtype=torch.bool),
         asked=[True, asked],
     )
 
@@ -254,7 +254,7 @@ def test_correlations_of_what_was_asked() -> None:
         weights=torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64),
         names=["a", "m", "c"],
         seconds=[0.0] * 3,
-        failed=[0] * 3,
+        lost=torch.zeros(2, 3, dtype=torch.bool),
         asked=[True] * 3,
     )
     measured = reward_metrics(found, torch.zeros(2))

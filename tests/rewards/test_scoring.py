@@ -377,6 +377,24 @@ def test_a_future_that_raises_fails_the_rows_without_an_answer(error: BaseExcept
     assert scores.matrix[:, 0].nan_to_num(nan=-1).tolist() == [-1, -1, 3, 4]
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_skip_limit_is_a_share_of_all_rows_of_a_step(elsewhere: bool) -> None:
+    """In front of this call 2 of 6 rows were lost; it loses 2 of 4 more, so 4 of 10 in all."""
+
+    def answers(given: Sequence[Sample]) -> list[Portion | BaseException]:
+        return [lengths(given)[0], Portion(rows=[0, 1], failure="broke")]
+
+    reward = Elsewhere(answers) if elsewhere else fragile
+    before = score([RewardTerm(name="r", reward=fragile, on_error="skip")], in_groups("poison", *"abcde"))
+    term = RewardTerm(name="r", reward=reward, on_error="skip", skip_limit=0.4)
+    given = in_groups("poison", "bb", "ccc", "dddd")
+    scores = score([term], given, beside=before)
+    assert (scores.failed, scores.lost[:, 0].tolist()) == ([2], [True, True, False, False])
+    assert scores.select(torch.tensor([1, 3])).failed == [1]
+    with pytest.raises(RewardError, match="lost 2 of 4 rows, and with those of the step's other groups 4 of 10"):
+        score([replace(term, skip_limit=0.39)], given, beside=before)
+
+
 def test_a_submit_that_raises_fails_all_rows() -> None:
     def refuses(given: Sequence[Sample]) -> list[Portion | BaseException]:
         raise ConnectionError("no route")

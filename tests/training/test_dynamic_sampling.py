@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from grpokit import Sample, StepReport, Trainer
+from grpokit import RewardError, RewardTerm, Sample, StepReport, Trainer, evaluate
+from grpokit.advantages import AdvantageFn, gdpo, group
 from grpokit.data import further_indices
 from grpokit.runs.redraw import redraw
 from small_runs import rows, train, write_prompts
@@ -95,6 +96,87 @@ def test_a_group_that_no_reward_could_score_is_drawn_anew() -> None:
     assert all(i % 2 == 0 for i in report.prompts)
 
 
+def broken_on(*texts: str) -> Any:
+    def reward(samples: Sequence[Sample]) -> list[float]:
+        if any(s.prompt.text in texts for s in samples):
+            raise ValueError("cannot read this one")
+        return digit_sum(samples)
+
+    return reward
+
+
+def skipping(*texts: str, limit: float) -> Trainer:
+    term = RewardTerm(name="broken", reward=broken_on(*texts), on_error="skip", skip_limit=limit)
+    return Trainer(
+        TinyTokens(), [term], PROMPTS, device="cpu", prompts_per_step=4, group_size=8, seed=3, dynamic_sampling=3
+    )
+
+
+def test_skip_limit_is_a_share_of_the_steps_rows() -> None:
+    """One prompt of the first draw fails, and so does the one that replaces it: 8 of the step's 32 rows each time."""
+    drawn = make(dynamic_sampling=0).step().prompts
+    (second,) = further_indices(3, 0, attempt=1, places=[1], total=12, used=drawn)
+    report = skipping(PROMPTS[drawn[1]], PROMPTS[second], limit=0.25).step()
+    assert drawing(report) == (2, 2)
+    assert [i for i in report.prompts if i not in drawn] != [second]
+    assert (report.metrics["rewards/broken/unscored"], report.metrics["rewards/broken/failed"]) == (0, 0)
+
+    few = [PROMPTS[i] for i in (drawn[0], drawn[1])]
+    with pytest.raises(RewardError, match=r"lost 16 of 32 rows; skip_limit allows a share of 0\.25"):
+        skipping(*few, limit=0.25).step()
+
+
+def test_rows_that_a_reward_lost_before_count_towards_its_limit() -> None:
+    """With two rewards a group that one of them lost has spread and stays, so its rows add to those of a later draw."""
+    drawn = make(dynamic_sampling=0).step().prompts
+    (further,) = further_indices(3, 0, attempt=1, places=[0], total=12, used=drawn)
+    constant_one = PROMPTS[drawn[0]]
+
+    def length(samples: Sequence[Sample]) -> list[float]:
+        scores = zip(samples, digit_sum(samples), strict=True)
+        return [0.0 if s.prompt.text == constant_one else score for s, score in scores]
+
+    def reward(samples: Sequence[Sample]) -> list[float]:
+        if any(s.prompt.text in (PROMPTS[drawn[1]], PROMPTS[further]) for s in samples):
+            raise ValueError("cannot read this one")
+        return [0.0] * len(samples)
+
+    def run(limit: float) -> StepReport:
+        terms = [
+            RewardTerm(name="length", reward=length),
+            RewardTerm(name="broken", reward=reward, on_error="skip", skip_limit=limit),
+        ]
+        settings = {"prompts_per_step": 4, "group_size": 8, "seed": 3, "dynamic_sampling": 3}
+        return Trainer(TinyTokens(), terms, PROMPTS, device="cpu", **settings).step()
+
+    report = run(0.5)
+    assert drawing(report) == (1, 1)
+    assert (report.metrics["rewards/broken/unscored"], report.metrics["rewards/broken/failed"]) == (16, 16)
+    with pytest.raises(RewardError, match=r"lost 8 of 8 rows, and with those of the step's other groups 16 of 32; "):
+        run(0.4)
+
+
+def test_gdpo_keeps_a_group_of_equal_sums_that_it_learns_from() -> None:
+    """The rewards are a and 2 - 2 a with the weights 2 and 1, so all sums are 2, but the z-scores do not cancel."""
+
+    def parity(samples: Sequence[Sample]) -> list[float]:
+        return [float(len(s.output) % 2) for s in samples]
+
+    def step(function: AdvantageFn) -> StepReport:
+        terms = [
+            RewardTerm(name="a", reward=parity, weight=2.0),
+            RewardTerm(name="b", reward=lambda samples: [2 - 2 * a for a in parity(samples)]),
+        ]
+        settings = {"prompts_per_step": 4, "group_size": 16, "seed": 3, "dynamic_sampling": 1}
+        return Trainer(TinyTokens(), terms, PROMPTS, device="cpu", advantage=function, **settings).step()
+
+    found = {function: step(function) for function in (gdpo, group)}
+    assert found[gdpo].totals.eq(2).all()
+    assert [drawing(report) for report in found.values()] == [(0, 0), (1, 4)]
+    assert [report.metrics["frac_reward_zero_std"] for report in found.values()] == [0, 1]
+    assert found[gdpo].metrics["grad_norm"] > 0.01
+
+
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_sizes_change_nothing(size: int) -> None:
     a, b = make(rollout_batch_size=size, micro_batch_size=size), make()
@@ -119,6 +201,25 @@ def test_a_resumed_run_draws_the_same(tmp_path: Path) -> None:
         assert list(again.prompts) == list(report.prompts)
         assert torch.equal(again.rollout.old.logprobs, report.rollout.old.logprobs)
         assert drawing(again) == drawing(report)
+
+
+def test_a_policy_knows_the_step_that_it_draws_for(tmp_path: Path) -> None:
+    """In every call, of groups that are drawn anew too, and in a resumed run; an evaluation has none."""
+    policy = BatchesSeen()
+    trainer = make(policy, rollout_batch_size=4)
+    for _ in range(2):
+        trainer.step()
+    trainer.save(tmp_path / "step")
+    resumed = BatchesSeen()
+    again = make(resumed, rollout_batch_size=4)
+    again.load(tmp_path / "step")
+    again.step()
+    steps = [seeds.step for seeds in policy.seeds]
+    assert steps == sorted(steps)
+    assert min(steps.count(step) for step in (0, 1)) > 4  # four calls, and those of the groups drawn anew
+    assert {seeds.step for seeds in resumed.seeds} == {2}
+    evaluate(policy, [even_ones], PROMPTS)
+    assert policy.seeds[-1].step == 0
 
 
 def test_redraw_finds_a_recorded_step_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

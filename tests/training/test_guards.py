@@ -287,7 +287,7 @@ def scores_of(*columns: list[float]) -> Scores:
         groups=GROUPS,
         names=names,
         seconds=[0.0] * len(columns),
-        failed=[0] * len(columns),
+        lost=torch.zeros_like(matrix, dtype=torch.bool),
         asked=[True] * len(columns),
     )
 

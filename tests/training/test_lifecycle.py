@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from grpokit import Decisions, Rollout, RunError, Trainer, evaluate, frozen_copy, objectives
 from grpokit.policy import Work
+from grpokit.training.micro_batches import minibatch_rows
 from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -120,6 +122,72 @@ def test_versions_go_on_after_a_step_that_failed(tmp_path: Path) -> None:
     training.load(tmp_path / "here")
     training.step()
     assert policy.heard[-5:] == ["nothing 3", "rollout", "train", "train 4", "train 5"]
+
+
+class FirstMinibatchCut(Hears):
+    """All completions of the first minibatch were cut, and are masked; on request others are scored wrongly."""
+
+    shift = 0.0
+
+    def rollout(self, *args: Any, **kwargs: Any) -> Rollout:
+        rollout = super().rollout(*args, **kwargs)
+        mask = rollout.mask.clone()
+        mask[minibatch_rows(rollout.groups, 2, key=(0, int(rollout.groups[0]) // 2, 0))[0]] = False
+        return replace(rollout, mask=mask)
+
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        view = super().logprobs(rollout, steps)
+        return replace(view, logprobs=view.logprobs + self.shift)
+
+
+def halves(policy: TinyTokens, **options: Any) -> Trainer:
+    sizes = {"prompts_per_step": 2, "minibatches": 2, "seed": 0, "learning_rate": 1e-2, "steps": 4}
+    return Trainer(policy, [digit_sum], PROMPTS, device="cpu", **sizes, **options)
+
+
+def test_a_minibatch_without_decisions_is_no_update() -> None:
+    policy = FirstMinibatchCut()
+    training = halves(policy, schedule="cosine")
+    rates: list[float] = []
+    training.updates.optimizer.optimizer.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
+    reports = [training.step() for _ in range(2)]
+    assert policy.heard == ["rollout", "train", "train 1", "rollout", "train", "train 2"]
+    assert training.updates.version == 2
+    assert rates == [training.updates.rate(1), training.updates.rate(3)]  # the schedule counts all minibatches
+    assert all(report.metrics["logprob_diff/ess"] == pytest.approx(1) for report in reports)
+    assert all(len(report.warnings) == 1 for report in reports)
+    policy.shift = 0.5  # no weight has changed before the second minibatch, so it must have the rollout's log-probs
+    with pytest.raises(RunError, match="log-probs"):
+        training.step()
+
+
+def test_a_reference_that_moves_stays_where_no_weight_has_changed() -> None:
+    class Moves(FirstMinibatchCut, Averaged):
+        def updated(self, version: int) -> None:
+            Hears.updated(self, version)
+            Averaged.updated(self, version)
+
+    policy = Moves()
+    training = halves(policy, objective=objectives.GRPO(kl_coef=0.1))
+    training.step()
+    before = [p.clone() for p in policy.frozen.parameters()]
+    training.step()
+    after = [torch.lerp(p, q, 0.5) for p, q in zip(before, policy.net.parameters(), strict=True)]
+    assert all(torch.equal(p, q) for p, q in zip(policy.frozen.parameters(), after, strict=True))
+
+
+def test_an_update_that_a_loss_scaler_skips_changes_no_version() -> None:
+    """Of fp16 training, which needs a GPU; the scaler itself runs anywhere."""
+    policy = Hears()
+    training = halves(policy)
+    scaler = training.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=float("inf"))
+    inner = training.updates.optimizer.optimizer
+    training.updates.optimizer = training.accelerator.prepare_optimizer(inner)
+    training.step()
+    assert (policy.heard, training.updates.version) == (["rollout", "train"], 0)
+    scaler.update(1.0)
+    training.step()
+    assert (policy.heard[2:], training.updates.version) == (["rollout", "train", "train 1", "train 2"], 2)
 
 
 class Averaged(TinyTokens):

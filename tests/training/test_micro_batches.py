@@ -10,6 +10,7 @@ from torch import nn
 
 from grpokit import Trainer, UsageError, objectives
 from grpokit.training.micro_batches import Cut, Limit, cuts
+from grpokit.types import Rollout, row_lengths
 from tiny_policies import TinyTokens, digit_sum
 
 PROMPTS = [str(i) for i in range(12)]
@@ -31,7 +32,10 @@ def ragged(lengths: torch.Tensor, width: int) -> torch.Tensor:
         ("length", 32, 1, [0, 5, 10]),  # every row by itself
     ],
 )
-def test_every_decision_is_scored_once_within_the_bounds(by: str, size: int, tokens: int | None, ends: list) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_decision_is_scored_once_within_the_bounds(
+    by: str, size: int, tokens: int | None, ends: list, packed: bool
+) -> None:
     generator = torch.Generator().manual_seed(0)
     groups = torch.arange(6).repeat(4)
     mask = ragged(torch.randint(0, 9, (24,), generator=generator), 10)
@@ -40,11 +44,14 @@ def test_every_decision_is_scored_once_within_the_bounds(by: str, size: int, tok
     mask[:, 5] = False  # nobody decides there
     slices = [slice(a, b) for a, b in itertools.pairwise(ends)]
     scored = torch.zeros(24, 10, dtype=torch.int64)
-    for cut in cuts(groups, mask, slices, Limit(rows=size, tokens=tokens), by=by):
+    for cut in cuts(groups, mask, slices, Limit(rows=size, tokens=tokens), by=by, packed=packed):
         assert len(cut.rows) <= size
-        for s in cut.slices:
+        lengths = row_lengths(mask[cut.rows])
+        for s, positions in zip(cut.slices, cut.passes, strict=True):
             assert mask[cut.rows, s].any()
-            assert tokens is None or len(cut.rows) == 1 or len(cut.rows) * (s.stop - s.start) <= tokens
+            own = int((lengths.clamp(max=s.stop) - s.start).clamp(min=0).sum())
+            assert positions == own if packed else len(cut.rows) * (s.stop - s.start)
+            assert tokens is None or len(cut.rows) == 1 or positions <= tokens
             scored[cut.rows, s] += 1
         if cut.slices:
             assert mask[cut.rows, cut.slices[-1].stop - 1].any()
@@ -59,6 +66,20 @@ def test_a_pass_is_as_wide_as_its_longest_row(lengths: list[int], tokens: int, e
     mask = ragged(torch.tensor(lengths), 8)
     parts = cuts(torch.arange(len(lengths)), mask, [slice(0, 8)], Limit(rows=32, tokens=tokens))
     assert [cut.rows.tolist() for cut in parts] == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(None, [[0, 1, 2, 3, 4]]), (92, [[0, 1, 2, 3, 4]]), (91, [[0, 1, 2, 3], [4]])]
+)
+def test_packed_rows_count_with_their_own_lengths(tokens: int | None, expected: list[list[int]]) -> None:
+    """One long row among short ones: padded, 320 positions for 92 decisions."""
+    mask = ragged(torch.tensor([64, 7, 7, 7, 7]), 64)
+    parts = cuts(torch.zeros(5), mask, [slice(0, 64)], Limit(rows=32, tokens=tokens), packed=True)
+    assert [cut.rows.tolist() for cut in parts] == expected
+    assert [cut.positions for cut in parts] == [int(mask[rows].sum()) for rows in expected]
+    assert parts[0].largest_pass == parts[0].positions
+    padded = cuts(torch.zeros(5), mask, [slice(0, 64)], Limit(rows=32))
+    assert per_decision(padded, mask) == pytest.approx(320 / 92)
 
 
 def per_decision(parts: list[Cut], mask: torch.Tensor) -> float:
@@ -97,7 +118,11 @@ class ByLength(TinyTokens):
     cut_by = "length"
 
 
-@pytest.mark.parametrize("policy", [TinyTokens, ByLength])
+class Packs(TinyTokens):
+    packs = True
+
+
+@pytest.mark.parametrize("policy", [TinyTokens, ByLength, Packs])
 @pytest.mark.parametrize(("size", "tokens", "slices"), [(32, 9, 1), (3, None, 3), (5, 4, 1), (32, 20, 2)])
 def test_any_cutting_gives_the_gradient_of_one_batch(policy: type, size: int, tokens: int | None, slices: int) -> None:
     whole = gradient(micro_batch_size=32)
@@ -117,6 +142,20 @@ def test_a_policy_that_pads_scores_hardly_more_than_was_decided() -> None:
     assert [report.metrics["positions_per_decision"] for report in reports] == pytest.approx(
         [sum(in_groups) / int(lengths.sum()), sum(by_length) / int(lengths.sum())]
     )
+
+
+def test_a_policy_that_packs_scores_what_was_decided() -> None:
+    def step(policy: TinyTokens, tokens: int | None = None) -> tuple[float, int, Rollout]:
+        options = {"micro_batch_size": 64, "micro_batch_tokens": tokens, "device": "cpu"}
+        report = Trainer(policy, [digit_sum], PROMPTS, **options).step()
+        return report.metrics["positions_per_decision"], len(policy.scored), report.rollout
+
+    ratio, count, rollout = step(Packs())
+    assert (ratio, count, rollout.lengths.unique().numel() > 3) == (1, 1, True)
+    half = int(rollout.lengths.sum()) // 2 + 7
+    assert step(Packs(), tokens=half)[:2] == (1, 2)
+    ratio, count, _ = step(TinyTokens(), tokens=half)
+    assert (ratio > 1.4, count) == (True, 4)
 
 
 def test_an_unknown_way_of_cutting_is_refused() -> None:

@@ -77,8 +77,24 @@ def test_micro_batches_are_halved_with_the_same_result(name: str, room: int, fit
     ]
 
 
-@pytest.mark.parametrize(("tokens", "fitted"), [(1000, 56), (90, 42), (24, 24)])
-def test_a_bound_on_decisions_is_reduced_where_there_is_one(tokens: int, fitted: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "prompts", "room", "passes", "allowed"),
+    [(64, 2, 4, [8, 4], 4), (12, 4, 8, [12, 4], 6), (5, 4, 3, [4, 2], 2), (64, 2, 1, [8, 4, 2, 1], 1)],
+)
+def test_halving_starts_at_the_rows_of_the_largest_pass(
+    size: int, prompts: int, room: int, passes: list[int], allowed: int
+) -> None:
+    """Groups have 4 rows. No pass is repeated as it was, and the warning has the rows that did not fit."""
+    policy = Small(scoring=room)
+    trainer = make(policy, micro_batch_size=size, prompts_per_step=prompts)
+    _, (warning,) = trained(trainer, 1)
+    assert [rows for rows, _ in policy.scored][: len(passes)] == passes
+    assert f"with {passes[0]} rows at a time: trainer.micro_batch_size is now {allowed}." in warning
+    assert trainer.micro_batch_size == allowed
+
+
+@pytest.mark.parametrize(("tokens", "largest", "fitted"), [(1000, 112, 56), (90, 84, 42), (24, 24, 24)])
+def test_a_bound_on_decisions_is_reduced_where_there_is_one(tokens: int, largest: int, fitted: int) -> None:
     """Of 16 rows with up to 7 decisions 8 fit, as one repetition finds; the bound on rows stays, for short ones."""
     trainer = make(Small(positions=60), micro_batch_tokens=tokens)
     found, warnings = trained(trainer, 3)
@@ -86,7 +102,7 @@ def test_a_bound_on_decisions_is_reduced_where_there_is_one(tokens: int, fitted:
     assert torch.allclose(found, expected, rtol=0, atol=2e-6)
     assert (trainer.micro_batch_tokens, trainer.micro_batch_size) == (fitted, 16)
     assert warnings == [
-        f"memory ran out while scoring samples with {tokens} decisions at a time: trainer.micro_batch_tokens "
+        f"memory ran out while scoring samples with {largest} decisions at a time: trainer.micro_batch_tokens "
         f"is now {fitted}. The work was repeated, with the same result to rounding"
     ] * (fitted < tokens)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ class Case:
 
     def alone(self, policy: Policy, seeds: Seeds, p: int, rows: slice) -> Rollout:
         """Draw some rows of one prompt, with the seeds that they have in the whole batch."""
-        part = Seeds(row=seeds.row[rows], group=seeds.group[p : p + 1], group_ids=seeds.group_ids[p : p + 1])
+        part = replace(seeds, row=seeds.row[rows], group=seeds.group[p : p + 1], group_ids=seeds.group_ids[p : p + 1])
         with torch.no_grad():
             return policy.rollout([self.prompts[p]], len(part.row), seeds=part)
 

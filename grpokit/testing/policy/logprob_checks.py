@@ -13,7 +13,7 @@ from grpokit.objectives import GRPO
 from grpokit.policy import Policy, scorer
 from grpokit.testing.check import NotChecked, expect
 from grpokit.testing.policy.case import Case, all_logprobs, detached_slices, expect_close, scored_slices
-from grpokit.types import Ask, Rollout, Seeds, Trace
+from grpokit.types import Ask, Rollout, Trace
 
 ENOUGH_DECISIONS, MOST_ROLLOUTS = 5000, 32
 """To compare frequencies, rollouts are drawn until there are this many decisions, or this many rollouts."""
@@ -25,7 +25,7 @@ MOST_DEVIATIONS = 5.0
 def ratio_is_one(case: Case) -> None:
     """`logprobs` right after `rollout` gives the rollout's log-probs, for group ids in any order."""
     policy, seeds = case.factory(), case.seeds()
-    reversed_ids = Seeds(row=seeds.row, group=seeds.group, group_ids=seeds.group_ids.flip(0))
+    reversed_ids = replace(seeds, group_ids=seeds.group_ids.flip(0))
     for order, own_seeds in (("ascending", seeds), ("descending", reversed_ids)):
         rollout = case.rollout(policy, seeds=own_seeds)
         for steps, new in detached_slices(policy, rollout):

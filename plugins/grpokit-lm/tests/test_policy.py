@@ -389,3 +389,14 @@ def test_mixed_precision(options: dict[str, Any]) -> None:
     frozen = 15 if "lora" in options else 0  # 7 layers in each of 2 blocks, and the head
     assert kept == [frozen] * 4
     assert not policy.path.casts._copies  # after a stretch of work nothing is kept
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_positions_are_counted_as_the_path_scores_them(fast: bool) -> None:
+    """The fast path packs completions; the plain one pads each to the longest of its micro-batch."""
+    report = training(build(fast=fast), length).step()
+    lengths = report.rollout.lengths.sort(descending=True).values
+    padded = 4 * lengths[::4].sum()
+    assert padded > 1.1 * lengths.sum()
+    expected = 1.0 if fast else float(padded / lengths.sum())
+    assert report.metrics["positions_per_decision"] == pytest.approx(expected)

@@ -27,7 +27,7 @@ class PackedPath:
         check_every: tokens between two looks at which samples have ended; None for what suits the device.
     """
 
-    cut_by = "group"
+    cut_by, packs = "group", True
 
     def __init__(self, model: Any, *, check_every: int | None = None) -> None:
         install(model)

@@ -31,11 +31,13 @@ class Path(Protocol):
     Attributes:
         model: a causal LM.
         cut_by: what micro-batches should keep together.
+        packs: whether it scores completions without padding.
         casts: of its frozen weights.
     """
 
     model: Any
     cut_by: str
+    packs: bool
     casts: Casts
 
     def write(

@@ -32,7 +32,7 @@ class PlainPath:
             every causal model.
     """
 
-    cut_by = "length"
+    cut_by, packs = "length", False
 
     def __init__(self, model: Any, *, cached: bool = True) -> None:
         self.model: Any = model

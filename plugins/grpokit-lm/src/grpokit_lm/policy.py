@@ -242,6 +242,11 @@ class CausalLMPolicy(Policy):
         """Packed completions share their prompt; padded ones want equal lengths."""
         return self.path.cut_by
 
+    @property
+    def packs(self) -> bool:
+        """Whether completions are scored without padding."""
+        return self.path.packs
+
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts that cannot be read or are too long."""
         self.encoder.check(prompts)
