@@ -26,6 +26,7 @@ ONE_PASS = "tests/policies/test_packed_attention.py::test_one_packed_pass_equals
 JOINT = "tests/policies/test_joint_layers.py::test_hidden_states_stay"
 JOINT_CALLS = "tests/policies/test_joint_layers.py::test_a_layer_needs_four_products"
 MERGED = "tests/policies/test_linear_layers.py::test_merged_adapters_give_the_same_logits"
+FIRST_STEPS = "tests/policies/test_linear_layers.py::test_what_an_adapter_learns_first_is_not_rounded_away"
 LEAN = "tests/policies/test_lean_layers.py::test_values_and_gradients_of_a_model_stay"
 HEAD = "tests/policies/test_fused_head.py::test_equals_the_dense_computation"
 TRUNCATED = "tests/policies/test_token_sampling.py::test_log_probs_and_entropy_are_of_the_truncated_distribution"
@@ -753,9 +754,16 @@ FAULTS = (
     Fault(
         "an adapter left out of decoding",
         "policies/linear_layers.py",
-        "return weight + torch.stack(deltas).sum(0)",
-        "return weight",
+        "total += module.get_delta_weight(name).to(total)",
+        "pass",
         (MERGED,),
+    ),
+    Fault(
+        "an adapter's first steps rounded away",
+        "policies/linear_layers.py",
+        "_rounded_by_chance(total, dtype)",
+        "total.to(dtype)",
+        (FIRST_STEPS,),
     ),
     Fault("a norm's gradient without its mean", "policies/lean_layers.py", ".sub_(normed.mul_(mean))", "", (LEAN,)),
     Fault(

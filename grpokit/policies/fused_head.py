@@ -73,8 +73,8 @@ class FusedHead(nn.Module):
                 are then formed in the forward pass, and used if the backward pass brings the same slope up to a common
                 factor. Otherwise they are computed again, so a wrong prediction costs time only. Not used with entropy
                 "grad", whose slope nobody predicted, or in fp16, where small gradients need the loss scale.
-            ends: where rows end (ascending, the last is N), for a slope that needs whole rows. A chunk then stops at
-                such an end only. The prediction is not used if a row is longer than 8 chunks.
+            ends: where rows end (ascending, the last is N), for a slope that needs whole rows. A chunk that is
+                predicted then stops at such an end only. The prediction is not used if a row is longer than 8 chunks.
             chunk: tokens at a time; by default 256 on a CPU and 1,024 elsewhere.
 
         Returns:
@@ -99,7 +99,8 @@ class FusedHead(nn.Module):
         _check(hidden, targets, weight, bias, job)
         trained = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden, weight, bias))
         longest = max((part.stop - part.start for part in job.chunks), default=0)
-        if not trained or entropy == "grad" or dtype == torch.float16 or not 0 < longest <= LONGEST_ROW * chunk:
+        predictable = slope is not None and entropy != "grad" and dtype != torch.float16
+        if not (trained and predictable and 0 < longest <= LONGEST_ROW * chunk):
             job = replace(job, slope=None, chunks=tuple(_chunks(len(hidden), chunk, None)))
         with torch.autocast(device, enabled=False):
             logprobs, entropies = _Head.apply(hidden, weight, bias, targets, job)  # type: ignore[no-untyped-call]

@@ -272,16 +272,18 @@ class _Step:
         self._shape = (0, 0)
 
     def __call__(self, last: Tensor, positions: Tensor) -> Tensor:
-        if self.cache.captured and self._shape != (len(last), self.cache.begun):
-            self._capture(last, positions)
         if not self.cache.captured:
             return run(self.decoder, last, positions, self.cache)
-        self._last.copy_(last)
-        self._positions.copy_(positions)
-        self._graph.replay()
+        with torch.cuda.device(last.device):  # streams and graphs are those of the current device
+            if self._shape != (len(last), self.cache.begun) and not self._capture(last, positions):
+                return run(self.decoder, last, positions, self.cache)
+            self._last.copy_(last)
+            self._positions.copy_(positions)
+            self._graph.replay()
         return self._hidden
 
-    def _capture(self, last: Tensor, positions: Tensor) -> None:
+    def _capture(self, last: Tensor, positions: Tensor) -> bool:
+        """Capture a step, if the model does not wait in it."""
         first, self._shape = self._shape == (0, 0), (len(last), self.cache.begun)
         self._last, self._positions = last.clone(), positions.clone()
         read = partial(run, self.decoder, self._last, self._positions, self.cache)
@@ -293,7 +295,7 @@ class _Step:
         torch.cuda.current_stream().wait_stream(stream)
         if self.cache.captured:
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            with torch.cuda.graph(self._graph, stream=stream):  # its default is of the device of the first capture
                 self._hidden = read()
         else:
             warnings.warn(
@@ -301,6 +303,7 @@ class _Step:
                 "CUDA graph. Decoding is slower.",
                 stacklevel=2,
             )
+        return self.cache.captured
 
 
 def _waits(step: Callable[[], Any]) -> bool:

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from grpokit.policies.lean_layers import fp32_modules, gated_mlps, rms_norms
-from grpokit.policies.packed_attention import Packed, Rules, SharedPrompts
+from grpokit.policies.lean_layers import SCALES, alike, fp32_modules, gated_mlps, rms_norms, trial_rows
+from grpokit.policies.packed_attention import Packed, Rules
 
 Product = Callable[[Tensor], Tensor]
 
@@ -56,7 +56,7 @@ def _may_be_joint(module: nn.Module, linears: Container[nn.Module], names: Itera
 def _is_attention(module: Any, linears: Container[nn.Module]) -> bool:
     """Whether a module has the parts and the sizes that `_Attention` needs."""
     names, width = {name for name, _ in module.named_children()}, getattr(module, "head_dim", None)
-    if names not in (_PROJECTIONS, _PROJECTIONS | _NORMS) or width is None:
+    if names not in (_PROJECTIONS, _PROJECTIONS | _NORMS) or width is None or list(module.parameters(recurse=False)):
         return False
     if not _may_be_joint(module, linears, _PROJECTIONS):
         return False
@@ -122,8 +122,7 @@ class _Attention:
     def _find_rules(self, **named: Any) -> Rules | None:
         """What the module's own forward asks of attention; None where it does not compute this formula.
 
-        Both get random tensors of three tokens: at a sequence's first token a rotation is none, and alone it sees only
-        itself, so there many formulas look alike.
+        Both get random tensors: at a sequence's first token a rotation is none, and many formulas look alike.
         """
         hidden, rotation, near = named["hidden_states"], named["position_embeddings"], named.get("position_ids")
         if len(rotation) != 2 or any(x.shape != (*hidden.shape[:-1], self.width) for x in rotation):
@@ -131,31 +130,31 @@ class _Attention:
         if any(isinstance(x, Tensor) for name, x in named.items() if name not in _GIVEN):
             return None
         generator = torch.Generator().manual_seed(0)
-        x, cos, sin = (torch.randn(1, 3, y.shape[-1], generator=generator).to(y) for y in (hidden, *rotation))
+        x = trial_rows(hidden.shape[-1], generator)[None].to(hidden)
+        cos, sin = (torch.randn(1, len(SCALES), self.width, generator=generator).to(y) for y in rotation)
         if near is not None:  # some scale the queries of far positions
-            near = torch.randint(2**20, (*near.shape[:-1], 3), generator=generator).to(near)
-        own, here = _Heard(x.device), _Heard(x.device)
+            near = torch.randint(2**20, (*near.shape[:-1], len(SCALES)), generator=generator).to(near)
+        own, here = _Heard(), _Heard()
         trial = {"hidden_states": x, "position_embeddings": (cos, sin), "position_ids": near, "packed": own}
         want, *_ = self.own(**named | {name: y for name, y in trial.items() if name in named})
         if len(own.calls) != 1:
             return None
         (rules, *parts), have = own.calls[0], self._compute(x, (cos, sin), here, own.calls[0][0])
-        pairs = zip((want, *parts), (have, *here.calls[0][1:]), strict=True)
-        return rules if all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in pairs) else None
+        pairs = zip((have[0], *here.calls[0][1:]), (want[0], *parts), strict=True)
+        return rules if all(alike(a, b, relative=1e-4) for a, b in pairs) else None
 
 
-class _Heard(SharedPrompts):
-    """One sequence of three tokens, whose attention remembers what it was given.
+class _Heard(Packed):
+    """Tokens that see only themselves, whose attention remembers what it was given.
 
     Attributes:
         calls: of each call the rules, query, key and value.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__([0], [[3]], device=device)
+    def __init__(self) -> None:
         self.calls: list[tuple[Rules, Tensor, Tensor, Tensor]] = []
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, rules: Rules) -> Tensor:
         """See `Packed`."""
         self.calls.append((rules, query, key, value))
-        return super().attend(layer, query, key, value, rules)
+        return value.repeat_interleave(query.shape[1] // value.shape[1], 1)

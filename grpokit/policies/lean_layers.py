@@ -25,6 +25,8 @@ from grpokit.policies.products import linear, sum_of_outer
 
 Forward = Callable[[Tensor], Tensor]
 
+SCALES = (1e-3, 1.0, 1e2, 1e4)  # of the rows of a trial: another eps shows in small numbers, a clamp in large ones
+
 _GATED = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 _follows: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether a module computes the formula
 
@@ -34,7 +36,7 @@ def lean_forwards(model: nn.Module) -> Iterator[tuple[nn.Module, Forward]]:
     for norm, eps in rms_norms(model):
         yield norm, _norm(norm, eps)
     for mlp in gated_mlps(model):
-        if type(mlp.down_proj) is nn.Linear:
+        if type(mlp.down_proj) is nn.Linear and not list(mlp.act_fn.parameters()):  # `_Down` has no gradient for those
             yield mlp, _gated(mlp)
 
 
@@ -52,9 +54,9 @@ def rms_norms(model: nn.Module) -> Iterator[tuple[Any, float]]:
 def gated_mlps(model: nn.Module) -> Iterator[Any]:
     """The MLPs down(act(gate(x)) * up(x)) of a model that is all fp32."""
     for mlp in fp32_modules(model):
-        if {name for name, _ in mlp.named_children()} != _GATED:
+        if {name for name, _ in mlp.named_children()} != _GATED or list(mlp.parameters(recurse=False)):
             continue
-        width = getattr(mlp.down_proj, "out_features", None)
+        width = getattr(mlp.gate_proj, "in_features", None)
         if width is not None and _computes(mlp, width, partial(_gate, mlp)):
             yield mlp
 
@@ -72,11 +74,24 @@ def fp32_modules(model: nn.Module) -> Iterator[Any]:
 def _computes(module: nn.Module, width: int, formula: Forward) -> bool:
     """Whether a module computes a formula of one tensor [..., width], which is tried once."""
     if module not in _follows:
-        x = torch.randn(2, width, generator=torch.Generator().manual_seed(0)).to(next(module.parameters()).device)
+        x = trial_rows(width, torch.Generator().manual_seed(0)).to(next(module.parameters()).device)
         takes_one = len(inspect.signature(module.forward).parameters) == 1  # unlike a norm with a gate
         with torch.no_grad():
-            _follows[module] = takes_one and torch.allclose(module(x), formula(x), rtol=1e-5, atol=1e-6)
+            _follows[module] = takes_one and alike(module(x), formula(x), relative=1e-5)
     return _follows[module]
+
+
+def trial_rows(width: int, generator: torch.Generator) -> Tensor:
+    """Random rows of all `SCALES`: [rows, width]."""
+    return torch.randn(len(SCALES), width, generator=generator) * torch.tensor(SCALES)[:, None]
+
+
+def alike(a: Tensor, b: Tensor, *, relative: float) -> bool:
+    """Whether rows [n, ...] are finite and agree to rounding, which depends on a row's largest number as well."""
+    if a.shape != b.shape:
+        return False
+    a, b = a.flatten(1), b.flatten(1)
+    return bool(((a - b).abs() <= relative * (b.abs() + 0.1 * b.abs().amax(1, keepdim=True))).all())
 
 
 def _norm(norm: Any, eps: float) -> Forward:

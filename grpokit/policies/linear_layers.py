@@ -48,8 +48,7 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
     def forwards() -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
         for module, adapters in layers.items():
             if cast is not None:  # once, and not in every call
-                weight, bias = _weight(module, adapters)
-                yield module, _plain(weight.to(cast), bias)
+                yield module, _plain(*_weight(module, adapters, dtype=cast))
             elif copies and module not in inside:
                 yield module, _flat(product([module]))
             elif adapters and not copies:
@@ -146,22 +145,37 @@ def _adapters(module: Any) -> list[str]:
     return [] if any(module.use_dora.get(name, False) for name in names) else names
 
 
-def _merged(module: Any, adapters: Sequence[str]) -> Tensor:
-    """The weight of a LoRA layer with its adapters added."""
+def _merged(module: Any, adapters: Sequence[str], dtype: torch.dtype) -> Tensor:
+    """The weight of a LoRA layer with its adapters added, in a type."""
     with torch.no_grad():
-        weight: Tensor = module.base_layer.weight.detach()
-        deltas = [module.get_delta_weight(name).to(weight) for name in adapters]
-        return weight + torch.stack(deltas).sum(0)
+        weight: Tensor = module.base_layer.weight.detach().to(dtype)
+        total = weight.to(torch.promote_types(dtype, torch.float32), copy=True)
+        for name in adapters:
+            total += module.get_delta_weight(name).to(total)
+        return total if total.dtype == dtype else _rounded_by_chance(total, dtype)
+
+
+def _rounded_by_chance(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x fp32 in a narrower type, up or down with the odds that keep the mean. The same x always gives the same bits.
+
+    Rounded to nearest, nearly all that an adapter learns in its first steps would be lost, since it is far below half
+    a digit of a weight.
+    """
+    digits = int(torch.finfo(dtype).eps * 2**23)  # of fp32, in one of the type's
+    generator = torch.Generator(x.device).manual_seed(0)
+    chance = torch.randint(digits, x.shape, generator=generator, dtype=torch.int32, device=x.device)
+    return chance.add_(x.view(torch.int32)).bitwise_and_(-digits).view(torch.float32).to(dtype)
 
 
 def _plain(weight: Tensor, bias: Tensor | None) -> Forward:
     return lambda x: nn.functional.linear(x, weight, bias)
 
 
-def _weight(module: Any, adapters: Sequence[str]) -> tuple[Tensor, Tensor | None]:
-    """The weight of a linear layer with its adapters added, and its bias."""
+def _weight(module: Any, adapters: Sequence[str], *, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor | None]:
+    """The weight of a linear layer with its adapters added, in its own type or another, and its bias."""
     base: Any = module.base_layer if adapters else module
-    return (_merged(module, adapters) if adapters else base.weight.detach()), base.bias
+    dtype = dtype or base.weight.dtype
+    return (_merged(module, adapters, dtype) if adapters else base.weight.detach().to(dtype)), base.bias
 
 
 def _few_rows(layers: Sequence[tuple[nn.Module, Sequence[str]]], rows: int) -> Forward:

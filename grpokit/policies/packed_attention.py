@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention.bias import causal_lower_right
 
 from grpokit.errors import UsageError
@@ -241,16 +242,18 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor 
 
 
 def _product(query: Tensor, key: Tensor, value: Tensor, rules: Rules, **mask: Any) -> Tensor:
-    if query.device.type == "cuda" and not _flash(query, value, mask.get("attn_mask")):
+    if query.device.type == "cuda" and not _flash(query, key, value, **mask):
         # The other kernel that does without a table [B, H, T, S] has no heads that share their keys.
         key, value = causal_blocks.for_each_head(query, key, value)
     shared = query.shape[1] != key.shape[1]
     return F.scaled_dot_product_attention(query, key, value, scale=rules.scale, enable_gqa=shared, **mask)
 
 
-def _flash(query: Tensor, value: Tensor, mask: Tensor | None) -> bool:
-    """Whether flash attention computes this on CUDA: no mask but the causal one (no plain tensor), and no fp32."""
-    return type(mask) is not Tensor and query.dtype.itemsize < 4 and query.shape[-1] == value.shape[-1] <= 256
+def _flash(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> bool:
+    """Whether flash attention computes this: torch knows what the GPU and its settings allow."""
+    table = attn_mask if type(attn_mask) is Tensor else None  # a rule for who sees whom is none
+    shared = query.shape[1] != key.shape[1]
+    return can_use_flash_attention(SDPAParams(query, key, value, table, 0.0, is_causal, shared))
 
 
 def attention(

@@ -49,6 +49,7 @@ def truncation(p: Tensor, *, top_k: int, top_p: float, min_p: float) -> Tensor:
     """1 for the tokens that stay and 0 for the others: p [B, V] fp32 -> [B, V] fp32.
 
     top_k first, then top_p of what is left, then min_p, as in transformers. All tokens as likely as the last one stay.
+    Where `kept` holds indices, p is of exactly top_k tokens, which the sampler picked before.
     """
     lowest = torch.zeros_like(p[:, :1])
     if 0 < top_k < p.shape[1]:

@@ -261,6 +261,14 @@ def test_a_row_too_long_to_predict_as_a_whole_is_not_predicted() -> None:
     torch.testing.assert_close(logprobs.double(), dense(p)[0], rtol=1e-5, atol=1e-5)
 
 
+def test_rows_that_are_not_predicted_do_not_widen_a_chunk() -> None:
+    p = problem()
+    with Watched() as watched:
+        logprobs, _ = head(p.hidden, p.targets, p.weight, ends=[2, N], chunk=10)
+        logprobs.sum().backward()
+    assert watched.largest == max(10 * V, V * H)  # not (N - 2) * V
+
+
 @pytest.mark.parametrize("factor", [0.0, float("nan")])
 def test_slopes_of_zero_and_nan(factor: float) -> None:
     p = problem()

@@ -141,16 +141,20 @@ def test_the_size_of_a_block_changes_nothing(columns: int, monkeypatch: pytest.M
 
 
 class Cuda:
-    """Stands in for `torch.cuda`, as far as a capture goes; `graphs` counts those that were captured."""
+    """Stands in for `torch.cuda`, as far as a capture goes; `graphs` counts those that were captured.
+
+    Its current device is another than the model's.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.mode, self.graphs = "default", 0
-        stream = SimpleNamespace(wait_stream=lambda other: None)
+        self.current = torch.device("meta")
         for name, value in {
-            "Stream": lambda: stream,
-            "current_stream": lambda: stream,
+            "device": self.device,
+            "Stream": self.stream,
+            "current_stream": self.stream,
             "stream": nullcontext,
-            "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
+            "CUDAGraph": lambda: SimpleNamespace(replay=self.replay),
             "graph": self.graph,
             "get_sync_debug_mode": lambda: self.mode,
             "set_sync_debug_mode": self.set_mode,
@@ -165,8 +169,21 @@ class Cuda:
         monkeypatch.setattr(group_decoding._Step, "__init__", capturing)
 
     @contextmanager
-    def graph(self, graph: Any) -> Iterator[None]:
+    def device(self, device: torch.device) -> Iterator[None]:
+        before, self.current = self.current, device
+        yield
+        self.current = before
+
+    def stream(self) -> Any:
+        return SimpleNamespace(device=self.current, wait_stream=lambda other: None)
+
+    def replay(self) -> None:
+        assert self.current == torch.device("cpu")
+
+    @contextmanager
+    def graph(self, graph: Any, *, stream: Any) -> Iterator[None]:
         assert self.mode == "default"  # a capture itself waits
+        assert stream.device == self.current == torch.device("cpu")  # where the model is
         self.graphs += 1
         yield
 

@@ -28,6 +28,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {  # the model, and how m
     "half is turned": ("Glm4", {"head_dim": 4, "partial_rotary_factor": 0.5}, 0),
     "norm over all heads": ("Olmo2", {}, 0),
     "one layer without turns": ("SmolLM3", {"no_rope_layer_interval": 2}, 1),
+    "clip": ("Olmo", {"clip_qkv": 1e3, "eos_token_id": None}, 0),  # that no usual token reaches
     "scale by position": ("Ministral3", {"head_dim": 4}, 0),
 }
 

@@ -85,20 +85,50 @@ def test_a_model_keeps_less(frozen: bool, dropped: int) -> None:
     assert plain - lean == ids.numel() * dropped
 
 
+class Gated(nn.Module):
+    """down(act(gate(x)) * up(x)), clamped before `down`."""
+
+    def __init__(self, act: nn.Module, *, most: float = torch.inf, width: int = 8) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = nn.Linear(8, 12), nn.Linear(8, 12), nn.Linear(12, width)
+        self.act_fn, self.most = act, most
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj((self.act_fn(self.gate_proj(x)) * self.up_proj(x)).clamp(-self.most, self.most))
+
+
+class Scaled(Gated):
+    """The same times a weight that begins as 1."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__(act)
+        self.factor = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.factor
+
+
 def test_an_mlp_that_does_more_is_left_alone() -> None:
-    class Clipped(nn.Module):
-        def __init__(self, most: float) -> None:
-            super().__init__()
-            self.gate_proj, self.up_proj, self.down_proj = nn.Linear(8, 12), nn.Linear(8, 12), nn.Linear(12, 8)
-            self.act_fn, self.most = nn.Identity(), most
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.down_proj((self.act_fn(self.gate_proj(x)) * self.up_proj(x)).clamp(-self.most, self.most))
-
+    """Also one that clamps what a usual token never reaches, or trains more than its three layers."""
     torch.manual_seed(0)
-    clipped, free = Clipped(0.1), Clipped(1e9)
-    assert [module for module, _ in lean_forwards(nn.ModuleList([clipped, free]))] == [free]
+    kinds = [Gated(nn.SiLU(), most=most) for most in (0.1, 10.0, 1e4)] + [Gated(nn.PReLU()), Scaled(nn.SiLU())]
+    free, narrow = Gated(nn.SiLU()), Gated(nn.SiLU(), width=5)
+    assert [module for module, _ in lean_forwards(nn.ModuleList([*kinds, free, narrow]))] == [free, narrow]
     assert not list(lean_forwards(free.to(torch.bfloat16)))
+    with for_scoring(narrow):
+        assert narrow(torch.randn(2, 3, 8)).shape == (2, 3, 5)
+
+
+def test_a_norm_with_another_eps_is_left_alone() -> None:
+    class Stated(modeling_llama.LlamaRMSNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.used)
+
+    norms = []
+    for used in (1e-5, 1e-6, 1e-8):
+        norms.append(Stated(8))
+        norms[-1].used = used
+    assert [module for module, _ in lean_forwards(nn.ModuleList(norms))] == [norms[1]]
 
 
 def test_a_norm_that_takes_a_gate_is_left_alone() -> None:

@@ -47,6 +47,39 @@ def test_merged_adapters_give_the_same_logits(copies: bool, dora: bool) -> None:
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
 
 
+@pytest.mark.parametrize("amp", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_an_adapter_learns_first_is_not_rounded_away(dtype: torch.dtype, amp: bool) -> None:
+    """It is a thirtieth of a weight's last digit here. To nearest, a sixth of it would be left."""
+    torch.manual_seed(0)
+    size, digit = 512, 0.02 * torch.finfo(dtype).eps
+    model = nn.Sequential(nn.Linear(size, size, bias=False))
+    model[0].weight.data = torch.empty(size, size).normal_(0, 0.02).to(dtype)
+    if amp:
+        model.float()
+    settings = peft.LoraConfig(r=4, lora_alpha=4, target_modules=["0"], init_lora_weights=False)
+    adapted = peft.get_peft_model(model, settings).eval()
+    layer = adapted.base_model.model[0]
+    down, up = layer.lora_A["default"].weight.data, layer.lora_B["default"].weight.data
+    up *= digit / 30 / (up @ down).std()
+    delta, base = (up @ down).double(), layer.base_layer.weight.detach().double()
+
+    def merged() -> torch.Tensor:
+        inputs = torch.eye(size, dtype=dtype)
+        with torch.no_grad(), torch.autocast("cpu", dtype, enabled=amp), for_decoding(adapted, copies=False):
+            return adapted(inputs).T.double()
+
+    change = merged() - base
+    share = (change * delta).sum() / delta.square().sum()
+    deviation = ((change - delta) * delta).norm() / delta.square().sum()
+    assert deviation < 0.01
+    assert abs(share - 1) < 4 * deviation
+    read = torch.randn(64, 4, dtype=torch.float64) @ down.double()  # what the adapter reads
+    to_adapted, to_base = (float((read @ (change - x).T).norm()) for x in (delta, 0.0))
+    assert to_adapted < 0.4 * to_base
+    assert torch.equal(merged() - base, change)
+
+
 def test_forwards_that_others_have_replaced_come_back() -> None:
     layer = nn.Linear(2, 2)
 

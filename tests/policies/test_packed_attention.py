@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.backends.cuda import can_use_flash_attention
+from torch.nn.attention.bias import causal_lower_right
 
 from grpokit import UsageError
 from grpokit.policies import packed_attention
@@ -96,6 +98,21 @@ def test_attention_with_fewer_queries_than_keys_by_hand() -> None:
     assert torch.allclose(output[1], torch.stack(e) / sum(e))
     windowed = causal_attention(query, key, value, Rules(scale=1.0, window=1))[0, 0]
     assert windowed.tolist() == [[0, 1, 0], [0, 0, 1]]
+
+
+def test_torch_is_asked_whether_flash_attention_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked what it will compute: a table is a mask to it, the rule of the last query is none."""
+    query, key, table = torch.zeros(1, 4, 3, 8), torch.zeros(1, 2, 5, 8), torch.ones(3, 5, dtype=torch.bool)
+    asked = []
+
+    def answer(params: Any) -> bool:
+        asked.append((params.attn_mask is not None, params.is_causal, params.enable_gqa))
+        return can_use_flash_attention(params)
+
+    monkeypatch.setattr(packed_attention, "can_use_flash_attention", answer)
+    for mask in ({"attn_mask": table}, {"attn_mask": causal_lower_right(3, 5)}, {"is_causal": True}):
+        assert not packed_attention._flash(query, key, key, **mask)  # which is for CUDA only
+    assert asked == [(True, False, True), (False, False, True), (False, True, True)]
 
 
 def test_dropout_and_attention_sinks_are_refused() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from grpokit.policies.group_decoding import Drawn, Written
-from grpokit.policies.linear_layers import Casts
+from grpokit.policies.linear_layers import Casts, for_scoring
 from grpokit.policies.ragged import padded
 from grpokit.policies.truncation import restrict
 from grpokit.types import Ask, Decisions
@@ -54,7 +54,7 @@ class PlainPath:
         tokens = rows.new_zeros(len(each), 0)
         logprobs = torch.zeros(len(each), 0, device=rows.device)
         read = _WithCache(self.model, each, max_new_tokens) if self.cached else _WithoutCache(self.model, each)
-        with torch.no_grad():
+        with torch.no_grad(), for_scoring(self.model, lean=False, casts=self.casts):
             for t in range(max_new_tokens):
                 drawn = draw(read(tokens).float(), t, rows)
                 tokens = torch.cat([tokens, drawn.tokens[:, None]], 1)
