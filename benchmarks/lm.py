@@ -63,7 +63,7 @@ def main() -> None:
     unknown = [name for name in names if name not in CONTENDERS]
     if unknown or len(set(names)) < len(names):
         parser.error(f"--contenders are some of {', '.join(CONTENDERS)}, each once; got {given.contenders!r}")
-    python = given.peers / "bin" / "python"
+    python = given.peers.absolute() / "bin" / "python"
     if PEERS & set(names) and not python.exists():
         parser.error(
             f"there is no environment with TRL in {given.peers}: make it by `python benchmarks/lm.py --prepare`, or "

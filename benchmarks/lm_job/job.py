@@ -123,9 +123,19 @@ class Job:
             raise ValueError(f"{_option(name)} must divide {_option(whole_name)}: {part} does not divide {whole}")
 
 
-def reward(ids: Sequence[int]) -> float:
-    """The share of even tokens."""
-    return sum(token % 2 == 0 for token in ids) / max(1, len(ids))
+class Even:
+    """The reward, the share of even tokens, for all rows of a step.
+
+    Attributes:
+        distinct: how many different tokens the step's rows have.
+    """
+
+    distinct = 0
+
+    def __call__(self, rows: Sequence[Sequence[int]]) -> list[float]:
+        """A score for each row of tokens."""
+        self.distinct = len({token for row in rows for token in row})
+        return [sum(token % 2 == 0 for token in row) / max(1, len(row)) for row in rows]
 
 
 def words(ids: Sequence[int]) -> str:

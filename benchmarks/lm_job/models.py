@@ -59,7 +59,7 @@ def precision(job: Job) -> AbstractContextManager[Any]:
 
 
 class EndAt:
-    """A logits processor that lets each row end at its length, and no earlier."""
+    """A logits processor that lets each row end at its length, and no earlier; it changes the scores that it gets."""
 
     def __init__(self, job: Job, lengths: list[int]) -> None:
         self.job, self.lengths = job, torch.tensor(lengths, device=job.device)
@@ -67,7 +67,6 @@ class EndAt:
     def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
         """[B, t] tokens so far and [B, V] scores -> [B, V]."""
         last = self.lengths == ids.shape[1] - self.job.prompt_tokens + 1
-        scores = scores.clone()
         scores[:, self.job.end] = -torch.inf
         scores[last] = -torch.inf
         scores[last, self.job.end] = 0.0

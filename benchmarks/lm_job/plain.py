@@ -12,17 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lm_job.job import Job, reward
+from lm_job.job import Even, Job
 from lm_job.models import EndAt, build_model, lora_config, precision
 from lm_job.turns import Turns
 
 
-def logprobs(model: Any, ids: Tensor, new: int) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies of the last `new` tokens: [b, t] ids -> [b, new] each."""
-    logits = model(input_ids=ids, logits_to_keep=new + 1).logits[:, :-1].float()  # [b, new, V]
+def token_logprobs(model: Any, ids: Tensor, new: int) -> tuple[Tensor, Tensor]:
+    """Log-probs of the last `new` tokens, of the drawn ones and of all: [b, t] ids -> [b, new] and [b, new, V]."""
+    logits = model(input_ids=ids, logits_to_keep=new + 1).logits[:, :-1].float()
     logs = logits.log_softmax(-1)
-    entropy = -(logs.detach().exp() * logs.detach()).sum(-1)
-    return logs.gather(-1, ids[:, -new:, None]).squeeze(-1), entropy
+    return logs.gather(-1, ids[:, -new:, None]).squeeze(-1), logs
 
 
 def loss(new: Tensor, old: Tensor, reference: Tensor, advantages: Tensor, mask: Tensor, beta: float) -> Tensor:
@@ -52,11 +51,10 @@ def run(job: Job, turns: Turns) -> None:
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=job.learning_rate, weight_decay=0.0)
     model.train()  # there is no dropout; as the others do
-    clock = turns.clock
+    clock, even = turns.clock, Even()
 
     while turns.begin():
         prompts = torch.tensor(job.prompt_ids(turns.step), device=job.device).repeat_interleave(job.group, 0)  # [B, t]
-        lengths = job.lengths(turns.step)
         with clock("generate"), torch.no_grad(), precision(job):
             ids = model.generate(
                 prompts,
@@ -64,28 +62,30 @@ def run(job: Job, turns: Turns) -> None:
                 max_new_tokens=job.new_tokens,
                 do_sample=True,
                 top_k=0,
-                logits_processor=[EndAt(job, lengths)] if job.ragged else [],
+                logits_processor=[EndAt(job, job.lengths(turns.step))] if job.ragged else [],
             )
         new = ids.shape[1] - job.prompt_tokens
+        drawn = [row[: row.index(job.end) + 1] if job.end in row else row for row in ids[:, -new:].tolist()]
+        lengths = [len(row) for row in drawn]
         mask = torch.arange(new, device=job.device) < torch.tensor(lengths, device=job.device)[:, None]  # [B, new]
         with clock("reward"):
-            drawn = ids[:, -new:].tolist()
-            rewards = [reward(row[:length]) for row, length in zip(drawn, lengths, strict=True)]
+            rewards = even(drawn)
             scale = advantages(torch.tensor(rewards, device=job.device), job.group)
 
         micro_batches = torch.arange(job.rows).split(job.micro)
         with torch.no_grad(), precision(job):
             with clock("old"):
-                old = torch.cat([logprobs(model, ids[rows], new)[0] for rows in micro_batches])
+                old = torch.cat([token_logprobs(model, ids[rows], new)[0] for rows in micro_batches])
             with clock("reference"), model.disable_adapter() if job.lora else contextlib.nullcontext():
                 scored_by = reference_model or model
-                reference = torch.cat([logprobs(scored_by, ids[rows], new)[0] for rows in micro_batches])
+                reference = torch.cat([token_logprobs(scored_by, ids[rows], new)[0] for rows in micro_batches])
         entropies = []
         for rows in micro_batches:
             with clock("forward"), precision(job):
-                logs, entropy = logprobs(model, ids[rows], new)
+                new_logprobs, logs = token_logprobs(model, ids[rows], new)
+                entropy = -(logs.detach().exp() * logs.detach()).sum(-1)
             with clock("loss"):
-                value = loss(logs, old[rows], reference[rows], scale[rows], mask[rows], job.beta) / job.rows
+                value = loss(new_logprobs, old[rows], reference[rows], scale[rows], mask[rows], job.beta) / job.rows
                 entropies.append(entropy[mask[rows]].mean())
             value.backward()
         norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -96,4 +96,5 @@ def run(job: Job, turns: Turns) -> None:
             entropy=float(torch.stack(entropies).mean()),
             grad_norm=float(norm),
             reward=sum(rewards) / len(rewards),
+            distinct=even.distinct,
         )

@@ -202,7 +202,8 @@ def play(
         Label -> result. All floors are those of the highest peaks that were measured in any job's rounds.
 
     Raises:
-        UnequalError: a contender drew another number of tokens, or its entropy is another.
+        UnequalError: a contender drew another number of tokens, its entropy is another, it draws other tokens, or its
+            packages have other versions.
         FailedError: the machine's peaks could not be measured.
     """
     peaks: list[Peaks] = []
@@ -230,8 +231,8 @@ def play(
                     for number in range(warmup + rounds):
                         for worker in [*here, *compared]:
                             peaks += _turn(worker, f"round {number + 1} of {warmup + rounds}", clock)
-                played[label] += [worker for worker in here if worker.name != "peaks"]
-            _check_entropy({worker.name: worker.steps for worker in played[label]})
+                played[label] += here
+            _check_alike({worker.name: worker.steps for worker in played[label]})
             if first is not None and not first.failure:
                 paces[label] = _entrant(first, clock, first.steps[-rounds:], rounds).per_token
     counted, highest = slice(warmup, warmup + rounds), best(peaks)
@@ -276,22 +277,33 @@ def _entrant(worker: Worker, clock: ClockName, steps: Sequence[Step], rounds: in
 
 
 def _result(workers: Sequence[Worker], clock: ClockName, counted: slice, *, pace: float | None, peaks: Peaks) -> Result:
-    """What came of a job."""
+    """What came of a job; one of the workers measured the machine."""
     job = workers[0].job
     lengths = [job.lengths(number) for number in range(counted.start, counted.stop)]
     floors = [seconds(job, each, peaks) for each in lengths]
     ready = [worker.ready for worker in workers if worker.ready]
     return Result(
         job=job,
-        entrants=[_entrant(worker, clock, worker.steps[counted], len(lengths)) for worker in workers],
+        entrants=[
+            _entrant(worker, clock, worker.steps[counted], len(lengths)) for worker in workers if worker.name != "peaks"
+        ],
         floor=statistics.median(sum(f.values()) for f in floors),
         generate_floor=statistics.median(f["prefill"] + f["decode"] for f in floors),
         floor_per_token=statistics.median(sum(f.values()) / sum(e) for f, e in zip(floors, lengths, strict=True)),
         pace=pace,
         machine={key: value for one in ready for key, value in one["machine"].items()},
-        versions={name: version for one in ready for name, version in one["versions"].items()},
+        versions=_versions([one["versions"] for one in ready]),
         rounds=len(lengths),
     )
+
+
+def _versions(each: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Package -> version, where all contenders that have it have the same."""
+    found: dict[str, str] = {}
+    for name, version in (pair for versions in each for pair in versions.items()):
+        if found.setdefault(name, version).split("+")[0] != version.split("+")[0]:
+            raise UnequalError(f"Contenders have {name} {found[name]} and {version}: run `lm.py --prepare` again.")
+    return found
 
 
 @contextmanager
@@ -302,6 +314,8 @@ def _started(
     own = {"OMP_NUM_THREADS": str(job.threads), "MKL_NUM_THREADS": str(job.threads), "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w") as log:
         environment = {**os.environ, **own, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TMPDIR": folder}
+        if job.device == "cuda":  # TRL would spread over all that it sees
+            environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         environment |= further
         if name in PEERS:
             environment.pop("PYTHONPATH", None)
@@ -328,12 +342,19 @@ def _check_work(job: Job, name: str, number: int, step: Step) -> None:
         raise UnequalError(f"{name} drew {step.tokens:g} new tokens in step {number + 1}; the job has {wanted}.")
 
 
-def _check_entropy(steps: Mapping[str, Sequence[Step]]) -> None:
-    """Refuse contenders whose first entropies differ: they sample from, or score with, something else."""
-    first = {name: taken[0].facts["entropy"] for name, taken in steps.items() if taken}
-    if first and max(first.values()) > 1.02 * min(first.values()):
-        figures = ", ".join(f"{name} {entropy:.4f}" for name, entropy in first.items())
-        raise UnequalError(f"The first step's entropies differ by more than 2 %: {figures}.")
+def _check_alike(steps: Mapping[str, Sequence[Step]]) -> None:
+    """Refuse contenders that score with something else, which their first entropies show, or draw from something else.
+
+    With other truncation or temperature, the numbers of different tokens in the first step are further apart than six
+    standard deviations, of which each is less than the root of the number.
+    """
+    first = {name: taken[0].facts for name, taken in steps.items() if taken}
+    for fact, what in (("entropy", "entropies"), ("distinct", "numbers of different tokens")):
+        values = {name: facts[fact] for name, facts in first.items()}
+        least, most = min(values.values(), default=0), max(values.values(), default=0)
+        if most - least > (0.002 * most if fact == "entropy" else 6 * most**0.5):
+            figures = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
+            raise UnequalError(f"The first step's {what} differ by more than chance: {figures}.")
 
 
 def check(job: Job) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def jobs(table: str, job: Job) -> dict[str, Job]:
     if table == "lengths":
         many = dataclasses.replace(job, prompts=4 * job.prompts, new_tokens=4 * job.new_tokens, ragged=True)
         equal = dataclasses.replace(many, ragged=False)
-        mean = dataclasses.replace(equal, new_tokens=round(sum(many.lengths(0)) / many.rows))
+        lengths = [length for step in range(100) for length in many.lengths(step)]
+        mean = dataclasses.replace(equal, new_tokens=round(statistics.mean(lengths)))
         jobs = {f"{each.new_tokens:,} new tokens": each for each in (mean, equal)}
         return jobs | {f"log-normal lengths up to {many.new_tokens:,}": many}
     one = dataclasses.replace(job, prompts=1, group=4, micro=4, new_tokens=max(1, job.new_tokens // 2))
@@ -158,7 +160,8 @@ def _machine(result: Result) -> str:
     """What ran, on what, and how it was measured."""
     job, machine = result.job, result.machine
     clock = result.entrants[0].clock if result.entrants else "wall"
-    what = machine["gpu"] or f"{job.threads} of {machine['cores']} cores, {machine['instructions']}, fp32"
+    cpu = f"{machine['cpu']}, {job.threads} of {machine['cores']} cores, {machine['instructions']}, fp32"
+    what = machine["gpu"] or cpu
     versions = ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
     seconds = "wall-clock time" if clock == "wall" else "CPU seconds of the process"
     return f"{what}; {versions}; medians of {result.rounds} rounds; {seconds}."

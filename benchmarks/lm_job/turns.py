@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -70,9 +73,17 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def _cpu() -> str:
+    """The CPU's name."""
+    facts = Path("/proc/cpuinfo")  # of Linux
+    found = re.search(r"model name\s*: (.+)", facts.read_text()) if facts.exists() else None
+    return found[1].strip() if found else platform.machine()
+
+
 def _machine(*, cuda: bool) -> dict[str, Any]:
     """The machine in words."""
     return {
+        "cpu": _cpu(),
         "cores": os.cpu_count(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "gpu": torch.cuda.get_device_name() if cuda else "",

@@ -11,7 +11,7 @@ from torch import Tensor
 import grpokit
 from grpokit import Sample, Trainer
 from grpokit.objectives import GRPO
-from lm_job.job import Job, reward, words
+from lm_job.job import Even, Job, words
 from lm_job.models import build_model, build_tokenizer
 from lm_job.turns import Turns
 
@@ -36,9 +36,9 @@ def build_policy(job: Job) -> Any:
     return policy
 
 
-def even(samples: Sequence[Sample]) -> list[float]:
-    """The share of even tokens in each sample."""
-    return [reward([int(word[1:]) for word in sample.output.split()]) for sample in samples]
+def tokens(samples: Sequence[Sample]) -> list[list[int]]:
+    """The tokens of each sample."""
+    return [[int(word[1:]) for word in sample.output.split()] for sample in samples]
 
 
 def prompts(job: Job) -> list[str]:
@@ -49,14 +49,14 @@ def prompts(job: Job) -> list[str]:
 def run(job: Job, turns: Turns) -> None:
     """Take steps while there are turns."""
     policy = build_policy(job)
-    clock = turns.clock
+    clock, even = turns.clock, Even()
     clock.watch(policy, "rollout", "generate")
     clock.watch(policy, "logprobs", lambda: "forward" if torch.is_grad_enabled() else "reference")
     clock.watch(GRPO, "__call__", "loss")
 
     def timed(samples: Sequence[Sample]) -> list[float]:
         with clock("reward"):
-            return even(samples)
+            return even(tokens(samples))
 
     trainer = Trainer(
         policy,
@@ -79,7 +79,7 @@ def run(job: Job, turns: Turns) -> None:
             policy.stops = _Lengths(job.lengths(turns.step))
         report = trainer.step()
         facts = {name: report.metrics[name] for name in ("entropy", "grad_norm", "reward")}
-        turns.end(tokens=float(report.rollout.mask.sum()), **facts)
+        turns.end(tokens=float(report.rollout.mask.sum()), distinct=even.distinct, **facts)
 
 
 class _Lengths:

@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from lm_job.job import Job, reward, words
+from lm_job.job import Even, Job, words
 from lm_job.models import EndAt, build_model, build_tokenizer, lora_config
 from lm_job.turns import Turns
 
@@ -47,6 +47,7 @@ def run(job: Job, turns: Turns, *, checkpointing: bool = False) -> None:
             max_grad_norm=1.0,
             beta=job.beta,
             loss_type="grpo",
+            use_bias_correction_kl=False,  # TRL weights the KL's gradient by the ratio unless told otherwise
             temperature=1.0,
             top_p=1.0,
             top_k=0,
@@ -57,10 +58,15 @@ def run(job: Job, turns: Turns, *, checkpointing: bool = False) -> None:
             disable_tqdm=True,
             seed=job.seed,
         )
+        even = Even()
+
+        def rewards(completion_ids: list[list[int]], **_: Any) -> list[float]:
+            return even(completion_ids)
+
         prompts = [words(ids) for step in range(STEPS) for ids in job.prompt_ids(step)]
         trainer = GRPOTrainer(
             model=model,
-            reward_funcs=_even,
+            reward_funcs=rewards,
             args=options,
             train_dataset=Dataset.from_dict({"prompt": prompts}),
             processing_class=build_tokenizer(job, end=job.end),
@@ -82,26 +88,23 @@ def run(job: Job, turns: Turns, *, checkpointing: bool = False) -> None:
             "_get_per_token_logps_and_entropies",
             lambda: "forward" if torch.is_grad_enabled() else "reference",
         )
-        trainer.add_callback(_OneStepPerTurn(job, turns))
+        trainer.add_callback(_OneStepPerTurn(job, turns, even))
         if turns.begin():
             trainer.train()
-
-
-def _even(completion_ids: list[list[int]], **_: Any) -> list[float]:
-    return [reward(ids) for ids in completion_ids]
 
 
 class _OneStepPerTurn(TrainerCallback):
     """Ends a turn where TRL logs a step, and waits for the next one."""
 
-    def __init__(self, job: Job, turns: Turns) -> None:
-        self.job, self.turns = job, turns
+    def __init__(self, job: Job, turns: Turns, even: Even) -> None:
+        self.job, self.turns, self.even = job, turns, even
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Called after each step, and once more when training ends."""
         if "entropy" not in logs:
             return
         facts = {name: float(logs[name]) for name in ("entropy", "grad_norm", "reward")}
-        self.turns.end(tokens=float(logs["completions/mean_length"]) * self.job.rows, **facts)
+        tokens = float(logs["completions/mean_length"]) * self.job.rows
+        self.turns.end(tokens=tokens, distinct=self.even.distinct, **facts)
         if not self.turns.begin():
             control.should_training_stop = True

@@ -153,11 +153,12 @@ class ForcedSizes:
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def explained(what: str, *, remedies: str) -> Iterator[None]:
     """For work that cannot be halved: running out of memory inside is an error of the run.
 
     Args:
         what: names the work, such as "making an update".
+        remedies: what makes the work smaller, such as "LoRA".
 
     Raises:
         RunError: instead of torch's error.
@@ -168,8 +169,7 @@ def explained(what: str) -> Iterator[None]:
         if not should_reduce_batch_size(error):
             raise
         raise RunError(
-            f"Out of memory while {what}: {shortened(error)} Remedies: a smaller trainer.micro_batch_size, LoRA, or a "
-            "GPU with more memory."
+            f"Out of memory while {what}: {shortened(error)} Remedies: {remedies}, or a GPU with more memory."
         ) from error
 
 

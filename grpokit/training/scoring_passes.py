@@ -76,7 +76,7 @@ class ScoringPasses:
             if referred:
                 reference = self._all(rollout, warnings, self.policy.reference)
             if probed:
-                with explained("scoring a sample with the reference"):
+                with explained("scoring a sample with the reference", remedies="mixed_precision: bf16, LoRA"):
                     self.probe.take(rollout, prompts)
             if filtered:
                 own = old if rescored else None  # which that pass has given with the entropy

@@ -121,7 +121,7 @@ class Updates:
         if scaler is None:  # with one, an update whose gradient is not finite is skipped
             guards.check_norm(norm, step=step, update=self.done + 1)
         self.incomplete = True  # until `made`, since the device may still be at work
-        with explained("making an update"):
+        with explained("making an update", remedies="LoRA, which needs fewer optimizer states"):
             if scaler is None:
                 with self._no_update.watch(norm=norm, rate=rate):
                     self.optimizer.step()

@@ -89,12 +89,10 @@ def test_log_normal_lengths_are_the_same_for_everyone() -> None:
 def test_rows_end_at_their_lengths() -> None:
     job = Job(**{**vars(TINY), "ragged": True})
     end = models.EndAt(job, [1, 2, 1, 2])
-    scores = torch.zeros(4, 64)
-    assert (end(torch.zeros(4, 3), scores).argmax(1) == job.end).tolist() == [True, False, True, False]
-    second = end(torch.zeros(4, 4), scores)
+    assert (end(torch.zeros(4, 3), torch.zeros(4, 64)).argmax(1) == job.end).tolist() == [True, False, True, False]
+    second = end(torch.zeros(4, 4), torch.zeros(4, 64))
     assert (second.argmax(1) == job.end).tolist() == [False, True, False, True]
     assert second[0, job.end] == -torch.inf
-    assert (scores == 0).all()
 
 
 @pytest.fixture
@@ -173,14 +171,20 @@ def scripted(asked: list[list[str]]) -> Any:
     class Worker(rounds.Worker):
         def ask(self, line: str = "") -> dict[str, Any]:
             if not line:
-                return {"machine": {"cores": 2, "instructions": "", "gpu": ""}, "versions": {}}
+                return {"machine": {"cpu": "", "cores": 2, "instructions": "", "gpu": ""}, "versions": {}}
             asked.append([f"{self.name} {self.label}", *alive])
             if self.name == "peaks":
                 speed = 2e3 if self.label == "short" else 1e3
                 return {"peaks": {"wall": {"flops": speed, "8": 3e3 - speed}}}
             tokens = sum(self.job.lengths(len(self.steps)))
             seconds = {"generate": 3.0 * tokens if "a long" in alive else 1.0 * tokens}
-            return {"wall": seconds, "cpu": {}, "growth": 9.0, "tokens": tokens, "facts": {"entropy": 1.0}}
+            return {
+                "wall": seconds,
+                "cpu": {},
+                "growth": 9.0,
+                "tokens": tokens,
+                "facts": {"entropy": 1.0, "distinct": 9},
+            }
 
     @contextmanager
     def started(name: str, label: str, job: Job, python: Path, further: Any) -> Iterator[rounds.Worker]:
@@ -234,6 +238,62 @@ def test_jobs_of_a_sweep_share_peaks_and_are_compared_within_the_same_rounds(mon
         assert results[label].floor_per_token == pytest.approx(sum(least.values()) / sum(job.lengths(1)))
 
 
+def test_on_a_gpu_contenders_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(rounds, "_started", scripted(asked))
+    jobs = {label: Job(**{**vars(TINY), "device": "cuda"}) for label in ("short", "long")}
+    results = rounds.play(jobs, ["a", "b"], rounds=1, warmup=1, clock="wall", peers_python=Path())
+    alone = [f"{name} {label}" for label in jobs for name in ("peaks", "a", "b") for _ in range(2)]
+    assert asked == [[who, who] for who in alone]
+    assert [one.pace for one in results.values()] == [None, None]
+
+
+def test_a_gpus_times_are_those_of_events_in_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = now[0]
+
+        def elapsed_time(self, later: Event) -> float:
+            return later.at - self.at
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    watch = clock.Clock(cuda=True)
+    watch.start()
+    with watch("generate"):
+        now[0] = 2000.0  # milliseconds
+    now[0] = 2500.0
+    assert watch.stop()["wall"] == {"other": 0.5, "generate": 2.0}
+
+
+def test_a_processs_gpu_is_the_first_that_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+
+    class Process:
+        def __init__(self, *_: Any, env: dict[str, str], **__: Any) -> None:
+            started.append(env)
+
+        def terminate(self) -> None:
+            pass
+
+        def communicate(self) -> None:
+            pass
+
+    monkeypatch.setattr(rounds.subprocess, "Popen", Process)
+    for seen in (None, "3,1"):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if seen:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+        with rounds._started("plain", "", Job(device="cuda"), Path("python")):
+            pass
+    assert [env["CUDA_VISIBLE_DEVICES"] for env in started] == ["0", "3"]
+
+
 def test_grpokit_has_the_plain_loops_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     from lm_job import equality
 
@@ -243,9 +303,9 @@ def test_grpokit_has_the_plain_loops_gradient(monkeypatch: pytest.MonkeyPatch) -
     assert "differ by more than" in equality.check(TINY)["problem"]
 
 
-def step(seconds: float, *, growth: float = 100.0, tokens: float = 10.0, entropy: float = 4.0) -> Step:
+def step(seconds: float, *, growth: float = 100.0, tokens: float = 10.0, **facts: float) -> Step:
     wall = {"generate": seconds / 2, "forward": seconds / 2}
-    return Step(wall=wall, cpu=wall, growth=growth, tokens=tokens, facts={"entropy": entropy})
+    return Step(wall=wall, cpu=wall, growth=growth, tokens=tokens, facts={"entropy": 4.0, "distinct": 100.0} | facts)
 
 
 def entrant(name: str, *steps: Step, failure: str = "") -> Entrant:
@@ -253,7 +313,7 @@ def entrant(name: str, *steps: Step, failure: str = "") -> Entrant:
 
 
 def result(*entrants: Entrant, gpu: str = "", pace: float | None = None, floor_per_token: float = 0.1) -> Result:
-    machine = {"cores": 2, "instructions": "AVX2", "gpu": gpu}
+    machine = {"cpu": "EPYC", "cores": 2, "instructions": "AVX2", "gpu": gpu}
     versions = {"torch": "2.13.0"}
     return Result(
         job=TINY,
@@ -278,7 +338,7 @@ def cells(line: str) -> list[str]:
 
 def test_a_table_of_contenders_holds_ratios_of_medians() -> None:
     words, _, _, _, *rows = tables.markdown({"": result(OURS, THEIRS)}).splitlines()
-    assert words == "1 of 2 cores, AVX2, fp32; torch 2.13.0; medians of 3 rounds; wall-clock time."
+    assert words == "EPYC, 1 of 2 cores, AVX2, fp32; torch 2.13.0; medians of 3 rounds; wall-clock time."
     assert [cells(row)[:6] for row in rows] == [
         ["grpokit", "1.00", "1.00", "33%", "33%", "0.500"],
         ["trl", "3.00", "3.00", "11%", "11%", "1.500"],
@@ -343,7 +403,8 @@ def test_jobs_of_the_tables() -> None:
     assert {**vars(equal), "ragged": True} == vars(ragged)
     mean, equal, ragged = tables.jobs("lengths", Job()).values()
     assert (ragged.rows, ragged.new_tokens, {**vars(equal), "ragged": True}) == (128, 1024, vars(ragged))
-    assert abs(sum(ragged.lengths(0)) - sum(mean.lengths(0))) <= 64
+    drawn = [length for step in range(100) for length in ragged.lengths(step)]
+    assert mean.new_tokens == pytest.approx(sum(drawn) / len(drawn), abs=0.5)
     assert set(tables.wanted("all", "cpu")) - set(tables.wanted("all", "cuda")) == {"avx2"}
     with pytest.raises(ValueError, match="about a CPU"):
         tables.wanted("avx2", "cuda")
@@ -357,8 +418,19 @@ def test_processes_are_held_to_avx2() -> None:
 def test_other_work_than_the_jobs_is_refused() -> None:
     with pytest.raises(UnequalError, match=r"trl drew 10 new tokens in step 1; the job has 16\."):
         rounds._check_work(TINY, "trl", 0, step(1.0))
-    with pytest.raises(UnequalError, match=r"entropies differ by more than 2 %: a 4\.0000, b 4\.1000"):
-        rounds._check_entropy({"a": [step(1.0)], "b": [step(1.0, entropy=4.1)]})
+    alike = {"a": [step(1.0)], "b": [step(1.0, entropy=4.007, distinct=159.0)]}
+    rounds._check_alike(alike)
+    with pytest.raises(UnequalError, match=r"entropies differ by more than chance: a 4, b 4\.01, c 4\.009"):
+        rounds._check_alike({**alike, "b": [step(1.0, entropy=4.01)], "c": [step(1.0, entropy=4.009)]})
+    with pytest.raises(UnequalError, match=r"numbers of different tokens differ by more than chance: a 100, b 190\."):
+        rounds._check_alike({"a": [step(1.0)], "b": [step(1.0, distinct=190.0)]})
+
+
+def test_contenders_have_the_same_packages() -> None:
+    both = {"torch": "2.13.0", "peft": "0.21.2", "trl": "1.16.0"}
+    assert rounds._versions([{"torch": "2.13.0", "peft": "0.21.2"}, both | {"torch": "2.13.0+cpu"}]) == both
+    with pytest.raises(UnequalError, match=r"have torch 2\.13\.0 and 2\.11\.0: run `lm\.py --prepare` again\."):
+        rounds._versions([both, both | {"torch": "2.11.0"}])
 
 
 @pytest.mark.parametrize(

@@ -130,13 +130,20 @@ def test_an_odd_family_is_exact_on_the_path_that_it_allows(family: str, cached: 
         assert torch.allclose(scored[row, :length], expected, rtol=0, atol=2e-5)
 
 
-def test_weights_with_nan_are_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (torch.nan, r"finite: model\.layers\.1\.mlp\.up_proj\.weight holds NaN or infinity\. Load other weights\."),
+        (
+            1e38,
+            r"finite, though its weights are\. Some may be so large that sums overflow: look where they come from\.",
+        ),
+    ],
+)
+def test_weights_without_log_probs_are_refused(weight: float, message: str) -> None:
     model = tiny_model("llama")
     with torch.no_grad():
-        model.model.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
-    message = (
-        r"gives log-probs that are not finite: model\.layers\.1\.mlp\.up_proj\.weight holds NaN or infinity\. Load"
-    )
+        model.model.layers[1].mlp.up_proj.weight[:] = weight
     with pytest.raises(UsageError, match=message):
         CausalLMPolicy(model, tokenizer=tiny_tokenizer(), max_new_tokens=4)
 

@@ -126,6 +126,10 @@ def test_an_adapter_of_the_hub_comes_from_the_cache(
     policy, _ = trainer(base, Path("org/sft"), local_files_only=True)
     assert torch.allclose(logits(policy.model), start, rtol=0, atol=1e-4)
     assert "lora: adapter: The model 'org/empty' is no folder here and is not in the Hug" in refused(base, "org/empty")
+    (repository / "refs" / "main").rename(repository / "refs" / "v2")
+    assert "lora: adapter: The model 'org/sft' is no folder here" in refused(base, "org/sft")
+    policy = CausalLMPolicy(base, max_new_tokens=8, lora={"adapter": "org/sft", "revision": "v2"})
+    assert torch.allclose(logits(policy.model), start, rtol=0, atol=1e-4)
 
 
 def refused(base: Any, adapter: Any, **lora: Any) -> str:
@@ -165,6 +169,8 @@ def test_what_is_no_adapter_is_said_before_the_model_is_looked_for(base: Path, t
     both = refused(nowhere, str(tmp_path), r=8, alpha=4)
     assert "has its own r, alpha. Leave r, alpha out; on the command line, in place of a config's" in both
     assert f"'policy.lora={{adapter: {tmp_path}}}'" in both
+    assert "revision is for the hub's repositories, and" in refused(nowhere, str(tmp_path), revision="v2")
+    assert "revision is that of an adapter, and none is named" in refused(nowhere, None, revision="v2")
     IA3Config(target_modules=["q_proj"], feedforward_modules=[]).save_pretrained(tmp_path)
     assert re.search(r"is an adapter of type .*IA3\. hf-lm trains LoRA and DoRA", refused(nowhere, str(tmp_path)))
     (tmp_path / "adapter_config.json").write_text("{")

@@ -43,7 +43,8 @@ class AdapterSettings:
         dora: split each weight into magnitude and direction, and adapt both (DoRA, Liu et al. 2024).
         rslora: the scale of rank-stabilised LoRA (Kalajdzievski 2023).
         seed: of the adapter's initial weights; the adapter itself begins as zero.
-        adapter: train on from this one, a folder that peft wrote or a hub id. It has its own of all the other keys.
+        adapter: train on from this one, a folder that peft wrote or a hub id. It has its own of the other keys.
+        revision: a branch, tag or commit of the adapter's repository on the hub.
     """
 
     r: Annotated[int, Ge(1), Le(4096)] = 16
@@ -54,6 +55,7 @@ class AdapterSettings:
     rslora: bool = False
     seed: int = 0
     adapter: str | Path | None = None
+    revision: str | None = None
 
     def __post_init__(self) -> None:
         knobs.check(self)
@@ -74,12 +76,14 @@ class AdapterSettings:
             UsageError: a key is unknown, a value is out of bounds, or there are others beside `adapter`.
         """
         settings = read_settings(cls, given, key="lora", example="{r: 16, alpha: 32}")
-        others = [name for name in given if name != "adapter"]
+        others = [name for name in given if name not in ("adapter", "revision")]
         if settings.adapter is not None and others:
             raise UsageError(
                 f"lora: adapter: '{settings.adapter}' has its own {', '.join(others)}. Leave {', '.join(others)} out; "
                 f"on the command line, in place of a config's settings: 'policy.lora={{adapter: {settings.adapter}}}'."
             )
+        if settings.adapter is None and settings.revision is not None:
+            raise UsageError("lora: revision is that of an adapter, and none is named. The model's is policy.revision.")
         return settings
 
 

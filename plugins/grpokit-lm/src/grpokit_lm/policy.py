@@ -146,7 +146,7 @@ class CausalLMPolicy(Policy):
         adapter = None if lora is None else AdapterSettings.read(lora)
         trained = None
         if adapter is not None and adapter.adapter is not None:
-            trained = find_adapter(adapter.adapter, local_files_only=local_files_only)
+            trained = find_adapter(adapter.adapter, revision=adapter.revision, local_files_only=local_files_only)
         average = None if reference_ema is None else Average.read(reference_ema)
         self.loaded = load_model(
             model,

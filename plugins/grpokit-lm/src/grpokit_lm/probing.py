@@ -86,11 +86,14 @@ class Probe:
             self.expected[row, :length] = view.logprobs[0]
         if not bool(self.expected.isfinite().all()):
             names = [name for name, x in model.named_parameters() if not bool(x.isfinite().all())]
-            held = f": {names[0]} holds NaN or infinity" if names else f" in {model.dtype}"
-            raise UsageError(
-                f"{type(model).__name__} gives log-probs that are not finite{held}. "
-                + ("Load other weights." if names else "Load it in another dtype, such as float32 or bfloat16.")
+            held, remedy = (
+                (f": {names[0]} holds NaN or infinity", "Load other weights")
+                if names
+                else (f" in {model.dtype}", "Load it in another dtype, such as float32 or bfloat16")
+                if self.bound is None
+                else (", though its weights are", "Some may be so large that sums overflow: look where they come from")
             )
+            raise UsageError(f"{type(model).__name__} gives log-probs that are not finite{held}. {remedy}.")
 
     def problems(self, *, score: Callable[..., Decisions], write: Callable[..., Written]) -> list[str]:
         """How a path's log-probs differ when it scores the tokens, or else when it writes them; none if they do not.

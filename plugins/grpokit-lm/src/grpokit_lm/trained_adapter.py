@@ -45,11 +45,12 @@ class TrainedAdapter:
     config: LoraConfig
 
 
-def find_adapter(adapter: str | Path, *, local_files_only: bool = False) -> TrainedAdapter:
+def find_adapter(adapter: str | Path, *, revision: str | None = None, local_files_only: bool = False) -> TrainedAdapter:
     """Find an adapter and read its configuration.
 
     Args:
         adapter: a folder, or a hub id.
+        revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
 
     Raises:
@@ -59,7 +60,9 @@ def find_adapter(adapter: str | Path, *, local_files_only: bool = False) -> Trai
     own, what = sources.local(name), f"lora: adapter: '{name}'"
     if own is not None and not own.is_dir():
         raise UsageError(f"{what} {'is a file' if own.exists() else 'does not exist'}. {_NEED}")
-    folder = own or _fetched(name, local_files_only or bool(constants.HF_HUB_OFFLINE))
+    if own is not None and revision is not None:
+        raise UsageError(f"lora: revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
+    folder = own or _fetched(name, revision or "main", local_files_only or bool(constants.HF_HUB_OFFLINE))
     if not (folder / "adapter_config.json").is_file():
         whole = (folder / "config.json").is_file()
         raise UsageError(f"{what} {'holds a whole model' if whole else 'has no adapter_config.json'}. {_NEED}")
@@ -74,10 +77,10 @@ def find_adapter(adapter: str | Path, *, local_files_only: bool = False) -> Trai
     return TrainedAdapter(name=name, folder=folder, config=config)
 
 
-def _fetched(name: str, local_files_only: bool) -> Path:
+def _fetched(name: str, revision: str, local_files_only: bool) -> Path:
     """The folder of the cache that holds a hub's adapter."""
     unreachable = "" if local_files_only else hub.unreachable(constants.ENDPOINT)
-    options = {"revision": "main", "local_files_only": local_files_only or bool(unreachable)}
+    options = {"revision": revision, "local_files_only": local_files_only or bool(unreachable)}
     try:
         with progress_bars(f"fetch {name}"):
             return Path(snapshot_download(name, allow_patterns=["adapter_*"], **options))
