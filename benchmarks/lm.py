@@ -96,11 +96,11 @@ def main() -> None:
 
 
 def prepare(folder: Path) -> None:
-    """Make the peers' environment, with the torch and the transformers of this one."""
+    """Make the peers' environment, with the torch, the transformers and the peft of this one."""
     if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
         sys.exit(f"lm.py: {folder} holds something else than an environment; name an empty folder with --peers")
     venv.create(folder, with_pip=True)
-    same = [f"{name}=={metadata.version(name).split('+')[0]}" for name in ("torch", "transformers")]
+    same = [f"{name}=={metadata.version(name).split('+')[0]}" for name in ("torch", "transformers", "peft")]
     install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if subprocess.run([*install, "-r", str(PINS), *same], env=alone).returncode:

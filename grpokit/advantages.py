@@ -18,6 +18,8 @@ from grpokit.errors import UsageError
 from grpokit.group_statistics import Std, batch_std
 from grpokit.reward_totals import FilledRewards, fill
 
+_ROUNDING = 1e-9  # (0.1 + 0.1 + 0.1) / 3 is not 0.1
+
 AdvantageFn: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 Scale: TypeAlias = Literal["group", "batch", "none"]
 
@@ -112,7 +114,7 @@ def gdpo(
 
 
 def zero_per_group(advantages: Tensor, groups: Tensor) -> Tensor:
-    """Which groups teach nothing: [P] bool, True for a group (ascending id) whose advantages are all 0.
+    """Which groups teach nothing: [P] bool, True for a group (ascending id) whose advantages are all 0 to rounding.
 
     For most functions these are the groups with equal totals; `gdpo` looks at each reward on its own.
 
@@ -124,7 +126,7 @@ def zero_per_group(advantages: Tensor, groups: Tensor) -> Tensor:
     tensor([ True, False])
     """
     ids, index = groups.unique(return_inverse=True)
-    zero = (advantages == 0).reshape(len(groups), -1).all(-1)  # [B] or [B, T] -> [B]
+    zero = (advantages.abs() < _ROUNDING).reshape(len(groups), -1).all(-1)  # [B] or [B, T] -> [B]
     return torch.ones_like(ids, dtype=torch.bool).scatter_reduce(0, index, zero.to(ids.device), reduce="amin")
 
 

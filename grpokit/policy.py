@@ -123,8 +123,9 @@ class Policy(Protocol):
         """Follow new weights; optional. Here a policy hands them to an engine, or moves an average of them.
 
         Args:
-            version: the number of optimizer steps in the run. It is called after each of them, and after `load` with
-                the number that the checkpoint had: so an average moves only where the number has grown.
+            version: how often the weights have changed in the run. It is called after each optimizer step that changed
+                some, and after `load` with the number that the checkpoint had: so an average moves only where the
+                number has grown.
         """
 
     def save(self, folder: Path) -> None:

@@ -158,7 +158,14 @@ def test_groups_that_teach_nothing_are_those_whose_weighted_sums_are_equal(funct
     rewards = table([[1, 2], [2, 0], [0, 4], [1, 2], [1, 2], [2, 1], [3, 0], [1, 2]])
     advantages = function(rewards, torch.tensor([2.0, 1.0]), groups)
     assert zero_per_group(advantages, groups).tolist() == [True, False]
-    assert zero_per_group(advantages[:, None] * torch.eye(8)[:, :3], groups).tolist() == [True, True]  # [B, T]
+    assert zero_per_group(advantages[:, None] * torch.eye(8)[:, 3:], groups).tolist() == [True, False]  # [B, T]
+
+
+def test_an_advantage_of_rounding_teaches_nothing() -> None:
+    rewards = torch.tensor([0.1, 0.1, 0.1, 0.2, 0.2, 0.3], dtype=torch.float64).reshape(2, 3)
+    advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
+    assert advantages[0].abs().max() > 0
+    assert zero_per_group(advantages.flatten(), torch.arange(2).repeat_interleave(3)).tolist() == [True, False]
 
 
 def test_gdpo_teaches_where_sums_are_equal_and_z_scores_are_not() -> None:

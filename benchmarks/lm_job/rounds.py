@@ -227,6 +227,7 @@ def play(
                         here.append(worker)
                     for worker in here:
                         _begin(worker)
+                    _versions([worker.ready["versions"] for worker in [*played[label], *here] if worker.ready])
                     compared = [] if first is None or first in here else [first]
                     for number in range(warmup + rounds):
                         for worker in [*here, *compared]:

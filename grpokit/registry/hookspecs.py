@@ -64,8 +64,8 @@ def grpokit_policies() -> Iterable[PolicySpec]:  # type: ignore[empty-body]
 def grpokit_advantages() -> Iterable[AdvantageSpec]:  # type: ignore[empty-body]
     """Yield advantage functions.
 
-    Such a function gives exactly 0 to all rows of a group that teaches nothing: metrics, guards and dynamic sampling
-    find these groups by it.
+    Such a function gives 0, to rounding, to all rows of a group that teaches nothing: metrics and dynamic sampling find
+    these groups by it, and a guard looks for steps in which all are exactly 0.
 
     Example:
         ```python

@@ -85,13 +85,13 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
     if rows < _MANY_ROWS:
         return
     at_once = min(trainer.rollout_batch_size or rows, rows)
-    small = min(_TRIAL_ROWS, at_once)
+    small = min(_TRIAL_ROWS, rows)
     _trial(trainer, min(2, small))  # so that what is set up once is not counted
     with _peak() as peak:
         rollout, fitted = _trial(trainer, small)
     needed = {device: size * rows // small for device, size in _bytes_by_device(rollout).items()}
     if trainer.accelerator.device.type == "cpu":
-        at_once = at_once if fitted == small else fitted
+        at_once = at_once if fitted == min(small, at_once) else fitted
         needed["cpu"] = max(needed["cpu"], peak.bytes * at_once // fitted)
     for device, size in needed.items():
         free = _memory(device)
@@ -107,7 +107,7 @@ def _trial(trainer: Trainer, rows: int) -> tuple[Rollout, int]:
     """A rollout of the first prompt, from a stream that no step uses, and how many of its rows fit at a time."""
     policy = CheckedPolicy(trainer.policy, mixed_precision=trainer.mixed_precision)
     seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=rows)
-    size = rows
+    size = min(rows, trainer.rollout_batch_size or rows)
 
     def fit(draw: Callable[[int], Rollout]) -> Rollout:
         nonlocal size

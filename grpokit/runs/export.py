@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig
 from grpokit.errors import RunError, UsageError
-from grpokit.files import replacing
+from grpokit.files import delete, partial_of, replacing
 from grpokit.report import reading
 from grpokit.report.model_card import model_card
 from grpokit.runs import build
@@ -50,14 +50,16 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
     Args:
         config: of the checkpoint's run.
         place: the checkpoint.
-        to: the folder; its files appear only once all of them are written.
+        to: the folder; its files appear once all of them are written.
         merge: add an adapter to its base, and write the whole model.
 
     Raises:
         UsageError: the folder holds files, the policy cannot be exported, or it has no adapter to merge.
         RunError: the folder cannot be written, or the policy's export failed.
     """
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+    inside = to / ".export"  # what a killed export leaves there
+    leftovers = (inside, partial_of(inside))
+    if to.exists() and (not to.is_dir() or set(to.iterdir()) - {*leftovers}):
         state = "holds files already" if to.is_dir() else "is a file"
         raise UsageError(f"{to} {state}. Choose another folder with --to.")
     policy = build.policy(config)
@@ -70,7 +72,9 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         # A folder that is there stays: somebody may stand in it, or it may be where a disk is mounted.
-        written = to / ".export" if to.exists() else to
+        written = inside if to.exists() else to
+        for file in leftovers:
+            delete(file)
         with replacing(written) as temporary:
             temporary.mkdir()
             with checkpoint.policy_writes("export"):

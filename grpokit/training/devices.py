@@ -42,11 +42,12 @@ def place(modules: Mapping[str, torch.nn.Module], device: torch.device) -> None:
 
     Args:
         modules: of a policy.
-        device: one without a number stands for all of its kind.
+        device: "cuda" without a number is the current GPU.
     """
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     for module in modules.values():
-        devices = {p.device if device.index is not None else torch.device(p.device.type) for p in module.parameters()}
-        if devices - {device}:
+        if any(p.device != device for p in module.parameters()):
             module.to(device)
 
 

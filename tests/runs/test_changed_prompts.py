@@ -219,12 +219,12 @@ def test_a_step_that_no_memory_can_hold_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("size", "room", "drawn"), [(3, 99, [2, 3]), (None, 5, [2, 12, 6, 3, 3, 3, 3]), (1, 99, [1, 1])]
+    ("size", "room", "drawn"), [(3, 99, [2, *[3] * 4]), (None, 5, [2, 12, 6, *[3] * 4]), (1, 99, [1] * 14)]
 )
 def test_what_is_measured_is_drawn_as_a_step_is(
     size: int | None, room: int, drawn: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No more rows than `rollout_batch_size`, and in halves where memory runs out."""
+    """No more rows at a time than `rollout_batch_size`, and in halves where memory runs out."""
     monkeypatch.setattr(before_training, "_MANY_ROWS", 8)
 
     class Small(TinyTokens):

@@ -68,6 +68,9 @@ def test_an_export_into_the_folder_where_one_stands(run: Path, call: Call, monke
     (run.parent / "mine").mkdir()
     inode = (run.parent / "mine").stat().st_ino
     monkeypatch.chdir("mine")
+    for killed in (".export", "..export.partial"):  # what exports leave that a kill ended
+        Path(killed).mkdir()
+        (Path(killed) / "net.safetensors").touch()
     done = call("export", "../run", "--to", ".")
     assert (done.code, done.out) == (0, "exported: .\n")
     assert sorted(file.name for file in Path().iterdir()) == ["README.md", "net.safetensors"]

@@ -29,6 +29,7 @@ class Moves:
     [
         (["cuda:0", "cuda:0"], "cuda", False),
         (["cuda:0", "cpu"], "cuda", True),
+        (["cuda:1"], "cuda", True),
         (["cuda:0"], "cuda:1", True),
         (["cuda:1"], "cuda:1", False),
         (["cpu"], "cpu", False),
@@ -36,8 +37,11 @@ class Moves:
         ([], "cuda", False),
     ],
 )
-def test_a_module_is_moved_only_if_it_is_elsewhere(devices: list[str], wanted: str, moved: bool) -> None:
+def test_a_module_is_moved_only_if_it_is_elsewhere(
+    devices: list[str], wanted: str, moved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Quantised modules raise where they are moved, even to where they are."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     module: Any = Moves(*devices)
     place({"model": module}, torch.device(wanted))
     assert module.moved is moved

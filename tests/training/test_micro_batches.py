@@ -50,7 +50,7 @@ def test_every_decision_is_scored_once_within_the_bounds(
         for s, positions in zip(cut.slices, cut.passes, strict=True):
             assert mask[cut.rows, s].any()
             own = int((lengths.clamp(max=s.stop) - s.start).clamp(min=0).sum())
-            assert positions == own if packed else len(cut.rows) * (s.stop - s.start)
+            assert positions == (own if packed else len(cut.rows) * (s.stop - s.start))
             assert tokens is None or len(cut.rows) == 1 or positions <= tokens
             scored[cut.rows, s] += 1
         if cut.slices:

@@ -342,9 +342,19 @@ def test_an_added_token_beyond_the_model() -> None:
         with pytest.raises(UsageError, match=r"has the token '<video>' with the id 265, but .* knows 265 tokens"):
             read(Prompt(text="a<video>"))
     assert end_tokens(loaded, None) == (EOS,)
+    with pytest.raises(UsageError, match=r"has token ids up to 258, but .* knows 200 tokens: they do not belong"):
+        load_model(tiny_model("llama", vocab_size=200, pad_token_id=0), tokenizer=tiny_tokenizer())
     loaded.tokenizer.eos_token = "<video>"
     with pytest.raises(UsageError, match=r"end token '<video>' has the id 265, but the model .* can never write it"):
         end_tokens(loaded, None)
+
+
+def test_a_tokenizer_that_knows_no_added_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mistral-common's in transformers is one; without added tokens there is nothing to ask for."""
+    tokenizer = tiny_tokenizer()
+    monkeypatch.delattr(type(tokenizer), "get_added_vocab", raising=False)
+    monkeypatch.setattr(type(tokenizer), "get_added_vocab", property(lambda _: 1 / 0), raising=False)
+    assert load_model(tiny_model("llama"), tokenizer=tokenizer).tokenizer is tokenizer
 
 
 @pytest.mark.parametrize(

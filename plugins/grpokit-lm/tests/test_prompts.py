@@ -11,6 +11,7 @@ from transformers import GenerationConfig
 
 from grpokit import Prompt, UsageError
 from grpokit_lm.loading import load_model
+from grpokit_lm.messages import Template
 from grpokit_lm.prompts import PromptEncoder, end_tokens, with_template
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, {"role": "user", "content": "?"}]
@@ -79,6 +80,17 @@ def test_a_template_of_one_form_prints_contents_of_either(template: str, content
     for _ in range(2):  # transformers 5.17 marks the last text of an answer that goes on, in place
         assert chat.text(Prompt(text="", meta={"messages": messages})) == "<system>Go.<user>Hello<assistant>Hello"
     assert chat.text(Prompt(text="Hello")) == "<system>Go.<user>Hello"
+
+
+def test_a_text_stays_a_text_where_the_template_takes_it() -> None:
+    """Llama 3.2 Vision's takes both forms of a user, and a text only of the system."""
+    user = "{% if m['content'] is string %}{{ m['content'] }}{% else %}{{ m['content'][0]['text'] }}{% endif %}"
+    system = "{% if m['role'] == 'system' %}{{ m['content'] | trim }};{% else %}"
+    loaded = load_model(tiny_model("llama"), tokenizer=tiny_tokenizer(chat=False))
+    changed = with_template(loaded, "{% for m in messages %}" + system + user + "{% endif %}{% endfor %}")
+    messages = [{"role": "system", "content": "Go."}, {"role": "user", "content": "Hi"}]
+    for placeholder in (None, "<image>"):
+        assert Template(holder=changed.tokenizer, options={}, placeholder=placeholder).write(messages) == "Go.;Hi"
 
 
 def test_a_template_is_set_in_a_copy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,26 @@ def test_settings_that_fit_lead_to_the_weights(tmp_path: Path) -> None:
         CausalLMPolicy(folder, max_new_tokens=8, mask_truncated=True, lora={"r": 2, "dora": True})
     with pytest.raises(WeightsAreReadError):
         CausalLMPolicy(save_tiny_vision_model(tmp_path / "sees", "qwen3-vl"), max_new_tokens=8, train_vision=True)
+
+
+def test_a_model_with_code_of_its_own_has_no_skeleton(tmp_path: Path) -> None:
+    """transformers would run the code of another revision for it."""
+    folder = save_tiny_model(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    code = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": code}))
+    source = sources.find(folder, trust_remote_code=False)
+    assert skeleton_of(source, AutoModelForCausalLM) is not None
+    source.options["trust_remote_code"] = True
+    assert skeleton_of(source, AutoModelForCausalLM) is None
+
+
+@pytest.mark.parametrize("settings", ["[]", '{"early_stopping": "x"}'])
+def test_generation_settings_that_cannot_be_read_are_left_to_the_loading(settings: str, tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path)
+    (folder / "generation_config.json").write_text(settings)
+    with pytest.raises(WeightsAreReadError):
+        CausalLMPolicy(folder, max_new_tokens=8)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *sorted(set(ODD_FAMILIES) - {"mamba"})])

@@ -137,7 +137,8 @@ def around(model: PreTrainedModel, config: LoraConfig, *, seed: int = 0) -> Peft
     """A model with an adapter, in eval mode; the random state stays as it is."""
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices), quiet():
-        torch.manual_seed(seed)
+        for generator in (torch.default_generator, *(torch.cuda.default_generators[device] for device in devices)):
+            generator.manual_seed(seed)  # and no other GPU's
         adapted = peft.get_peft_model(model, config)
     return adapted.eval()
 

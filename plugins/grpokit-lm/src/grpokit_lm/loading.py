@@ -138,9 +138,11 @@ def load_model(
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     skeleton = skeleton_of(source, kind)
     if skeleton is not None:
+        _check_head(source.name, skeleton)
         _check_vocabulary(skeleton, own, source.name)
         check(Loaded(model=skeleton, tokenizer=own, processor=processor, name=source.name))
     network: Any = _weights(source, kind, options)
+    _check_head(source.name, network)
     _check_vocabulary(network, own, source.name)
     if trains_base:
         quantized.check_trainable(source.name, network)
@@ -197,8 +199,7 @@ def _given(
             f"{idle[0]} is for what is loaded by name, and both model and tokenizer are objects. Leave it out."
         )
     sees = _check_class(name, model.config, model=model)
-    if model.get_output_embeddings() is None:
-        raise UsageError(_no_writer(name, type(model).__name__))
+    _check_head(name, model)
     if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
         raise UsageError(
             f"The model '{name}' has an adapter in it, maybe of an earlier policy. Load the model again; to train "
@@ -240,13 +241,20 @@ def _check_class(name: str, config: PreTrainedConfig, *, model: PreTrainedModel 
     return any(each in viewers for each in named) or (not writers and bool(viewers))
 
 
+def _check_head(name: str, model: Any) -> None:
+    """Refuse a model without an output layer, or that does not say which it is."""
+    if model.get_output_embeddings() is None:
+        raise UsageError(_no_writer(name, type(model).__name__))
+
+
 def _check_adapter(source: Source) -> None:
     """Refuse a model with an adapter beside its weights: transformers would put the one into the other."""
     options = {name: source.options[name] for name in ("revision", "local_files_only")}
     if find_adapter_config_file(source.place, **options) is not None:
+        where = "" if Path(source.place).is_dir() else ", in a copy of the repository"
         raise UsageError(
             f"The model '{source.name}' has an adapter beside its weights (adapter_config.json). Put the adapter's "
-            "files into a folder of their own. To train it on, name that folder with lora: {adapter: FOLDER}."
+            f"files into a folder of their own{where}. To train it on, name that folder with lora: {{adapter: FOLDER}}."
         )
 
 
@@ -361,8 +369,11 @@ def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedMo
 def _check_vocabulary(model: Any, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Refuse a tokenizer of another model. Added tokens may lie beyond the model: Gemma 3's has one for pictures."""
     rows = model.get_input_embeddings().weight.shape[0]
+    numbers = tokenizer.get_vocab()
+    if max(numbers.values(), default=-1) < rows:
+        return
     added = set(tokenizer.get_added_vocab())
-    highest = max((number for token, number in tokenizer.get_vocab().items() if token not in added), default=-1)
+    highest = max((number for token, number in numbers.items() if token not in added), default=-1)
     if highest >= rows:
         raise UsageError(
             f"The tokenizer has token ids up to {highest:,}, but the model '{name}' knows {rows:,} tokens: they do not "

@@ -32,14 +32,12 @@ class Template:
         return self._written([{**message, "content": self._content(message["content"])} for message in messages])
 
     @cached_property
-    def _takes_parts(self) -> bool:
-        """Whether contents are given as lists of parts, and not as texts.
+    def _forms(self) -> tuple[bool, bool]:
+        """Whether contents may be texts, and whether they may be lists of parts.
 
-        Many templates know one form only. Of the other they print nothing, or the list as Python writes it. So both are
-        tried; if they are equally good, a model that sees gets parts, and another one texts.
+        Many templates know one form only. Of the other they print nothing, or the list as Python writes it.
         """
-        text, parts = self._prints("probe"), self._prints([{"type": "text", "text": "probe"}])
-        return parts if text != parts else self.placeholder is not None
+        return self._prints("probe"), self._prints([{"type": "text", "text": "probe"}])
 
     def _prints(self, content: Any) -> bool:
         """Whether a content comes out as it should."""
@@ -50,11 +48,16 @@ class Template:
         return "probe" in written and "'probe'" not in written
 
     def _content(self, content: Any) -> Any:
-        """A message's content in the form that the template takes."""
-        if content is None:
-            return None
+        """A message's content in a form that the template takes.
+
+        If it takes both or none, a text stays a text, since some write a system message in that form only, and a model
+        that sees gets parts.
+        """
+        texts, lists = self._forms
+        if content is None or (texts and isinstance(content, str)):
+            return content
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else [dict(part) for part in content]
-        if self._takes_parts:
+        if lists if texts != lists else self.placeholder is not None:
             return parts
         return "".join(part["text"] if part["type"] == "text" else str(self.placeholder) for part in parts)
 

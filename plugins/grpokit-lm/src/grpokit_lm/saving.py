@@ -142,7 +142,7 @@ def _merged(model: Any, loaded: Loaded) -> Any:
     """The base with the adapter added, as a model of its own; a quantised base is loaded again in full."""
     if getattr(model.get_base_model(), "quantization_method", None) is None:
         return copy.deepcopy(model).merge_and_unload(safe_merge=True)
-    if stored_settings(sources.find(loaded.name, **loaded.options).config):
+    if stored_settings(sources.find(loaded.name, own_tokenizer=False, **loaded.options).config):
         raise UsageError(
             f"The adapter cannot be merged: its base '{loaded.name}' is quantised on disk. Leave out --merge; peft's "
             "merge_and_unload can then add what is written to the model in full precision."

@@ -23,15 +23,17 @@ def skeleton_of(source: Source, kind: Any) -> PreTrainedModel | None:
         kind: transformers' class that would load it.
 
     Returns:
-        None where it cannot be built; if that is a mistake, loading the weights says which.
+        None where it cannot be built; if that is a mistake, loading the weights says which. None also for a model whose
+        code is its own: transformers would not ask for the revision, and take this class for the weights, too.
     """
+    if source.options["trust_remote_code"] and getattr(source.config, "auto_map", None):
+        return None
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            trust = source.options["trust_remote_code"]
-            model: PreTrainedModel = kind.from_config(copy.deepcopy(source.config), trust_remote_code=trust)
-    except Exception:  # the code of a model is anybody's
+            model: PreTrainedModel = kind.from_config(copy.deepcopy(source.config))
+        with suppress(OSError):  # not every model has one
+            options = {name: source.options[name] for name in ("revision", "local_files_only")}
+            model.generation_config = GenerationConfig.from_pretrained(source.place, **options)
+    except Exception:  # the code of a model is anybody's, and so are its files
         return None
-    with suppress(OSError):  # not every model has one
-        options = {name: source.options[name] for name in ("revision", "local_files_only")}
-        model.generation_config = GenerationConfig.from_pretrained(source.place, **options)
     return model

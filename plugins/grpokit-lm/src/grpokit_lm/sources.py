@@ -29,7 +29,15 @@ from grpokit.errors import counted, one_line
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 _READ_FIRST = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "tekken.json",
+)
 _AGAIN = "Copy or download it again."
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _IN_PACKAGE = re.compile(r"([^\W\d]\w+):([^\\:]+)")  # two characters at least: C: is a drive
@@ -263,9 +271,11 @@ def _remedy(files: Files, error: BaseException | None = None) -> str:
         if error is not None and not files.options["local_files_only"]
         else "local_files_only is set"
     )
+    revision = files.options["revision"]
+    fetch = f"hf download {files.name}" + ("" if revision == "main" else f" --revision {revision}")
     return (
-        f"It cannot be fetched, because {reason}. Fetch it on a machine with network by `hf download {files.name}` and "
-        "copy the cache, or give the path of a folder that save_pretrained wrote."
+        f"It cannot be fetched, because {reason}. Fetch it on a machine with network by `{fetch}` and copy the cache, "
+        "or give the path of a folder that save_pretrained wrote."
     )
 
 
