@@ -44,7 +44,7 @@ def place(modules: Mapping[str, torch.nn.Module], device: torch.device) -> None:
         modules: of a policy.
         device: "cuda" without a number is the current GPU.
     """
-    if device.type == "cuda" and device.index is None:
+    if device == torch.device("cuda"):
         device = torch.device("cuda", torch.cuda.current_device())
     for module in modules.values():
         if any(p.device != device for p in module.parameters()):
