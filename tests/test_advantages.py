@@ -155,6 +155,7 @@ def test_groups_that_teach_nothing_are_those_whose_weighted_sums_are_equal(funct
     groups = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     with_gaps = one([0.1, 0.1, 0.1, NAN, 1, 2, 1, NAN], groups.tolist())
     assert zero_per_group(function(*with_gaps), groups).tolist() == [True, False]
+    assert not function(*with_gaps)[:4].any()  # exactly 0, as guards expect
     rewards = table([[1, 2], [2, 0], [0, 4], [1, 2], [1, 2], [2, 1], [3, 0], [1, 2]])
     advantages = function(rewards, torch.tensor([2.0, 1.0]), groups)
     assert zero_per_group(advantages, groups).tolist() == [True, False]
