@@ -86,9 +86,9 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
         return
     at_once = min(trainer.rollout_batch_size or rows, rows)
     small = min(_TRIAL_ROWS, rows)
-    _trial(trainer, min(2, small))  # so that what is set up once is not counted
+    _trial(trainer, 2, at_once)  # so that what is set up once is not counted
     with _peak() as peak:
-        rollout, fitted = _trial(trainer, small)
+        rollout, fitted = _trial(trainer, small, at_once)
     needed = {device: size * rows // small for device, size in _bytes_by_device(rollout).items()}
     if trainer.accelerator.device.type == "cpu":
         at_once = at_once if fitted == min(small, at_once) else fitted
@@ -103,11 +103,11 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
             )
 
 
-def _trial(trainer: Trainer, rows: int) -> tuple[Rollout, int]:
+def _trial(trainer: Trainer, rows: int, at_once: int) -> tuple[Rollout, int]:
     """A rollout of the first prompt, from a stream that no step uses, and how many of its rows fit at a time."""
     policy = CheckedPolicy(trainer.policy, mixed_precision=trainer.mixed_precision)
     seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=rows)
-    size = min(rows, trainer.rollout_batch_size or rows)
+    size = min(rows, at_once)
 
     def fit(draw: Callable[[int], Rollout]) -> Rollout:
         nonlocal size
