@@ -43,7 +43,7 @@ def tiny_pipeline(*, seed: int = 0) -> GlmImagePipeline:
     tokenizer = make_tokenizer(CODES)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reset a GPU's random state, too
-        return GlmImagePipeline(
+        pipeline = GlmImagePipeline(
             tokenizer=ByT5Tokenizer(),
             processor=make_processor(tokenizer, shortest_side=64),
             text_encoder=_text_encoder(),
@@ -52,6 +52,8 @@ def tiny_pipeline(*, seed: int = 0) -> GlmImagePipeline:
             transformer=_transformer(),
             scheduler=make_scheduler(),
         )
+    _let_tokens_show(pipeline)
+    return pipeline
 
 
 def make_tokenizer(codes: int) -> PreTrainedTokenizerFast:
@@ -197,7 +199,7 @@ def _vae() -> AutoencoderKL:
         up_block_types=("UpDecoderBlock2D",) * 4,
         block_out_channels=(8, 8, 8, 8),
         layers_per_block=1,
-        norm_num_groups=1,
+        norm_num_groups=1,  # several would level the channels, and with them the brightness
         latent_channels=LATENT_CHANNELS,
         latents_mean=[0.0] * LATENT_CHANNELS,
         latents_std=[1.0] * LATENT_CHANNELS,
@@ -205,6 +207,15 @@ def _vae() -> AutoencoderKL:
         use_post_quant_conv=False,
         mid_block_add_attention=False,
     ).eval()
+
+
+@torch.no_grad()
+def _let_tokens_show(pipeline: GlmImagePipeline) -> None:
+    """Scale some weights so that the visual tokens, and not the noise, decide how bright a picture is."""
+    pipeline.transformer.prior_projector.net[-1].weight.mul_(4)
+    pipeline.transformer.proj_out.weight.mul_(12)
+    last = pipeline.vae.decoder.conv_out.weight  # [3, channels, 3, 3]
+    last.add_(5 * last.mean((0, 2, 3), keepdim=True))
 
 
 def main() -> None:
