@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from grpokit.policies.packing import Completions, score
 from peft import PeftModel
-from PIL.Image import Image
 from torch import Tensor, nn
 
 from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
@@ -23,8 +23,9 @@ from grpokit.hf.checkpointing import recomputed
 from grpokit.hf.references import Base, Reference, Twin
 from grpokit.hf.trained_adapter import continue_adapter, find_adapter
 from grpokit.hf.weights import load_weights, save_weights
+from grpokit.policies import group_decoding
 from grpokit.policies.fused_head import FusedHead
-from grpokit.policies.group_decoding import decode
+from grpokit.policies.group_decoding import Written
 from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring
 from grpokit.policies.packed_attention import install
 from grpokit.policies.ragged import padded
@@ -32,7 +33,7 @@ from grpokit.policies.sampler import Sampler
 from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings
 from grpokit.policy import Work
 from grpokit.sampling import uniforms
-from grpokit_glm_image.decoder import DecodeSettings, Decoder
+from grpokit_glm_image.decoder import Decoder, DecodeSettings
 from grpokit_glm_image.pipeline import load
 from grpokit_glm_image.prompts import PromptEncoder, Reading
 
@@ -194,15 +195,14 @@ class GlmImageAR(Policy):
             Sample(prompt=prompts[row // group_size], output=picture, group=int(groups[row]))
             for row, picture in enumerate(pictures)
         ]
-        mask = torch.zeros(len(samples), self.target.count, dtype=torch.bool, device=written.tokens.device)
-        mask[:, self._trained] = True
+        decided = written.logprobs[:, self._trained]
         ascending = [readings[i] for i in seeds.group_ids.cpu().argsort().tolist()]
         return Rollout(
             samples=samples,
             groups=groups,
-            old=Decisions(logprobs=torch.where(mask, written.logprobs, 0.0)),
-            mask=mask,
-            max_decisions=self._trained.stop - self._trained.start,
+            old=Decisions(logprobs=decided),
+            mask=torch.ones_like(decided, dtype=torch.bool),
+            max_decisions=decided.shape[1],
             trace=Trace(
                 per_row={
                     "tokens": written.tokens,
@@ -216,3 +216,105 @@ class GlmImageAR(Policy):
                 },
             ),
         )
+
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
+        """Score the stored tokens again, in one pass: [b, t]."""
+        start, stop, _ = steps.indices(rollout.mask.shape[1])
+        before = self._trained.start  # tokens that are written before the first decision
+        decoder, device = self._ar.model.language_model, self.device
+        recompute = self._recomputed and torch.is_grad_enabled()
+        with for_scoring(decoder, casts=self._casts), recomputed(decoder) if recompute else nullcontext():
+            return score(
+                _completions(rollout, device, before=before, stop=stop),
+                before + start,
+                width=stop - start,
+                decoder=decoder,
+                layer=self._ar.lm_head,
+                head=self._head,
+                casts=self._casts,
+                ask=ask,
+                scale=1 / float(rollout.trace.per_row["temperature"][0]),
+                forbidden=self._forbidden.to(device),
+            )
+
+    @contextmanager
+    def during(self, work: Work) -> Iterator[None]:
+        """Keep frozen weights in the type of a mixed precision as long as a stretch of scoring lasts."""
+        try:
+            yield
+        finally:
+            self._casts.clear()
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, `logprobs` uses the base without its adapter, or the copy that full training is held to."""
+        with self._reference.model() as model, swapped(self, "_ar", _inner(model)):
+            yield
+
+    def updated(self, version: int) -> None:
+        """Tell the reference, which may only be copied from weights that have not changed."""
+        self._reference.updated(version)
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The autoregressive half, with its adapter."""
+        return {"model": self.model}
+
+    def save(self, folder: Path) -> None:
+        """Write what trains: the adapter, or the autoregressive half."""
+        save_weights(self.model, Path(folder))
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        self._casts.clear()
+        self._reference.load(Path(folder))
+        load_weights(self.model, Path(folder))
+
+    def _codes_of(self, pictures: Sequence[Image]) -> Sequence[Tensor]:
+        """The visual tokens of source pictures, each [h * w]."""
+        return source_codes(self._ar, self.loaded.processor, pictures)
+
+    def _write(self, readings: Sequence[Reading], group_size: int, sampler: Sampler) -> Written:
+        """Write the tokens of all pictures together; each prompt is read once."""
+        decoder, head = self._ar.model.language_model, self._ar.lm_head
+        with (
+            torch.inference_mode(),
+            for_decoding(nn.ModuleList([decoder, head]), rows=len(readings) * group_size),
+        ):
+            written = group_decoding.decode(
+                decoder,
+                [reading.tokens for reading in readings],
+                group_size,
+                max_new_tokens=self.target.count,
+                draw=lambda hidden, t, rows: sampler(head(hidden).float(), t, rows),
+                ended=lambda tokens, checked: torch.zeros(len(tokens), dtype=torch.bool),  # a grid is never cut short
+                positions=[reading.positions for reading in readings],
+                check_every=self.target.count,
+            )
+        return Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # usable with autograd
+
+
+def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: int) -> Completions:
+    """The tokens of a rollout's rows up to the decision `stop`, with those `before` the first decision."""
+    row, group = rollout.trace.per_row, rollout.trace.per_group
+    end, kept = before + stop, row.get("kept")
+    return Completions(
+        prompts=group["prompt"].to(device),
+        prompt_lengths=group["prompt_length"].tolist(),
+        tokens=row["tokens"][:, :end].to(device),
+        lengths=[end] * rollout.rows,
+        groups=rollout.group_index.tolist(),
+        kept=None if kept is None else kept[:, :end].to(device),
+        positions=list(group["positions"].cpu().transpose(1, 2)),
+    )
+
+
+def _freeze_all_but_writer(network: Any) -> None:
+    """Let the language model and its head train, and no vision tower."""
+    network.requires_grad_(False)
+    network.model.language_model.requires_grad_(True)
+    network.lm_head.requires_grad_(True)
+
+
+def _inner(model: Any) -> Any:
+    """The model of transformers inside an adapter, whose layers the adapter has replaced."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model

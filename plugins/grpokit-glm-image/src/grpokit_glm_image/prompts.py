@@ -96,8 +96,8 @@ class PromptEncoder:
             )
         if prompt.images and not self.edits:
             raise UsageError(
-                f"The prompt {shown(prompt.text)} has {counted(len(prompt.images), 'picture')} to edit, and this policy "
-                "reads texts alone. Set policy.edits=true."
+                f"The prompt {shown(prompt.text)} has {counted(len(prompt.images), 'picture')} to edit, and this "
+                "policy reads texts alone. Set policy.edits=true."
             )
         for picture in prompt.images:
             width, height = picture.size
