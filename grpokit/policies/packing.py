@@ -203,7 +203,7 @@ def score(
         softcap=softcap,
         kept=None if completions.kept is None else plan.places.pick(completions.kept[:, start:]),
         forbidden=forbidden,
-        entropy="no",
+        entropy=ask.entropy,
         slope=_slope(plan, ask),
         ends=plan.ends,
     )

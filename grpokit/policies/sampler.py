@@ -42,8 +42,13 @@ class Sampler:
             tokens = logits.argmax(-1)
             logprobs = (logits / self.scored_at).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
             return Draw(tokens=tokens, logprobs=logprobs)
-        chances = self.chances[rows, t]
-        drawn = draw(logits, chances, temperature=self.temperature, forbidden=self.forbidden, **self.truncation)
+        drawn = draw(
+            logits,
+            self.chances[rows, t],
+            temperature=self.temperature,
+            forbidden=self.forbidden,
+            **self.truncation,
+        )
         if drawn.kept is not None:
             self._kept.append((rows, drawn.kept))
         return drawn
