@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from diffusers import GlmImagePipeline
 
+from grpokit_glm_image import tiny
 from grpokit_glm_image.tiny import CODES, tiny_pipeline
 
 MODELS = ("vision_language_encoder", "transformer", "vae", "text_encoder")
@@ -48,15 +47,17 @@ def test_visual_tokens_decide_the_brightness_of_pictures() -> None:
     assert brightness.max() - brightness.min() > 0.25
 
 
-def test_it_is_written_as_one_megabyte_that_stock_diffusers_loads(tmp_path: Path) -> None:
+def test_it_is_written_as_one_megabyte_that_stock_diffusers_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "tiny"
-    command = [sys.executable, "-m", "grpokit_glm_image.tiny", str(folder)]
-    subprocess.run(command, check=True, capture_output=True)
+    monkeypatch.setattr("sys.argv", ["tiny", str(folder)])
+    tiny.main()
     assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 1.2e6
     assert same_weights(GlmImagePipeline.from_pretrained(folder), tiny_pipeline())
-    again = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert again.returncode == 2
-    assert "is not an empty folder" in again.stderr
+    with pytest.raises(SystemExit):
+        tiny.main()
+    assert "is not an empty folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("prompt", ["a cat", 'the word "CAT" in snow'])
