@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -29,6 +29,7 @@ from torch.nn.functional import interpolate
 
 from grpokit import Prompt, Seeds, UsageError, knobs
 from grpokit.hf.settings import read_settings
+from grpokit.images import to_rgb
 from grpokit.sampling import normals
 from grpokit_glm_image.grids import PIXELS, Grid, Target
 
@@ -76,9 +77,8 @@ class DecodeSettings:
         Raises:
             UsageError: a key is unknown, or a value is out of bounds.
         """
-        example = "{steps: 10, guidance: 1.0}"
-        settings = read_settings(cls, given, key=key, example=example)
-        return settings if "steps" in given else read_settings(cls, {**given, "steps": steps}, key=key, example=example)
+        settings = read_settings(cls, given, key=key, example="{steps: 10, guidance: 1.0}")
+        return settings if "steps" in given else replace(settings, steps=steps)
 
     def grid(self, target: Target) -> Grid:
         """The grid whose picture is made.
@@ -164,8 +164,8 @@ class Decoder:
             seeds: of the noise.
             settings: how to decode.
             target: the grids of the tokens.
-            source_codes: for an edit: for each prompt the codes [rows, columns] of each of its pictures, as
-                `source_pictures.codes_of` returns them.
+            source_codes: for an edit: for each prompt the codes of its pictures, as
+                `source_pictures.source_codes` returns them.
         """
         height, width = settings.resolution(target)
         grid = settings.grid(target)
@@ -208,11 +208,12 @@ class Decoder:
         mean, std = self._scale()
         memory = GlmImageKVCache(num_layers=transformer.config.num_layers)
         memory.set_mode("write")
-        for picture, grid in zip(prompt.images, codes, strict=True):
-            height, width = (side * PIXELS for side in grid.shape)
-            pixels = pipeline.image_processor.preprocess(picture.convert("RGB"), height=height, width=width)
+        for picture, own in zip(prompt.images, codes, strict=True):
+            width, height = picture.size
+            pixels = pipeline.image_processor.preprocess(to_rgb(picture), height=height, width=width)
             latents = pipeline.vae.encode(pixels.to(self._device, pipeline.vae.dtype)).latent_dist.mode()
-            prior = _resampled(grid[None].to(self._device), height // _FINE, width // _FINE)
+            grid = own.to(self._device).view(1, height // PIXELS, width // PIXELS)
+            prior = _resampled(grid, height // _FINE, width // _FINE)
             transformer(
                 hidden_states=((latents - mean) / std).to(transformer.dtype),
                 encoder_hidden_states=self._glyphs("")[:, :0],
