@@ -36,10 +36,6 @@ def scored(policy: GlmImageAR, rollout: Rollout, **ask: Any) -> Decisions:
     return policy.logprobs(rollout, slice(0, rollout.mask.shape[1]), ask=Ask(**ask))
 
 
-def share_of_low_codes(samples: Sequence[Sample]) -> list[float]:
-    return [float(sum(code < 32 for code in s.info["codes"])) for s in samples]
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from grpokit.policies.packing import Completions, score
 from peft import PeftModel
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from grpokit.policies.fused_head import FusedHead
 from grpokit.policies.group_decoding import Written
 from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring
 from grpokit.policies.packed_attention import install
+from grpokit.policies.packing import Completions, score
 from grpokit.policies.ragged import padded
 from grpokit.policies.sampler import Sampler
 from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings

@@ -14,6 +14,7 @@ from grpokit import Prompt, UsageError
 from grpokit.errors import counted, shown
 from grpokit_glm_image.grids import PIXELS, Grid, Target, prompt_positions
 
+
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """A prompt as tokens.

@@ -1,1 +1,0 @@
-import sys; sys.path.insert(0,"/tmp"); import shim_glm
