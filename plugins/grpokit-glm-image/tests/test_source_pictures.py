@@ -24,10 +24,11 @@ def test_codes_are_those_that_the_model_reads_in_a_prompt() -> None:
 
     read: list[torch.Tensor] = []
     inner = model.model.language_model.embed_tokens.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-    inputs = processor(text=["<|image|><|image|>x"], images=pictures, target_h=64, target_w=64, return_tensors="pt")
+    text = f"<|image|>{processor.tokenizer.eos_token}" * 2
+    inputs = processor(text=[text], images=pictures, target_h=64, target_w=64, return_tensors="pt")
     with torch.no_grad():
         model(**inputs)
     inner.remove()
-    assert torch.equal(read[0][0, :14], torch.cat(codes))
+    assert torch.equal(read[0][inputs["input_ids"] == processor.image_token_id], torch.cat(codes))
     other = source_codes(model, processor, [pictures[0].transpose(Image.Transpose.FLIP_LEFT_RIGHT)])
     assert not torch.equal(other[0], codes[0])
