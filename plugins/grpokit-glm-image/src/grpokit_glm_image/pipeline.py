@@ -111,6 +111,10 @@ def load(
         return _assembled(writer.to(place), pipeline, name=name, device=place, offload=offload, options={})
     if not isinstance(model, (str, Path)):
         raise UsageError(f"model must be a hub id, a folder or a GlmImagePipeline, got {a_type(model)}.")
+    if not str(model).strip():
+        raise UsageError("model is empty: expected a hub id like 'zai-org/GLM-Image', or a pipeline's folder.")
+    if revision is not None and (model == "tiny" or sources.local(str(model)) is not None):
+        raise UsageError(f"revision is for the hub's repositories, and '{model}' is none. Leave it out.")
     name, device = str(model), device or ("cuda" if torch.cuda.is_available() else "cpu")
     own = torch.bfloat16 if device == "cuda" else torch.float32
     writes_in = dtypes.chosen(dtype, own, trains_base=trains_base, device=device)
@@ -243,13 +247,10 @@ def _assembled(
 
 def _found(name: str, *, revision: str | None, local_files_only: bool) -> tuple[Files, Path]:
     """The folder of a model, with all files that are no weights."""
-    if not name.strip():
-        raise UsageError("model is empty: expected a hub id like 'zai-org/GLM-Image', or a pipeline's folder.")
-    local = sources.local(name)
-    if local is not None and revision is not None:
-        raise UsageError(f"revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
     files = sources.locate(name, revision=revision, local_files_only=local_files_only)
-    return files, local or _fetched(files, _LIGHT) or Path(files.place)
+    folder = _fetched(files, _LIGHT) or Path(files.place)
+    sources.warn_of_cache(files)
+    return files, folder
 
 
 def _fetched(files: Files, patterns: Sequence[str]) -> Path | None:
