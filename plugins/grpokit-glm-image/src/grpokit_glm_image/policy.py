@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 from peft import PeftModel
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
