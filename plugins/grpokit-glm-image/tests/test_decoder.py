@@ -33,6 +33,16 @@ def pipeline() -> GlmImagePipeline:
     return pipeline
 
 
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def typed(request: pytest.FixtureRequest) -> GlmImagePipeline:
+    """A pipeline whose decoder is in either type."""
+    pipeline = tiny_pipeline()
+    pipeline.set_progress_bar_config(disable=True)
+    for part in (pipeline.transformer, pipeline.vae, pipeline.text_encoder):
+        torch.nn.Module.to(part, request.param)
+    return pipeline
+
+
 @pytest.fixture(scope="module")
 def decoder(pipeline: GlmImagePipeline) -> Decoder:
     return Decoder(pipeline)
@@ -68,13 +78,14 @@ def stock(pipeline: GlmImagePipeline, prompt: Prompt, codes: torch.Tensor, noise
 @pytest.mark.parametrize("noise", ["group", "row"])
 @pytest.mark.parametrize(("steps", "guidance"), [(1, 1.5), (4, 1.0), (3, 4.0)])
 def test_pictures_are_those_of_the_stock_pipeline(
-    pipeline: GlmImagePipeline, decoder: Decoder, prompt: Prompt, noise: Any, steps: int, guidance: float
+    typed: GlmImagePipeline, prompt: Prompt, noise: Any, steps: int, guidance: float
 ) -> None:
+    decoder = Decoder(typed)
     settings, seeds, tokens = DecodeSettings(steps=steps, guidance=guidance, noise=noise), seeds_of(1, 3), tokens_of(3)
     ours = decoder.pictures(tokens, [prompt], seeds=seeds, settings=settings, target=TARGET)
     start = decoder.noise(seeds.row if noise == "row" else seeds.group, HEIGHT, WIDTH).expand(3, -1, -1, -1)
     codes = tokens[:, -6:].view(3, 2, 3)
-    theirs = stock(pipeline, prompt, codes, start, num_inference_steps=steps, guidance_scale=guidance)
+    theirs = stock(typed, prompt, codes, start, num_inference_steps=steps, guidance_scale=guidance)
     assert difference(ours, theirs) == 0
 
 
@@ -204,8 +215,8 @@ def sources(count: int) -> list[Image.Image]:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_edits_are_those_of_the_stock_pipeline(pipeline: GlmImagePipeline, decoder: Decoder, count: int) -> None:
-    pictures = sources(count)
+def test_edits_are_those_of_the_stock_pipeline(typed: GlmImagePipeline, count: int) -> None:
+    pipeline, decoder, pictures = typed, Decoder(typed), sources(count)
     prompt = Prompt(text='now with the word "RED"', images=pictures)
     codes = source_codes(pipeline.vision_language_encoder, pipeline.processor, pictures)
     seeds, tokens = seeds_of(1, 3), tokens_of(3, EDIT)

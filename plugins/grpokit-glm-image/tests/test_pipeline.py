@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GlmImageForConditionalGeneration
 
 from grpokit import UsageError
-from grpokit_glm_image.pipeline import Loaded, load
+from grpokit_glm_image.pipeline import Loaded, load, types
 from grpokit_glm_image.tiny import tiny_pipeline
 
 SIZE = (64, 96)
@@ -59,6 +59,7 @@ def test_name_folder_and_object_load_the_same_model(tiny_folder: Path, edits: bo
         assert loaded.ar.dtype == loaded.pipeline.transformer.dtype == torch.float32
         assert torch.equal(logits(loaded), logits(every[0]))
         assert loaded.pipeline.vision_language_encoder is None
+    assert all((loaded.ar.model.visual is not None) == edits for loaded in every[:2])
     assert every[2].ar is own.vision_language_encoder
 
 
@@ -74,11 +75,30 @@ def test_text_to_image_needs_no_vision_tower_and_edits_do(folder: Path) -> None:
         load(folder, size=SIZE, edits=True)
 
 
-def test_full_training_keeps_its_half_in_float32(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "trains_base", "device", "writes_in", "paints_in"),
+    [
+        ("auto", False, "cuda", torch.bfloat16, torch.bfloat16),
+        ("auto", True, "cuda", torch.float32, torch.bfloat16),
+        ("auto", False, "cpu", torch.float32, torch.float32),
+        ("float32", False, "cuda", torch.float32, torch.float32),
+        ("bf16", True, "cuda", torch.bfloat16, torch.bfloat16),
+    ],
+)
+def test_the_halves_have_the_types_that_suit_the_device_and_training(
+    dtype: str, trains_base: bool, device: str, writes_in: torch.dtype, paints_in: torch.dtype
+) -> None:
+    assert types(dtype, trains_base=trains_base, device=device) == (writes_in, paints_in)
+
+
+@pytest.mark.parametrize("name", ["tiny", "folder"])
+def test_weights_are_read_in_the_type_that_is_asked_for(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setattr("grpokit.hf.dtypes.cpu_has_bfloat16", lambda: True)
-    loaded = load(tiny_folder, size=SIZE, dtype="bfloat16")
-    assert (loaded.ar.dtype, loaded.pipeline.vae.dtype) == (torch.bfloat16, torch.bfloat16)
-    assert load(tiny_folder, size=SIZE, trains_base=True).ar.dtype == torch.float32
+    loaded = load(name if name == "tiny" else tiny_folder, size=SIZE, dtype="bfloat16")
+    models = (loaded.ar, loaded.pipeline.transformer, loaded.pipeline.vae, loaded.pipeline.text_encoder)
+    assert {model.dtype for model in models} == {torch.bfloat16}
 
 
 def no_file(folder: Path) -> Path:

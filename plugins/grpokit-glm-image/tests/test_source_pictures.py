@@ -24,7 +24,8 @@ def test_codes_are_those_that_the_model_reads_in_a_prompt() -> None:
 
     read: list[torch.Tensor] = []
     inner = model.model.language_model.embed_tokens.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-    text = f"<|image|>{processor.tokenizer.eos_token}" * 2
+    content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": "x"}]
+    text = processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
     inputs = processor(text=[text], images=pictures, target_h=64, target_w=64, return_tensors="pt")
     with torch.no_grad():
         model(**inputs)

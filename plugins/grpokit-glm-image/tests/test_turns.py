@@ -86,8 +86,9 @@ def test_the_writer_is_back_after_decoding_even_after_an_error() -> None:
         assert log == ["writer leaves", "decoder enters"]
         with turns.writing():
             assert log[2:] == ["decoder leaves", "writer enters"]
+        assert log[4:] == ["writer leaves", "decoder enters"]
         raise KeyError
-    assert log[4:] == ["writer leaves", "decoder enters", "decoder leaves", "writer enters"]
+    assert log[6:] == ["decoder leaves", "writer enters"]
 
 
 @pytest.mark.parametrize(("device", "offload"), [("cpu", "idle"), ("cuda", "none")])

@@ -240,7 +240,7 @@ class Decoder:
                 sources.set_mode("read" if conditional else "skip")
             flow: Tensor = transformer(
                 hidden_states=latents.to(transformer.dtype),
-                encoder_hidden_states=self._glyphs(text).expand(rows, -1, -1),
+                encoder_hidden_states=self._glyphs(text).repeat(rows, 1, 1),  # a view would be rounded in another way
                 prior_token_id=prior,
                 prior_token_drop=torch.full_like(prior, not conditional, dtype=torch.bool),
                 timestep=time.expand(rows) - 1,

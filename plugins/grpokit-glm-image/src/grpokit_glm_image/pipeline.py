@@ -116,11 +116,9 @@ def load(
     if revision is not None and (model == "tiny" or sources.local(str(model)) is not None):
         raise UsageError(f"revision is for the hub's repositories, and '{model}' is none. Leave it out.")
     name, device = str(model), device or ("cuda" if torch.cuda.is_available() else "cpu")
-    own = torch.bfloat16 if device == "cuda" else torch.float32
-    writes_in = dtypes.chosen(dtype, own, trains_base=trains_base, device=device)
-    types = {"writes_in": writes_in, "paints_in": own if dtype == "auto" else writes_in}
+    writes_in, paints_in = types(dtype, trains_base=trains_base, device=device)
     if name == "tiny":
-        writer, pipeline = _tiny(height_width, edits=edits, **types)
+        writer, pipeline = _tiny(height_width, edits=edits, writes_in=writes_in, paints_in=paints_in)
         writer.to(device)
     else:
         files, folder = _found(name, revision=revision, local_files_only=local_files_only)
@@ -130,7 +128,9 @@ def load(
         folder = _fetched(files, _HEAVY) or folder
         check_weights(folder)
         with progress_bars(f"load {name}"):
-            writer, pipeline = _from_folder(folder, files, edits=edits, device=device, **types)
+            writer, pipeline = _from_folder(
+                folder, files, edits=edits, device=device, writes_in=writes_in, paints_in=paints_in
+            )
     return _assembled(writer, pipeline, name=name, device=torch.device(device), offload=offload, options=options)
 
 
@@ -140,6 +140,19 @@ def whole_writer(loaded: Loaded) -> GlmImageForConditionalGeneration:
         return tiny_pipeline().vision_language_encoder.to(loaded.ar.dtype)
     files, folder = _found(loaded.name, **loaded.options)
     return _read(GlmImageForConditionalGeneration, (_fetched(files, _HEAVY) or folder) / WRITER, files, loaded.ar.dtype)
+
+
+def types(dtype: str, *, trains_base: bool, device: str) -> tuple[torch.dtype, torch.dtype]:
+    """The types of the autoregressive half's weights and of the decoder's.
+
+    Args:
+        dtype: as of `load`.
+        trains_base: as of `load`.
+        device: "cpu" or "cuda".
+    """
+    own = torch.bfloat16 if device == "cuda" else torch.float32
+    writes_in = dtypes.chosen(dtype, own, trains_base=trains_base, device=device)
+    return writes_in, own if dtype == "auto" else writes_in
 
 
 def _from_folder(
