@@ -83,7 +83,7 @@ def test_pictures_are_those_of_the_stock_pipeline(
     decoder = Decoder(typed)
     settings, seeds, tokens = DecodeSettings(steps=steps, guidance=guidance, noise=noise), seeds_of(1, 3), tokens_of(3)
     ours = decoder.pictures(tokens, [prompt], seeds=seeds, settings=settings, target=TARGET)
-    start = decoder._noise(seeds.row if noise == "row" else seeds.group, HEIGHT, WIDTH).expand(3, -1, -1, -1)
+    start = decoder.noise(seeds.row if noise == "row" else seeds.group, HEIGHT, WIDTH).expand(3, -1, -1, -1)
     codes = tokens[:, -6:].view(3, 2, 3)
     theirs = stock(typed, prompt, codes, start, num_inference_steps=steps, guidance_scale=guidance)
     assert difference(ours, theirs) == 0
@@ -94,7 +94,7 @@ def test_a_draft_is_decoded_from_its_own_tokens_at_its_own_size(pipeline: GlmIma
     settings = replace(FAST, tokens="draft")
     ours = decoder.pictures(tokens, [GLYPHS], seeds=seeds, settings=settings, target=TARGET)
     assert [picture.size for picture in ours] == [(128, 96)] * 2
-    noise = decoder._noise(seeds.group, 96, 128).expand(2, -1, -1, -1)
+    noise = decoder.noise(seeds.group, 96, 128).expand(2, -1, -1, -1)
     assert difference(ours, stock(pipeline, GLYPHS, tokens[:, :12].view(2, 3, 4), noise)) == 0
 
 
@@ -112,7 +112,7 @@ def test_a_smaller_picture_shows_the_same_tokens_coarser(decoder: Decoder) -> No
 
 def test_the_stock_pipelines_own_tokens_give_its_own_picture(pipeline: GlmImagePipeline, decoder: Decoder) -> None:
     seeds = seeds_of(1, 1)
-    noise = decoder._noise(seeds.group, HEIGHT, WIDTH)
+    noise = decoder.noise(seeds.group, HEIGHT, WIDTH)
     written: list[torch.Tensor] = []
     generate = pipeline.vision_language_encoder.generate
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
@@ -188,7 +188,7 @@ def test_seeds_decide_the_noise_and_the_global_random_state_is_left_alone(decode
 
 def test_noise_is_standard_normal_and_not_that_of_the_tokens(decoder: Decoder) -> None:
     seeds = torch.arange(4)
-    noise = decoder._noise(seeds, 256, 256)
+    noise = decoder.noise(seeds, 256, 256)
     assert noise.shape == (4, 4, 32, 32)
     assert abs(noise.mean()) < 0.05
     assert abs(noise.std() - 1) < 0.05
@@ -224,7 +224,7 @@ def test_edits_are_those_of_the_stock_pipeline(typed: GlmImagePipeline, count: i
     grids = torch.tensor([[1, picture.height // 16, picture.width // 16] for picture in pictures])
     shapes = [(picture.height // 32, picture.width // 32) for picture in pictures]
     prior = [pipeline._upsample_token_ids(own, *shape)[0] for own, shape in zip(codes, shapes, strict=True)]
-    noise = decoder._noise(seeds.group, HEIGHT, WIDTH).expand(3, -1, -1, -1)
+    noise = decoder.noise(seeds.group, HEIGHT, WIDTH).expand(3, -1, -1, -1)
     theirs = stock(
         pipeline,
         prompt,

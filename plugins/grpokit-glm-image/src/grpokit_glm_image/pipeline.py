@@ -134,6 +134,14 @@ def load(
     return _assembled(writer, pipeline, name=name, device=torch.device(device), offload=offload, options=options)
 
 
+def whole_writer(loaded: Loaded) -> GlmImageForConditionalGeneration:
+    """The autoregressive half of a model, as it was before training and with its vision tower, on the CPU."""
+    if loaded.name == "tiny":
+        return tiny_pipeline().vision_language_encoder.to(loaded.ar.dtype)
+    files, folder = _found(loaded.name, **loaded.options)
+    return _read(GlmImageForConditionalGeneration, (_fetched(files, _HEAVY) or folder) / WRITER, files, loaded.ar.dtype)
+
+
 def types(dtype: str, *, trains_base: bool, device: str) -> tuple[torch.dtype, torch.dtype]:
     """The types of the autoregressive half's weights and of the decoder's.
 
@@ -248,6 +256,7 @@ def _assembled(
         if offload == "none":
             part.to(device)
     pipeline.set_progress_bar_config(disable=True)
+    writer.name_or_path = name  # which an adapter's configuration gives as its base
     return Loaded(
         ar=writer.eval(),
         processor=pipeline.processor,
