@@ -141,6 +141,12 @@ def no_vae(folder: Path) -> Path:
     return folder
 
 
+def no_tokens(folder: Path) -> Path:
+    for file in (folder / "processor").iterdir():
+        file.unlink()
+    return folder
+
+
 def no_scheduler_config(folder: Path) -> Path:
     (folder / "scheduler" / "scheduler_config.json").unlink()
     return folder
@@ -148,6 +154,11 @@ def no_scheduler_config(folder: Path) -> Path:
 
 def a_torn_config(folder: Path) -> Path:
     (folder / "transformer" / "config.json").write_text('{"patch_size": ')
+    return folder
+
+
+def a_list(folder: Path) -> Path:
+    (folder / "transformer" / "config.json").write_text("[]")
     return folder
 
 
@@ -196,9 +207,11 @@ def a_short_context(folder: Path) -> Path:
         (the_writer_alone, r"holds the autoregressive half alone.*called 'vision_language_encoder'"),
         (no_index, r"has no model_index\.json\. Give a folder"),
         (another_pipeline, r"holds a FluxPipeline, not a GlmImagePipeline"),
-        (no_vae, r"is incomplete: it has no folder 'vae'\. Copy or download it again"),
+        (no_vae, r"is incomplete: it has no 'vae/config\.json'\. Copy or download it again"),
+        (no_tokens, r"is incomplete: it has no 'processor/\*\.json'"),
         (no_scheduler_config, r"is incomplete: it has no 'scheduler/scheduler_config\.json'"),
         (a_torn_config, r"transformer/config\.json' is damaged"),
+        (a_list, r"transformer/config\.json' is damaged: expected keys and values"),
         (another_writer, r"has a model of type 'glm4v' in 'vision_language_encoder'\. Expected 'glm_image'"),
         (another_codebook, r"visual codes is 64 by .*num_embeddings, and 32 by transformer: prior_vq"),
         (another_first_mark, r"visual codes is 64 by .*, and 65 by .*image_start_token_id"),

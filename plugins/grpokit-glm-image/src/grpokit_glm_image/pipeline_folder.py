@@ -22,9 +22,8 @@ _CONFIGS = {  # part -> its configuration
     "vae": "config.json",
     "text_encoder": "config.json",
     "scheduler": "scheduler_config.json",
-    "processor": "tokenizer_config.json",
-    "tokenizer": "tokenizer_config.json",
 }
+_FILES = {**_CONFIGS, "processor": "*.json", "tokenizer": "*.json"}
 _WITH_WEIGHTS = (WRITER, "transformer", "vae", "text_encoder")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin")
 _NEED = f"Give a folder that {_PIPELINE}.save_pretrained wrote, or a hub id like 'zai-org/GLM-Image'."
@@ -46,12 +45,10 @@ def check_configs(folder: Path) -> tuple[GlmImageConfig, dict[str, Mapping[str, 
     kind = index.get("_class_name")
     if kind != _PIPELINE:
         raise UsageError(f"{what} holds a {kind}, not a {_PIPELINE}. {_NEED}")
-    configs: dict[str, Mapping[str, Any]] = {}
-    for part, file in _CONFIGS.items():
-        if not (folder / part / file).is_file():
-            lack = f"no '{part}/{file}'" if (folder / part).is_dir() else f"no folder '{part}'"
-            raise UsageError(f"{what} is incomplete: it has {lack}. {sources.AGAIN}")
-        configs[part] = _read(folder / part / file)
+    for part, file in _FILES.items():
+        if not sources.has(folder / part, (file,)):
+            raise UsageError(f"{what} is incomplete: it has no '{part}/{file}'. {sources.AGAIN}")
+    configs = {part: _read(folder / part / file) for part, file in _CONFIGS.items()}
     kind = configs[WRITER].get("model_type")
     if kind != GlmImageConfig.model_type:
         raise UsageError(
@@ -66,8 +63,8 @@ def check_configs(folder: Path) -> tuple[GlmImageConfig, dict[str, Mapping[str, 
 
 def lack_of(folder: Path) -> str:
     """What a folder in the cache lacks, such as "without the weights of 'vae'"; empty if all is there."""
-    for part, file in _CONFIGS.items():
-        if not (folder / part / file).is_file():
+    for part, file in _FILES.items():
+        if not sources.has(folder / part, (file,)):
             return f"without '{part}/{file}'"
     for part in _WITH_WEIGHTS:
         if not sources.has(folder / part, _WEIGHTS):
