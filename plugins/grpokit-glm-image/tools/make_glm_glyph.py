@@ -33,12 +33,13 @@ from grpokit.policies.packing import Completions, score
 from grpokit.policies.ragged import padded
 from grpokit_glm_image.glyph import TEMPLATES, letters
 from grpokit_glm_image.glyph.words import ALPHABET, words
+from grpokit_glm_image.grids import PIXELS
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.tiny import IMAGE, SPARE, make_processor, make_scheduler, make_tokenizer
 
 HERE = Path(__file__).parent.parent / "src/grpokit_glm_image"
 HEIGHT, WIDTH = letters.SIZE
-CHANNELS = 4  # of a latent
+CHANNELS = 8  # of a latent
 TEXT_DIM = 32
 CAPITALS = 44  # pixels, the height of a letter
 
@@ -69,15 +70,15 @@ def untaught(seed: int) -> GlmImagePipeline:
             "vision_vocab_size": letters.CODES + SPARE,
             "hidden_size": 128,
             "intermediate_size": 256,
-            "num_hidden_layers": 3,
+            "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "max_position_embeddings": 2048,
             "rope_parameters": {
                 "rope_type": "default",
-                "rope_theta": 10000.0,
+                "rope_theta": 6.0,  # the last section turns slowest: with 10000 eight frequencies see no columns
                 "partial_rotary_factor": 0.5,
-                "mrope_section": [2, 3, 3],
+                "mrope_section": [2, 2, 4],
             },
             "pad_token_id": tokenizer.pad_token_id,
             "eos_token_id": end,
@@ -167,56 +168,61 @@ def pixels(codes: Tensor) -> Tensor:
 def teach_autoencoder(pipe: GlmImagePipeline, *, steps: int, seed: int) -> None:
     """Learn to keep pictures, then measure the latents' mean and spread, which the pipeline's configuration holds."""
     vae, random = pipe.vae.train(), np.random.default_rng(seed)
-    optimizer = torch.optim.AdamW(vae.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
+    for name, parameter in vae.named_parameters():
+        if name.endswith("conv2.weight"):  # residual blocks that begin as the identity learn faster
+            torch.nn.init.zeros_(parameter)
+    optimizer, schedule = one_cycle(vae, 6e-3, steps)
     for step in range(steps):
-        x = pixels(grids(16, random))
+        left = int(random.integers(letters.COLUMNS - 1)) * PIXELS
+        x = pixels(grids(8, random))[..., left : left + 2 * PIXELS]  # two letters teach as much as five
         latents = vae.encode(x).latent_dist.mode()
         noisy = latents + 0.05 * latents.detach().std() * torch.randn_like(latents)  # the decoder's latents are inexact
-        loss = functional.l1_loss(vae.decode(noisy).sample, x)
-        take(loss + 1e-4 * latents.square().mean(), optimizer, schedule)
+        drawn = vae.decode(noisy).sample
+        loss = functional.l1_loss(drawn, x)
+        take(loss + 4 * functional.mse_loss(drawn, x) + 1e-4 * latents.square().mean(), optimizer, schedule)
         tell("autoencoder", step, steps, loss)
     vae.eval()
-    with torch.no_grad():
-        latents = vae.encode(pixels(grids(256, random))).latent_dist.mode()
+    latents = encoded(vae, grids(256, random))
     vae.register_to_config(latents_mean=latents.mean((0, 2, 3)).tolist(), latents_std=latents.std((0, 2, 3)).tolist())
 
 
-def teach_decoder(pipe: GlmImagePipeline, *, steps: int, seed: int) -> None:
-    """Learn to paint: flow matching on latents, at the noise levels and times of the stock pipeline."""
+@torch.no_grad()
+def encoded(vae: AutoencoderKL, codes: Tensor) -> Tensor:
+    """The latents [n, C, h, w] of the pictures of large grids."""
+    return torch.cat([vae.encode(pixels(some)).latent_dist.mode() for some in codes.split(64)])
+
+
+def teach_decoder(pipe: GlmImagePipeline, *, steps: int, seed: int, batch: int = 32) -> None:
+    """Learn to paint: flow matching on latents, at the noise levels and times of the stock pipeline.
+
+    The quoted words have nothing to do with the pictures, so the transformer learns to follow the tokens alone.
+    """
     transformer, vae, random = pipe.transformer.train(), pipe.vae, np.random.default_rng(seed)
     mean, std = (torch.tensor(x)[:, None, None] for x in (vae.config.latents_mean, vae.config.latents_std))
-    optimizer = torch.optim.AdamW(transformer.parameters(), lr=2e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.1)
+    codes = grids(2000, random)
+    pictures = (encoded(vae, codes) - mean) / std
+    prompts = quoted_words(pipe, 2000)
+    optimizer, schedule = one_cycle(transformer, 3e-3, steps)
     shift = 0.25 + 0.75 * (HEIGHT * WIDTH / 256 / 256) ** 0.5
-    by_length: dict[int, list[str]] = {}
-    for word in words("pretrain"):
-        by_length.setdefault(len(word), []).append(word)
     for step in range(steps):
-        count, glyphless = 64, random.random() < 0.15
-        same = by_length[int(random.integers(3, 6))]  # prompts of one length: the transformer ignores a mask
-        quoted = [same[i] for i in random.integers(len(same), size=count)]
-        codes = grids(count, random)
-        told = torch.from_numpy(random.random(count) < 0.5)
-        codes[told] = torch.tensor([letters.word_codes(word) for word in quoted])[told]
-        with torch.no_grad():
-            clean = (vae.encode(pixels(codes)).latent_dist.mode() - mean) / std
-            glyphs, _ = pipe.encode_prompt(
-                [""] * count if glyphless else [f'"{word}"' for word in quoted], do_classifier_free_guidance=False
-            )
-        t = torch.from_numpy(random.uniform(1, 1000, size=count)).float()
+        rows = torch.from_numpy(random.integers(len(codes), size=batch))
+        glyphs = prompts[int(random.integers(len(prompts)))]  # of one length: the transformer ignores a mask
+        glyphs = glyphs[torch.from_numpy(random.integers(len(glyphs), size=batch))]
+        clean = pictures[rows]
+        t = torch.from_numpy(random.uniform(1, 1000, size=batch)).float()
         level = (shift / (shift + 1000 / t - 1))[:, None, None, None]
         noise = torch.randn_like(clean)
-        prior = codes.view(count, letters.ROWS, letters.COLUMNS).repeat_interleave(2, 1).repeat_interleave(2, 2)
-        prior = prior.flatten(1)
+        grid = codes[rows].view(batch, letters.ROWS, letters.COLUMNS)
+        prior = grid.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1)
+        blind = len(glyphs[0]) == 1 and random.random() < 0.5  # for guidance: no text and no tokens
         flow = transformer(
             hidden_states=(1 - level) * clean + level * noise,
             encoder_hidden_states=glyphs,
             prior_token_id=prior,
-            prior_token_drop=torch.full_like(prior, glyphless, dtype=torch.bool),
+            prior_token_drop=torch.full_like(prior, blind, dtype=torch.bool),
             timestep=t - 1,
-            target_size=torch.tensor([[float(HEIGHT), float(WIDTH)]]).expand(count, -1),
-            crop_coords=torch.zeros(count, 2),
+            target_size=torch.tensor([[float(HEIGHT), float(WIDTH)]]).expand(batch, -1),
+            crop_coords=torch.zeros(batch, 2),
             return_dict=False,
         )[0]
         loss = functional.mse_loss(flow, noise - clean)
@@ -225,30 +231,48 @@ def teach_decoder(pipe: GlmImagePipeline, *, steps: int, seed: int) -> None:
     transformer.eval()
 
 
-def teach_writer(pipe: GlmImagePipeline, *, steps: int, seed: int, batch: int = 32) -> None:
-    """Learn to write drafts and large grids, scored by the same code that training scores with."""
+@torch.no_grad()
+def quoted_words(pipe: GlmImagePipeline, count: int) -> list[Tensor]:
+    """Glyphs [n, L, D] of made-up words of each length, and of no text at all."""
+    texts = [f'"{word}"' for word in words("pretrain")[:count]]
+    lengths = sorted({len(text) for text in texts})
+    batches = [[""], *([text for text in texts if len(text) == length] for length in lengths)]
+    return [pipe.encode_prompt(batch, do_classifier_free_guidance=False)[0] for batch in batches]
+
+
+def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: int) -> None:
+    """Learn to write, scored by the same code that training scores with.
+
+    First the large grid alone, at its true positions: spelling is learned there, in sequences of a sixth of the length.
+    Then the draft comes in front of it.
+    """
     writer, random = pipe.vision_language_encoder, np.random.default_rng(seed)
     decoder = writer.model.language_model
     install(decoder)
     encoder = PromptEncoder(pipe.processor, writer.config, size=letters.SIZE, edits=False, context=2048)
-    parameters = [*decoder.parameters(), *writer.lm_head.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=2e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 100))
-    known, before = words("pretrain"), encoder.target.part("large").start
+    taught = torch.nn.ModuleList([decoder, writer.lm_head])
+    optimizer = torch.optim.AdamW(taught.parameters(), lr=3e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 30))
+    known, draft = words("pretrain")[:8000], encoder.target.part("draft").stop
     head, casts = FusedHead(), Casts()
-    for step in range(steps):
+    for step in range(steps + draft_steps):
+        batch, skipped = (64, draft) if step < steps else (16, 0)
         chosen = [known[i] for i in random.integers(len(known), size=batch)]
         readings = [
             encoder.encode(Prompt(text=TEMPLATES[i % len(TEMPLATES)].format(word))) for i, word in enumerate(chosen)
         ]
-        tokens = torch.tensor([letters.draft_codes(word) + letters.word_codes(word) for word in chosen])
+        tokens = torch.tensor([letters.draft_codes(word) + letters.word_codes(word) for word in chosen])[:, skipped:]
+        positions = [
+            torch.cat([reading.positions[:, : len(reading.tokens)], reading.positions[:, len(reading.tokens) + skipped :]], 1)
+            for reading in readings
+        ]
         completions = Completions(
             prompts=padded([reading.tokens for reading in readings]),
             prompt_lengths=[len(reading.tokens) for reading in readings],
             tokens=tokens,
             lengths=[tokens.shape[1]] * batch,
             groups=range(batch),
-            positions=[reading.positions for reading in readings],
+            positions=positions,
         )
         logprobs = score(
             completions,
@@ -260,10 +284,16 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, seed: int, batch: int = 
             casts=casts,
             ask=Ask(entropy="no"),
         ).logprobs
-        draft, large = -logprobs[:, :before].mean(), -logprobs[:, before:].mean()
-        take(draft + large, optimizer, schedule)
-        tell("writer", step, steps, draft, large)
+        losses = [-part.mean() for part in logprobs.split([draft - skipped, tokens.shape[1] - draft + skipped], 1)][skipped > 0 :]
+        take(sum(losses), optimizer, schedule)
+        tell("writer", step, steps + draft_steps, *losses)
     decoder.set_attn_implementation("sdpa")
+
+
+def one_cycle(model: torch.nn.Module, rate: float, steps: int) -> tuple[Any, Any]:
+    """AdamW, and a learning rate that rises for a tenth of the steps and then falls to nothing."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
+    return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
 
 
 def take(loss: Tensor, optimizer: Any, schedule: Any) -> None:
