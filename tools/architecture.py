@@ -48,9 +48,10 @@ MAY_IMPORT = {
     "report": "errors files images config evaluation",
     "runs": "errors files knobs types images sampling policy advantages objectives data registry config rewards "
     "training trainer evaluation report",
+    "plan": "errors knobs registry config runs",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
     "cli": "errors files knobs types images data registry config scaffold rewards training trainer evaluation report "
-    "runs testing",
+    "runs plan testing",
     "__init__": "_lazy",  # its other names are imported on first use
     "__main__": "cli",
 }
