@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "objectives": "errors knobs types",
     "flow": "errors types",
     "data": "errors files types images sampling policy",
+    "hf": "errors knobs policies data",  # imports transformers and peft, so it stands in no other row
     "registry": "errors",
     "builtin": "errors knobs types images objectives registry",  # what a third party may import, and no more
     "config": "errors files knobs registry",

@@ -29,11 +29,12 @@ from transformers import (
 
 from grpokit import Prompt, UsageError
 from grpokit.data import hub
+from grpokit.hf import dtypes
+from grpokit.hf.adapters import AdapterSettings, add_adapter
+from grpokit.hf.weights import save_weights
 from grpokit_lm import loading
-from grpokit_lm.adapters import AdapterSettings, add_adapter
 from grpokit_lm.loading import load_model
 from grpokit_lm.prompts import PromptEncoder, end_tokens
-from grpokit_lm.saving import save_weights
 
 BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 300}
 BERT = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
@@ -167,7 +168,7 @@ def test_weights_go_to_the_gpu_if_there_is_one(
     tiny_tokenizer().save_pretrained(tmp_path)
     asked: dict[str, Any] = {}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr(dtypes, "cpu_has_bfloat16", lambda: False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(loading, "_weights", lambda source, kind, given: asked.update(given) or tiny_model("llama"))
     load_model(tmp_path, trains_base=False, device=device, **options)
@@ -370,12 +371,12 @@ def test_dtype(
 ) -> None:
     tiny_model("llama").bfloat16().save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
-    monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: units)
+    monkeypatch.setattr(dtypes, "cpu_has_bfloat16", lambda: units)
     assert load_model(tmp_path, dtype=dtype, trains_base=trains_base, device="cpu").model.dtype == expected
 
 
 def test_bfloat16_is_not_emulated(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr(dtypes, "cpu_has_bfloat16", lambda: False)
     with pytest.warns(UserWarning, match="dtype 'bfloat16' on a CPU without bfloat16 units .* float32 is used"):
         loaded = load_model(llama, dtype="bfloat16", device="cpu")
     assert loaded.model.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Checkpoints come back to the bit; exports are loaded by plain transformers and plain peft."""
+"""Checkpoints and exports are loaded by plain transformers and plain peft."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from tiny_models import FAMILIES, ROWS, save_tiny_model, tiny_model, tiny_tokenizer
+from tiny_models import FAMILIES, save_tiny_model, tiny_model, tiny_tokenizer
 from tiny_vision import VISION_FAMILIES, save_tiny_vision_model
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from grpokit import CheckpointError, UsageError
-from grpokit_lm import saving
-from grpokit_lm.adapters import AdapterSettings, add_adapter
+from grpokit import UsageError
+from grpokit.hf import weights
+from grpokit.hf.adapters import AdapterSettings, add_adapter
+from grpokit.hf.weights import save_weights
 from grpokit_lm.loading import Loaded, load_model
-from grpokit_lm.saving import export, load_weights, save_weights
+from grpokit_lm.saving import export
 
 TOKENS = torch.arange(12)[None]
 
@@ -59,24 +60,6 @@ def trained(folder: Path, family: str, adapter: str = "") -> tuple[Loaded, Any]:
     return loaded, model
 
 
-@pytest.mark.parametrize("adapter", ["", "lora", "dora"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_checkpoint_comes_back_to_the_bit(family: str, adapter: str, tmp_path: Path) -> None:
-    _, model = trained(tmp_path / "base", family, adapter)
-    (tmp_path / "saved").mkdir()
-    save_weights(model, tmp_path / "saved")
-    names = {file.name for file in (tmp_path / "saved").iterdir()}
-    assert names == (
-        {"adapter_model.safetensors", "adapter_config.json"}
-        if adapter
-        else {"model.safetensors", "config.json", "generation_config.json"}
-    )
-    other: Any = adapted(tiny_model(family), adapter, seed=1) if adapter else tiny_model(family, seed=1)
-    assert not torch.equal(logits(other), logits(model))
-    load_weights(other, tmp_path / "saved")
-    assert torch.equal(logits(other), logits(model))
-
-
 def read(folder: Path, family: str, **options: Any) -> Any:
     """A model by plain transformers, with the attention of the tiny one: 5.17 would leave Gemma 2's caps out."""
     attention = FAMILIES[family][1].get("attn_implementation")
@@ -96,15 +79,6 @@ def test_plain_transformers_reads_a_checkpoint_and_an_export(family: str, tmp_pa
         assert torch.equal(logits(again), logits(model))
     assert AutoTokenizer.from_pretrained(tmp_path / "out").encode("hi") == loaded.tokenizer.encode("hi")
     assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == loaded.tokenizer.eos_token_id
-
-
-def test_a_checkpoint_says_what_it_holds(tmp_path: Path) -> None:
-    model: Any = tiny_model("llama").bfloat16()
-    assert model.config.architectures is None
-    for dtype in ("bfloat16", "float32"):
-        save_weights(model.to(getattr(torch, dtype)), tmp_path)
-        config = json.loads((tmp_path / "config.json").read_text())
-        assert (config["architectures"], config["dtype"]) == (["LlamaForCausalLM"], dtype)
 
 
 @pytest.mark.parametrize("dora", [False, True])
@@ -138,9 +112,9 @@ def test_a_quantised_base_in_a_folder_is_loaded_again_for_a_merge(
     expected = logits(model)
     loaded.model.quantization_method = "bitsandbytes"  # type: ignore[assignment]  # as its loader marks a model
     (tmp_path / "out").mkdir()
-    read_out, calls = saving.get_peft_model_state_dict, []
+    read_out, calls = weights.get_peft_model_state_dict, []
     monkeypatch.setattr(
-        saving, "get_peft_model_state_dict", lambda *args, **key: calls.append(1) or read_out(*args, **key)
+        weights, "get_peft_model_state_dict", lambda *args, **key: calls.append(1) or read_out(*args, **key)
     )
     export(model, loaded, tmp_path / "out", merge=True)
     assert len(calls) == 2  # of the trained adapter, and of the one around the other base; not for each tensor
@@ -196,26 +170,6 @@ def test_a_merge_without_adapter(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no adapter to merge"):
         export(loaded.model, loaded, tmp_path, merge=True)
     assert not list(tmp_path.iterdir())
-
-
-def test_weights_of_another_model(tmp_path: Path) -> None:
-    save_weights(tiny_model("llama"), tmp_path)
-    with pytest.raises(
-        CheckpointError, match=r"it differs in 1 tensor, such as 'lm_head.weight', which is \[272, 16\] in the"
-    ):
-        load_weights(tiny_model("llama", tie_word_embeddings=True), tmp_path)
-    adapted = add_adapter(tiny_model("llama"), AdapterSettings(r=2))
-    with pytest.raises(
-        CheckpointError, match=r"the folder holds whole weights, without an adapter\. Use the same lora"
-    ):
-        load_weights(adapted, tmp_path)
-    save_weights(adapted, tmp_path)
-    with pytest.raises(CheckpointError, match=r"which is \[2, 32\] in the file and \[4, 32\] here"):
-        load_weights(add_adapter(tiny_model("llama"), AdapterSettings(r=4)), tmp_path)
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"\0" * 64)
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        load_weights(adapted, tmp_path)
-    assert ROWS == 272
 
 
 def test_the_code_of_a_card_finds_a_base_in_a_package(tmp_path: Path) -> None:

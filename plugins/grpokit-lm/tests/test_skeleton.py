@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from tiny_models import FAMILIES, ODD_FAMILIES, save_tiny_model, tiny_model
+from tiny_models import save_tiny_model, tiny_model
 from tiny_vision import save_tiny_vision_model
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from grpokit import UsageError
+from grpokit.hf.skeleton import skeleton_of
 from grpokit_lm import loading, sources
-from grpokit_lm.adapters import AdapterSettings, add_adapter
 from grpokit_lm.policy import CausalLMPolicy
-from grpokit_lm.skeleton import skeleton_of
 
 
 class WeightsAreReadError(Exception):
@@ -92,15 +90,3 @@ def test_generation_settings_that_cannot_be_read_are_left_to_the_loading(setting
     (folder / "generation_config.json").write_text(settings)
     with pytest.raises(WeightsAreReadError):
         CausalLMPolicy(folder, max_new_tokens=8)
-
-
-@pytest.mark.parametrize("family", [*FAMILIES, *sorted(set(ODD_FAMILIES) - {"mamba"})])
-def test_a_skeleton_has_the_layers_of_its_model(family: str, tmp_path: Path) -> None:
-    model, random_state = tiny_model(family), torch.get_rng_state()
-    skeleton: Any = skeleton_of(sources.find(save_tiny_model(tmp_path, family)), AutoModelForCausalLM)
-    assert torch.equal(torch.get_rng_state(), random_state)
-    shapes = [{name: p.shape for name, p in each.named_parameters()} for each in (skeleton, model)]
-    assert shapes[0] == shapes[1]
-    adapted = [add_adapter(each, AdapterSettings(r=2)) for each in (skeleton, model)]
-    trained = [[name for name, p in each.named_parameters() if p.requires_grad] for each in adapted]
-    assert trained[0] == trained[1]

@@ -19,7 +19,7 @@ from tiny_models import save_tiny_model, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
 from grpokit import Prompt, Sample, Trainer, UsageError, objectives
-from grpokit_lm.adapters import quiet
+from grpokit.hf.adapters import quiet
 from grpokit_lm.policy import CausalLMPolicy
 
 TOKENS = torch.arange(12)[None]
@@ -148,7 +148,7 @@ def test_weights_of_the_base_in_the_file_are_refused(base: Path, tmp_path: Path)
     weights = {name: x.clone() for name, x in load_file(path).items()}
     path.unlink()
     save_file(weights | {"base_model.model.model.embed_tokens.weight": torch.zeros(272, 32)}, path)
-    assert "changes 'model.embed_tokens.weight'. hf-lm trains adapters of linear" in refused(base, tmp_path)
+    assert "changes 'model.embed_tokens.weight'. Only adapters of linear" in refused(base, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:aLoRA is currently")
@@ -157,7 +157,7 @@ def test_variants_of_lora_are_refused(base: Path, tmp_path: Path) -> None:
     path = tmp_path / "adapter_config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps(config | {"alora_invocation_tokens": [1, 2]}))
-    assert "is a variant of LoRA, ALora. hf-lm trains LoRA and DoRA." in refused(base, tmp_path)
+    assert "is a variant of LoRA, ALora. Only LoRA and DoRA can be trained." in refused(base, tmp_path)
     path.write_text(json.dumps(config | {"init_lora_weights": "pissa"}))
     assert "was trained around changed base weights (init_lora_weights: 'pissa')" in refused(base, tmp_path)
 
@@ -175,7 +175,9 @@ def test_what_is_no_adapter_is_said_before_the_model_is_looked_for(base: Path, t
     assert "revision is for the hub's repositories, and" in refused(nowhere, str(tmp_path), revision="v2")
     assert "revision is that of an adapter, and none is named" in refused(nowhere, None, revision="v2")
     IA3Config(target_modules=["q_proj"], feedforward_modules=[]).save_pretrained(tmp_path)
-    assert re.search(r"is an adapter of type .*IA3\. hf-lm trains LoRA and DoRA", refused(nowhere, str(tmp_path)))
+    assert re.search(
+        r"is an adapter of type .*IA3\. Only LoRA and DoRA can be trained", refused(nowhere, str(tmp_path))
+    )
     (tmp_path / "adapter_config.json").write_text("{")
     assert "adapter_config.json is damaged" in refused(nowhere, str(tmp_path))
     (tmp_path / "adapter_model.safetensors").unlink()

@@ -6,7 +6,6 @@ that lacks some of the model's weights is refused: transformers would draw them 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,14 +33,12 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import find_adapter_config_file
 
 from grpokit import UsageError
-from grpokit.errors import a_type, counted, nearest, one_line
-from grpokit_lm import quantized, sources
-from grpokit_lm.bars import progress_bars
-from grpokit_lm.skeleton import skeleton_of
-from grpokit_lm.sources import Files, Source
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+from grpokit.errors import a_type, counted, one_line
+from grpokit.hf import dtypes, quantized
+from grpokit.hf.bars import progress_bars
+from grpokit.hf.skeleton import skeleton_of
+from grpokit.hf.sources import Files, Source, warn_of_cache, why_not
+from grpokit_lm import sources
 
 Quantization = Literal["4bit", "8bit"]
 
@@ -102,7 +99,7 @@ def load_model(
     Raises:
         UsageError: the model, its tokenizer or one of the settings cannot be used; the message says what to do.
     """
-    _check_settings(dtype=dtype, device=device)
+    dtypes.check_settings(dtype=dtype, device=device)
     quantized.check_setting(quantization, trains_base=trains_base, device=device)
     reading = {"local_files_only": local_files_only, "trust_remote_code": trust_remote_code}
     if isinstance(model, PreTrainedModel):
@@ -127,7 +124,7 @@ def load_model(
         source.name, source.config, quantization=quantization, trains_base=trains_base, device=device
     )
     own, processor = _tokenizer(source, tokenizer, sees=sees, reading=reading)
-    chosen = _dtype(dtype, source.config, trains_base=trains_base, device=device)
+    chosen = dtypes.chosen(dtype, source.config.dtype, trains_base=trains_base, device=device)
     if attn_implementation is None and getattr(source.config.get_text_config(), "attn_logit_softcapping", None):
         attn_implementation = "eager"  # transformers 5.17 would take one that leaves the caps out, without a word
     options: dict[str, Any] = {**source.options, "dtype": chosen, "attn_implementation": attn_implementation}
@@ -153,17 +150,6 @@ def load_model(
         name=source.name,
         options={"revision": revision, **reading},
     )
-
-
-def _check_settings(*, dtype: str, device: str | None) -> None:
-    if dtype != "auto" and dtype_of(dtype) is None:
-        raise UsageError(
-            f"dtype must be 'auto', {', '.join(map(repr, DTYPES))}, got {dtype!r}{nearest(dtype, DTYPES)}."
-        )
-    if device not in (None, "cpu", "cuda"):
-        raise UsageError(f"device must be 'cpu' or 'cuda', got {device!r}. Left out, it is the GPU if there is one.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device is 'cuda', but torch finds no CUDA device. Use device: cpu, or leave it out.")
 
 
 def _given(
@@ -280,7 +266,7 @@ def _tokenizer(
     elif isinstance(given, (str, Path)):
         files = sources.find_tokenizer(given, **reading)
         given = _read_tokenizer(files, sees=sees)
-        sources.warn_of_cache(files)
+        warn_of_cache(files)
     if isinstance(given, ProcessorMixin):
         processor, given = given, given.tokenizer
     if not isinstance(given, PreTrainedTokenizerBase):
@@ -293,34 +279,7 @@ def _read_tokenizer(files: Files, *, sees: bool) -> Any:
         with progress_bars(f"read {files.name}"):
             return (AutoProcessor if sees else AutoTokenizer).from_pretrained(files.place, **files.options)
     except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
-        raise UsageError(sources.why_not(files, error, what="processor" if sees else "tokenizer")) from error
-
-
-def _dtype(name: str, config: PreTrainedConfig, *, trains_base: bool, device: str) -> torch.dtype:
-    asked = dtype_of(name)
-    slow = device == "cpu" and not cpu_has_bfloat16()
-    own = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
-    if asked is None:
-        return torch.float32 if trains_base or slow else own
-    if asked != torch.float32 and slow:
-        warnings.warn(
-            f"dtype '{name}' on a CPU without bfloat16 units would be emulated, many times slower than float32; "
-            "float32 is used.",
-            stacklevel=3,
-        )
-        return torch.float32
-    return asked
-
-
-def dtype_of(name: str) -> torch.dtype | None:
-    """The type that a setting names, in full or in short as "bf16"; None for any other word."""
-    return DTYPES.get(_SHORT.get(name, name))
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether this machine's CPU multiplies bfloat16 in hardware, as far as torch knows."""
-    able = torch.cpu.get_capabilities()
-    return any(able.get(unit, False) for unit in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
+        raise UsageError(why_not(files, error, what="processor" if sees else "tokenizer")) from error
 
 
 def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedModel:
@@ -347,7 +306,7 @@ def _weights(source: Source, kind: Any, options: dict[str, Any]) -> PreTrainedMo
             "than tensors, which could run code. Get the model as .safetensors."
         ) from error
     except (OSError, ValueError, ImportError, RuntimeError, TypeError, SafetensorError) as error:
-        raise UsageError(sources.why_not(source, error)) from error
+        raise UsageError(why_not(source, error)) from error
     other = sorted(report["mismatched_keys"])
     if other:
         name, theirs, ours = other[0]

@@ -19,25 +19,27 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
+from grpokit.hf.adapters import AdapterSettings, add_adapter
+from grpokit.hf.checkpointing import recomputed
+from grpokit.hf.dora import kept_norms
+from grpokit.hf.references import Average, Base, Reference, Twin, dtype_of_twin
+from grpokit.hf.trained_adapter import continue_adapter, find_adapter
+from grpokit.hf.weights import load_weights, save_weights
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.ragged import padded
+from grpokit.policies.sampler import Sampler
 from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings
 from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
 from grpokit_lm import saving
-from grpokit_lm.adapters import AdapterSettings, add_adapter, freeze_unread, freeze_vision
-from grpokit_lm.checkpointing import recomputed
 from grpokit_lm.completions import Completions
-from grpokit_lm.dora import kept_norms
 from grpokit_lm.loading import Loaded, Quantization, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
 from grpokit_lm.prompts import PromptEncoder, end_tokens, with_template
-from grpokit_lm.references import Average, Base, Reference, Twin, dtype_of_twin
-from grpokit_lm.sampler import Sampler
 from grpokit_lm.stopping import Stops
-from grpokit_lm.trained_adapter import continue_adapter, find_adapter
+from grpokit_lm.vision import freeze_unread, freeze_vision
 
 _ASK = Ask()
 _log = logging.getLogger(__name__)
@@ -342,14 +344,14 @@ class CausalLMPolicy(Policy):
 
     def save(self, folder: Path) -> None:
         """Write what trains: the adapter, or the model; and a reference that moves."""
-        saving.save_weights(self.model, Path(folder))
+        save_weights(self.model, Path(folder))
         self._reference.save(Path(folder))
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
         self.path.casts.clear()
         self._reference.load(Path(folder))
-        saving.load_weights(self.model, Path(folder))
+        load_weights(self.model, Path(folder))
 
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain peft or transformers loads; returns facts for its model card."""

@@ -1,34 +1,32 @@
-"""Where a model lies: a folder, a folder inside a Python package, or a repository of the Hugging Face hub.
-
-What is wrong with it is said within seconds.
-
-A hub that cannot be reached is asked once, and not again for every file with growing pauses. What is in the cache is
-then used as it is.
-"""
+"""Where a causal LM lies, with its tokenizer, and what its folder must hold."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import re
-import warnings
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import transformers
-from huggingface_hub import constants, errors, try_to_load_from_cache
-from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, PreTrainedConfig
+from huggingface_hub import errors
+from transformers import AutoConfig
 
 from grpokit import UsageError
-from grpokit.data import hub
-from grpokit.errors import counted, one_line
+from grpokit.errors import one_line
+from grpokit.hf.sources import (
+    AGAIN,
+    WEIGHTS,
+    Files,
+    Source,
+    check_cache,
+    check_weights,
+    has,
+    lack_of,
+    local,
+    locate,
+    warn_of_cache,
+    why_not,
+)
 
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
-_READ_FIRST = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -38,33 +36,6 @@ _TOKENIZER = (
     "spiece.model",
     "tekken.json",
 )
-_AGAIN = "Copy or download it again."
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_IN_PACKAGE = re.compile(r"([^\W\d]\w+):([^\\:]+)")  # two characters at least: C: is a drive
-
-
-@dataclass(frozen=True, kw_only=True)
-class Files:
-    """Where the files of a model, a tokenizer or an adapter are, and how they are read.
-
-    Attributes:
-        name: as the user named it.
-        place: what transformers loads from: a folder, or a hub id.
-        options: revision, local_files_only and trust_remote_code, for every file.
-        unreachable: why the hub cannot be reached; empty if it can be, or need not be asked.
-    """
-
-    name: str
-    place: str
-    options: dict[str, Any]
-    unreachable: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source(Files):
-    """A model that is there, with its configuration."""
-
-    config: PreTrainedConfig
 
 
 def find(
@@ -103,7 +74,7 @@ def find(
         raise UsageError(why_not(files, error)) from error
     warn_of_cache(files)
     if folder is None and files.options["local_files_only"]:
-        _check_cache(files, own_tokenizer=own_tokenizer)
+        check_cache(files, marker="config.json", lack=partial(_lack, own_tokenizer=own_tokenizer))
     return Source(**vars(files), config=config)
 
 
@@ -128,161 +99,13 @@ def find_tokenizer(tokenizer: str | Path, *, local_files_only: bool = False, tru
     return locate(name, local_files_only=local_files_only, trust_remote_code=trust_remote_code)
 
 
-def locate(
-    name: str, *, revision: str | None = None, local_files_only: bool = False, trust_remote_code: bool = False
-) -> Files:
-    """How the files that a name means are read. Only where they may be fetched, the hub is asked whether it is there.
-
-    Args:
-        name: a folder or hub id.
-        revision: as of `find`.
-        local_files_only: as of `find`.
-        trust_remote_code: as of `find`.
-    """
-    folder = local(name)
-    local_files_only = local_files_only or folder is not None or bool(constants.HF_HUB_OFFLINE)
-    unreachable = "" if local_files_only else hub.unreachable(constants.ENDPOINT)
-    options = {
-        "revision": revision or "main",
-        "local_files_only": local_files_only or bool(unreachable),
-        "trust_remote_code": trust_remote_code,
-    }
-    return Files(name=name, place=name if folder is None else str(folder), options=options, unreachable=unreachable)
-
-
-def warn_of_cache(files: Files) -> None:
-    """Say that files which could be read come from the cache, if the hub cannot be reached."""
-    if files.unreachable:
-        warnings.warn(
-            f"{constants.ENDPOINT} cannot be reached ({files.unreachable}); '{files.name}' comes from the cache, "
-            f"'{constants.HF_HUB_CACHE}'.",
-            stacklevel=3,
-        )
-
-
-def _check_cache(files: Files, *, own_tokenizer: bool) -> None:
-    """Refuse a model that the cache has in part: transformers would say that its repository lacks the rest."""
-    config = try_to_load_from_cache(files.place, "config.json", revision=files.options["revision"])
-    if not isinstance(config, str):
-        return
-    folder = Path(config).parent
-    lack = (
-        "without its weights"
-        if not _has(folder, _WEIGHTS)
-        else "without its tokenizer"
-        if own_tokenizer and not _has(folder, _TOKENIZER)
-        else _lack(folder)
-    )
-    if lack:
-        cache = f"the Hugging Face cache ('{constants.HF_HUB_CACHE}')"
-        raise UsageError(f"The model '{files.name}' is in {cache}, but {lack}. {_remedy(files)}")
-
-
-def local(name: str) -> Path | None:
-    """The folder that a name means, though it need not exist; None for a hub id."""
-    folder = folder_of(name)
-    return folder if folder.exists() or not _HUB_ID.fullmatch(name) or name.startswith(".") else None
-
-
-def folder_of(name: str) -> Path:
-    """The folder that a model's name means, if it means one; it need not exist.
-
-    Raises:
-        UsageError: the name is a link, or that of a folder in a package that is not installed.
-    """
-    if "://" in name:
-        wanted = "/".join(name.split("/")[3:5])
-        raise UsageError(f"'{name}' is a link. A model of the hub is named by its id: '{wanted or 'org/name'}'.")
-    inside = in_package(name)
-    if inside is None or Path(name).exists():
-        return Path(name).expanduser()
-    package, path = inside
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise UsageError(
-            f"The model '{name}' should lie in the Python package '{package}', but there is none of that name. Install "
-            "it, or name a folder or a hub id."
-        )
-    return Path(spec.submodule_search_locations[0]) / path
-
-
-def in_package(name: str) -> tuple[str, str] | None:
-    """The package and the folder inside it, where a model's name has the form "package:folder"."""
-    match = _IN_PACKAGE.fullmatch(name)
-    return match and (match[1], match[2])
-
-
-def why_not(files: Files, error: BaseException, *, what: str = "model") -> str:
-    """What an error of transformers or of the hub means for somebody who named a model, or something else.
-
-    Args:
-        files: those that were asked for.
-        error: what loading one of them raised.
-        what: they are.
-    """
-    name, causes = files.name, list(_chain(error))
-
-    def raised(kind: type[BaseException]) -> bool:
-        return any(isinstance(cause, kind) for cause in causes)
-
-    page = f"{constants.ENDPOINT}/{name}"
-    if raised(errors.GatedRepoError):
-        return (
-            f"The {what} '{name}' is gated: its owner gives access on request. Ask for it at {page}, then log in with "
-            "`hf auth login` or set HF_TOKEN."
-        )
-    if raised(errors.RevisionNotFoundError):
-        wanted = files.options["revision"]
-        return f"The {what} '{name}' has no revision '{wanted}'. Its branches and tags: {page}/tree/main"
-    if raised(errors.RepositoryNotFoundError):
-        return (
-            f"The Hugging Face hub has no {what} '{name}' that you may read. Check the spelling at "
-            f"{constants.ENDPOINT}/models; for a private one log in with `hf auth login` or set HF_TOKEN. A folder is "
-            "named by its path."
-        )
-    if raised(errors.LocalEntryNotFoundError):
-        return (
-            f"The {what} '{name}' is no folder here and is not in the Hugging Face cache ('{constants.HF_HUB_CACHE}'), "
-            "or not all of it. "
-            f"{_remedy(files, error)}"
-        )
-    if "trust_remote_code" in str(error):
-        return (
-            f"The {what} '{name}' needs code from its own repository. Read that code; if you trust it, set "
-            "trust_remote_code: true."
-        )
-    unknown = re.search(r"model type `([^`]*)`", str(error))
-    if unknown is not None:
-        return (
-            f"The {what} '{name}' is of type '{unknown[1]}', which transformers {transformers.__version__} does not "
-            "know. A newer one may: pip install -U transformers"
-        )
-    return f"The {what} '{name}' cannot be loaded: {one_line(error)}."
-
-
-def _remedy(files: Files, error: BaseException | None = None) -> str:
-    """What to do about files that are not in the cache; the error came of fetching them, if that was tried."""
-    reason = (
-        f"{constants.ENDPOINT} cannot be reached: {files.unreachable}"
-        if files.unreachable
-        else "HF_HUB_OFFLINE is set"
-        if constants.HF_HUB_OFFLINE
-        else one_line(error)
-        if error is not None and not files.options["local_files_only"]
-        else "local_files_only is set"
-    )
-    revision = files.options["revision"]
-    fetch = f"hf download {files.name}" + ("" if revision == "main" else f" --revision {revision}")
-    return (
-        f"It cannot be fetched, because {reason}. Fetch it on a machine with network by `{fetch}` and copy the cache, "
-        "or give the path of a folder that save_pretrained wrote."
-    )
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
+def _lack(folder: Path, *, own_tokenizer: bool) -> str:
+    """What a folder of the cache lacks; empty if all is there."""
+    if not has(folder, WEIGHTS):
+        return "without its weights"
+    if own_tokenizer and not has(folder, _TOKENIZER):
+        return "without its tokenizer"
+    return lack_of(folder)
 
 
 def _check_folder(folder: Path, *, own_tokenizer: bool) -> None:
@@ -291,7 +114,7 @@ def _check_folder(folder: Path, *, own_tokenizer: bool) -> None:
     need = "Give a folder that save_pretrained wrote, for the model and for its tokenizer, or a hub id like 'org/name'."
     if not folder.is_dir():
         raise UsageError(f"'{folder}' is a file. {need}" if folder.exists() else f"{what} does not exist. {need}")
-    if any(folder.glob("*.gguf")) and not _has(folder, _WEIGHTS):
+    if any(folder.glob("*.gguf")) and not has(folder, WEIGHTS):
         raise UsageError(
             f"{what} holds weights in GGUF format, which are made for inference and cannot be trained. Name the model "
             "that they were made from."
@@ -304,9 +127,9 @@ def _check_folder(folder: Path, *, own_tokenizer: bool) -> None:
                 f"add lora: {{adapter: {folder}}}."
             )
         raise UsageError(f"{what} has no config.json. {need}")
-    if not _has(folder, _WEIGHTS):
+    if not has(folder, WEIGHTS):
         raise UsageError(f"{what} has no weights: expected model.safetensors, or several with an index. {need}")
-    if own_tokenizer and not _has(folder, _TOKENIZER):
+    if own_tokenizer and not has(folder, _TOKENIZER):
         raise UsageError(
             f"{what} has no tokenizer: expected tokenizer.json beside the weights. Save it there with "
             "tokenizer.save_pretrained(folder), or name another one as tokenizer."
@@ -316,43 +139,8 @@ def _check_folder(folder: Path, *, own_tokenizer: bool) -> None:
         if generation.is_file():
             json.loads(generation.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"'{generation}' is damaged ({one_line(error)}). {_AGAIN}") from error
-    _check_weights(folder)
-
-
-def _check_weights(folder: Path) -> None:
-    """Refuse a folder whose weights are torn, or lack a part, without reading them."""
-    lack = _lack(folder)
-    if lack:
-        raise UsageError(f"The model folder '{folder}' is {lack}. {_AGAIN}")
-    for file in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt"):
-                pass  # which compares the file's length with what its header says
-        except (OSError, SafetensorError) as error:
-            with suppress(OSError), file.open("rb") as beginning:
-                if beginning.read(100).startswith(b"version https://git-lfs"):
-                    raise UsageError(
-                        f"'{file}' is a pointer of Git LFS in place of the weights. Fetch them with `git lfs pull`."
-                    ) from error
-            raise UsageError(f"'{file}' is damaged ({one_line(error)}). {_AGAIN}") from error
-
-
-def _has(folder: Path, patterns: Sequence[str]) -> bool:
-    return any(any(folder.glob(pattern)) for pattern in patterns)
-
-
-def _lack(folder: Path) -> str:
-    """What the index names that transformers reads weights by, and the folder lacks; empty if all is there."""
-    index = next(folder / name for name in (*_READ_FIRST, "") if (folder / name).exists())
-    if index.suffix != ".json":
-        return ""
-    with suppress(OSError, ValueError, AttributeError):
-        parts = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-        absent = sorted(part for part in parts if not (folder / str(part)).is_file())
-        if absent:
-            return f"incomplete: {index.name} names {counted(len(parts), 'file')}, and '{absent[0]}' is not there"
-    return ""
+        raise UsageError(f"'{generation}' is damaged ({one_line(error)}). {AGAIN}") from error
+    check_weights(folder)
 
 
 def _base_of(adapter_config: Path) -> str:

@@ -23,10 +23,9 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from grpokit import UsageError, knobs
-from grpokit.errors import nearest, one_line, shown
-from grpokit_lm.pictures import Reading
-from grpokit_lm.settings import read_settings
+from grpokit import knobs
+from grpokit.errors import UsageError, nearest, one_line, shown
+from grpokit.hf.settings import read_settings
 
 ALL_LINEAR = "all-linear"
 _ROUTER = re.compile(r"(^|\.)(router\w*|gate)(\.|$)")  # in some mixtures a linear layer, which may return a tuple
@@ -185,43 +184,6 @@ def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, (nn.Linear, Conv1D))  # layers of bitsandbytes are derived from nn.Linear
 
 
-def freeze_vision(model: Any) -> None:
-    """Let only the language model and its head train: no vision tower, nor what leads from there."""
-    for parameter in _vision(model):
-        parameter.requires_grad_(False)
-
-
-def freeze_unread(model: Any, example: Reading) -> None:
-    """Freeze what a picture does not pass through, such as the last layer of LLaVA's tower, which reads the one before.
-
-    Args:
-        model: a vision-language model.
-        example: a prompt with a picture.
-
-    Raises:
-        UsageError: nothing is left that could train.
-    """
-    tower = [parameter for parameter in _vision(model) if parameter.requires_grad]
-    if not tower:
-        raise UsageError(
-            "train_vision is true, and all of the model's vision tower is frozen, maybe by an earlier policy. Load the "
-            "model again, or let its parameters require gradients."
-        )
-    pictures = {name: x.to(model.device) for name, x in example.pictures.items()}
-    logits = model(input_ids=example.tokens[None].to(model.device), use_cache=False, **pictures).logits
-    gradients = torch.autograd.grad(logits.float().sum(), tower, allow_unused=True)
-    for parameter, gradient in zip(tower, gradients, strict=True):
-        parameter.requires_grad_(gradient is not None)
-
-
-def _vision(model: Any) -> list[nn.Parameter]:
-    """The parameters of a vision tower and of what leads from there; none in a model of language only."""
-    if model.config.get_text_config() is model.config:
-        return []
-    own = {id(p) for part in (model.get_decoder(), model.get_output_embeddings()) for p in part.parameters()}
-    return [parameter for parameter in model.parameters() if id(parameter) not in own]
-
-
 def _decoder(model: Any) -> str:
     """What the names in the language model begin with, and none in a vision tower or in what leads from there."""
     prefix = _name_of(model.get_decoder(), model)
@@ -229,7 +191,8 @@ def _decoder(model: Any) -> str:
 
 
 def _name_of(part: nn.Module, model: nn.Module) -> str:
-    return next(name for name, module in model.named_modules() if module is part)
+    name: str = next(name for name, module in model.named_modules() if module is part)
+    return name
 
 
 def _ends(name: str, target: str) -> bool:

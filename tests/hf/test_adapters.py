@@ -12,7 +12,7 @@ from tiny_models import FAMILIES, IDS, ROWS, SHAPE, seeded, tiny_model
 from tiny_vision import tiny_vision_model
 
 from grpokit import UsageError, adapter_off
-from grpokit_lm.adapters import AdapterSettings, add_adapter, linear_layers
+from grpokit.hf.adapters import AdapterSettings, add_adapter, linear_layers
 
 TOKENS = torch.arange(24).reshape(2, 12)
 SMALL = {k: v for k, v in SHAPE.items() if k != "head_dim"}

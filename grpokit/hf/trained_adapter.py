@@ -18,11 +18,10 @@ from peft import LoraConfig, PeftConfig, PeftModel, load_peft_weights, set_peft_
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
-from grpokit import UsageError
-from grpokit.errors import counted, one_line
-from grpokit_lm import sources
-from grpokit_lm.adapters import around, linear_layers
-from grpokit_lm.bars import progress_bars
+from grpokit.errors import UsageError, counted, one_line
+from grpokit.hf import sources
+from grpokit.hf.adapters import around, linear_layers
+from grpokit.hf.bars import progress_bars
 
 _TRAINED = re.compile(r"base_model\.model\.(.+)\.lora_(?:A|B|magnitude_vector)\.default\.weight")
 _KEEP_THE_BASE = ("True", "False", "gaussian", "eva", "orthogonal")  # values of init_lora_weights
@@ -53,7 +52,7 @@ def find_adapter(adapter: str | Path, *, revision: str | None = None, local_file
         local_files_only: use the cache and ask no hub.
 
     Raises:
-        UsageError: there is no such adapter, or it is of a kind that `hf-lm` does not train.
+        UsageError: there is no such adapter, or it is neither LoRA nor DoRA.
     """
     name = str(adapter)
     own, what = sources.local(name), f"lora: adapter: '{name}'"
@@ -72,7 +71,7 @@ def find_adapter(adapter: str | Path, *, revision: str | None = None, local_file
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{what} cannot be read: its adapter_config.json is damaged ({one_line(error)}).") from error
     if not isinstance(config, LoraConfig):
-        raise UsageError(f"{what} is an adapter of type {config.peft_type}. hf-lm trains LoRA and DoRA.")
+        raise UsageError(f"{what} is an adapter of type {config.peft_type}. Only LoRA and DoRA can be trained.")
     return TrainedAdapter(name=name, folder=folder, config=config)
 
 
@@ -118,14 +117,15 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
     foreign += [name for name, match in trains.items() if match is None or match[1] not in able]
     if foreign:
         raise UsageError(
-            f"{what} changes '{foreign[0].removeprefix('base_model.model.')}'. hf-lm trains adapters of linear layers "
-            "alone: no output layer, no embeddings, no experts or router, no biases, no modules_to_save."
+            f"{what} changes '{foreign[0].removeprefix('base_model.model.')}'. Only adapters of linear layers can "
+            "be trained: no output layer, no embeddings, no experts or router, no biases, no modules_to_save."
         )
     variants = {type(v).__name__ for m in adapted.modules() for v in getattr(m, "lora_variant", {}).values()}
     strange = sorted(name for name in variants if not name.startswith("Dora"))
     if strange:
         raise UsageError(
-            f"{what} is a variant of LoRA, {strange[0].removesuffix('LinearVariant')}. hf-lm trains LoRA and DoRA."
+            f"{what} is a variant of LoRA, {strange[0].removesuffix('LinearVariant')}. Only LoRA and DoRA can be "
+            "trained."
         )
     wrong = sorted({*trains} & {*result.missing_keys}) + sorted(result.unexpected_keys)
     if wrong:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from grpokit_lm.sources import Source
+from grpokit.hf.sources import Source
 
 
 def skeleton_of(source: Source, kind: Any) -> PreTrainedModel | None:

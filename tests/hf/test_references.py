@@ -13,8 +13,8 @@ from tiny_models import tiny_model
 from torch import nn
 
 from grpokit import CheckpointError, UsageError
-from grpokit_lm.adapters import AdapterSettings, add_adapter
-from grpokit_lm.references import FILE, Average, Base, Twin, dtype_of_twin
+from grpokit.hf.adapters import AdapterSettings, add_adapter
+from grpokit.hf.references import FILE, Average, Base, Twin, dtype_of_twin
 
 TOKENS = torch.arange(12)[None]
 

@@ -11,8 +11,8 @@ from tiny_models import FAMILIES, tiny_model
 from torch import nn
 
 from grpokit import UsageError
-from grpokit_lm.adapters import AdapterSettings, add_adapter
-from grpokit_lm.checkpointing import recomputed
+from grpokit.hf.adapters import AdapterSettings, add_adapter
+from grpokit.hf.checkpointing import recomputed
 
 
 def saved_and_gradients(model: Any) -> tuple[int, torch.Tensor, list[torch.Tensor]]:

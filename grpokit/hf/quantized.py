@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel
 
-from grpokit import UsageError
+from grpokit.errors import UsageError
 
 _FULL = "name the model in full precision"
 
@@ -87,7 +87,7 @@ def _check_bitsandbytes(what: str, remedy: str, *, trains_base: bool, device: st
             f"or {remedy}."
         )
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise UsageError(f"{what} needs bitsandbytes, which is not installed. Run: pip install 'grpokit-lm[quantized]'")
+        raise UsageError(f"{what} needs bitsandbytes, which is not installed. Run: pip install 'bitsandbytes>=0.46'")
     if device == "cpu" or not torch.cuda.is_available():
         raise UsageError(
             f"{what} needs a CUDA device: on a CPU, bitsandbytes packs weights into a form through which no gradient "

@@ -21,11 +21,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from grpokit import CheckpointError, UsageError, adapter_off, knobs
-from grpokit.errors import nearest
+from grpokit import knobs
+from grpokit.errors import CheckpointError, UsageError, nearest
+from grpokit.hf.dtypes import DTYPES, dtype_of
+from grpokit.hf.settings import read_settings
 from grpokit.knobs import Count
-from grpokit_lm.loading import DTYPES, dtype_of
-from grpokit_lm.settings import read_settings
+from grpokit.policies.reference import adapter_off
 
 FILE = "reference.safetensors"
 

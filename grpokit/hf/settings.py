@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from grpokit import UsageError
-from grpokit.errors import a_type, nearest
+from grpokit.errors import UsageError, a_type, nearest
 
 S = TypeVar("S")
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from grpokit import UsageError
+from grpokit.errors import UsageError
 from grpokit.policies.linear_layers import replaced_forwards
 
 
