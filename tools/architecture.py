@@ -37,10 +37,11 @@ MAY_IMPORT = {
     "objectives": "errors knobs types",
     "flow": "errors types",
     "data": "errors files types images sampling policy",
-    "hf": "errors knobs policies data",  # imports transformers and peft, so it stands in no other row
     "registry": "errors",
     "builtin": "errors knobs types images objectives registry",  # what a third party may import, and no more
     "config": "errors files knobs registry",
+    "plan": "errors knobs registry config",
+    "hf": "errors knobs policies data plan",  # imports transformers and peft, so it stands in no other row
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
     "training": "errors files knobs types sampling policy advantages objectives data rewards",
@@ -49,7 +50,6 @@ MAY_IMPORT = {
     "report": "errors files images config evaluation",
     "runs": "errors files knobs types images sampling policy advantages objectives data registry config rewards "
     "training trainer evaluation report",
-    "plan": "errors knobs registry config runs",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
     "cli": "errors files knobs types images data registry config scaffold rewards training trainer evaluation report "
     "runs plan testing",

@@ -14,100 +14,94 @@ from grpokit.cli.options import Overrides, Source, whole_number
 
 if TYPE_CHECKING:
     from grpokit.plan.cards import Card
-    from grpokit.plan.estimate import Estimate
-    from grpokit.plan.needs import Needs, Remedy
-
-_NO_HELP = "No change that the plan knows makes it fit."
+    from grpokit.plan.needs import Job, Needs
+    from grpokit.plan.planner import Planner
 
 
 @app.command(cls=ConfigCommand)
 def plan(
     source: Source,
     overrides: Overrides = None,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", help="A card: 'RTX 4090', 'A100 40GB', 'H100' or 'H200'.")
-    ] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="A card: 'RTX 4090', 'A100 40GB', 'H100' or 'H200'.")] = None,
     prompt_tokens: Annotated[
         int | None, whole_number("--prompt-tokens", help="Tokens of a prompt; else the plan assumes some.")
     ] = None,
 ) -> None:
     """Estimate memory and time of a training step on a GPU.
 
-    Nothing is loaded, and no GPU is needed. Without --gpu it is this machine's GPU, or a table of all known cards. Exits
-    with 1 if the run does not fit on the card, and says what to change.
+    No weights are loaded, and no GPU is needed. Without --gpu it is this machine's, or a table of all known cards. If
+    the run does not fit on the card, the command says what to change, and exits with 1.
     """
     from grpokit.config import presets
 
     config, name = presets.read_config(source, overrides or [])  # before torch is imported, which takes seconds
     from grpokit.plan import cards, table
-    from grpokit.plan.estimate import Estimate, needs_of
-    from grpokit.plan.remedies import advise, words
+    from grpokit.plan.estimate import needs_of
+    from grpokit.plan.planner import Planner
+    from grpokit.runs import build
 
-    card = cards.here() if gpu is None else cards.by_name(gpu)
-    job, needs = needs_of(config, prompt_tokens=prompt_tokens)
-    plans = {(): needs}
+    card = None if gpu is None else cards.by_name(gpu)
+    reference = build.objective(config).needs_reference
 
-    def planned(changes: tuple[str, ...], on: Card) -> Estimate:
-        if changes not in plans:
-            changed, _ = presets.read_config(source, [*(overrides or []), *changes])
-            plans[changes] = needs_of(changed, prompt_tokens=prompt_tokens)[1]
-        return Estimate(card=on, needs=plans[changes])
+    def planned(changes: tuple[str, ...]) -> tuple[Job, Needs]:
+        changed, _ = presets.read_config(source, [*(overrides or []), *changes])
+        return needs_of(changed, reference=reference, prompt_tokens=prompt_tokens)
 
-    def advice(on: Card) -> Sequence[Remedy]:
-        def fits(changes: tuple[str, ...]) -> tuple[Needs, bool]:
-            estimate = planned(changes, on)
-            return estimate.needs, estimate.fits
+    planner = Planner(planned)
+    card = card or cards.here()
+    fits = _print_card(planner, card, name, source, overrides or []) if card else _print_cards(planner, name)
+    _print("\nassumed", *(f"  {line}" for line in table.assumptions(planner.on(card or cards.CARDS[0]))))
+    if not fits:
+        raise typer.Exit(FAILED)
 
-        return advise(job, needs, fits)
 
-    out = console()
-    if card is None:
-        estimates = [planned((), each) for each in cards.CARDS]
-        remedies = {each.card.name: advice(each.card) for each in estimates if not each.fits}
-        out.print(f"{name}: a training step, by card\n", markup=False)
-        out.print(table.cards(estimates, remedies))
-        out.print("\n--gpu NAME shows the parts and the phases of one card.", markup=False)
-        _print_assumptions(estimates[0])
-        return
-    estimate = planned((), card)
-    out.print(f"{name} on {table.title(card)}\n", markup=False, soft_wrap=True)
-    out.print(table.memory(estimate))
+def _print_cards(planner: Planner, name: str) -> bool:
+    """A line for each known card, which is never a failure."""
+    from grpokit.plan import table
+    from grpokit.plan.cards import CARDS
+
+    estimates = [planner.on(card) for card in CARDS]
+    _print(f"{name}: a training step, by card\n")
+    console().print(table.cards(estimates, {card.name: planner.remedies(card) for card in CARDS}))
+    _print("\n--gpu NAME shows the parts and the phases of one card.")
+    return True
+
+
+def _print_card(planner: Planner, card: Card, name: str, source: str, overrides: Sequence[str]) -> bool:
+    """Parts and phases on a card, and what to change if it does not fit; returns whether it does."""
+    from grpokit.plan import table
+    from grpokit.plan.cards import GIB
+    from grpokit.plan.remedies import words
+
+    estimate = planner.on(card)
+    _print(f"{name} on {table.title(card)}\n")
+    console().print(table.memory(estimate))
     times = table.time(estimate)
     if times is not None:
-        out.print()
-        out.print(times)
+        _print()
+        console().print(times)
     moment, most = estimate.peak
-    room = f"{most / cards.GIB:.1f} of {card.usable / cards.GIB:.1f} GiB, at the moment '{moment}'"
+    fits = "It fits" if estimate.fits else "It does not fit"
+    _print(f"\n{fits}: {table.number(most / GIB)} of {card.usable / GIB:.1f} GiB at the peak, which is in '{moment}'.")
     if estimate.fits:
-        out.print(f"\nIt fits: {room}.", markup=False)
-        _print_assumptions(estimate)
-        return
-    out.print(f"\nIt does not fit: {room}.", markup=False)
-    remedies = advice(card)
-    if remedies:
-        changes = words(remedies)
-        after = planned(changes, card)
-        typed = shlex.join(["grpokit", "plan", source, *(overrides or []), *changes])
-        seconds = sum(after.seconds().values())
-        out.print(
-            f"It fits with {shlex.join(changes)}: {after.peak[1] / cards.GIB:.1f} GiB"
-            f"{f', {seconds:,.1f} s a step' if seconds else ''}.",
-            markup=False,
-            soft_wrap=True,
-        )
-        for remedy in remedies:
-            out.print(f"  {shlex.join(remedy.words)}: {remedy.price}", markup=False, soft_wrap=True)
-        out.print(f"  {typed}", markup=False, soft_wrap=True)
-    else:
-        out.print(_NO_HELP, markup=False)
-    _print_assumptions(estimate)
-    raise typer.Exit(FAILED)
+        return True
+    remedies = planner.remedies(card)
+    if not remedies:
+        _print("No change that the plan knows makes it fit.")
+        return False
+    changes = words(remedies)
+    after = planner.on(card, changes)
+    seconds = sum(after.seconds().values())
+    time = f" and {table.number(seconds)} s a step" if seconds else ""
+    _print(f"It fits with {table.number(after.peak[1] / GIB)} GiB{time} after these changes:")
+    _print(*(f"  {shlex.join(remedy.words)}  ({remedy.price})" for remedy in remedies))
+    changed = {word.partition("=")[0] for word in changes}
+    others = [word for word in overrides if word.partition("=")[0] not in changed]
+    _print(f"  {shlex.join(['grpokit', 'train', source, *others, *changes])}")
+    return False
 
 
-def _print_assumptions(estimate: Estimate) -> None:
-    from grpokit.plan import table
-
+def _print(*lines: str) -> None:
     out = console()
-    out.print("\nassumed", markup=False)
-    for line in table.assumptions(estimate):
-        out.print(f"  {line}", markup=False, soft_wrap=True)
+    for line in lines or ("",):
+        out.print(line, markup=False, soft_wrap=True)

@@ -9,23 +9,21 @@ from grpokit import registry
 from grpokit.config.schema import RunConfig
 from grpokit.errors import GrpokitError, PluginError, UsageError, reworded
 from grpokit.plan.cards import Card
-from grpokit.plan.needs import BANDWIDTH, LAUNCH, MOMENTS, Job, Moment, Needs, Work
+from grpokit.plan.needs import BANDWIDTH, LAUNCH, MOMENTS, REPLAY, Job, Moment, Needs, Work
 from grpokit.registry.specs import PolicySpec
 
 
-def needs_of(config: RunConfig, *, prompt_tokens: int | None = None) -> tuple[Job, Needs]:
+def needs_of(config: RunConfig, *, reference: bool, prompt_tokens: int | None = None) -> tuple[Job, Needs]:
     """Ask the plan of the config's policy; weights are not loaded.
 
     Args:
         config: of the run.
+        reference: whether its objective needs the reference's log-probs.
         prompt_tokens: of a prompt; None for the plan's own assumption.
 
     Raises:
         UsageError: the policy has no plan, or a setting cannot be used.
     """
-    from grpokit.runs import build
-
-    reference = build.objective(config).needs_reference
     job = Job.of(config.trainer, reference=reference, prompt_tokens=prompt_tokens)
     use = config.policy.use
     try:
@@ -101,4 +99,5 @@ class Estimate:
 
 
 def _seconds(work: Work, speed: float, bandwidth: float) -> float:
-    return work.times * max(work.flop / speed, work.bytes / bandwidth, work.launches * LAUNCH)
+    starts = work.kernels * (REPLAY if work.captured else LAUNCH)
+    return work.times * max(work.flop / speed, work.bytes / bandwidth, starts)

@@ -20,7 +20,7 @@ MOMENTS: tuple[Moment, ...] = ("rollout", "decode", "score", "train")
 
 MFU = 0.45  # share of the card's FLOP/s that large products reach
 BANDWIDTH = 0.70  # share of the memory's speed that decoding reaches
-LAUNCH = 6e-6  # seconds that a kernel takes to start
+LAUNCH, REPLAY = 6e-6, 1.5e-6  # seconds that a kernel takes at least: started one by one, and in a captured graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +94,10 @@ class Job:
         groups = most // self.group_size
         return (groups * self.group_size, groups) if groups else (most, 1)
 
+    def micro_batches(self, decisions: int) -> int:
+        """How many passes all rows of a step take, where all have this many decisions."""
+        return math.ceil(self.rows / self.micro_batch(decisions)[0])
+
     def old_pass(self, *, exact: bool) -> bool:
         """Whether the old log-probs take a pass of their own.
 
@@ -120,13 +124,14 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Something that takes time on the GPU: as long as its products, its memory traffic or its launches do.
+    """Something that takes time on the GPU: as long as its products, its memory traffic or its kernels' starts.
 
     Attributes:
         phase: "rollout", "decode", "old", "reference", "train" or "optimizer"; works of one phase follow each other.
         flop: of one repetition; a multiplication and an addition are two.
         bytes: read and written in one repetition.
-        launches: kernels that are started one by one in a repetition; 0 where they are captured in a graph.
+        kernels: how many run in a repetition.
+        captured: whether they are started as a graph.
         times: repetitions, which follow each other.
         dtype: "bf16", also for fp16, or "fp32": what products are computed in.
         mfu: share of the card's FLOP/s that the products reach.
@@ -135,7 +140,8 @@ class Work:
     phase: str
     flop: float = 0.0
     bytes: float = 0.0
-    launches: int = 0
+    kernels: int = 0
+    captured: bool = False
     times: float = 1
     dtype: Literal["bf16", "fp32"] = "bf16"
     mfu: float = MFU

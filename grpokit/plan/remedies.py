@@ -1,8 +1,8 @@
 """What to change so that a run fits: tries changes in order, asks the plan again after each, and keeps few of them.
 
-Changes that leave the result as it is come first: smaller micro-batches, and fewer rows drawn at a time. Then come those
-that the policy's plan names. They are added up, each at its strongest, until all fits. Then each is taken back, or made
-as mild as it can be.
+Changes that leave the result as it is come first: smaller micro-batches, and fewer rows drawn at a time. Then come
+those that the policy's plan names. They are added up, each at its strongest, until all fits. Then each is taken back,
+or made as mild as it can be.
 """
 
 from __future__ import annotations
@@ -32,17 +32,26 @@ def advise(job: Job, needs: Needs, fits: Fits) -> list[Remedy]:
     chosen: list[_Ladder] = []
     while waiting:
         ladder = waiting.pop(0)
-        try:
-            further, enough = fits(words([each[-1] for each in [*chosen, ladder]]))
-        except GrpokitError:
+        together = _together([*chosen, ladder], fits)
+        if not together:
             continue
-        chosen.append(ladder)
+        chosen = together
+        further, enough = fits(words(each[-1] for each in chosen))
         if enough:
             return _mildest(chosen, fits)
         new = [(remedy,) for remedy in further.remedies if (remedy,) not in seen]  # such as 4 bits, once there is LoRA
         waiting = [*new, *waiting]
         seen.update(new)
     return []
+
+
+def _together(ladders: list[_Ladder], fits: Fits) -> list[_Ladder]:
+    """Those that go with the last one, which may exclude some, as LoRA does a copy in 16 bits; none if it cannot be."""
+    *others, last = ladders
+    if _planned([each[-1] for each in ladders], fits):
+        return ladders
+    fitting = [*(each for each in others if _planned([each[-1], last[-1]], fits)), last]
+    return fitting if _planned([each[-1] for each in fitting], fits) else []
 
 
 def words(remedies: Iterable[Remedy]) -> tuple[str, ...]:
@@ -78,7 +87,13 @@ def _mildest(chosen: Sequence[_Ladder], fits: Fits) -> list[Remedy]:
 
 
 def _fit(remedies: Sequence[Remedy], fits: Fits) -> bool:
+    planned = _planned(remedies, fits)
+    return planned is not None and planned[1]
+
+
+def _planned(remedies: Sequence[Remedy], fits: Fits) -> tuple[Needs, bool] | None:
+    """The needs with these changes, and whether they fit; None if the config refuses them."""
     try:
-        return fits(words(remedies))[1]
+        return fits(words(remedies))
     except GrpokitError:
-        return False
+        return None

@@ -16,14 +16,14 @@ _LEAST = 0.005  # GiB or seconds that are shown as a number
 
 
 def memory(estimate: Estimate) -> Table:
-    """Parts of memory in GiB, with a column for each moment of a step."""
-    table = _table("GiB of memory", *estimate.moments)
+    """Parts of memory, with a column for each moment of a step; in MiB where all is below a GiB."""
+    unit, word = (GIB, "GiB") if estimate.peak[1] >= GIB else (GIB / 1024, "MiB")
+    table = _table(f"memory, {word}", *estimate.moments)
     for name, row in estimate.parts().items():
-        cells = [row.get(moment, 0.0) / GIB for moment in estimate.moments]
+        cells = [row.get(moment, 0.0) / unit for moment in estimate.moments]
         if any(cells):
-            table.add_row(Text(name), *(_number(cell) if cell else "-" for cell in cells))
-    sums = [_number(total / GIB) for total in estimate.sums().values()]
-    table.add_row(Text("sum", style="bold"), *sums)
+            table.add_row(Text(name), *(number(cell) if cell else "-" for cell in cells))
+    table.add_row("sum", *(number(total / unit) for total in estimate.sums().values()))
     return table
 
 
@@ -32,8 +32,8 @@ def time(estimate: Estimate) -> Table | None:
     seconds = estimate.seconds()
     if not seconds:
         return None
-    table = _table("seconds of a step", *seconds, "sum")
-    table.add_row("", *map(_number, seconds.values()), _number(sum(seconds.values())))
+    table = _table("time, s", *seconds, "sum")
+    table.add_row("", *map(number, seconds.values()), number(sum(seconds.values())))
     return table
 
 
@@ -51,10 +51,10 @@ def cards(estimates: Sequence[Estimate], advice: Mapping[str, Sequence[Remedy]])
         table.add_row(
             estimate.card.name,
             f"{estimate.card.usable / GIB:.1f}",
-            _number(estimate.peak[1] / GIB),
+            number(estimate.peak[1] / GIB),
             "yes" if estimate.fits else "no",
-            _number(sum(estimate.seconds().values())),
-            Text("-" if estimate.fits else " ".join(words(remedies)) or "nothing that is known"),
+            number(sum(estimate.seconds().values())),
+            Text("-" if estimate.fits else " ".join(words(remedies)) or "no change that is known"),
         )
     return table
 
@@ -88,5 +88,6 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def _number(x: float) -> str:
+def number(x: float) -> str:
+    """A number of GiB or seconds, with about three digits."""
     return "<0.01" if x < _LEAST else f"{x:,.2f}" if x < 10 else f"{x:,.1f}" if x < 1000 else f"{x:,.0f}"

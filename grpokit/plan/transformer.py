@@ -7,8 +7,7 @@ and token, and four per layer, pair of tokens and width of attention.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from grpokit.plan.needs import Job, Moment, Part, Work
@@ -17,6 +16,7 @@ _ADAMW = 28  # bytes per weight that a step reads and writes: weight, gradient a
 _CHUNK = 1024  # tokens whose logits exist at a time
 _COPIES = 3  # of these logits, at most
 _LOGIT_PASSES = 6  # how often a draw reads or writes the logits
+_KERNELS = 20  # of a layer's forward pass; a backward pass has twice as many
 
 # bytes per token and layer: of the hidden size, the width of the MLP and that of a token's keys
 _KEPT = {
@@ -119,7 +119,7 @@ class TokenWork:
         """The memory of the transformer and of its adapter."""
         s, job = self.sizes, self.job
         trained = s.trained + s.adapter
-        scores: tuple[Moment, ...] = ("score", "train")
+        scores: tuple[Moment, ...] = ("score", "train") if self._scored else ("train",)
         rows, prompts = job.micro_batch(self.new)
         tokens = rows * self.new + prompts * self.prompt
         a_layer = self.kept_per_layer() * tokens
@@ -134,7 +134,7 @@ class TokenWork:
             Part(name="weights for drawing", bytes=self.drawing_weights(), moments=("rollout",)),
             Part(name="cache", bytes=self.cache(), moments=("rollout",)),
             Part(name="activations", bytes=kept if self.checkpointing else s.layers * a_layer, moments=("train",)),
-            Part(name="activations", bytes=a_layer, moments=("score",)),
+            *([Part(name="activations", bytes=a_layer, moments=("score",))] if self._scored else []),
             Part(name="logits", bytes=logits * job.rollout_rows, moments=("rollout",)),
             Part(name="logits", bytes=logits * min(_CHUNK, rows * self.new), moments=scores),
             Part(name="logits", bytes=4 * self.head if self.head_trains else 0, moments=("train",)),
@@ -165,16 +165,23 @@ class TokenWork:
 
     def works(self) -> list[Work]:
         """The time of the transformer; what rewards and decoders take is not in it."""
-        job, forward = self.job, self.forward()
-        works = [*self.rollout()]
+        s, job = self.sizes, self.job
+        cuts, kernels = job.micro_batches(self.new), _KERNELS * s.layers
+        forward = self._work("old", self.forward() / cuts, kernels=kernels, times=cuts)
+        works = self.rollout()
         if job.old_pass(exact=self.exact) or job.entropy:
-            works.append(self._work("old", forward))
+            works.append(forward)
         if job.reference:
-            works.append(self._work("reference", forward))
-        works.append(self._work("train", job.passes * self.trained()))
-        bytes_moved = _ADAMW * (self.sizes.trained + self.sizes.adapter)
-        works.append(Work(phase="optimizer", bytes=bytes_moved, times=job.updates))
+            works.append(replace(forward, phase="reference"))
+        kernels *= 4 if self.checkpointing else 3
+        works.append(self._work("train", self.trained() / cuts, kernels=kernels, times=job.passes * cuts))
+        works.append(Work(phase="optimizer", bytes=_ADAMW * (s.trained + s.adapter), times=job.updates))
         return works
+
+    @property
+    def _scored(self) -> bool:
+        """Whether there is a pass without gradient."""
+        return self.job.reference or self.job.entropy or self.job.old_pass(exact=self.exact)
 
     def rollout(self) -> list[Work]:
         """Prompts are read once, and tokens are then drawn one after the other."""
@@ -191,10 +198,14 @@ class TokenWork:
             + self.cache_per_token() * (prompts * self.prompt + rows * self.new / 2)
             + 4 * _LOGIT_PASSES * s.vocabulary * rows
         )
-        launches = 0 if self.captured else 20 * s.layers
+        kernels = _KERNELS * s.layers
         return [
-            self._work("rollout", read, times=calls),
-            self._work("rollout", a_step, bytes_moved=moved, launches=launches, times=calls * self.new),
+            self._work("rollout", read, kernels=kernels, times=calls),
+            replace(
+                self._work("rollout", a_step, kernels=kernels, times=calls * self.new),
+                bytes=moved,
+                captured=self.captured,
+            ),
         ]
 
     def forward(self) -> float:
@@ -208,11 +219,13 @@ class TokenWork:
         again = layers + attention if self.checkpointing else 0.0
         own = 6 * self.sizes.adapter * self._tokens()
         backward = 2 if self.sizes.trained else 1
-        return (1 + backward) * layers + 3 * attention + again + own + (3 if self.head_trains else 2) * self._head_flop()
+        return (
+            (1 + backward) * layers + 3 * attention + again + own + (3 if self.head_trains else 2) * self._head_flop()
+        )
 
     def _tokens(self) -> float:
-        rows, prompts = self.job.micro_batch(self.new)
-        return self.job.rows * self.new + math.ceil(self.job.rows / rows) * prompts * self.prompt
+        _, prompts = self.job.micro_batch(self.new)
+        return self.job.rows * self.new + self.job.micro_batches(self.new) * prompts * self.prompt
 
     def _linear_and_attention(self) -> tuple[float, float]:
         s, tokens = self.sizes, self._tokens()
@@ -223,8 +236,6 @@ class TokenWork:
     def _head_flop(self) -> float:
         return 2 * self.head * self.job.rows * self.new
 
-    def _work(
-        self, phase: str, flop: float, *, bytes_moved: float = 0.0, launches: int = 0, times: float = 1
-    ) -> Work:
+    def _work(self, phase: str, flop: float, *, kernels: int, times: float) -> Work:
         dtype: Literal["bf16", "fp32"] = "fp32" if self._computes == "fp32" else "bf16"
-        return Work(phase=phase, flop=flop, bytes=bytes_moved, launches=launches, times=times, dtype=dtype)
+        return Work(phase=phase, flop=flop, kernels=kernels, times=times, dtype=dtype)
