@@ -54,9 +54,9 @@ def sizes_of(
     adapted = adapter = ranks = 0
     if adapt is not None:
         adapt()
-        layers_with_one = [m for m in decoder.modules() if isinstance(m, BaseTunerLayer)]
-        adapted = sum(m.get_base_layer().weight.numel() for m in layers_with_one)
-        ranks = sum(r for m in layers_with_one for r in m.r.values())
+        with_one: list[Any] = [m for m in decoder.modules() if isinstance(m, BaseTunerLayer)]
+        adapted = sum(m.get_base_layer().weight.numel() for m in with_one)
+        ranks = sum(sum(m.r.values()) for m in with_one)
         adapter, trained = sum(p.numel() for p in model.parameters()) - weights, 0
     return Sizes(
         layers=layers,

@@ -218,10 +218,9 @@ class TokenWork:
         layers, attention = self._linear_and_attention()
         again = layers + attention if self.checkpointing else 0.0
         own = 6 * self.sizes.adapter * self._tokens()
-        backward = 2 if self.sizes.trained else 1
-        return (
-            (1 + backward) * layers + 3 * attention + again + own + (3 if self.head_trains else 2) * self._head_flop()
-        )
+        passes = 3 if self.sizes.trained else 2  # a weight that trains is multiplied once more
+        head = (3 if self.head_trains else 2) * self._head_flop()
+        return passes * layers + 3 * attention + head + again + own
 
     def _tokens(self) -> float:
         _, prompts = self.job.micro_batch(self.new)

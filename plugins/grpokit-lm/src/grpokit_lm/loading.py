@@ -170,8 +170,8 @@ def find_skeleton(model: Any, *, own_tokenizer: bool = True, **reading: Any) -> 
     skeleton = skeleton_of(source, AutoModelForImageTextToText if sees else AutoModelForCausalLM)
     if skeleton is None:
         raise UsageError(
-            f"The model '{source.name}' cannot be built without its weights: its code is its own, or its config.json is "
-            "damaged."
+            f"The model '{source.name}' cannot be built without its weights: its code is its own, or its config.json "
+            "is damaged."
         )
     _check_head(source.name, skeleton)
     return skeleton, source.config.dtype
