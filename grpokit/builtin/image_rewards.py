@@ -1,7 +1,6 @@
-"""A reward on pictures that needs neither weights nor a target: the size as a JPEG.
+"""Rewards on pictures that need neither weights nor a target: the size as a JPEG, and the brightness.
 
-It is for trying a policy that makes pictures. What it rewards is smoothness, so a run that climbs it learns to draw
-one flat colour.
+They are for trying a policy that makes pictures. A run that climbs one learns to draw one flat colour.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import io
 import math
 from collections.abc import Sequence
 
-from PIL import Image
+from PIL import Image, ImageStat
 
 from grpokit.images import to_rgb
 from grpokit.types import Sample
@@ -36,6 +35,27 @@ def jpeg_size(samples: Sequence[Sample]) -> list[float]:
     """
     return [
         -_bytes(to_rgb(s.output, what=f"the output of row {row} (reward 'jpeg-size')")) / 1e5
+        if isinstance(s.output, Image.Image)
+        else math.nan
+        for row, s in enumerate(samples)
+    ]
+
+
+def brightness(samples: Sequence[Sample]) -> list[float]:
+    """The mean of each output's pixels in grey (luma of ITU-R BT.601), from 0 for black to 1 for white.
+
+    Args:
+        samples: B samples.
+
+    Returns:
+        B scores; NaN for an output that is no picture.
+
+    Raises:
+        RewardError: a picture has no pixels, or a mode that does not define which number is white.
+    """
+    return [
+        ImageStat.Stat(to_rgb(s.output, what=f"the output of row {row} (reward 'brightness')").convert("L")).mean[0]
+        / 255
         if isinstance(s.output, Image.Image)
         else math.nan
         for row, s in enumerate(samples)

@@ -1,4 +1,4 @@
-"""The built-in plugin: text rewards and one on pictures, advantage functions and objectives.
+"""The built-in plugin: rewards for text, two on pictures, advantage functions and objectives.
 
 It uses nothing that a third party could not use, and is the shortest full example of a plugin module.
 """
@@ -26,7 +26,7 @@ _EXPECTED_FAILURES = {
 
 @hookimpl
 def grpokit_rewards() -> Iterator[RewardSpec]:
-    """Rewards for text, and one for pictures."""
+    """Rewards for text, and two for pictures."""
     for name, factory, low, high, summary in (
         ("exact-match", "ExactMatch", 0, 1, "1 where the text is the target"),
         ("contains", "contains", 0, 1, "1 where the text contains the target"),
@@ -51,6 +51,13 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"image"},
         range=(None, 0),
         summary="minus the picture's bytes / 100,000 as a JPEG of quality 95, for trials: a flat colour is best",
+    )
+    yield RewardSpec(
+        name="brightness",
+        factory="grpokit.builtin.image_rewards:brightness",
+        accepts={"image"},
+        range=(0, 1),
+        summary="the picture's mean brightness from black to white, for trials",
     )
 
 

@@ -94,17 +94,24 @@ def sample(
     prompts: PromptsFile = None,
     count: Count = None,
     limit: Limit = None,
+    before: Annotated[
+        bool, typer.Option("--before", help="Draw from the run's untrained start, too, with the same seeds.")
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Write into a folder that holds files already.")
     ] = False,
 ) -> None:
     """Draw samples from a run's last checkpoint or from a preset.
 
-    By default it draws one sample for each of the first 16 prompts. A preset's policy is untrained.
+    By default it draws one sample for each of the first 16 prompts. A preset's policy is untrained. With --before, the
+    samples of a run and of its start lie side by side in the folders after and before.
     """
-    config, policy = _load_policy(source, overrides)
+    config, place = _read(source, overrides)
+    if before and place is None:
+        raise UsageError(f"--before compares a run with its start, and {source} is no run folder. Leave it out.")
     from grpokit.evaluation.held_out import draw
     from grpokit.runs import build, journal
+    from grpokit.training import checkpoint
 
     own_prompts = read_prompts(prompt, prompts)
     if os.path.isfile(out):
@@ -114,22 +121,26 @@ def sample(
     if own_prompts is None:
         train_prompts, held_out = build.prompts(config)
         own_prompts = train_prompts if held_out is None else held_out
-    samples = draw(
-        policy,
-        own_prompts[: limit or _PROMPTS],
-        seed=config.seed,
-        samples_per_prompt=count or 1,
-        stream="sample",
-        mixed_precision=config.trainer.mixed_precision,
-    )
-    try:
-        journal.save_outputs(out, samples)
-    except RunError as error:
-        raise UsageError(
-            f"The samples cannot be written to {out}: {error.__cause__}. Choose another folder with --out."
-        ) from error
-    print(f"{counted(len(samples), 'sample')} in {out}")
-    _print_texts(samples)
+    policy = build.policy(config)
+    for folder, weights in ((out / "before", None), (out / "after", place)) if before else ((out, place),):
+        if weights is not None:
+            checkpoint.load_policy(weights, policy)
+        samples = draw(
+            policy,
+            own_prompts[: limit or _PROMPTS],
+            seed=config.seed,
+            samples_per_prompt=count or 1,
+            stream="sample",
+            mixed_precision=config.trainer.mixed_precision,
+        )
+        try:
+            journal.save_outputs(folder, samples)
+        except RunError as error:
+            raise UsageError(
+                f"The samples cannot be written to {folder}: {error.__cause__}. Choose another folder with --out."
+            ) from error
+        print(f"{counted(len(samples), 'sample')} in {folder}")
+        _print_texts(samples)
 
 
 @app.command(cls=ConfigCommand)
@@ -309,17 +320,6 @@ def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     if last is None:
         raise UsageError(f"The run {folder} has no checkpoint yet. Train it first.")
     return config, last
-
-
-def _load_policy(source: str, overrides: list[str] | None) -> tuple[Any, Any]:
-    config, place = _read(source, overrides)
-    from grpokit.runs import build
-    from grpokit.training import checkpoint
-
-    policy = build.policy(config)
-    if place is not None:
-        checkpoint.load_policy(place, policy)
-    return config, policy
 
 
 def _print_scores(columns: Mapping[str, Mapping[str, Any]]) -> None:

@@ -681,6 +681,12 @@ def test_sample_from_the_start_and_from_the_end(
         assert call("sample", source, "--out", tmp_path / source, "-n", 20, "--prompts", tmp_path / "p.txt").code == 0
     start, end = (rows(tmp_path / source / "samples.jsonl") for source in ("c.yaml", "out"))
     assert len(start) == len(end) == 40
+    options = ("-n", 20, "--prompts", tmp_path / "p.txt", "--before")
+    assert call("sample", "out", "--out", tmp_path / "two", *options).code == 0
+    assert [rows(tmp_path / "two" / name / "samples.jsonl") for name in ("before", "after")] == [start, end]
+    alone = call("sample", "c.yaml", "--out", tmp_path / "none", *options)
+    assert alone.code == 2
+    assert "--before compares a run with its start, and c.yaml is no run folder. Leave it out." in alone.err
     assert call("sample", "out", "-n", 7, "--out", tmp_path / "many", "--prompt", "1").out.endswith("\n  and 2 more\n")
     assert sum(r["output"].count("3") for r in end) > sum(r["output"].count("3") for r in start)
     done = call("sample", "c.yaml", "--out", tmp_path / "all", "--limit", 3)

@@ -226,8 +226,8 @@ def test_what_is_shipped_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(PluginError) as caught:
         registry.create("reward", "lpips")
     assert str(caught.value) == (
-        "There is no reward called 'lpips'. Known: contains, exact-match, format, jpeg-size, length, numeric-answer, "
-        "repetition-penalty, soft-overlong. "
+        "There is no reward called 'lpips'. Known: brightness, contains, exact-match, format, jpeg-size, length, "
+        "numeric-answer, repetition-penalty, soft-overlong. "
         "'lpips' comes with: pip install 'grpokit[lpips]'"
     )
     with pytest.raises(PluginError, match=r"no policy called 'toy-lm'.*comes with: pip install 'grpokit\[toy\]'$"):

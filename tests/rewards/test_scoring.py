@@ -21,7 +21,7 @@ from PIL import Image
 
 from grpokit import DataError, Pending, Portion, Prompt, RewardError, RewardTerm, Sample, UsageError, registry
 from grpokit.advantages import group
-from grpokit.builtin.image_rewards import jpeg_size
+from grpokit.builtin.image_rewards import brightness, jpeg_size
 from grpokit.builtin.text_rewards import (
     ExactMatch,
     Length,
@@ -685,3 +685,14 @@ def test_the_size_as_a_jpeg_is_that_of_the_file(tmp_path: Path) -> None:
     assert jpeg_size(samples(deep)) == jpeg_size(samples(as_rgb))
     with pytest.raises(RewardError, match=r"output of row 1 \(reward 'jpeg-size'\) has the mode 'F'"):
         jpeg_size(samples(photo, Image.new("F", (8, 8))))
+
+
+def test_brightness_is_the_mean_luma() -> None:
+    halves = Image.new("RGB", (4, 4))
+    halves.paste((255, 255, 255), (0, 0, 4, 2))
+    green = Image.new("RGB", (4, 4), (0, 255, 0))
+    found = brightness(samples(Image.new("L", (4, 4), 255), halves, green, Image.new("RGB", (4, 4)), "a text"))
+    assert found[:2] == [1.0, 0.5]
+    assert found[2] == pytest.approx(0.587, abs=2e-3)  # of green, by ITU-R BT.601
+    assert found[3] == 0
+    assert math.isnan(found[4])

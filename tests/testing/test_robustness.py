@@ -35,6 +35,7 @@ SHIPPED: dict[str, tuple[dict[str, Any], set[str]]] = {
     "format": ({"pattern": "[0-9]+"}, set()),
     "length": ({"maximum": 9}, set()),
     "jpeg-size": ({}, set()),
+    "brightness": ({}, set()),
     "box-iou": ({}, set()),
     "box-format": ({}, set()),
     "ring": ({}, set()),

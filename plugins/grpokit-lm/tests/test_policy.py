@@ -13,14 +13,12 @@ from tiny_models import FAMILIES, tiny_model, tiny_tokenizer
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grpokit import Ask, PluginError, Prompt, Rollout, Sample, Trainer, UsageError, create, objectives
-from grpokit.policies import fused_head
+from grpokit import PluginError, Prompt, Rollout, Sample, Trainer, UsageError, create, objectives
+from grpokit.policies import fused_head, packing
 from grpokit.registry.name_lookup import installed
 from grpokit.registry.synonyms import PARAMETERS
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
-from grpokit_lm import packed_path
-from grpokit_lm.completions import pack
 from grpokit_lm.plain_path import PlainPath
 from grpokit_lm.policy import CausalLMPolicy
 
@@ -160,28 +158,6 @@ def test_a_model_that_looks_ahead_is_refused() -> None:
         CausalLMPolicy(model, tokenizer=tiny_tokenizer(), max_new_tokens=4)
 
 
-def test_packing_by_hand() -> None:
-    """Each prompt once, without its last token; each completion's inputs begin with that token."""
-    policy = build()
-    rollout = drawn(policy, group=2)
-    completions = packed_path.Completions(
-        prompts=torch.tensor([[1, 2, 3], [4, 0, 0]]),
-        prompt_lengths=(3, 1),
-        tokens=torch.tensor([[5, 6, 7], [8, 0, 0], [9, 9, 0]]),
-        lengths=(3, 1, 2),
-        groups=(0, 1, 0),
-    )
-    plan = pack(completions, 1, width=2)
-    assert plan is not None
-    tokens = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source]
-    assert tokens.tolist() == [1, 2, 3, 5, 6, 3, 9]
-    assert (plan.prompts, plan.samples, plan.rows, plan.ends) == ([2], [[3, 2]], [0, 2], [2, 3])
-    assert plan.decided.tolist() == [3, 4, 6]
-    assert plan.places.table(torch.tensor([1.0, 2.0, 3.0])).tolist() == [[1, 2], [0, 0], [3, 0]]
-    assert pack(completions, 3, width=1) is None
-    assert policy.logprobs(rollout.select(torch.tensor([0])), slice(11, 12)).logprobs.shape == (1, 1)
-
-
 def test_a_family_without_packed_attention_takes_the_plain_path_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """A model that ignores which token sees which is noticed by its numbers."""
 
@@ -244,7 +220,7 @@ def test_the_predicted_gradient_is_used_and_right(monkeypatch: pytest.MonkeyPatc
     """Training steps with the slope that the trainer predicts equal those without one, and need no second pass."""
     weights = []
     accepted: list[float | None] = []
-    slope, factor = packed_path._slope, fused_head._common_factor
+    slope, factor = packing._slope, fused_head._common_factor
 
     def noted(*slopes: Tensor) -> float | None:
         accepted.append(factor(*slopes))
@@ -252,33 +228,12 @@ def test_the_predicted_gradient_is_used_and_right(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(fused_head, "_common_factor", noted)
     for use in (True, False):
-        monkeypatch.setattr(packed_path, "_slope", lambda plan, ask, use=use: slope(plan, ask) if use else None)
+        monkeypatch.setattr(packing, "_slope", lambda plan, ask, use=use: slope(plan, ask) if use else None)
         trainer = training(build(), length, steps=2, updates_per_rollout=2)
         list(trainer)
         weights.append(torch.cat([p.detach().flatten() for p in trainer.policy.modules()["model"].parameters()]))
     assert accepted == [1.0] * 12  # micro-batches; None: the head computed it again
     assert torch.allclose(weights[0], weights[1], rtol=0, atol=1e-6)
-
-
-def test_the_prediction_goes_on_behind_a_completion_without_decisions() -> None:
-    """Such as one that was cut, with mask_truncated."""
-    completions = packed_path.Completions(
-        prompts=torch.tensor([[1]]),
-        prompt_lengths=(1,),
-        tokens=torch.tensor([[5, 6], [7, 8], [9, 0]]),
-        lengths=(2, 0, 1),
-        groups=(0, 0, 0),
-    )
-    plan = pack(completions, 0, width=2)
-    seen: list[Any] = []
-    assert plan is not None
-    slope = packed_path._slope(
-        plan, Ask(slope=lambda table, rows: (seen.append((table.tolist(), rows)), 10 * table)[1])
-    )
-    assert slope is not None
-    assert slope(torch.tensor([1.0, 2.0, 3.0]), 0).tolist() == [10, 20, 30]
-    assert slope(torch.tensor([3.0]), 2).tolist() == [30]
-    assert seen == [([[1, 2], [0, 0], [3, 0]], slice(0, 3)), ([[3, 0]], slice(2, 3))]
 
 
 def gradients(policy: CausalLMPolicy, **options: Any) -> list[Tensor]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from grpokit.policies import packing
 from grpokit.policies.fused_head import FusedHead
 from grpokit.policies.group_decoding import Drawn, Written, decode
 from grpokit.policies.linear_layers import Casts, for_decoding
-from grpokit.policies.packed_attention import SharedPrompts, install, run
+from grpokit.policies.packed_attention import install
 from grpokit.types import Ask, Decisions
-from grpokit_lm.completions import Completions, Pack, pack
+from grpokit_lm.completions import Completions
 from grpokit_lm.embedding import arguments, embedded
 from grpokit_lm.head import Head
 from grpokit_lm.pictures import Reading
@@ -77,35 +79,25 @@ class PackedPath:
 
     def score(self, completions: Completions, start: int, *, width: int, temperature: float, ask: Ask) -> Decisions:
         """Score decisions `start` to `start + width` of all completions: [b, t]."""
-        plan = pack(completions, start, width=width)
-        if plan is None:
-            return Decisions(logprobs=torch.zeros(len(completions.lengths), width, device=completions.tokens.device))
-        arrangement = SharedPrompts(plan.prompts, plan.samples, device=completions.tokens.device)
-        positions = plan.positions if plan.positions is not None else arrangement.positions()
-        tokens, further = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source], {}
-        if completions.sees:
-            stacked = self._embedded(completions)[plan.source]
-            tokens, further = stacked[:, 0], arguments(stacked[:, 1:])
-        decoder, device = self.model.get_decoder(), completions.tokens.device
-        positions = positions.to(device, non_blocking=True)
-        hidden = run(decoder, tokens, positions, arrangement, **further)[plan.decided]
         head = Head(self.model)
-        layer: Any = head.layer
-        logprobs, entropy = self.fused(
-            hidden,
-            plan.places.pick(completions.tokens[:, start:]),
-            self.casts(layer.weight),
-            layer.bias,
+        return packing.score(
+            completions,
+            start,
+            width=width,
+            decoder=self.model.get_decoder(),
+            layer=head.layer,
+            head=self.fused,
+            casts=self.casts,
+            ask=ask,
             scale=head.scale / temperature,
             softcap=head.softcap,
-            kept=None if completions.kept is None else plan.places.pick(completions.kept[:, start:]),
-            entropy=ask.entropy,
-            slope=_slope(plan, ask),
-            ends=plan.ends,
+            inputs=partial(self._inputs, completions) if completions.sees else None,
         )
-        return Decisions(
-            logprobs=plan.places.table(logprobs), entropy=None if entropy is None else plan.places.table(entropy)
-        )
+
+    def _inputs(self, completions: Completions, source: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
+        """What the decoder reads where prompts have pictures."""
+        stacked = self._embedded(completions)[source]
+        return stacked[:, 0], arguments(stacked[:, 1:])
 
     def _embedded(self, completions: Completions) -> Tensor:
         """The embeddings of all prompts and completions, flattened: [P * S + b * T, 1 + K, H]."""
@@ -120,20 +112,3 @@ class PackedPath:
         written = self.model.get_input_embeddings()(completions.tokens.flatten())[:, None]
         behind = (0, 0, 0, rows.shape[2] - 1)
         return torch.cat([rows.flatten(0, 1), nn.functional.pad(written, behind)])
-
-
-def _slope(plan: Pack, ask: Ask) -> Callable[[Tensor, int], Tensor] | None:
-    """The prediction for packed log-probs, from the one for tables; None where completions are not in order."""
-    predict, rows = ask.slope, plan.rows
-    if predict is None or list(rows) != sorted(rows):
-        return None
-    ends = [0, *plan.ends]
-
-    def slope(logprobs: Tensor, begin: int) -> Tensor:
-        end = begin + len(logprobs)
-        first, last = rows[ends.index(begin)], rows[ends.index(end) - 1]  # between them some may have no decisions
-        row, column = plan.places.row[begin:end] - first, plan.places.column[begin:end]
-        table = logprobs.new_zeros(last - first + 1, plan.places.shape[1]).index_put((row, column), logprobs)
-        return predict(table, slice(first, last + 1))[row, column]
-
-    return slope

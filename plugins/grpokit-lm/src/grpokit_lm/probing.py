@@ -61,7 +61,7 @@ class Probe:
         first, second = (Reading(tokens=tokens(length)) for length in _PROMPTS)
         readings = [replace(x, positions=positions(model, x)) for x in (first, example or second)]
         self.readings = [reading.to(embeddings.device) for reading in readings]
-        spans = [reading.positions.T for reading in readings if reading.positions is not None]
+        counted = any(reading.positions is not None for reading in readings)  # on three axes
         self.completions = Completions(
             prompts=padded([reading.tokens for reading in readings]).to(embeddings.device),
             prompt_lengths=[len(reading.tokens) for reading in readings],
@@ -69,7 +69,7 @@ class Probe:
             lengths=_LENGTHS,
             groups=_GROUPS,
             pictures=[reading.pictures for reading in self.readings],
-            positions=padded(spans).transpose(1, 2) if spans else None,
+            positions=[reading.span(max(_LENGTHS)) for reading in readings] if counted else None,
         )
         self.bound = TOLERANCE.get(model.dtype)
         self.expected = torch.zeros(self.completions.tokens.shape, device=embeddings.device)

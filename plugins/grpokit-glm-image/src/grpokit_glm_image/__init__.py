@@ -1,0 +1,6 @@
+"""GLM-Image as a policy for grpokit.
+
+Importing the package is cheap; torch, transformers and diffusers come with the modules that need them.
+"""
+
+__version__ = "0.1.0"

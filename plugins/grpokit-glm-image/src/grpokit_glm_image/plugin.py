@@ -1,0 +1,23 @@
+"""What this package brings to grpokit: the light module behind its entry point.
+
+It imports only grpokit, so that `grpokit plugins` can list the policy without importing torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from grpokit import PolicySpec, hookimpl
+
+_INSTALL = "pip install 'grpokit[glm-image]'"
+
+
+@hookimpl
+def grpokit_policies() -> Iterable[PolicySpec]:
+    """The autoregressive half of GLM-Image."""
+    yield PolicySpec(
+        name="glm-image-ar",
+        factory="grpokit_glm_image.policy:GlmImageAR",
+        summary="GLM-Image's autoregressive half: writes visual tokens, which its diffusion decoder makes pictures of",
+        install=_INSTALL,
+    )

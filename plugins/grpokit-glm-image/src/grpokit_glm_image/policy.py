@@ -1,0 +1,320 @@
+"""glm-image-ar: GLM-Image's autoregressive half as a policy, with one decision per visual token.
+
+The half writes the tokens of a draft and of a large grid (`grids`), behind a prompt (`prompts`). The pipeline's own
+diffusion decoder makes the picture of exactly these tokens (`decoder`), and the rewards see that. The policy's
+distribution is the model's over the codes of a picture: end tokens and special ones are impossible inside a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from grpokit.policies.packing import Completions, score
+from peft import PeftModel
+from torch import Tensor, nn
+
+from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
+from grpokit.hf.adapters import AdapterSettings, add_adapter
+from grpokit.hf.checkpointing import recomputed
+from grpokit.hf.references import Base, Reference, Twin
+from grpokit.hf.trained_adapter import continue_adapter, find_adapter
+from grpokit.hf.weights import load_weights, save_weights
+from grpokit.policies import group_decoding
+from grpokit.policies.fused_head import FusedHead
+from grpokit.policies.group_decoding import Written
+from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring
+from grpokit.policies.packed_attention import install
+from grpokit.policies.ragged import padded
+from grpokit.policies.sampler import Sampler
+from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings
+from grpokit.policy import Work
+from grpokit.sampling import uniforms
+from grpokit_glm_image.decoder import Decoder, DecodeSettings
+from grpokit_glm_image.pipeline import load
+from grpokit_glm_image.prompts import PromptEncoder, Reading
+
+_ASK = Ask()
+_PARTS = ("draft", "large", "both")
+
+
+class GlmImageAR(Policy):
+    """The half of GLM-Image that writes visual tokens.
+
+    Args:
+        model: a hub id, a folder that `GlmImagePipeline.save_pretrained` wrote, a folder in a package, "tiny" for a
+            random model of a megabyte, or a pipeline object.
+        size: height and width of the pictures in pixels, multiples of 32.
+        edits: each prompt brings pictures to edit. Without, the vision tower is not loaded.
+        temperature: of the training samples; log-probs are those of the tempered distribution.
+        eval_temperature: of the evaluation samples; None for `temperature`, 0 for the most likely token.
+        top_k: draw from the k most likely codes only; 0 for all. Log-probs are those of the truncated distribution.
+        top_p: draw from the most likely codes that together have this probability; 1 for all.
+        eval_top_k: of the evaluation samples; None for `top_k`.
+        eval_top_p: likewise; None for `top_p`.
+        train_tokens: which tokens are decisions that train: those of the "draft", of the "large" grid, or "both".
+        decode: how pictures are made in training, such as {"steps": 10, "guidance": 1.0}.
+        eval_decode: how they are made in evaluation; keys that it lacks are the pipeline's own.
+        lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": "folder"} to train one on; None
+            trains the weights of the language model and its head themselves.
+        gradient_checkpointing: keep less for the backward pass and compute it again.
+        dtype: of the weights: "auto", "float32" or "bfloat16".
+        device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
+        offload: "idle" keeps the decoder in the CPU's memory while tokens are written and scored, and the
+            autoregressive half while pictures are made; "none" keeps both on the device.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+
+    Attributes:
+        model: what trains: the autoregressive half, or the adapter around it.
+
+    Raises:
+        UsageError: the model or a setting cannot be used.
+    """
+
+    packs = True
+
+    def __init__(
+        self,
+        model: Any = "zai-org/GLM-Image",
+        *,
+        size: Sequence[int] = (1024, 1024),
+        edits: bool = False,
+        temperature: float = 1.0,
+        eval_temperature: float | None = None,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        eval_top_k: int | None = None,
+        eval_top_p: float | None = None,
+        train_tokens: Literal["draft", "large", "both"] = "both",
+        decode: Mapping[str, Any] | None = None,
+        eval_decode: Mapping[str, Any] | None = None,
+        lora: Mapping[str, Any] | None = None,
+        gradient_checkpointing: bool = False,
+        dtype: str = "auto",
+        device: str | None = None,
+        offload: Literal["none", "idle"] = "none",
+        revision: str | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        if not temperature > 0:
+            raise UsageError(f"temperature must be above 0 for training samples, got {temperature}.")
+        if eval_temperature and not COLDEST <= eval_temperature <= HOTTEST:
+            raise UsageError(
+                f"eval_temperature must be 0 (greedy), or from {COLDEST:g} to {HOTTEST:g}, got {eval_temperature}."
+            )
+        self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": 0.0}
+        check_settings(temperature=temperature, **self._truncation)
+        evaluation = {"top_k": eval_top_k, "top_p": eval_top_p}
+        self._eval_truncation = self._truncation | {k: v for k, v in evaluation.items() if v is not None}
+        check_settings(temperature=temperature, **self._eval_truncation, prefix="eval_")
+        if train_tokens not in _PARTS:
+            raise UsageError(f"train_tokens must be one of {', '.join(_PARTS)}, got {train_tokens!r}.")
+        if edits and train_tokens == "draft":
+            raise UsageError("train_tokens is 'draft', and an edit has none: its picture is written at once.")
+        adapter = None if lora is None else AdapterSettings.read(lora)
+        trained = None
+        if adapter is not None and adapter.adapter is not None:
+            trained = find_adapter(adapter.adapter, revision=adapter.revision, local_files_only=local_files_only)
+        self._decode = DecodeSettings.read(decode or {}, key="decode")
+        self._eval_decode = DecodeSettings.read(eval_decode or {}, key="eval_decode")
+        self.loaded = load(
+            model,
+            size=size,
+            edits=edits,
+            dtype=dtype,
+            trains_base=adapter is None,
+            device=device,
+            offload=offload,
+            revision=revision,
+            local_files_only=local_files_only,
+        )
+        network = self.loaded.ar
+        install(network)
+        config = network.config
+        self.encoder = PromptEncoder(
+            self.loaded.processor,
+            config,
+            size=(int(size[0]), int(size[1])),
+            edits=edits,
+            context=config.text_config.max_position_embeddings,
+        )
+        self.decoder = Decoder(self.loaded)
+        self.target = self.encoder.target
+        self._trained = self.target.part(train_tokens)
+        codes = config.image_start_token_id  # the codes of a picture have the ids before it
+        self._forbidden = torch.arange(config.text_config.vision_vocab_size) >= codes
+        _freeze_all_but_writer(network)
+        self.model: Any = network
+        if adapter is not None:
+            self.model = add_adapter(network, adapter) if trained is None else continue_adapter(network, trained)
+        self._reference: Reference = Base(self.model) if adapter is not None and trained is None else Twin(self.model)
+        self._ar: Any = network
+        self._head, self._casts = FusedHead(), Casts()
+        self.temperature = temperature
+        self.eval_temperature = temperature if eval_temperature is None else eval_temperature
+        self._recomputed = gradient_checkpointing
+
+    @property
+    def device(self) -> torch.device:
+        """Where the autoregressive half is."""
+        device: torch.device = self._ar.lm_head.weight.device
+        return device
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse prompts that cannot be read or are too long."""
+        self.encoder.check(prompts)
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        """Write the tokens of `group_size` pictures per prompt, all together, and decode them prompt by prompt."""
+        temperature = self.eval_temperature if evaluate else self.temperature
+        with self.loaded.writer_at_work():
+            device = self.device
+            readings = [self.encoder.encode(prompt, self._codes_of).to(device) for prompt in prompts]
+            sampler = Sampler(
+                uniforms(seeds.row.to(device), self.target.count),
+                temperature=temperature,
+                scored_at=temperature or self.temperature,
+                truncation=self._eval_truncation if evaluate else self._truncation,
+                forbidden=self._forbidden.to(device),
+            )
+            written = self._write(readings, group_size, sampler)
+        with self.loaded.decoder_at_work():
+            pictures = self.decoder.pictures(
+                written.tokens.cpu(),
+                prompts,
+                seeds=seeds,
+                settings=self._eval_decode if evaluate else self._decode,
+                target=self.target,
+            )
+        groups = seeds.group_ids.cpu().repeat_interleave(group_size)
+        samples = [
+            Sample(prompt=prompts[row // group_size], output=picture, group=int(groups[row]))
+            for row, picture in enumerate(pictures)
+        ]
+        decided = written.logprobs[:, self._trained]
+        ascending = [readings[i] for i in seeds.group_ids.cpu().argsort().tolist()]
+        return Rollout(
+            samples=samples,
+            groups=groups,
+            old=Decisions(logprobs=decided),
+            mask=torch.ones_like(decided, dtype=torch.bool),
+            max_decisions=decided.shape[1],
+            trace=Trace(
+                per_row={
+                    "tokens": written.tokens,
+                    "temperature": torch.full((len(samples),), sampler.scored_at),
+                    **sampler.kept(),
+                },
+                per_group={
+                    "prompt": padded([reading.tokens for reading in ascending]),
+                    "prompt_length": torch.tensor([len(reading.tokens) for reading in ascending]),
+                    "positions": padded([reading.positions.T for reading in ascending]),
+                },
+            ),
+        )
+
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
+        """Score the stored tokens again, in one pass: [b, t]."""
+        start, stop, _ = steps.indices(rollout.mask.shape[1])
+        before = self._trained.start  # tokens that are written before the first decision
+        decoder, device = self._ar.model.language_model, self.device
+        recompute = self._recomputed and torch.is_grad_enabled()
+        with for_scoring(decoder, casts=self._casts), recomputed(decoder) if recompute else nullcontext():
+            return score(
+                _completions(rollout, device, before=before, stop=stop),
+                before + start,
+                width=stop - start,
+                decoder=decoder,
+                layer=self._ar.lm_head,
+                head=self._head,
+                casts=self._casts,
+                ask=ask,
+                scale=1 / float(rollout.trace.per_row["temperature"][0]),
+                forbidden=self._forbidden.to(device),
+            )
+
+    @contextmanager
+    def during(self, work: Work) -> Iterator[None]:
+        """Keep frozen weights in the type of a mixed precision as long as a stretch of scoring lasts."""
+        try:
+            yield
+        finally:
+            self._casts.clear()
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, `logprobs` uses the base without its adapter, or the copy that full training is held to."""
+        with self._reference.model() as model, swapped(self, "_ar", _inner(model)):
+            yield
+
+    def updated(self, version: int) -> None:
+        """Tell the reference, which may only be copied from weights that have not changed."""
+        self._reference.updated(version)
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The autoregressive half, with its adapter."""
+        return {"model": self.model}
+
+    def save(self, folder: Path) -> None:
+        """Write what trains: the adapter, or the autoregressive half."""
+        save_weights(self.model, Path(folder))
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        self._casts.clear()
+        self._reference.load(Path(folder))
+        load_weights(self.model, Path(folder))
+
+    def _codes_of(self, pictures: Sequence[Image]) -> Sequence[Tensor]:
+        """The visual tokens of source pictures, each [h * w]."""
+        return source_codes(self._ar, self.loaded.processor, pictures)
+
+    def _write(self, readings: Sequence[Reading], group_size: int, sampler: Sampler) -> Written:
+        """Write the tokens of all pictures together; each prompt is read once."""
+        decoder, head = self._ar.model.language_model, self._ar.lm_head
+        with (
+            torch.inference_mode(),
+            for_decoding(nn.ModuleList([decoder, head]), rows=len(readings) * group_size),
+        ):
+            written = group_decoding.decode(
+                decoder,
+                [reading.tokens for reading in readings],
+                group_size,
+                max_new_tokens=self.target.count,
+                draw=lambda hidden, t, rows: sampler(head(hidden).float(), t, rows),
+                ended=lambda tokens, checked: torch.zeros(len(tokens), dtype=torch.bool),  # a grid is never cut short
+                positions=[reading.positions for reading in readings],
+                check_every=self.target.count,
+            )
+        return Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # usable with autograd
+
+
+def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: int) -> Completions:
+    """The tokens of a rollout's rows up to the decision `stop`, with those `before` the first decision."""
+    row, group = rollout.trace.per_row, rollout.trace.per_group
+    end, kept = before + stop, row.get("kept")
+    return Completions(
+        prompts=group["prompt"].to(device),
+        prompt_lengths=group["prompt_length"].tolist(),
+        tokens=row["tokens"][:, :end].to(device),
+        lengths=[end] * rollout.rows,
+        groups=rollout.group_index.tolist(),
+        kept=None if kept is None else kept[:, :end].to(device),
+        positions=list(group["positions"].cpu().transpose(1, 2)),
+    )
+
+
+def _freeze_all_but_writer(network: Any) -> None:
+    """Let the language model and its head train, and no vision tower."""
+    network.requires_grad_(False)
+    network.model.language_model.requires_grad_(True)
+    network.lm_head.requires_grad_(True)
+
+
+def _inner(model: Any) -> Any:
+    """The model of transformers inside an adapter, whose layers the adapter has replaced."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
