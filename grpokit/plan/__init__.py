@@ -6,7 +6,9 @@ Authors of policies use `Job`, `Part`, `Work`, `Remedy` and `Needs`; for languag
 
 from __future__ import annotations
 
+from grpokit.plan.needs import MOMENTS as MOMENTS
 from grpokit.plan.needs import Job as Job
+from grpokit.plan.needs import Moment as Moment
 from grpokit.plan.needs import Needs as Needs
 from grpokit.plan.needs import Part as Part
 from grpokit.plan.needs import Remedy as Remedy

@@ -78,6 +78,8 @@ class TokenWork:
         job: the step.
         prompt: tokens of a prompt.
         new: tokens of a sample.
+        decisions: those of them that are decisions; None for all.
+        scored: tokens of a sample that scoring reads; None for all.
         checkpointing: whether layers are computed again in the backward pass.
         head_trains: whether the output layer's weight trains.
         captured: whether the steps of decoding are captured in graphs; else each of their kernels is started.
@@ -87,6 +89,8 @@ class TokenWork:
     job: Job
     prompt: int
     new: int
+    decisions: int | None = None
+    scored: int | None = None
     checkpointing: bool = False
     head_trains: bool = False
     captured: bool = True
@@ -119,9 +123,9 @@ class TokenWork:
         """The memory of the transformer and of its adapter."""
         s, job = self.sizes, self.job
         trained = s.trained + s.adapter
-        scores: tuple[Moment, ...] = ("score", "train") if self._scored else ("train",)
-        rows, prompts = job.micro_batch(self.new)
-        tokens = rows * self.new + prompts * self.prompt
+        scores: tuple[Moment, ...] = ("score", "train") if self._has_passes else ("train",)
+        rows, prompts = job.micro_batch(self._decisions)
+        tokens = rows * self._scored + prompts * self.prompt
         a_layer = self.kept_per_layer() * tokens
         kept = s.layers * (4 if s.width == 4 else 2) * s.hidden * tokens + a_layer
         logits = _COPIES * 4 * s.vocabulary
@@ -134,9 +138,9 @@ class TokenWork:
             Part(name="weights for drawing", bytes=self.drawing_weights(), moments=("rollout",)),
             Part(name="cache", bytes=self.cache(), moments=("rollout",)),
             Part(name="activations", bytes=kept if self.checkpointing else s.layers * a_layer, moments=("train",)),
-            *([Part(name="activations", bytes=a_layer, moments=("score",))] if self._scored else []),
+            *([Part(name="activations", bytes=a_layer, moments=("score",))] if self._has_passes else []),
             Part(name="logits", bytes=logits * job.rollout_rows, moments=("rollout",)),
-            Part(name="logits", bytes=logits * min(_CHUNK, rows * self.new), moments=scores),
+            Part(name="logits", bytes=logits * min(_CHUNK, rows * self._decisions), moments=scores),
             Part(name="logits", bytes=4 * self.head if self.head_trains else 0, moments=("train",)),
         ]
 
@@ -166,7 +170,7 @@ class TokenWork:
     def works(self) -> list[Work]:
         """The time of the transformer; what rewards and decoders take is not in it."""
         s, job = self.sizes, self.job
-        cuts, kernels = job.micro_batches(self.new), _KERNELS * s.layers
+        cuts, kernels = job.micro_batches(self._decisions), _KERNELS * s.layers
         forward = self._work("old", self.forward() / cuts, kernels=kernels, times=cuts)
         works = self.rollout()
         if job.old_pass(exact=self.exact) or job.entropy:
@@ -179,7 +183,15 @@ class TokenWork:
         return works
 
     @property
-    def _scored(self) -> bool:
+    def _decisions(self) -> int:
+        return self.new if self.decisions is None else self.decisions
+
+    @property
+    def _scored(self) -> int:
+        return self.new if self.scored is None else self.scored
+
+    @property
+    def _has_passes(self) -> bool:
         """Whether there is a pass without gradient."""
         return self.job.reference or self.job.entropy or self.job.old_pass(exact=self.exact)
 
@@ -222,18 +234,22 @@ class TokenWork:
         head = (3 if self.head_trains else 2) * self._head_flop()
         return passes * layers + 3 * attention + head + again + own
 
-    def _tokens(self) -> float:
-        _, prompts = self.job.micro_batch(self.new)
-        return self.job.rows * self.new + self.job.micro_batches(self.new) * prompts * self.prompt
+    def _tokens(self) -> int:
+        """Tokens that a pass over all rows reads."""
+        return self.job.rows * self._scored + self._prompts_read() * self.prompt
+
+    def _prompts_read(self) -> int:
+        """How many prompts a pass over all rows reads: one of several micro-batches is read in each."""
+        _, prompts = self.job.micro_batch(self._decisions)
+        return self.job.micro_batches(self._decisions) * prompts
 
     def _linear_and_attention(self) -> tuple[float, float]:
-        s, tokens = self.sizes, self._tokens()
-        read = tokens - self.job.rows * self.new  # of prompts
-        pairs = read * self.prompt / 2 + self.job.rows * self.new * (self.prompt + self.new / 2)
-        return 2 * s.active * tokens, 4 * s.layers * s.attention * pairs
+        s, rows, length = self.sizes, self.job.rows, self._scored
+        pairs = self._prompts_read() * self.prompt**2 / 2 + rows * length * (self.prompt + length / 2)
+        return 2 * s.active * self._tokens(), 4 * s.layers * s.attention * pairs
 
     def _head_flop(self) -> float:
-        return 2 * self.head * self.job.rows * self.new
+        return 2 * self.head * self.job.rows * self._decisions
 
     def _work(self, phase: str, flop: float, *, kernels: int, times: float) -> Work:
         dtype: Literal["bf16", "fp32"] = "fp32" if self._computes == "fp32" else "bf16"
