@@ -59,10 +59,13 @@ def _print_cards(planner: Planner, name: str) -> bool:
     """A line for each known card, which is never a failure."""
     from grpokit.plan import table
     from grpokit.plan.cards import CARDS
+    from grpokit.plan.remedies import words
 
     estimates = [planner.on(card) for card in CARDS]
     _print(f"{name}: a training step, by card\n")
-    console().print(table.cards(estimates, {card.name: planner.remedies(card) for card in CARDS}))
+    advice = {card.name: planner.remedies(card) for card in CARDS}
+    helpful = {card.name: advice[card.name] for card in CARDS if planner.on(card, words(advice[card.name])).fits}
+    console().print(table.cards(estimates, helpful))
     _print("\n--gpu NAME shows the parts and the phases of one card.")
     return True
 
@@ -86,11 +89,16 @@ def _print_card(planner: Planner, card: Card, name: str, source: str, overrides:
     if estimate.fits:
         return True
     remedies = planner.remedies(card)
-    if not remedies:
-        _print("No change that the plan knows makes it fit.")
-        return False
     changes = words(remedies)
     after = planner.on(card, changes)
+    if not after.fits:
+        moment, least = after.peak
+        _print(
+            f"No change that the plan knows makes it fit. With all of them it needs {table.number(least / GIB)} GiB in "
+            f"'{moment}':",
+            f"  {shlex.join(changes)}",
+        )
+        return False
     seconds = sum(after.seconds().values())
     time = f" and {table.number(seconds)} s a step" if seconds else ""
     _print(f"It fits with {table.number(after.peak[1] / GIB)} GiB{time} after these changes:")

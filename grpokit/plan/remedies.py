@@ -20,7 +20,7 @@ _Ladder: TypeAlias = tuple[Remedy, ...]  # one kind of change, from mild to stro
 
 
 def advise(job: Job, needs: Needs, fits: Fits) -> list[Remedy]:
-    """Find changes with which a run fits; none if all together do not help.
+    """Find changes with which a run fits; if none do, all at their strongest, which come nearest.
 
     Args:
         job: the step as it is.
@@ -42,7 +42,7 @@ def advise(job: Job, needs: Needs, fits: Fits) -> list[Remedy]:
         new = [(remedy,) for remedy in further.remedies if (remedy,) not in seen]  # such as 4 bits, once there is LoRA
         waiting = [*new, *waiting]
         seen.update(new)
-    return []
+    return [ladder[-1] for ladder in chosen]
 
 
 def _together(ladders: list[_Ladder], fits: Fits) -> list[_Ladder]:

@@ -50,10 +50,10 @@ def skeleton_of(model: Any, *, revision: str | None = None, local_files_only: bo
     if model == "tiny":
         pipeline = tiny_pipeline()
         return Skeleton(
-            ar=pipeline.vision_language_encoder,
-            transformer=pipeline.transformer,
-            vae=pipeline.vae,
-            text_encoder=pipeline.text_encoder,
+            ar=pipeline.vision_language_encoder.to("meta"),
+            transformer=pipeline.transformer.to("meta"),
+            vae=pipeline.vae.to("meta"),
+            text_encoder=pipeline.text_encoder.to("meta"),
         )
     if not isinstance(model, str):
         raise UsageError(f"model must be a hub id, a folder or 'tiny', got {a_type(model)}.")
