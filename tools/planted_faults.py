@@ -23,6 +23,7 @@ BY_HAND = "tests/test_run_by_hand.py::test_a_run_equals_one_written_by_hand"
 BLOCKS = "tests/policies/test_causal_blocks.py::test_values_and_gradients_are_those_of_the_table"
 WRITTEN = "tests/policies/test_group_decoding.py::test_tokens_and_logprobs_are_those_of_the_model"
 ONE_PASS = "tests/policies/test_packed_attention.py::test_one_packed_pass_equals_a_pass_for_each_sequence"
+THREE_AXES = "tests/policies/test_packing.py::test_three_axes_and_forbidden_tokens"
 JOINT = "tests/policies/test_joint_layers.py::test_hidden_states_stay"
 JOINT_CALLS = "tests/policies/test_joint_layers.py::test_a_layer_needs_four_products"
 MERGED = "tests/policies/test_linear_layers.py::test_merged_adapters_give_the_same_logits"
@@ -729,6 +730,20 @@ FAULTS = (
         "torch.arange(prompt, prompt + length)",
         "torch.arange(length)",
         (ONE_PASS,),
+    ),
+    Fault(
+        "positions on three axes that are not looked at",
+        "policies/packing.py",
+        "positions = plan.positions if plan.positions is not None else arrangement.positions()",
+        "positions = arrangement.positions()",
+        (THREE_AXES,),
+    ),
+    Fault(
+        "forbidden tokens take probability",
+        "policies/packing.py",
+        "forbidden=forbidden,",
+        "forbidden=None,",
+        (THREE_AXES,),
     ),
     Fault(
         "a soft cap without its factor",

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
 import broken_components as broken
@@ -43,6 +44,7 @@ from grpokit.testing import (
     policy_checks,
     reward_checks,
 )
+from grpokit.testing.policy.case import same_output
 from grpokit.testing.reward import dependencies, examples, unusual_outputs
 from tiny_policies import TinyGaussian
 from tiny_rewards import Elsewhere, always_stops
@@ -282,6 +284,17 @@ def test_draws_that_cannot_be_compared_with_an_entropy() -> None:
     checks = {c.name: c for c in policy_checks(lambda: broken.Tokens(entropy=False), PROMPTS)}
     with pytest.raises(NotChecked, match="no entropy to compare the draws with"):
         checks["frequencies"]()
+
+
+@pytest.mark.parametrize(
+    ("mode", "level", "same"), [("RGB", 1, True), ("RGB", 2, False), ("L", 1, True), ("I;16", 1, False)]
+)
+def test_rounding_moves_a_pixel_by_one_level_at_most(mode: str, level: int, same: bool) -> None:
+    picture = Image.new(mode, (4, 4), 7 if mode != "RGB" else (7, 7, 7))
+    changed = picture.copy()
+    changed.putpixel((1, 2), 7 + level if mode != "RGB" else (7, 7 - level, 7))
+    assert same_output(picture, changed) == same
+    assert not same_output(picture, changed.resize((4, 5)))
 
 
 def test_an_error_of_grpokits_own_ends_in_one_full_stop() -> None:

@@ -139,11 +139,15 @@ def _close(x: Tensor, y: Tensor, tolerance: float) -> bool:
 
 
 def same_output(a: Any, b: Any) -> bool:
-    """Whether two outputs are the same: pictures by their bytes, numbers to rounding."""
-    from PIL import Image
+    """Whether two outputs are the same to rounding, which moves a pixel by one level at most."""
+    from PIL import Image, ImageChops
 
     if isinstance(a, Image.Image) and isinstance(b, Image.Image):
-        return (a.mode, a.size, a.tobytes()) == (b.mode, b.size, b.tobytes())
+        if (a.mode, a.size) != (b.mode, b.size):
+            return False
+        if a.mode not in ("L", "LA", "RGB", "RGBA"):  # where a level is more than rounding
+            return bool(a.tobytes() == b.tobytes())
+        return all(band.getextrema()[1] <= 1 for band in ImageChops.difference(a, b).split())
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return _close(a, b, 1e-4)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grpokit import PolicySpec, hookimpl
+from grpokit import PolicySpec, PresetSpec, hookimpl
 
 _INSTALL = "pip install 'grpokit[glm-image]'"
 
@@ -21,4 +21,15 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         summary="GLM-Image's autoregressive half: writes visual tokens, which its diffusion decoder makes pictures of",
         install=_INSTALL,
         plan="grpokit_glm_image.plan:plan",
+    )
+
+
+@hookimpl
+def grpokit_presets() -> Iterable[PresetSpec]:
+    """Ready runs."""
+    yield PresetSpec(
+        name="glm-image-tiny",
+        factory="grpokit_glm_image:presets/glm-image-tiny.yaml",
+        summary="a random GLM-Image of a megabyte learns to make bright pictures, on a CPU in less than a minute",
+        install=_INSTALL,
     )

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from grpokit.policies.packing import Completions, score
 from peft import PeftModel
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from grpokit.policies.fused_head import FusedHead
 from grpokit.policies.group_decoding import Written
 from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring
 from grpokit.policies.packed_attention import install
+from grpokit.policies.packing import Completions, score
 from grpokit.policies.ragged import padded
 from grpokit.policies.sampler import Sampler
 from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings
@@ -36,6 +36,7 @@ from grpokit.sampling import uniforms
 from grpokit_glm_image.decoder import Decoder, DecodeSettings
 from grpokit_glm_image.pipeline import load
 from grpokit_glm_image.prompts import PromptEncoder, Reading
+from grpokit_glm_image.source_pictures import source_codes
 
 _ASK = Ask()
 _PARTS = ("draft", "large", "both")
@@ -119,7 +120,7 @@ class GlmImageAR(Policy):
         trained = None
         if adapter is not None and adapter.adapter is not None:
             trained = find_adapter(adapter.adapter, revision=adapter.revision, local_files_only=local_files_only)
-        self._decode = DecodeSettings.read(decode or {}, key="decode")
+        self._decode = DecodeSettings.read(decode or {}, key="decode", steps=20)
         self._eval_decode = DecodeSettings.read(eval_decode or {}, key="eval_decode")
         self.loaded = load(
             model,
@@ -142,7 +143,7 @@ class GlmImageAR(Policy):
             edits=edits,
             context=config.text_config.max_position_embeddings,
         )
-        self.decoder = Decoder(self.loaded)
+        self.decoder = Decoder(self.loaded.pipeline)
         self.target = self.encoder.target
         self._trained = self.target.part(train_tokens)
         codes = config.image_start_token_id  # the codes of a picture have the ids before it
@@ -173,7 +174,8 @@ class GlmImageAR(Policy):
         temperature = self.eval_temperature if evaluate else self.temperature
         with self.loaded.writer_at_work():
             device = self.device
-            readings = [self.encoder.encode(prompt, self._codes_of).to(device) for prompt in prompts]
+            sources = [self._sources(prompt) for prompt in prompts]
+            readings = [self.encoder.encode(*both).to(device) for both in zip(prompts, sources, strict=True)]
             sampler = Sampler(
                 uniforms(seeds.row.to(device), self.target.count),
                 temperature=temperature,
@@ -182,13 +184,10 @@ class GlmImageAR(Policy):
                 forbidden=self._forbidden.to(device),
             )
             written = self._write(readings, group_size, sampler)
+        settings = self._eval_decode if evaluate else self._decode
         with self.loaded.decoder_at_work():
             pictures = self.decoder.pictures(
-                written.tokens.cpu(),
-                prompts,
-                seeds=seeds,
-                settings=self._eval_decode if evaluate else self._decode,
-                target=self.target,
+                written.tokens, prompts, seeds=seeds, settings=settings, target=self.target, source_codes=sources
             )
         groups = seeds.group_ids.cpu().repeat_interleave(group_size)
         samples = [
@@ -196,7 +195,8 @@ class GlmImageAR(Policy):
             for row, picture in enumerate(pictures)
         ]
         decided = written.logprobs[:, self._trained]
-        ascending = [readings[i] for i in seeds.group_ids.cpu().argsort().tolist()]
+        order = seeds.group_ids.cpu().argsort()
+        ascending = [readings[i] for i in order.tolist()]
         return Rollout(
             samples=samples,
             groups=groups,
@@ -207,15 +207,48 @@ class GlmImageAR(Policy):
                 per_row={
                     "tokens": written.tokens,
                     "temperature": torch.full((len(samples),), sampler.scored_at),
+                    "seed": seeds.row.cpu(),
                     **sampler.kept(),
                 },
                 per_group={
                     "prompt": padded([reading.tokens for reading in ascending]),
                     "prompt_length": torch.tensor([len(reading.tokens) for reading in ascending]),
                     "positions": padded([reading.positions.T for reading in ascending]),
+                    "seed": seeds.group.cpu()[order],
                 },
             ),
         )
+
+    def pictures(self, rollout: Rollout, *, decode: Mapping[str, Any] | None = None) -> list[Image]:
+        """Make the pictures of a rollout's stored tokens again, perhaps with other settings: B pictures.
+
+        Args:
+            rollout: any rows of this policy's.
+            decode: as the policy's; None for its settings in training.
+        """
+        settings = self._decode if decode is None else DecodeSettings.read(decode, key="decode")
+        found: dict[int, Image] = {}
+        for place, group in enumerate(sorted(set(rollout.groups.tolist()))):
+            rows = (rollout.groups == group).nonzero()[:, 0]
+            prompt = rollout.samples[int(rows[0])].prompt
+            with self.loaded.writer_at_work():
+                sources = [self._sources(prompt)]
+            seeds = Seeds(
+                row=rollout.trace.per_row["seed"].cpu()[rows],
+                group=rollout.trace.per_group["seed"].cpu()[place : place + 1],
+                group_ids=torch.tensor([group]),
+            )
+            with self.loaded.decoder_at_work():
+                made = self.decoder.pictures(
+                    rollout.trace.per_row["tokens"][rows.to(rollout.trace.per_row["tokens"].device)],
+                    [prompt],
+                    seeds=seeds,
+                    settings=settings,
+                    target=self.target,
+                    source_codes=sources,
+                )
+            found |= dict(zip(rows.tolist(), made, strict=True))
+        return [found[row] for row in range(rollout.rows)]
 
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
         """Score the stored tokens again, in one pass: [b, t]."""
@@ -269,9 +302,11 @@ class GlmImageAR(Policy):
         self._reference.load(Path(folder))
         load_weights(self.model, Path(folder))
 
-    def _codes_of(self, pictures: Sequence[Image]) -> Sequence[Tensor]:
-        """The visual tokens of source pictures, each [h * w]."""
-        return source_codes(self._ar, self.loaded.processor, pictures)
+    def _sources(self, prompt: Prompt) -> Sequence[Tensor]:
+        """The visual tokens of the pictures to edit, each [h * w]."""
+        if not (self.encoder.edits and prompt.images):
+            return ()
+        return source_codes(self._ar, self.loaded.processor, prompt.images)
 
     def _write(self, readings: Sequence[Reading], group_size: int, sampler: Sampler) -> Written:
         """Write the tokens of all pictures together; each prompt is read once."""

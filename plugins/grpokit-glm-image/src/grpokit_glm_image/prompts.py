@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +13,6 @@ from torch import Tensor
 from grpokit import Prompt, UsageError
 from grpokit.errors import counted, shown
 from grpokit_glm_image.grids import PIXELS, Grid, Target, prompt_positions
-
-CodesOf = Callable[[Sequence[Image]], Sequence[Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +65,19 @@ class PromptEncoder:
         for prompt in prompts:
             self._checked(prompt)
 
-    def encode(self, prompt: Prompt, codes_of: CodesOf) -> Reading:
+    def encode(self, prompt: Prompt, codes: Sequence[Tensor] = ()) -> Reading:
         """Read a prompt.
 
         Args:
             prompt: the prompt.
-            codes_of: pictures to edit -> the visual tokens [h * w] of each, which the model's vision tower gives.
+            codes: the visual tokens [h * w] of each picture to edit, as `source_pictures.source_codes` gives them.
 
         Raises:
             UsageError: as `check`.
         """
         tokens, sources = self._checked(prompt)
         if sources:
-            codes = torch.cat([own.cpu() for own in codes_of(prompt.images)])
-            tokens = tokens.masked_scatter(tokens == self._picture, codes)
+            tokens = tokens.masked_scatter(tokens == self._picture, torch.cat([own.cpu() for own in codes]))
         before = prompt_positions(tokens.tolist(), sources, begin=self._begin)
         behind = self.target.positions(int(before[0, -1]) + 1)
         return Reading(tokens=tokens, positions=torch.cat([before, behind], 1)[:, :-1])

@@ -1,0 +1,281 @@
+"""Finds and loads a GLM-Image pipeline, or says in one message why that cannot be.
+
+Its two halves are loaded apart, since they may have different types of weights and places. For text to image the vision
+tower and its codebook are never built, which is 2.2 GiB of the released model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, GlmImagePipeline, GlmImageTransformer2DModel
+from huggingface_hub import snapshot_download
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import nn
+from transformers import ByT5Tokenizer, GlmImageForConditionalGeneration, GlmImageProcessor, T5EncoderModel
+
+from grpokit import UsageError
+from grpokit.errors import a_type, counted
+from grpokit.hf import dtypes, sources
+from grpokit.hf.bars import progress_bars
+from grpokit.hf.sources import Files
+from grpokit_glm_image.decoder import check_size
+from grpokit_glm_image.pipeline_folder import WRITER, check_configs, check_context, check_fit, check_weights
+from grpokit_glm_image.tiny import tiny_pipeline
+from grpokit_glm_image.turns import Turns
+
+Offload = Literal["none", "idle"]
+
+_LIGHT = ("*.json", "*.jinja", "*.txt", "*.model")  # what is fetched first
+_HEAVY = ("*/*.safetensors", "*/*.bin")
+_MODELS = ("transformer", "vae", "text_encoder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A GLM-Image that is ready for a policy.
+
+    Attributes:
+        ar: the autoregressive half, in eval mode. For text to image its vision tower and codebook are None.
+        processor: makes tokens of prompts.
+        pipeline: the stock pipeline of all other parts: `vision_language_encoder` is None.
+        name: the hub id or folder that it came from, or the class of a given object.
+        options: revision and local_files_only, as they were given.
+        turns: which half is on the device.
+    """
+
+    ar: GlmImageForConditionalGeneration
+    processor: GlmImageProcessor
+    pipeline: GlmImagePipeline
+    name: str
+    options: Mapping[str, Any]
+    turns: Turns
+
+    def writer_at_work(self) -> AbstractContextManager[None]:
+        """Inside the context, the autoregressive half is on the device."""
+        return self.turns.writing()
+
+    def decoder_at_work(self) -> AbstractContextManager[None]:
+        """Inside the context, the decoder is on the device."""
+        return self.turns.decoding()
+
+
+def load(
+    model: str | Path | GlmImagePipeline,
+    *,
+    size: Sequence[int] = (1024, 1024),
+    edits: bool = False,
+    dtype: str = "auto",
+    trains_base: bool = False,
+    device: str | None = None,
+    offload: Offload = "none",
+    revision: str | None = None,
+    local_files_only: bool = False,
+) -> Loaded:
+    """Load a GLM-Image pipeline.
+
+    Args:
+        model: a hub id, a folder, a folder in a package such as "grpokit_glm_image:models/glyph", "tiny" for a random
+            model of a megabyte, or a pipeline.
+        size: height and width of the pictures that it will write, in pixels.
+        edits: whether prompts bring pictures; without, the vision tower is left out.
+        dtype: of the weights: "float32", "bfloat16", or "auto": bfloat16 on a GPU and float32 on a CPU.
+        trains_base: whether the autoregressive half's own weights will be trained; "auto" then loads it in float32,
+            since an optimizer's small steps are lost in bfloat16.
+        device: "cpu" or "cuda"; None for the GPU if there is one, and for where a pipeline object is.
+        offload: "idle" keeps that half in the CPU's memory which is not at work; "none" keeps both on the device.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+
+    Raises:
+        UsageError: the model or one of the settings cannot be used; the message says what to do.
+    """
+    height_width = check_size(size)
+    dtypes.check_settings(dtype=dtype, device=device)
+    if dtypes.dtype_of(dtype) == torch.float16:
+        raise UsageError("dtype 'float16' makes black pictures: the autoencoder overflows. Use bfloat16.")
+    if offload not in ("none", "idle"):
+        raise UsageError(f"offload must be 'none' or 'idle', got {offload!r}.")
+    options = {"revision": revision, "local_files_only": local_files_only}
+    if isinstance(model, GlmImagePipeline):
+        for option, value in {**options, "dtype": dtype != "auto"}.items():
+            if value:
+                raise UsageError(f"{option} is for models that are loaded by name; a pipeline object is used as it is.")
+        writer, pipeline, name = _given(model, height_width, edits=edits)
+        place = writer.device if device is None else torch.device(device)
+        return _assembled(writer.to(place), pipeline, name=name, device=place, offload=offload, options={})
+    if not isinstance(model, (str, Path)):
+        raise UsageError(f"model must be a hub id, a folder or a GlmImagePipeline, got {a_type(model)}.")
+    name, device = str(model), device or ("cuda" if torch.cuda.is_available() else "cpu")
+    own = torch.bfloat16 if device == "cuda" else torch.float32
+    writes_in = dtypes.chosen(dtype, own, trains_base=trains_base, device=device)
+    types = {"writes_in": writes_in, "paints_in": own if dtype == "auto" else writes_in}
+    if name == "tiny":
+        writer, pipeline = _tiny(height_width, edits=edits, **types)
+        writer.to(device)
+    else:
+        files, folder = _found(name, revision=revision, local_files_only=local_files_only)
+        config, configs = check_configs(folder)
+        check_fit(name, config, configs)
+        check_context(height_width, config, edits=edits)
+        folder = _fetched(files, _HEAVY) or folder
+        check_weights(folder)
+        with progress_bars(f"load {name}"):
+            writer, pipeline = _from_folder(folder, files, edits=edits, device=device, **types)
+    return _assembled(writer, pipeline, name=name, device=torch.device(device), offload=offload, options=options)
+
+
+def _from_folder(
+    folder: Path, files: Files, *, edits: bool, device: str, writes_in: torch.dtype, paints_in: torch.dtype
+) -> tuple[GlmImageForConditionalGeneration, GlmImagePipeline]:
+    """The autoregressive half on the device, and the pipeline of the other parts on the CPU."""
+    kind = GlmImageForConditionalGeneration if edits else _WithoutVision
+    writer = _read(kind, folder / WRITER, files, writes_in, device_map={"": device} if device != "cpu" else None)
+    writer.__class__ = GlmImageForConditionalGeneration  # by which files and adapters name their model
+    kinds = {"transformer": GlmImageTransformer2DModel, "vae": AutoencoderKL, "text_encoder": T5EncoderModel}
+    models = {part: _read(kind, folder / part, files, paints_in) for part, kind in kinds.items()}
+    try:
+        return writer, GlmImagePipeline(
+            tokenizer=ByT5Tokenizer.from_pretrained(folder / "tokenizer"),
+            processor=GlmImageProcessor.from_pretrained(folder / "processor"),
+            scheduler=FlowMatchEulerDiscreteScheduler.from_pretrained(folder / "scheduler"),
+            vision_language_encoder=None,
+            **models,
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+        raise UsageError(sources.why_not(files, error)) from error
+
+
+class _WithoutVision(GlmImageForConditionalGeneration):
+    """The autoregressive half as text to image needs it; its weights are read without those of the vision tower."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^model\.(visual|vqmodel)\."]  # noqa: RUF012
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)  # on the device "meta", where it takes no memory
+        _drop_vision(self)
+
+
+def _drop_vision(writer: GlmImageForConditionalGeneration) -> None:
+    writer.model.visual = None
+    writer.model.vqmodel = None
+
+
+def _tiny(
+    size: tuple[int, int], *, edits: bool, writes_in: torch.dtype, paints_in: torch.dtype
+) -> tuple[GlmImageForConditionalGeneration, GlmImagePipeline]:
+    """The random model of a megabyte, as `_from_folder` returns one."""
+    pipeline = tiny_pipeline()
+    writer = pipeline.vision_language_encoder
+    check_context(size, writer.config, edits=edits)
+    if not edits:
+        _drop_vision(writer)
+    for part in _MODELS:
+        nn.Module.to(getattr(pipeline, part), paints_in)  # diffusers' own `to` warns about nothing
+    return writer.to(writes_in), _decoder_of(pipeline)
+
+
+def _given(
+    pipeline: GlmImagePipeline, size: tuple[int, int], *, edits: bool
+) -> tuple[GlmImageForConditionalGeneration, GlmImagePipeline, str]:
+    """The halves of a pipeline object, which stay as they are, and its name."""
+    name = str(pipeline.config.get("_name_or_path") or type(pipeline).__name__)
+    lacking = [part for part, value in pipeline.components.items() if value is None]
+    if lacking:
+        raise UsageError(f"The pipeline '{name}' lacks its '{lacking[0]}'. Load it with all of its parts.")
+    writer = pipeline.vision_language_encoder
+    if any(isinstance(module, BaseTunerLayer) for module in writer.modules()):
+        raise UsageError(
+            f"The model '{name}' has an adapter in it, maybe of an earlier policy. Load the model again; to train an "
+            "adapter on, name it with lora: {adapter: FOLDER}."
+        )
+    if edits and writer.model.visual is None:
+        raise UsageError(f"The pipeline '{name}' has no vision tower, which edits need. Load it with all of its parts.")
+    types = {part: getattr(pipeline, part).dtype for part in _MODELS}
+    if types["vae"] == torch.float16:
+        raise UsageError(
+            f"The autoencoder of the pipeline '{name}' is in float16, in which it overflows to black pictures. Load it "
+            "with torch_dtype=torch.bfloat16."
+        )
+    if len(set(types.values())) > 1:
+        have = ", ".join(f"{part} {str(dtype).removeprefix('torch.')}" for part, dtype in types.items())
+        raise UsageError(f"The decoder of the pipeline '{name}' must be in one dtype, and it has {have}.")
+    configs = {part: getattr(pipeline, part).config for part in _MODELS}
+    check_fit(name, writer.config, {**configs, "text_encoder": configs["text_encoder"].to_dict()})
+    check_context(size, writer.config, edits=edits)
+    return writer, _decoder_of(pipeline), name
+
+
+def _decoder_of(pipeline: GlmImagePipeline) -> GlmImagePipeline:
+    """The same parts without the autoregressive half."""
+    return GlmImagePipeline(**{**pipeline.components, WRITER: None})
+
+
+def _assembled(
+    writer: GlmImageForConditionalGeneration,
+    pipeline: GlmImagePipeline,
+    *,
+    name: str,
+    device: torch.device,
+    offload: Offload,
+    options: Mapping[str, Any],
+) -> Loaded:
+    parts = [getattr(pipeline, part).eval() for part in _MODELS]
+    for part in parts:
+        part.requires_grad_(False)
+        if offload == "none":
+            part.to(device)
+    pipeline.set_progress_bar_config(disable=True)
+    return Loaded(
+        ar=writer.eval(),
+        processor=pipeline.processor,
+        pipeline=pipeline,
+        name=name,
+        options=options,
+        turns=Turns([writer], parts, device=device, offload=offload),
+    )
+
+
+def _found(name: str, *, revision: str | None, local_files_only: bool) -> tuple[Files, Path]:
+    """The folder of a model, with all files that are no weights."""
+    if not name.strip():
+        raise UsageError("model is empty: expected a hub id like 'zai-org/GLM-Image', or a pipeline's folder.")
+    local = sources.local(name)
+    if local is not None and revision is not None:
+        raise UsageError(f"revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
+    files = sources.locate(name, revision=revision, local_files_only=local_files_only)
+    return files, local or _fetched(files, _LIGHT) or Path(files.place)
+
+
+def _fetched(files: Files, patterns: Sequence[str]) -> Path | None:
+    """The folder in the cache with the files of a hub's repository; None if the model is a folder itself."""
+    if sources.local(files.name) is not None:
+        return None
+    options = {name: files.options[name] for name in ("revision", "local_files_only")}
+    try:
+        folder = snapshot_download(files.place, allow_patterns=list(patterns), **options)
+    except (OSError, ValueError) as error:
+        raise UsageError(sources.why_not(files, error)) from error
+    return Path(folder)
+
+
+def _read(kind: Any, folder: Path, files: Files, dtype: torch.dtype, **options: Any) -> Any:
+    """A part with its weights."""
+    try:
+        part, report = kind.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, ImportError) as error:
+        raise UsageError(sources.why_not(files, error, what=f"part '{folder.name}' of the model")) from error
+    lacking = sorted(report["missing_keys"])
+    if lacking:
+        raise UsageError(
+            f"The weights in '{folder}' are incomplete: they lack {counted(len(lacking), 'tensor')}, such as "
+            f"'{lacking[0]}', which would be drawn at random. {sources.AGAIN}"
+        )
+    return part

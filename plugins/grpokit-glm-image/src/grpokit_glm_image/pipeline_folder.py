@@ -1,0 +1,167 @@
+"""What a folder of a GLM-Image pipeline must hold. It is looked at before weights are read: a mistake costs seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import GlmImageConfig
+
+from grpokit import UsageError
+from grpokit.errors import one_line
+from grpokit.hf import sources
+from grpokit_glm_image.grids import PIXELS
+
+WRITER = "vision_language_encoder"
+_PIPELINE = "GlmImagePipeline"
+_CONFIGS = {  # part -> its configuration
+    WRITER: "config.json",
+    "transformer": "config.json",
+    "vae": "config.json",
+    "text_encoder": "config.json",
+    "scheduler": "scheduler_config.json",
+    "processor": "tokenizer_config.json",
+    "tokenizer": "tokenizer_config.json",
+}
+_WITH_WEIGHTS = (WRITER, "transformer", "vae", "text_encoder")
+_NEED = f"Give a folder that {_PIPELINE}.save_pretrained wrote, or a hub id like 'zai-org/GLM-Image'."
+_DRAFT = 256  # tokens, more or less, whatever the size of the picture
+
+
+def check_configs(folder: Path) -> tuple[GlmImageConfig, dict[str, Mapping[str, Any]]]:
+    """The configuration of the autoregressive half, and those of all parts as they are in their files.
+
+    Raises:
+        UsageError: the folder is no GLM-Image pipeline, or a part is not there.
+    """
+    what = f"The model folder '{folder}'"
+    if not folder.is_dir():
+        raise UsageError(f"'{folder}' is a file. {_NEED}" if folder.exists() else f"{what} does not exist. {_NEED}")
+    if not (folder / "model_index.json").is_file():
+        raise UsageError(f"{what} {_instead(folder)}")
+    index = _read(folder / "model_index.json")
+    kind = index.get("_class_name")
+    if kind != _PIPELINE:
+        raise UsageError(f"{what} holds a {kind}, not a {_PIPELINE}. {_NEED}")
+    configs: dict[str, Mapping[str, Any]] = {}
+    for part, file in _CONFIGS.items():
+        if not (folder / part / file).is_file():
+            lack = f"no '{part}/{file}'" if (folder / part).is_dir() else f"no folder '{part}'"
+            raise UsageError(f"{what} is incomplete: it has {lack}. {sources.AGAIN}")
+        configs[part] = _read(folder / part / file)
+    kind = configs[WRITER].get("model_type")
+    if kind != GlmImageConfig.model_type:
+        raise UsageError(
+            f"{what} has a model of type '{kind}' in '{WRITER}'. Expected '{GlmImageConfig.model_type}', which writes "
+            "visual tokens."
+        )
+    try:
+        return GlmImageConfig.from_pretrained(folder / WRITER), configs
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"'{folder / WRITER / 'config.json'}' cannot be used: {one_line(error)}.") from error
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse a folder in which weights are not there, torn or incomplete; they are not read.
+
+    Raises:
+        UsageError: with the part.
+    """
+    for part in _WITH_WEIGHTS:
+        if not sources.has(folder / part, ("*.safetensors", "*.safetensors.index.json", "*.bin")):
+            raise UsageError(
+                f"The model folder '{folder}' has no weights in '{part}': expected .safetensors. {sources.AGAIN}"
+            )
+        sources.check_weights(folder / part)
+
+
+def check_fit(name: str, writer: GlmImageConfig, parts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse parts that do not belong together.
+
+    Args:
+        name: of the pipeline.
+        writer: configuration of the autoregressive half.
+        parts: those of the transformer, the autoencoder and the text encoder.
+
+    Raises:
+        UsageError: two of them disagree about a number.
+    """
+    transformer, vae, text_encoder = (parts[part] for part in ("transformer", "vae", "text_encoder"))
+    codes = ("visual codes", f"{WRITER}: vq_config.num_embeddings", writer.vq_config.num_embeddings)
+    facts = (
+        (codes, (f"{WRITER}: image_start_token_id", writer.image_start_token_id)),
+        (codes, _fact(transformer, "transformer", "prior_vq_quantizer_codebook_size")),
+        (("channels", *_fact(vae, "vae", "latent_channels")), _fact(transformer, "transformer", "in_channels")),
+        (
+            ("numbers for a glyph", *_fact(text_encoder, "text_encoder", "d_model")),
+            _fact(transformer, "transformer", "text_embed_dim"),
+        ),
+    )
+    for (what, where, value), (other, theirs) in facts:
+        if value != theirs:
+            raise UsageError(
+                f"The parts of the model '{name}' do not belong together. The number of {what} is {value} by {where}, "
+                f"and {theirs} by {other}. Use parts of one pipeline."
+            )
+    blocks, patch = len(vae.get("block_out_channels", ())), transformer.get("patch_size", 0)
+    side = 2 ** (blocks - 1) * patch
+    if 2 * side != PIXELS:
+        raise UsageError(
+            f"The parts of the model '{name}' do not belong together. A visual token is {PIXELS} x {PIXELS} pixels, "
+            f"the transformer's must be half of that, and {blocks} blocks of the autoencoder and a patch of {patch} "
+            f"make it {side} x {side}."
+        )
+
+
+def check_context(size: tuple[int, int], writer: GlmImageConfig, *, edits: bool) -> None:
+    """Refuse a size of pictures that leaves no place for a prompt.
+
+    Args:
+        size: height and width in pixels.
+        writer: configuration of the autoregressive half.
+        edits: whether pictures have no draft.
+
+    Raises:
+        UsageError: there are too many tokens.
+    """
+    context = writer.text_config.max_position_embeddings
+    tokens = size[0] // PIXELS * (size[1] // PIXELS) + (0 if edits else _DRAFT)
+    if tokens >= context:
+        raise UsageError(
+            f"size is {size[0]} x {size[1]}: such a picture has {tokens:,} visual tokens, and the model reads "
+            f"{context:,} at most, those of the prompt included. Choose a smaller size."
+        )
+
+
+def _fact(config: Mapping[str, Any], part: str, key: str) -> tuple[str, Any]:
+    return f"{part}: {key}", config.get(key)
+
+
+def _instead(folder: Path) -> str:
+    """What a folder without a pipeline's index holds, and what to do."""
+    if (folder / "adapter_config.json").is_file():
+        return (
+            "holds an adapter, not a pipeline. Name the pipeline that it was trained on; to train the adapter on, add "
+            f"lora: {{adapter: {folder}}}."
+        )
+    if not (folder / "config.json").is_file():
+        return f"has no model_index.json. {_NEED}"
+    kind = _read(folder / "config.json").get("model_type")
+    if kind == GlmImageConfig.model_type:
+        return (
+            "holds the autoregressive half alone, and pictures need the decoder, too. Name the folder of the pipeline, "
+            f"in which this one is called '{WRITER}'."
+        )
+    return f"holds a single model of type '{kind}', not a pipeline. {_NEED} Language models have the policy hf-lm."
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{file}' is damaged ({one_line(error)}). {sources.AGAIN}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"'{file}' is damaged: expected keys and values. {sources.AGAIN}")
+    return content

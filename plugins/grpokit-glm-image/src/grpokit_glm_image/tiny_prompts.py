@@ -1,0 +1,25 @@
+"""A few prompts for the tiny GLM-Image, which reads them but cannot draw them."""
+
+from __future__ import annotations
+
+from grpokit import Prompt, UsageError
+
+_TRAIN = (
+    "a cat on a wall",
+    "a red sign",
+    "two dogs",
+    "a boat on a lake",
+    "a green door",
+    "an old man with a hat",
+    "a bowl of fruit",
+    "a street at night",
+)
+_EVAL = ("a hill in the snow", "a yellow car", "a map of an island", "three birds")
+
+
+def prompts(split: str = "train") -> list[Prompt]:
+    """The prompts of a split, "train" or "eval"."""
+    splits = {"train": _TRAIN, "eval": _EVAL}
+    if split not in splits:
+        raise UsageError(f"The prompts for the tiny GLM-Image have the splits train and eval; got {split!r}.")
+    return [Prompt(text=text) for text in splits[split]]
