@@ -36,7 +36,7 @@ class Planner:
         return Estimate(card=card, needs=self._needs[changes])
 
     def remedies(self, card: Card) -> Sequence[Remedy]:
-        """Changes with which the run fits on a card, if there are any: none if it does already, all if nothing helps."""
+        """Changes with which the run fits on a card: none if it does already, and all of them if nothing helps."""
 
         def fits(changes: tuple[str, ...]) -> tuple[Needs, bool]:
             estimate = self.on(card, changes)

@@ -166,7 +166,7 @@ def test_a_folder_needs_no_weights(tmp_path: Path) -> None:
     folder, tiny = (needs(job, model=model, size=(64, 96)) for model in (str(tmp_path), "tiny"))
     assert folder.parts == tiny.parts
     (tmp_path / "vae" / "config.json").unlink()
-    with pytest.raises(UsageError, match="vae"):
+    with pytest.raises(UsageError, match=r"is incomplete: it has no 'vae/config.json'"):
         needs(model=str(tmp_path), size=(64, 96))
 
 
@@ -175,6 +175,7 @@ def test_a_folder_needs_no_weights(tmp_path: Path) -> None:
     [
         ({"model": "no/such-pipeline"}, "'no/such-pipeline' is no folder here and is not in the Hugging Face cache"),
         ({"model": 3}, "model must be a hub id, a folder or 'tiny'"),
+        ({"model": "tiny", "size": (4096, 4096)}, "such a picture has 16,640 visual tokens, and the model reads"),
         ({"size": (100, 64)}, "size must be height and width in pixels"),
         ({"lora": None, "dtype": "bfloat16"}, "Weights that train must be float32"),
         ({"decode": {"step": 3}}, "decode has no key 'step'"),

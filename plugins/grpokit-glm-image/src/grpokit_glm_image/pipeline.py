@@ -119,7 +119,7 @@ def load(
         writer, pipeline = _tiny(height_width, edits=edits, **types)
         writer.to(device)
     else:
-        files, folder = _found(name, revision=revision, local_files_only=local_files_only)
+        files, folder = find(name, revision=revision, local_files_only=local_files_only)
         config, configs = check_configs(folder)
         check_fit(name, config, configs)
         check_context(height_width, config, edits=edits)
@@ -241,8 +241,17 @@ def _assembled(
     )
 
 
-def _found(name: str, *, revision: str | None, local_files_only: bool) -> tuple[Files, Path]:
-    """The folder of a model, with all files that are no weights."""
+def find(name: str, *, revision: str | None, local_files_only: bool) -> tuple[Files, Path]:
+    """The folder of a model, with all files that are no weights.
+
+    Args:
+        name: a hub id, or a folder.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+
+    Raises:
+        UsageError: it is not there, or cannot be fetched.
+    """
     if not name.strip():
         raise UsageError("model is empty: expected a hub id like 'zai-org/GLM-Image', or a pipeline's folder.")
     local = sources.local(name)

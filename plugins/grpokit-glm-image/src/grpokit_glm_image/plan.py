@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -47,25 +46,53 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     Raises:
         UsageError: the model cannot be found, or a setting cannot be used.
     """
-    lora = None if parameters["lora"] is None else AdapterSettings.read(parameters["lora"])
     settings = DecodeSettings.read(parameters["decode"] or {}, key="decode")
-    edits, offload = parameters["edits"], parameters["offload"]
-    target = target_of(*check_size(parameters["size"]), edits=edits)
-    trained = target.part(parameters["train_tokens"])
     dtypes.check_settings(dtype=parameters["dtype"], device=None)
+    size, edits, idle = check_size(parameters["size"]), parameters["edits"], parameters["offload"] == "idle"
+    target = target_of(*size, edits=edits)
     reading = {name: parameters[name] for name in ("revision", "local_files_only")}
-    skeleton = skeleton_of(parameters["model"], **reading)
+    skeleton = skeleton_of(parameters["model"], size=size, edits=edits, **reading)
+    writer = _writer(skeleton.ar, parameters, target, job)
+    painter = _Painter(
+        skeleton=skeleton,
+        settings=settings,
+        target=target,
+        job=job,
+        edits=edits,
+        number=dtypes.chosen(parameters["dtype"], torch.bfloat16, trains_base=False, device="cuda").itemsize,
+    )
+    parts = [_moved(part) if idle and part.name == "weights" else part for part in writer.parts()]
+    lora = parameters["lora"]
+    if job.reference and (lora is None or lora.get("adapter") is not None):
+        parts.append(Part(name="reference", bytes=4 * (writer.sizes.trained + writer.sizes.adapter)))
+    rollout = writer.rollout()
+    return Needs(
+        parts=(*parts, *painter.parts(idle=idle)),
+        works=(*rollout, *painter.works(), *writer.works()[len(rollout) :]),
+        remedies=tuple(_remedies(parameters, settings)),
+        assumptions=(
+            *([skeleton.note] if skeleton.note else []),
+            f"A prompt has {writer.prompt:,} tokens (--prompt-tokens), and a picture {target.count:,}.",
+            "Activations are those of a Llama's layers, measured on a CPU (docs/memory.md).",
+            f"The diffusion decoder reaches {MFU:.0%} of the card's FLOP/s. Evaluation is not counted.",
+        ),
+    )
+
+
+def _writer(ar: Any, parameters: Mapping[str, Any], target: Target, job: Job) -> TokenWork:
+    """What the autoregressive half has to do; its skeleton is changed."""
+    lora = None if parameters["lora"] is None else AdapterSettings.read(parameters["lora"])
     width = dtypes.chosen(parameters["dtype"], torch.bfloat16, trains_base=lora is None, device="cuda").itemsize
     if lora is None and width < 4:
         raise UsageError("Weights that train must be float32. Leave dtype out, or add policy.lora.r=32.")
-    ar = skeleton.ar
+    edits = target.draft is None
     if not edits:
         del ar.model.visual, ar.model.vqmodel
     ar.requires_grad_(False)
     for part in (ar.model.language_model, ar.lm_head):
         part.requires_grad_(True)
-    prompt = job.prompt_tokens or _PROMPT + (target.large.count if edits else 0)
-    work = TokenWork(
+    trained = target.part(parameters["train_tokens"])
+    return TokenWork(
         sizes=sizes_of(
             ar,
             decoder=ar.model.language_model,
@@ -74,32 +101,12 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
             adapt=None if lora is None else _adapter(ar, lora, local_files_only=parameters["local_files_only"]),
         ),
         job=job,
-        prompt=prompt,
+        prompt=job.prompt_tokens or _PROMPT + (target.large.count if edits else 0),
         new=target.count,
         decisions=trained.stop - trained.start,
         scored=trained.stop,
         checkpointing=parameters["gradient_checkpointing"],
         head_trains=lora is None,
-    )
-    number = dtypes.chosen(parameters["dtype"], torch.bfloat16, trains_base=False, device="cuda").itemsize
-    decoder = _Decoding(skeleton=skeleton, settings=settings, target=target, job=job, edits=edits, number=number)
-    shared = () if skeleton.note == "" else (skeleton.note,)
-    writer = [_moved(part) if offload == "idle" and part.name == "weights" else part for part in work.parts()]
-    if job.reference and (lora is None or lora.adapter is not None):
-        size = 4 * (work.sizes.trained + work.sizes.adapter)
-        writer.append(Part(name="reference", bytes=size))
-    works = work.works()
-    drawn = [each for each in works if each.phase == "rollout"]
-    return Needs(
-        parts=(*writer, *decoder.parts(idle=offload == "idle")),
-        works=(*drawn, *decoder.works(), *works[len(drawn) :]),
-        remedies=tuple(_remedies(parameters, settings, lora)),
-        assumptions=(
-            *shared,
-            f"A prompt has {prompt:,} tokens (--prompt-tokens), and a picture {target.count:,}.",
-            "Activations are those of a Llama's layers, measured on a CPU (docs/memory.md).",
-            f"The diffusion decoder reaches {MFU:.0%} of the card's FLOP/s. Evaluation is not counted.",
-        ),
     )
 
 
@@ -118,7 +125,7 @@ def target_of(height: int, width: int, *, edits: bool) -> Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Decoding:
+class _Painter:
     """The diffusion decoder's part of a step.
 
     Attributes:
@@ -233,7 +240,7 @@ def _count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings, lora: AdapterSettings | None) -> list[Remedy]:
+def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings) -> list[Remedy]:
     """What would need less memory, from what changes little to what changes much."""
     remedies = []
     if parameters["offload"] == "none":
@@ -244,7 +251,7 @@ def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings, lora: Ada
         remedies.append(Remedy(words=("policy.gradient_checkpointing=true",), price=price))
     if settings.rows != 1:
         remedies.append(Remedy(words=("policy.decode.rows=1",), price="pictures are made one by one"))
-    if lora is None:
+    if parameters["lora"] is None:
         remedies.append(Remedy(words=("policy.lora.r=32",), price="only an adapter is trained, not the weights"))
     elif parameters["dtype"] == "float32":
         price = "the frozen weights are rounded to 16 bits"

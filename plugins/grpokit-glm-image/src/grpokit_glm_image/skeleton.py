@@ -14,7 +14,8 @@ from transformers import GlmImageConfig, GlmImageForConditionalGeneration, T5Con
 
 from grpokit import UsageError
 from grpokit.errors import a_type
-from grpokit.hf.sources import local, locate, why_not
+from grpokit_glm_image.pipeline import find
+from grpokit_glm_image.pipeline_folder import check_configs, check_context, check_fit
 from grpokit_glm_image.tiny import tiny_pipeline
 
 RELEASED = "zai-org/GLM-Image"
@@ -39,38 +40,41 @@ class Skeleton:
     note: str = ""
 
 
-def skeleton_of(model: Any, *, revision: str | None = None, local_files_only: bool = False) -> Skeleton:
-    """The parts of a pipeline from their configurations; no weights are read.
+def skeleton_of(
+    model: Any, *, size: tuple[int, int], edits: bool, revision: str | None = None, local_files_only: bool = False
+) -> Skeleton:
+    """The parts of a pipeline from their configurations; no weights are read, and none need be there.
 
     The released model's sizes ship with this package, for where its files can neither be found nor fetched.
 
+    Args:
+        model: a hub id, a folder, or "tiny".
+        size: height and width of the pictures, in pixels.
+        edits: whether prompts bring pictures.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+
     Raises:
-        UsageError: it is no pipeline, or not there.
+        UsageError: it is no pipeline, it is not there, or it cannot make such pictures.
     """
-    if model == "tiny":
-        pipeline = tiny_pipeline()
-        return Skeleton(
-            ar=pipeline.vision_language_encoder.to("meta"),
-            transformer=pipeline.transformer.to("meta"),
-            vae=pipeline.vae.to("meta"),
-            text_encoder=pipeline.text_encoder.to("meta"),
-        )
     if not isinstance(model, str):
         raise UsageError(f"model must be a hub id, a folder or 'tiny', got {a_type(model)}.")
-    files = locate(model, revision=revision, local_files_only=local_files_only)
-    options = {name: files.options[name] for name in ("revision", "local_files_only")}
-    options = options if local(model) is None else {}
+    if model == "tiny":
+        pipeline = tiny_pipeline()
+        parts = pipeline.transformer, pipeline.vae, pipeline.text_encoder
+        writer, transformer, vae, text = pipeline.vision_language_encoder.config, *(part.config for part in parts)
+        check_context(size, writer, edits=edits)
+        return _built(writer, transformer, vae, text)
     try:
-        return _built(
-            GlmImageConfig.from_pretrained(files.place, subfolder="vision_language_encoder", **options),
-            GlmImageTransformer2DModel.load_config(files.place, subfolder="transformer", **options),
-            AutoencoderKL.load_config(files.place, subfolder="vae", **options),
-            T5Config.from_pretrained(files.place, subfolder="text_encoder", **options),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        _, folder = find(model, revision=revision, local_files_only=local_files_only)
+    except UsageError:
         if model != RELEASED:
-            raise UsageError(why_not(files, error)) from error
-    return released()
+            raise
+        return released()
+    writer, configs = check_configs(folder)
+    check_fit(model, writer, configs)
+    check_context(size, writer, edits=edits)
+    return _built(writer, configs["transformer"], configs["vae"], T5Config(**configs["text_encoder"]))
 
 
 def released() -> Skeleton:
