@@ -13,7 +13,7 @@ from grpokit.hf.counting import sizes_of
 from grpokit.hf.quantized import stored_settings
 from grpokit.hf.references import Average, dtype_of_twin
 from grpokit.hf.trained_adapter import find_adapter
-from grpokit.plan import Job, Needs, Part, Remedy, Sizes, TokenWork
+from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, Sizes, TokenWork
 from grpokit_lm.loading import find_skeleton
 from grpokit_lm.vision import freeze_vision
 
@@ -97,11 +97,8 @@ def _reference(parameters: Mapping[str, Any], sizes: Sizes, job: Job, lora: Adap
     if not job.reference or (lora is not None and lora.adapter is None and average is None):
         return []
     size = (sizes.trained + sizes.adapter) * (4 if dtype is None else dtype.itemsize)
-    return (
-        [Part(name="reference", bytes=size, moments=("score",))]
-        if parameters["reference_offload"]
-        else [Part(name="reference", bytes=size)]
-    )
+    moments: tuple[Moment, ...] = ("score",) if parameters["reference_offload"] else MOMENTS
+    return [Part(name="reference", bytes=size, moments=moments)]
 
 
 def _remedies(parameters: Mapping[str, Any], job: Job, lora: AdapterSettings | None) -> list[Remedy]:
