@@ -177,7 +177,7 @@ class Decoder:
         with torch.autocast(self._device.type, enabled=False):  # the autoencoder overflows in float16
             for index, (prompt, rows) in enumerate(zip(prompts, prior.split(group), strict=True)):
                 own = seeds.row[index * group :][:group] if settings.noise == "row" else seeds.group[index : index + 1]
-                noise = self._noise(own, height, width).expand(group, -1, -1, -1)
+                noise = self.noise(own, height, width).expand(group, -1, -1, -1)
                 sources = self._sources(prompt, source_codes[index]) if source_codes else None
                 for some, start in zip(rows.tensor_split(passes), noise.tensor_split(passes), strict=True):
                     pictures += self._painted(start, some, prompt, settings, sources)
@@ -195,7 +195,7 @@ class Decoder:
         )[0]
         return embeddings
 
-    def _noise(self, seeds: Tensor, height: int, width: int) -> Tensor:
+    def noise(self, seeds: Tensor, height: int, width: int) -> Tensor:
         """Noise [n, C, h, w] on the device; drawn on the CPU, so that it is the same for every device and batch."""
         scale = self._pipeline.vae_scale_factor
         shape = (self._pipeline.transformer.config.in_channels, height // scale, width // scale)
@@ -240,7 +240,7 @@ class Decoder:
                 sources.set_mode("read" if conditional else "skip")
             flow: Tensor = transformer(
                 hidden_states=latents.to(transformer.dtype),
-                encoder_hidden_states=self._glyphs(text).expand(rows, -1, -1),
+                encoder_hidden_states=self._glyphs(text).repeat(rows, 1, 1),  # a view would be rounded in another way
                 prior_token_id=prior,
                 prior_token_drop=torch.full_like(prior, not conditional, dtype=torch.bool),
                 timestep=time.expand(rows) - 1,

@@ -111,12 +111,14 @@ def load(
         return _assembled(writer.to(place), pipeline, name=name, device=place, offload=offload, options={})
     if not isinstance(model, (str, Path)):
         raise UsageError(f"model must be a hub id, a folder or a GlmImagePipeline, got {a_type(model)}.")
+    if not str(model).strip():
+        raise UsageError("model is empty: expected a hub id like 'zai-org/GLM-Image', or a pipeline's folder.")
+    if revision is not None and (model == "tiny" or sources.local(str(model)) is not None):
+        raise UsageError(f"revision is for the hub's repositories, and '{model}' is none. Leave it out.")
     name, device = str(model), device or ("cuda" if torch.cuda.is_available() else "cpu")
-    own = torch.bfloat16 if device == "cuda" else torch.float32
-    writes_in = dtypes.chosen(dtype, own, trains_base=trains_base, device=device)
-    types = {"writes_in": writes_in, "paints_in": own if dtype == "auto" else writes_in}
+    writes_in, paints_in = types(dtype, trains_base=trains_base, device=device)
     if name == "tiny":
-        writer, pipeline = _tiny(height_width, edits=edits, **types)
+        writer, pipeline = _tiny(height_width, edits=edits, writes_in=writes_in, paints_in=paints_in)
         writer.to(device)
     else:
         files, folder = find(name, revision=revision, local_files_only=local_files_only)
@@ -126,8 +128,31 @@ def load(
         folder = _fetched(files, _HEAVY) or folder
         check_weights(folder)
         with progress_bars(f"load {name}"):
-            writer, pipeline = _from_folder(folder, files, edits=edits, device=device, **types)
+            writer, pipeline = _from_folder(
+                folder, files, edits=edits, device=device, writes_in=writes_in, paints_in=paints_in
+            )
     return _assembled(writer, pipeline, name=name, device=torch.device(device), offload=offload, options=options)
+
+
+def whole_writer(loaded: Loaded) -> GlmImageForConditionalGeneration:
+    """The autoregressive half of a model, as it was before training and with its vision tower, on the CPU."""
+    if loaded.name == "tiny":
+        return tiny_pipeline().vision_language_encoder.to(loaded.ar.dtype)
+    files, folder = find(loaded.name, **loaded.options)
+    return _read(GlmImageForConditionalGeneration, (_fetched(files, _HEAVY) or folder) / WRITER, files, loaded.ar.dtype)
+
+
+def types(dtype: str, *, trains_base: bool, device: str) -> tuple[torch.dtype, torch.dtype]:
+    """The types of the autoregressive half's weights and of the decoder's.
+
+    Args:
+        dtype: as of `load`.
+        trains_base: as of `load`.
+        device: "cpu" or "cuda".
+    """
+    own = torch.bfloat16 if device == "cuda" else torch.float32
+    writes_in = dtypes.chosen(dtype, own, trains_base=trains_base, device=device)
+    return writes_in, own if dtype == "auto" else writes_in
 
 
 def _from_folder(
@@ -231,6 +256,7 @@ def _assembled(
         if offload == "none":
             part.to(device)
     pipeline.set_progress_bar_config(disable=True)
+    writer.name_or_path = name  # which an adapter's configuration gives as its base
     return Loaded(
         ar=writer.eval(),
         processor=pipeline.processor,
@@ -252,13 +278,10 @@ def find(name: str, *, revision: str | None, local_files_only: bool) -> tuple[Fi
     Raises:
         UsageError: it is not there, or cannot be fetched.
     """
-    if not name.strip():
-        raise UsageError("model is empty: expected a hub id like 'zai-org/GLM-Image', or a pipeline's folder.")
-    local = sources.local(name)
-    if local is not None and revision is not None:
-        raise UsageError(f"revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
     files = sources.locate(name, revision=revision, local_files_only=local_files_only)
-    return files, local or _fetched(files, _LIGHT) or Path(files.place)
+    folder = _fetched(files, _LIGHT) or Path(files.place)
+    sources.warn_of_cache(files)
+    return files, folder
 
 
 def _fetched(files: Files, patterns: Sequence[str]) -> Path | None:

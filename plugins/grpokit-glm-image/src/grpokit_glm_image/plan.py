@@ -24,6 +24,7 @@ from grpokit.hf.trained_adapter import find_adapter
 from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, TokenWork, Work
 from grpokit_glm_image.decoder import PIXELS_PER_PASS, TOKENS_PER_PASS, DecodeSettings, check_size
 from grpokit_glm_image.grids import PIXELS, Grid, Target
+from grpokit_glm_image.pipeline import types
 from grpokit_glm_image.skeleton import Skeleton, skeleton_of
 
 MFU = 0.40  # of the diffusion transformer: 20 steps with guidance at 1024 x 1024 are reported to take 5.8 s on an H100
@@ -59,7 +60,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         target=target,
         job=job,
         edits=edits,
-        number=dtypes.chosen(parameters["dtype"], torch.bfloat16, trains_base=False, device="cuda").itemsize,
+        number=types(parameters["dtype"], trains_base=False, device="cuda")[1].itemsize,
     )
     parts = [_moved(part) if idle and part.name == "weights" else part for part in writer.parts()]
     lora = parameters["lora"]
@@ -82,7 +83,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
 def _writer(ar: Any, parameters: Mapping[str, Any], target: Target, job: Job) -> TokenWork:
     """What the autoregressive half has to do; its skeleton is changed."""
     lora = None if parameters["lora"] is None else AdapterSettings.read(parameters["lora"])
-    width = dtypes.chosen(parameters["dtype"], torch.bfloat16, trains_base=lora is None, device="cuda").itemsize
+    width = types(parameters["dtype"], trains_base=lora is None, device="cuda")[0].itemsize
     if lora is None and width < 4:
         raise UsageError("Weights that train must be float32. Leave dtype out, or add policy.lora.r=32.")
     edits = target.draft is None

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 from peft import PeftModel
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
@@ -33,6 +34,7 @@ from grpokit.policies.sampler import Sampler
 from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings
 from grpokit.policy import Work
 from grpokit.sampling import uniforms
+from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import Decoder, DecodeSettings
 from grpokit_glm_image.pipeline import load
 from grpokit_glm_image.prompts import PromptEncoder, Reading
@@ -301,6 +303,10 @@ class GlmImageAR(Policy):
         self._casts.clear()
         self._reference.load(Path(folder))
         load_weights(self.model, Path(folder))
+
+    def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
+        """Write a folder that plain diffusers and peft load; returns facts for its model card."""
+        return saving.export(self.model, self.loaded, Path(folder), size=self.encoder.size, merge=merge)
 
     def _sources(self, prompt: Prompt) -> Sequence[Tensor]:
         """The visual tokens of the pictures to edit, each [h * w]."""

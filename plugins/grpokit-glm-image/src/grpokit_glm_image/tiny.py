@@ -201,8 +201,8 @@ def _vae() -> AutoencoderKL:
         layers_per_block=1,
         norm_num_groups=1,  # several would level the channels, and with them the brightness
         latent_channels=LATENT_CHANNELS,
-        latents_mean=[0.0] * LATENT_CHANNELS,
-        latents_std=[1.0] * LATENT_CHANNELS,
+        latents_mean=[0.2, -0.1, 0.1, -0.2],
+        latents_std=[1.2, 0.8, 1.1, 0.9],
         use_quant_conv=False,
         use_post_quant_conv=False,
         mid_block_add_attention=False,

@@ -1,0 +1,107 @@
+"""Exports: a folder that plain diffusers, transformers and peft load.
+
+An adapter is written alone. Merged, or trained in full, the autoregressive half is written with all other parts as a
+whole pipeline, its vision tower included.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import peft
+import transformers
+from diffusers import GlmImagePipeline
+from peft import PeftModel
+from torch import nn
+
+from grpokit import UsageError
+from grpokit.hf.adapters import quiet
+from grpokit.hf.bars import progress_bars
+from grpokit.hf.sources import in_package
+from grpokit.hf.weights import save_weights, tensors_of
+from grpokit_glm_image.pipeline import Loaded, whole_writer
+
+
+def export(
+    model: nn.Module, loaded: Loaded, folder: Path, *, size: tuple[int, int], merge: bool = False
+) -> Mapping[str, str]:
+    """Write the trained half for other programs.
+
+    Args:
+        model: the trained autoregressive half, or the adapter around it; it is not changed.
+        loaded: where it came from.
+        folder: exists already, and is empty.
+        size: height and width of the pictures that it was trained on.
+        merge: add the adapter to the base, and write a whole pipeline.
+
+    Returns:
+        Facts for a model card: `base_model`, `library_name`, `versions`, and `usage`, code that loads the folder.
+
+    Raises:
+        UsageError: there is no adapter to merge.
+    """
+    adapted = isinstance(model, PeftModel)
+    if merge and not adapted:
+        raise UsageError("There is no adapter to merge: this run trained the model's own weights. Leave out --merge.")
+    if adapted and not merge:
+        save_weights(model, folder)
+        return _facts(loaded, "peft", _ADAPTER_USAGE, size)
+    parts = loaded.pipeline.components | {"vision_language_encoder": _whole(model, loaded)}
+    with progress_bars(f"save {folder}"):
+        GlmImagePipeline(**parts).save_pretrained(folder)
+    return _facts(loaded, "diffusers", _USAGE, size)
+
+
+def _whole(model: Any, loaded: Loaded) -> Any:
+    """The trained half with its vision tower, and with the adapter added; a model of its own on the CPU."""
+    if loaded.ar.model.visual is not None:
+        whole = copy.deepcopy(model).to("cpu")
+    else:  # text to image does without, so the tower is read now
+        whole = whole_writer(loaded)
+        if isinstance(model, PeftModel):
+            with quiet():
+                whole = PeftModel(whole, copy.deepcopy(model.peft_config["default"]))
+        own = tensors_of(whole)
+        for name, tensor in tensors_of(model).items():
+            own[name].data.copy_(tensor)
+    return whole.merge_and_unload(safe_merge=True) if isinstance(whole, PeftModel) else whole
+
+
+def _facts(loaded: Loaded, library: str, usage: str, size: tuple[int, int]) -> dict[str, str]:
+    height, width = size
+    usage, shipped = usage.format(height=height, width=width), in_package(loaded.name)
+    if loaded.name == "tiny":
+        usage = f"# The base is written by: python -m grpokit_glm_image.tiny tiny\n{usage}"
+    elif shipped is not None and "BASE_MODEL" in usage:  # a name that diffusers does not know
+        package, path = shipped
+        usage = f"from importlib.resources import files\n\n{usage}".replace(
+            '"BASE_MODEL"', f'files("{package}") / "{path}"'
+        )
+    return {
+        "base_model": loaded.name,
+        "library_name": library,
+        "versions": f"diffusers {diffusers.__version__}, transformers {transformers.__version__}, "
+        f"peft {peft.__version__}",
+        "usage": usage,
+    }
+
+
+_ADAPTER_USAGE = """import torch
+from diffusers import GlmImagePipeline
+from peft import PeftModel
+
+pipe = GlmImagePipeline.from_pretrained("BASE_MODEL", torch_dtype=torch.bfloat16)
+PeftModel.from_pretrained(pipe.vision_language_encoder, "FOLDER")  # changes the pipeline's own layers
+picture = pipe("a cat on a wall", height={height}, width={width}).images[0]
+"""
+
+_USAGE = """import torch
+from diffusers import GlmImagePipeline
+
+pipe = GlmImagePipeline.from_pretrained("FOLDER", torch_dtype=torch.bfloat16)
+picture = pipe("a cat on a wall", height={height}, width={width}).images[0]
+"""
