@@ -7,8 +7,9 @@ and token, and four per layer, pair of tokens and width of attention.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from grpokit.plan.needs import Job, Moment, Part, Work
 
@@ -18,8 +19,10 @@ _COPIES = 3  # of these logits, at most
 _LOGIT_PASSES = 6  # how often a draw reads or writes the logits
 _KERNELS = 20  # of a layer's forward pass; a backward pass has twice as many
 
-# bytes per token and layer: of the hidden size, the width of the MLP and that of a token's keys
-_KEPT = {
+Kept: TypeAlias = Mapping[tuple[str, str], tuple[int, int, int]]
+"""How it is computed, and what trains -> bytes per token that a layer keeps: of H, M and K."""
+
+LLAMA: Kept = {
     ("fp32", "full"): (28, 8, 16),
     ("fp32", "lora"): (28, 16, 16),
     ("amp", "full"): (32, 8, 8),
@@ -82,6 +85,7 @@ class TokenWork:
         scored: tokens of a sample that scoring reads; None for all.
         checkpointing: whether layers are computed again in the backward pass.
         head_trains: whether the output layer's weight trains.
+        kept: bytes per token that a layer of its kind keeps for the backward pass.
         captured: whether the steps of decoding are captured in graphs; else each of their kernels is started.
     """
 
@@ -93,6 +97,7 @@ class TokenWork:
     scored: int | None = None
     checkpointing: bool = False
     head_trains: bool = False
+    kept: Kept = field(default_factory=lambda: LLAMA)
     captured: bool = True
 
     @property
@@ -147,7 +152,7 @@ class TokenWork:
     def kept_per_layer(self) -> float:
         """Bytes per token that a layer keeps for its backward pass; docs/memory.md has the table."""
         s = self.sizes
-        hidden, mlp, keys = _KEPT[self._computes, "lora" if s.adapter else "full"]
+        hidden, mlp, keys = self.kept[self._computes, "lora" if s.adapter else "full"]
         return hidden * s.hidden + mlp * s.mlp + keys * s.keys + 4 * s.heads + 4 * s.ranks / s.layers
 
     def cache_per_token(self) -> int:

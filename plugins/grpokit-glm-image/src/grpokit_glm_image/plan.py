@@ -22,12 +22,21 @@ from grpokit.hf.adapters import AdapterSettings, add_adapter, around
 from grpokit.hf.counting import sizes_of
 from grpokit.hf.trained_adapter import find_adapter
 from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, TokenWork, Work
+from grpokit.plan.transformer import Kept
 from grpokit_glm_image.decoder import PIXELS_PER_PASS, TOKENS_PER_PASS, DecodeSettings, check_size
 from grpokit_glm_image.grids import PIXELS, Grid, Target
 from grpokit_glm_image.pipeline import types
 from grpokit_glm_image.skeleton import Skeleton, skeleton_of
 
 MFU = 0.40  # of the diffusion transformer: 20 steps with guidance at 1024 x 1024 are reported to take 5.8 s on an H100
+
+KEPT: Kept = {  # of a layer with four norms, measured on a CPU as docs/memory.md says
+    ("fp32", "full"): (36, 16, 16),
+    ("fp32", "lora"): (36, 16, 16),
+    ("amp", "full"): (42, 8, 8),
+    ("amp", "lora"): (30, 8, 8),
+    ("bf16", "lora"): (40, 10, 8),
+}
 
 _FINE = 16  # pixels of a picture's side, for one token of the diffusion transformer
 _DRAFT = 16  # tokens of a square draft's side
@@ -74,7 +83,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         assumptions=(
             *([skeleton.note] if skeleton.note else []),
             f"A prompt has {writer.prompt:,} tokens (--prompt-tokens), and a picture {target.count:,}.",
-            "Activations are those of a Llama's layers, measured on a CPU (docs/memory.md).",
+            "Activations of the autoregressive half were measured on a CPU.",
             f"The diffusion decoder reaches {MFU:.0%} of the card's FLOP/s. Evaluation is not counted.",
         ),
     )
@@ -108,6 +117,7 @@ def _writer(ar: Any, parameters: Mapping[str, Any], target: Target, job: Job) ->
         scored=trained.stop,
         checkpointing=parameters["gradient_checkpointing"],
         head_trains=lora is None,
+        kept=KEPT,
     )
 
 
