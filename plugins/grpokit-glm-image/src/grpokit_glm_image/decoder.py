@@ -35,7 +35,7 @@ from grpokit_glm_image.grids import PIXELS, Grid, Target
 
 _FINE = 16  # pixels of a picture's side, for one token of the transformer
 TOKENS_PER_PASS = 2**15  # of the transformer: 8 pictures of 1024 x 1024, some 4 GB in the released model
-PIXELS_PER_PASS = 2**20  # of the autoencoder, which needs about 5 GB for them in the released model
+PIXELS_PER_PASS = 2**16  # of the autoencoder: more at a time take more memory, and no less time
 _BEHIND_THE_TOKENS = 2**40  # a row's earlier random numbers draw its tokens
 
 
@@ -50,7 +50,7 @@ class DecodeSettings:
         size: height and width of the picture in pixels, multiples of 32; None for 32 a token. The tokens are the same.
         noise: "group": the samples of a prompt begin with the same noise, so only tokens make them differ; "row": each
             has its own.
-        rows: the most pictures in one pass; None for as many as 1024 x 1024 allows 8 of.
+        rows: the most pictures in one pass of the transformer; None for 8 of 1024 x 1024, and more of smaller ones.
     """
 
     steps: Annotated[int, Ge(1), Le(1000)] = 50

@@ -25,7 +25,7 @@ from grpokit.hf import dtypes, sources
 from grpokit.hf.bars import progress_bars
 from grpokit.hf.sources import Files
 from grpokit_glm_image.decoder import check_size
-from grpokit_glm_image.pipeline_folder import WRITER, check_configs, check_context, check_fit, check_weights
+from grpokit_glm_image.pipeline_folder import WRITER, check_configs, check_context, check_fit, check_weights, lack_of
 from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_glm_image.turns import Turns
 
@@ -281,6 +281,8 @@ def find(name: str, *, revision: str | None, local_files_only: bool) -> tuple[Fi
     files = sources.locate(name, revision=revision, local_files_only=local_files_only)
     folder = _fetched(files, _LIGHT) or Path(files.place)
     sources.warn_of_cache(files)
+    if sources.local(name) is None and files.options["local_files_only"]:
+        sources.check_cache(files, marker="model_index.json", lack=lack_of)
     return files, folder
 
 

@@ -22,10 +22,10 @@ _CONFIGS = {  # part -> its configuration
     "vae": "config.json",
     "text_encoder": "config.json",
     "scheduler": "scheduler_config.json",
-    "processor": "tokenizer_config.json",
-    "tokenizer": "tokenizer_config.json",
 }
+_FILES = {**_CONFIGS, "processor": "*.json", "tokenizer": "*.json"}
 _WITH_WEIGHTS = (WRITER, "transformer", "vae", "text_encoder")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin")
 _NEED = f"Give a folder that {_PIPELINE}.save_pretrained wrote, or a hub id like 'zai-org/GLM-Image'."
 _DRAFT = 256  # tokens, more or less, whatever the size of the picture
 
@@ -45,12 +45,10 @@ def check_configs(folder: Path) -> tuple[GlmImageConfig, dict[str, Mapping[str, 
     kind = index.get("_class_name")
     if kind != _PIPELINE:
         raise UsageError(f"{what} holds a {kind}, not a {_PIPELINE}. {_NEED}")
-    configs: dict[str, Mapping[str, Any]] = {}
-    for part, file in _CONFIGS.items():
-        if not (folder / part / file).is_file():
-            lack = f"no '{part}/{file}'" if (folder / part).is_dir() else f"no folder '{part}'"
-            raise UsageError(f"{what} is incomplete: it has {lack}. {sources.AGAIN}")
-        configs[part] = _read(folder / part / file)
+    for part, file in _FILES.items():
+        if not sources.has(folder / part, (file,)):
+            raise UsageError(f"{what} is incomplete: it has no '{part}/{file}'. {sources.AGAIN}")
+    configs = {part: _read(folder / part / file) for part, file in _CONFIGS.items()}
     kind = configs[WRITER].get("model_type")
     if kind != GlmImageConfig.model_type:
         raise UsageError(
@@ -63,6 +61,19 @@ def check_configs(folder: Path) -> tuple[GlmImageConfig, dict[str, Mapping[str, 
         raise UsageError(f"'{folder / WRITER / 'config.json'}' cannot be used: {one_line(error)}.") from error
 
 
+def lack_of(folder: Path) -> str:
+    """What a folder in the cache lacks, such as "without the weights of 'vae'"; empty if all is there."""
+    for part, file in _FILES.items():
+        if not sources.has(folder / part, (file,)):
+            return f"without '{part}/{file}'"
+    for part in _WITH_WEIGHTS:
+        if not sources.has(folder / part, _WEIGHTS):
+            return f"without the weights of '{part}'"
+        if sources.lack_of(folder / part):
+            return sources.lack_of(folder / part)
+    return ""
+
+
 def check_weights(folder: Path) -> None:
     """Refuse a folder in which weights are not there, torn or incomplete; they are not read.
 
@@ -70,7 +81,7 @@ def check_weights(folder: Path) -> None:
         UsageError: with the part.
     """
     for part in _WITH_WEIGHTS:
-        if not sources.has(folder / part, ("*.safetensors", "*.safetensors.index.json", "*.bin")):
+        if not sources.has(folder / part, _WEIGHTS):
             raise UsageError(
                 f"The model folder '{folder}' has no weights in '{part}': expected .safetensors. {sources.AGAIN}"
             )
