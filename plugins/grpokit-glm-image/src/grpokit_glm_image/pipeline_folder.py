@@ -134,8 +134,8 @@ def check_fit(name: str, writer: GlmImageConfig, parts: Mapping[str, Mapping[str
     blocks, patch = vae.get("block_out_channels"), transformer.get("patch_size")
     if not (isinstance(blocks, Sequence) and isinstance(patch, int) and 2 ** len(blocks) * patch == PIXELS):
         raise UsageError(
-            f"The parts of the model '{name}' do not belong together. A visual token is {PIXELS} x {PIXELS} pixels, and "
-            "the transformer's must be half of that: 2 ** (blocks of the autoencoder - 1) * patch_size. "
+            f"The parts of the model '{name}' do not belong together. A visual token is {PIXELS} x {PIXELS} pixels, "
+            "and the transformer's must have half that side: 2 ** (blocks of the autoencoder - 1) * patch_size. "
             f"Got vae: block_out_channels {blocks} and transformer: patch_size {patch}."
         )
 
