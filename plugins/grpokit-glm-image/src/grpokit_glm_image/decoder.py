@@ -34,8 +34,8 @@ from grpokit.sampling import normals
 from grpokit_glm_image.grids import PIXELS, Grid, Target
 
 _FINE = 16  # pixels of a picture's side, for one token of the transformer
-_TOKENS_PER_PASS = 2**15  # of the transformer: 8 pictures of 1024 x 1024, some 4 GB in the released model
-_PIXELS_PER_PASS = 2**16  # of the autoencoder: more at a time take more memory, and no less time
+TOKENS_PER_PASS = 2**15  # of the transformer: 8 pictures of 1024 x 1024, some 4 GB in the released model
+PIXELS_PER_PASS = 2**16  # of the autoencoder: more at a time take more memory, and no less time
 _BEHIND_THE_TOKENS = 2**40  # a row's earlier random numbers draw its tokens
 
 
@@ -172,7 +172,7 @@ class Decoder:
         codes = tokens[:, target.part(settings.tokens)].unflatten(1, (grid.rows, grid.columns))
         prior = _resampled(codes.to(self._device), height // _FINE, width // _FINE)  # [B, transformer's tokens]
         group = len(tokens) // len(prompts)
-        passes = math.ceil(group / (settings.rows or max(1, _TOKENS_PER_PASS // prior.shape[1])))
+        passes = math.ceil(group / (settings.rows or max(1, TOKENS_PER_PASS // prior.shape[1])))
         pictures: list[Image] = []
         with torch.autocast(self._device.type, enabled=False):  # the autoencoder overflows in float16
             for index, (prompt, rows) in enumerate(zip(prompts, prior.split(group), strict=True)):
@@ -277,7 +277,7 @@ class Decoder:
         """Pictures of latents [n, C, h, w], a few at a time."""
         vae, scale = self._pipeline.vae, self._pipeline.vae_scale_factor
         mean, std = self._scale()
-        some = max(1, _PIXELS_PER_PASS // (latents[0, 0].numel() * scale**2))
+        some = max(1, PIXELS_PER_PASS // (latents[0, 0].numel() * scale**2))
         pictures: list[Image] = []
         for part in (latents.to(vae.dtype) * std + mean).split(some):
             pixels = vae.decode(part, return_dict=False)[0]
