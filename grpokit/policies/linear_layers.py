@@ -8,7 +8,7 @@ parameters are not touched in either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from grpokit.policies.forwards import Forward, flat, replaced_forwards
 from grpokit.policies.joint_layers import joint_forwards
 from grpokit.policies.lean_layers import lean_forwards
 from grpokit.policies.products import by_onednn, linear, packed, sum_of_outer
-
-Forward = Callable[[Tensor], Tensor]
 
 
 @contextmanager
@@ -50,7 +49,7 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
             if cast is not None:  # once, and not in every call
                 yield module, _plain(*_weight(module, adapters, dtype=cast))
             elif copies and module not in inside:
-                yield module, _flat(product([module]))
+                yield module, flat(product([module]))
             elif adapters and not copies:
                 yield module, _plain(*_weight(module, adapters))
         yield from joint
@@ -107,23 +106,6 @@ def for_scoring(model: nn.Module, *, lean: bool = True, casts: Casts | None = No
     quick = ((m, _scored(m)) for m in linears if by_onednn(m.weight))
     with replaced_forwards(chain(quick, lean_forwards(model) if lean else ())):
         yield
-
-
-@contextmanager
-def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
-    """Inside the context, modules have these forward methods; afterwards they have those that they had before."""
-    changed: list[tuple[nn.Module, Any]] = []
-    try:
-        for module, forward in forwards:
-            changed.append((module, vars(module).get("forward")))
-            module.forward = forward  # an attribute, which hides the class's method
-        yield
-    finally:
-        for module, before in reversed(changed):
-            if before is None:
-                del module.forward
-            else:  # somebody else had replaced it, such as accelerate
-                module.forward = before
 
 
 def _outermost(model: nn.Module) -> Iterator[tuple[Any, list[str]]]:
@@ -194,14 +176,6 @@ def _few_rows(layers: Sequence[tuple[nn.Module, Sequence[str]]], rows: int) -> F
 
     made: list[Forward] = []
     return multiply
-
-
-def _flat(product: Forward) -> Forward:
-    def forward(x: Tensor) -> Tensor:
-        y = product(x.reshape(-1, x.shape[-1]))
-        return y.view(*x.shape[:-1], y.shape[-1])
-
-    return forward
 
 
 def _cast(layer: nn.Linear, casts: Casts) -> Forward:

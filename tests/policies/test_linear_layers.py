@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from grpokit.policies import products
-from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring, replaced_forwards
+from grpokit.policies.forwards import replaced_forwards
+from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring
 from tiny_decoders import SHAPE, build
 
 
