@@ -33,3 +33,9 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         summary="a random GLM-Image of a megabyte learns to make bright pictures, on a CPU in less than a minute",
         install=_INSTALL,
     )
+    yield PresetSpec(
+        name="glm-glyph",
+        factory="grpokit_glm_image:presets/glm-glyph.yaml",
+        summary="a GLM-Image small enough for a CPU learns to spell from SSIM and OCR, in a few minutes",
+        install="pip install 'grpokit[demo,glm-image]'",
+    )
