@@ -322,7 +322,8 @@ def tell(what: str, step: int, steps: int, *losses: Tensor) -> None:
 
 def save(pipe: GlmImagePipeline, folder: Path) -> None:
     """Write the pipeline in half precision, which keeps it small; its parts load as float32."""
-    pipe.to(dtype=torch.float16, silence_dtype_warnings=True)
+    for model in (pipe.vision_language_encoder, pipe.text_encoder, pipe.transformer, pipe.vae):
+        torch.nn.Module.to(model, torch.float16)
     pipe.save_pretrained(folder)
     for part in ("vision_language_encoder", "text_encoder"):
         path = folder / part / "config.json"
