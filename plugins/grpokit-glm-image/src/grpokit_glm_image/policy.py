@@ -136,7 +136,7 @@ class GlmImageAR(Policy):
             local_files_only=local_files_only,
         )
         network = self.loaded.ar
-        install(network)
+        install(network.model.language_model)  # no vision tower needs it
         config = network.config
         self.encoder = PromptEncoder(
             self.loaded.processor,
