@@ -37,10 +37,11 @@ MAY_IMPORT = {
     "objectives": "errors knobs types",
     "flow": "errors types",
     "data": "errors files types images sampling policy",
-    "hf": "errors knobs policies data",  # imports transformers and peft, so it stands in no other row
     "registry": "errors",
     "builtin": "errors knobs types images objectives registry",  # what a third party may import, and no more
     "config": "errors files knobs registry",
+    "plan": "errors knobs registry config",
+    "hf": "errors knobs policies data plan",  # imports transformers and peft, so it stands in no other row
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
     "training": "errors files knobs types sampling policy advantages objectives data rewards",
@@ -51,7 +52,7 @@ MAY_IMPORT = {
     "training trainer evaluation report",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
     "cli": "errors files knobs types images data registry config scaffold rewards training trainer evaluation report "
-    "runs testing",
+    "runs plan testing",
     "__init__": "_lazy",  # its other names are imported on first use
     "__main__": "cli",
 }

@@ -38,17 +38,37 @@ def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any
     Raises:
         PluginError: unknown or ambiguous name, missing dependency, wrong parameters.
     """
-    what = f"{kind} '{name}'"
-    if is_path(name):
-        target, install = import_name(name, what), ""
-    else:
-        plugin, spec = find(kind, name)
-        install = spec.install
-        target = import_name(spec.factory, f"{what} of plugin '{plugin.name}'", install)
+    target, what, install = _factory(kind, name)
     if kind in _DATA and not inspect.isclass(target):
         _check_params(target, what, params or {}, data=_DATA[kind])
         return functools.partial(target, **params) if params else target
     return _call(target, what, params or {}, install)
+
+
+def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """All named parameters of a component's factory, with these values or their defaults; nothing is built.
+
+    Args:
+        kind: "policy" or "objective".
+        name: as of `create`.
+        params: those that are set.
+
+    Raises:
+        PluginError: as `create`.
+    """
+    target, what, _ = _factory(kind, name)
+    _check_params(target, what, params, data=0)
+    declared = inspect.signature(target).parameters.values()
+    return {p.name: p.default for p in declared if p.default is not p.empty} | dict(params)
+
+
+def _factory(kind: str, name: str) -> tuple[Callable[..., Any], str, str]:
+    """A component's factory, what messages call it, and the command that brings what it needs."""
+    what = f"{kind} '{name}'"
+    if is_path(name):
+        return import_name(name, what), what, ""
+    plugin, spec = find(kind, name)
+    return import_name(spec.factory, f"{what} of plugin '{plugin.name}'", spec.install), what, spec.install
 
 
 def resolve(path: str) -> Callable[..., Any]:

@@ -69,11 +69,14 @@ class PolicySpec(Spec):
 
     Attributes:
         makes: the kind of output: "image", "text", or another such as "my-plugin:points".
+        plan: "package.module:function" that gives memory and time of a step for `grpokit plan`, from `parameters` and
+            `job` (`grpokit.plan.Job`), as `grpokit.plan.Needs`. It loads no weights. Empty: there is no plan.
     """
 
     kind: ClassVar[str] = "policy"
 
     makes: str = "image"
+    plan: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

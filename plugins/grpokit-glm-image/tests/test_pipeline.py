@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import GlmImagePipeline
+from huggingface_hub import constants
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import GlmImageForConditionalGeneration
@@ -140,6 +141,12 @@ def no_vae(folder: Path) -> Path:
     return folder
 
 
+def no_tokens(folder: Path) -> Path:
+    for file in (folder / "processor").iterdir():
+        file.unlink()
+    return folder
+
+
 def no_scheduler_config(folder: Path) -> Path:
     (folder / "scheduler" / "scheduler_config.json").unlink()
     return folder
@@ -147,6 +154,11 @@ def no_scheduler_config(folder: Path) -> Path:
 
 def a_torn_config(folder: Path) -> Path:
     (folder / "transformer" / "config.json").write_text('{"patch_size": ')
+    return folder
+
+
+def a_list(folder: Path) -> Path:
+    (folder / "transformer" / "config.json").write_text("[]")
     return folder
 
 
@@ -195,15 +207,17 @@ def a_short_context(folder: Path) -> Path:
         (the_writer_alone, r"holds the autoregressive half alone.*called 'vision_language_encoder'"),
         (no_index, r"has no model_index\.json\. Give a folder"),
         (another_pipeline, r"holds a FluxPipeline, not a GlmImagePipeline"),
-        (no_vae, r"is incomplete: it has no folder 'vae'\. Copy or download it again"),
+        (no_vae, r"is incomplete: it has no 'vae/config\.json'\. Copy or download it again"),
+        (no_tokens, r"is incomplete: it has no 'processor/\*\.json'"),
         (no_scheduler_config, r"is incomplete: it has no 'scheduler/scheduler_config\.json'"),
         (a_torn_config, r"transformer/config\.json' is damaged"),
+        (a_list, r"transformer/config\.json' is damaged: expected keys and values"),
         (another_writer, r"has a model of type 'glm4v' in 'vision_language_encoder'\. Expected 'glm_image'"),
         (another_codebook, r"visual codes is 64 by .*num_embeddings, and 32 by transformer: prior_vq"),
         (another_first_mark, r"visual codes is 64 by .*, and 65 by .*image_start_token_id"),
         (other_channels, r"channels is 16 by vae: latent_channels, and 4 by transformer: in_channels"),
         (other_glyphs, r"numbers for a glyph is 1472 by text_encoder: d_model, and 32 by transformer"),
-        (another_patch, r"4 blocks of the autoencoder and a patch of 1 make it 8 x 8"),
+        (another_patch, r"Got vae: block_out_channels \[8, 8, 8, 8\] and transformer: patch_size 1\."),
         (a_short_context, r"size is 64 x 96: such a picture has 262 visual tokens, and the model reads 262 at most"),
     ],
 )
@@ -253,6 +267,24 @@ def test_weights_that_are_not_there_are_refused_before_any_are_read(
         load(folder, size=SIZE)
 
 
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("vision_language_encoder/config.json", {"text_config": {"hidden_size": "x"}}, "config.json' cannot be used"),
+        ("text_encoder/config.json", {"num_layers": "x"}, "The part 'text_encoder' of the model .* cannot be loaded"),
+        ("vae/config.json", {"act_fn": "x"}, "The part 'vae' of the model .* cannot be loaded"),
+        ("transformer/config.json", {"num_layers": []}, "The part 'transformer' of the model .* cannot be loaded"),
+        ("scheduler/scheduler_config.json", {"num_train_timesteps": "x"}, "The model .* cannot be loaded"),
+    ],
+)
+def test_configurations_that_cannot_be_used_are_one_message(
+    folder: Path, file: str, values: dict[str, Any], message: str
+) -> None:
+    change(folder / file, **values)
+    with pytest.raises(UsageError, match=message):
+        load(folder, size=SIZE)
+
+
 @pytest.mark.parametrize("part", ["vision_language_encoder/model", "vae/diffusion_pytorch_model"])
 def test_weights_that_lack_a_tensor_are_refused(folder: Path, part: str) -> None:
     file = folder / f"{part}.safetensors"
@@ -296,6 +328,44 @@ def test_a_size_that_cannot_be_is_refused(size: Any, message: str) -> None:
 def test_a_setting_that_cannot_be_used_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load(**{"model": "tiny", "size": SIZE, **settings})
+
+
+@pytest.fixture
+def cached(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pipeline in a cache, as its only content, and a hub that is silent."""
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # the port that nobody listens on
+    reference = cache / "models--org--tiny" / "refs" / "main"
+    reference.parent.mkdir(parents=True)
+    reference.write_text("a" * 40)
+    return Path(shutil.copytree(folder, cache / "models--org--tiny" / "snapshots" / ("a" * 40)))
+
+
+@pytest.mark.usefixtures("cached")
+def test_a_pipeline_of_the_hub_comes_from_the_cache() -> None:
+    loaded = load("org/tiny", size=SIZE, local_files_only=True)
+    assert (loaded.name, loaded.options) == ("org/tiny", {"revision": None, "local_files_only": True})
+    with pytest.warns(UserWarning, match=r":9 cannot be reached \(.*refused\); 'org/tiny' comes from the cache"):
+        load("org/tiny", size=SIZE)
+    with pytest.raises(UsageError, match=r"'org/tiny' is no folder here and is not in .* --revision v2` and"):
+        load("org/tiny", size=SIZE, revision="v2", local_files_only=True)
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("vae/*.safetensors", "but without the weights of 'vae'"),
+        ("scheduler/*", "but without 'scheduler/scheduler_config.json'"),
+        ("model_index.json", r"has no model_index\.json"),
+    ],
+)
+def test_a_pipeline_that_the_cache_has_in_part(cached: Path, missing: str, message: str) -> None:
+    for file in cached.glob(missing):
+        file.unlink()
+    with pytest.raises(UsageError, match=message):
+        load("org/tiny", size=SIZE, local_files_only=True)
 
 
 def without_tokenizer(pipeline: GlmImagePipeline) -> None:

@@ -49,7 +49,7 @@ def test_contract(options: dict[str, Any]) -> None:
     policy = build(**options)
 
     def decode(rollout: Rollout) -> list[Image]:
-        return policy.pictures(rollout)
+        return [sample.output for sample in policy.decoded(rollout)]
 
     checks = policy_checks(
         lambda: build(**options), PROMPTS, decode=decode, makes="image", module="grpokit_glm_image.plugin"

@@ -6,8 +6,10 @@ from contextlib import suppress
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 
+from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_glm_image.turns import Half, Turns
 
 CPU = torch.device("cpu")
@@ -30,7 +32,9 @@ def test_a_half_comes_back_as_it_left_and_what_trains_stays() -> None:
         half.leave()
         away = {name for name, x in module.state_dict().items() if x.data_ptr() != places[name]}
         assert away == {"weight", "counter"}
+        waiting = module.weight.data_ptr()
         half.enter()
+        assert module.weight.data_ptr() != waiting
         assert all(torch.equal(x, before[name]) for name, x in module.state_dict().items())
 
 
@@ -99,3 +103,26 @@ def test_nothing_moves_where_nothing_must(device: str, offload: str) -> None:
     with turns.decoding():
         assert module.weight.data_ptr() == place
     assert module.weight.data_ptr() == place
+
+
+@torch.no_grad()
+def test_a_real_model_with_an_adapter_takes_turns_unchanged() -> None:
+    pipeline = tiny_pipeline()
+    model, encoder = pipeline.vision_language_encoder, pipeline.text_encoder  # of which two embeddings are one
+    adapted = get_peft_model(
+        model.requires_grad_(False), LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    )
+    tokens = torch.arange(64, 96)[None]
+
+    def numbers() -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(32).expand(3, 1, -1)
+        return adapted(input_ids=tokens, position_ids=positions).logits, encoder(tokens).last_hidden_state
+
+    trained = {name: x.data_ptr() for name, x in model.named_parameters() if x.requires_grad}
+    before, half = numbers(), Half([model, encoder.requires_grad_(False)], CPU)
+    for _ in range(2):
+        half.leave()
+        half.enter()
+        assert all(torch.equal(x, y) for x, y in zip(numbers(), before, strict=True))
+    assert trained == {name: x.data_ptr() for name, x in model.named_parameters() if x.requires_grad}
+    assert encoder.shared.weight is encoder.encoder.embed_tokens.weight

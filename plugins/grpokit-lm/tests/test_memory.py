@@ -102,6 +102,7 @@ def kept(layers: int, new: int, *, amp: bool, **options: Any) -> int:
         ({"amp": True}, 32, 8, 8, (16, 32)),
         ({"amp": True, "lora": ADAPTER}, 24, 8, 8, (16, 32)),
         ({"amp": True, "lora": ADAPTER, "dtype": torch.bfloat16}, 24, 8, 8, (16, 32)),
+        ({"amp": False, "lora": ADAPTER, "dtype": torch.bfloat16}, 36, 10, 8, (16, 32)),
     ],
 )
 def test_a_token_of_a_layer(

@@ -23,7 +23,7 @@ from annotated_types import Ge, Le
 from diffusers import GlmImagePipeline
 from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
 from diffusers.pipelines.glm_image.pipeline_glm_image import calculate_shift, retrieve_timesteps
-from PIL.Image import Image
+from PIL.Image import Image, Resampling
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -34,8 +34,8 @@ from grpokit.sampling import normals
 from grpokit_glm_image.grids import PIXELS, Grid, Target
 
 _FINE = 16  # pixels of a picture's side, for one token of the transformer
-_TOKENS_PER_PASS = 2**15  # of the transformer: 8 pictures of 1024 x 1024, some 4 GB in the released model
-_PIXELS_PER_PASS = 2**20  # of the autoencoder, which needs about 5 GB for them in the released model
+TOKENS_PER_PASS = 2**15  # of the transformer: 8 pictures of 1024 x 1024, some 4 GB in the released model
+PIXELS_PER_PASS = 2**16  # of the autoencoder: more at a time take more memory, and no less time
 _BEHIND_THE_TOKENS = 2**40  # a row's earlier random numbers draw its tokens
 
 
@@ -48,15 +48,18 @@ class DecodeSettings:
         guidance: how much the prompt and its tokens are exaggerated; 1 for not at all, which takes half the time.
         tokens: make the picture of the "large" grid, or of the "draft", which shows the same at about 512 x 512.
         size: height and width of the picture in pixels, multiples of 32; None for 32 a token. The tokens are the same.
+        reward_size: height and width to which pictures are shrunk before anybody sees them, for rewards that need no
+            more; None leaves them as they are.
         noise: "group": the samples of a prompt begin with the same noise, so only tokens make them differ; "row": each
             has its own.
-        rows: the most pictures in one pass; None for as many as 1024 x 1024 allows 8 of.
+        rows: the most pictures in one pass of the transformer; None for 8 of 1024 x 1024, and more of smaller ones.
     """
 
     steps: Annotated[int, Ge(1), Le(1000)] = 50
     guidance: Annotated[float, Ge(1)] = 1.5
     tokens: Literal["large", "draft"] = "large"
     size: Sequence[int] | None = None
+    reward_size: Sequence[int] | None = None
     noise: Literal["group", "row"] = "group"
     rows: Annotated[int, Ge(1)] | None = None
 
@@ -64,6 +67,12 @@ class DecodeSettings:
         knobs.check(self)
         if self.size is not None:
             check_size(self.size)
+        if self.reward_size is not None:
+            whole = isinstance(self.reward_size, Sequence) and all(type(side) is int for side in self.reward_size)
+            if not whole or len(self.reward_size) != 2 or min(self.reward_size) < 1:
+                raise UsageError(
+                    f"reward_size must be height and width in pixels, such as [512, 512]; got {self.reward_size!r}."
+                )
 
     @classmethod
     def read(cls, given: Mapping[str, Any], *, key: str, steps: int = 50) -> DecodeSettings:
@@ -172,7 +181,7 @@ class Decoder:
         codes = tokens[:, target.part(settings.tokens)].unflatten(1, (grid.rows, grid.columns))
         prior = _resampled(codes.to(self._device), height // _FINE, width // _FINE)  # [B, transformer's tokens]
         group = len(tokens) // len(prompts)
-        passes = math.ceil(group / (settings.rows or max(1, _TOKENS_PER_PASS // prior.shape[1])))
+        passes = math.ceil(group / (settings.rows or max(1, TOKENS_PER_PASS // prior.shape[1])))
         pictures: list[Image] = []
         with torch.autocast(self._device.type, enabled=False):  # the autoencoder overflows in float16
             for index, (prompt, rows) in enumerate(zip(prompts, prior.split(group), strict=True)):
@@ -181,7 +190,10 @@ class Decoder:
                 sources = self._sources(prompt, source_codes[index]) if source_codes else None
                 for some, start in zip(rows.tensor_split(passes), noise.tensor_split(passes), strict=True):
                     pictures += self._painted(start, some, prompt, settings, sources)
-        return pictures
+        if settings.reward_size is None:
+            return pictures
+        height, width = settings.reward_size
+        return [picture.resize((width, height), Resampling.LANCZOS) for picture in pictures]
 
     @property
     def _device(self) -> torch.device:
@@ -277,7 +289,7 @@ class Decoder:
         """Pictures of latents [n, C, h, w], a few at a time."""
         vae, scale = self._pipeline.vae, self._pipeline.vae_scale_factor
         mean, std = self._scale()
-        some = max(1, _PIXELS_PER_PASS // (latents[0, 0].numel() * scale**2))
+        some = max(1, PIXELS_PER_PASS // (latents[0, 0].numel() * scale**2))
         pictures: list[Image] = []
         for part in (latents.to(vae.dtype) * std + mean).split(some):
             pixels = vae.decode(part, return_dict=False)[0]

@@ -25,7 +25,15 @@ from grpokit.hf import dtypes, sources
 from grpokit.hf.bars import progress_bars
 from grpokit.hf.sources import Files
 from grpokit_glm_image.decoder import check_size
-from grpokit_glm_image.pipeline_folder import WRITER, check_configs, check_context, check_fit, check_weights
+from grpokit_glm_image.pipeline_folder import (
+    LOADING_ERRORS,
+    WRITER,
+    check_configs,
+    check_context,
+    check_fit,
+    check_weights,
+    lack_of,
+)
 from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_glm_image.turns import Turns
 
@@ -121,7 +129,7 @@ def load(
         writer, pipeline = _tiny(height_width, edits=edits, writes_in=writes_in, paints_in=paints_in)
         writer.to(device)
     else:
-        files, folder = _found(name, revision=revision, local_files_only=local_files_only)
+        files, folder = find(name, revision=revision, local_files_only=local_files_only)
         config, configs = check_configs(folder)
         check_fit(name, config, configs)
         check_context(height_width, config, edits=edits)
@@ -138,7 +146,7 @@ def whole_writer(loaded: Loaded) -> GlmImageForConditionalGeneration:
     """The autoregressive half of a model, as it was before training and with its vision tower, on the CPU."""
     if loaded.name == "tiny":
         return tiny_pipeline().vision_language_encoder.to(loaded.ar.dtype)
-    files, folder = _found(loaded.name, **loaded.options)
+    files, folder = find(loaded.name, **loaded.options)
     return _read(GlmImageForConditionalGeneration, (_fetched(files, _HEAVY) or folder) / WRITER, files, loaded.ar.dtype)
 
 
@@ -172,7 +180,7 @@ def _from_folder(
             vision_language_encoder=None,
             **models,
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+    except LOADING_ERRORS as error:
         raise UsageError(sources.why_not(files, error)) from error
 
 
@@ -267,11 +275,22 @@ def _assembled(
     )
 
 
-def _found(name: str, *, revision: str | None, local_files_only: bool) -> tuple[Files, Path]:
-    """The folder of a model, with all files that are no weights."""
+def find(name: str, *, revision: str | None, local_files_only: bool) -> tuple[Files, Path]:
+    """The folder of a model, with all files that are no weights.
+
+    Args:
+        name: a hub id, or a folder.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+
+    Raises:
+        UsageError: it is not there, or cannot be fetched.
+    """
     files = sources.locate(name, revision=revision, local_files_only=local_files_only)
     folder = _fetched(files, _LIGHT) or Path(files.place)
     sources.warn_of_cache(files)
+    if sources.local(name) is None and files.options["local_files_only"]:
+        sources.check_cache(files, marker="model_index.json", lack=lack_of)
     return files, folder
 
 
@@ -293,7 +312,7 @@ def _read(kind: Any, folder: Path, files: Files, dtype: torch.dtype, **options: 
         part, report = kind.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
     except torch.OutOfMemoryError:
         raise
-    except (OSError, ValueError, RuntimeError, TypeError, KeyError, ImportError) as error:
+    except LOADING_ERRORS as error:
         raise UsageError(sources.why_not(files, error, what=f"part '{folder.name}' of the model")) from error
     lacking = sorted(report["missing_keys"])
     if lacking:

@@ -20,6 +20,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         factory="grpokit_glm_image.policy:GlmImageAR",
         summary="GLM-Image's autoregressive half: writes visual tokens, which its diffusion decoder makes pictures of",
         install=_INSTALL,
+        plan="grpokit_glm_image.plan:plan",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,8 +123,8 @@ class GlmImageAR(Policy):
         trained = None
         if adapter is not None and adapter.adapter is not None:
             trained = find_adapter(adapter.adapter, revision=adapter.revision, local_files_only=local_files_only)
-        self._decode = DecodeSettings.read(decode or {}, key="decode", steps=20)
-        self._eval_decode = DecodeSettings.read(eval_decode or {}, key="eval_decode")
+        self._decoding = DecodeSettings.read(decode or {}, key="decode", steps=20)
+        self._eval_decoding = DecodeSettings.read(eval_decode or {}, key="eval_decode")
         self.loaded = load(
             model,
             size=size,
@@ -136,7 +137,7 @@ class GlmImageAR(Policy):
             local_files_only=local_files_only,
         )
         network = self.loaded.ar
-        install(network.model.language_model)  # no vision tower needs it
+        install(network.model.language_model)
         config = network.config
         self.encoder = PromptEncoder(
             self.loaded.processor,
@@ -186,11 +187,7 @@ class GlmImageAR(Policy):
                 forbidden=self._forbidden.to(device),
             )
             written = self._write(readings, group_size, sampler)
-        settings = self._eval_decode if evaluate else self._decode
-        with self.loaded.decoder_at_work():
-            pictures = self.decoder.pictures(
-                written.tokens, prompts, seeds=seeds, settings=settings, target=self.target, source_codes=sources
-            )
+        pictures = self._decode(written.tokens, prompts, seeds, evaluate=evaluate, sources=sources)
         groups = seeds.group_ids.cpu().repeat_interleave(group_size)
         samples = [
             Sample(prompt=prompts[row // group_size], output=picture, group=int(groups[row]))
@@ -221,36 +218,26 @@ class GlmImageAR(Policy):
             ),
         )
 
-    def pictures(self, rollout: Rollout, *, decode: Mapping[str, Any] | None = None) -> list[Image]:
-        """Make the pictures of a rollout's stored tokens again, perhaps with other settings: B pictures.
+    def decoded(self, rollout: Rollout, *, evaluate: bool = False) -> list[Sample]:
+        """Make the pictures of a rollout's stored tokens again: its samples, with the same noise.
 
         Args:
             rollout: any rows of this policy's.
-            decode: as the policy's; None for its settings in training.
+            evaluate: decode as in evaluation; else as in training.
         """
-        settings = self._decode if decode is None else DecodeSettings.read(decode, key="decode")
-        found: dict[int, Image] = {}
+        samples = list(rollout.samples)
         for place, group in enumerate(sorted(set(rollout.groups.tolist()))):
             rows = (rollout.groups == group).nonzero()[:, 0]
-            prompt = rollout.samples[int(rows[0])].prompt
-            with self.loaded.writer_at_work():
-                sources = [self._sources(prompt)]
+            tokens, prompt = rollout.trace.per_row["tokens"], samples[int(rows[0])].prompt
             seeds = Seeds(
                 row=rollout.trace.per_row["seed"].cpu()[rows],
                 group=rollout.trace.per_group["seed"].cpu()[place : place + 1],
                 group_ids=torch.tensor([group]),
             )
-            with self.loaded.decoder_at_work():
-                made = self.decoder.pictures(
-                    rollout.trace.per_row["tokens"][rows.to(rollout.trace.per_row["tokens"].device)],
-                    [prompt],
-                    seeds=seeds,
-                    settings=settings,
-                    target=self.target,
-                    source_codes=sources,
-                )
-            found |= dict(zip(rows.tolist(), made, strict=True))
-        return [found[row] for row in range(rollout.rows)]
+            pictures = self._decode(tokens[rows.to(tokens.device)], [prompt], seeds, evaluate=evaluate)
+            for row, picture in zip(rows.tolist(), pictures, strict=True):
+                samples[row] = replace(samples[row], output=picture)
+        return samples
 
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
         """Score the stored tokens again, in one pass: [b, t]."""
@@ -307,6 +294,25 @@ class GlmImageAR(Policy):
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain diffusers and peft load; returns facts for its model card."""
         return saving.export(self.model, self.loaded, Path(folder), size=self.encoder.size, merge=merge)
+
+    def _decode(
+        self,
+        tokens: Tensor,
+        prompts: Sequence[Prompt],
+        seeds: Seeds,
+        *,
+        evaluate: bool,
+        sources: Sequence[Sequence[Tensor]] | None = None,
+    ) -> list[Image]:
+        """The pictures of tokens [B, T]; `sources` are read again if they are not given."""
+        if sources is None:
+            with self.loaded.writer_at_work():
+                sources = [self._sources(prompt) for prompt in prompts]
+        settings = self._eval_decoding if evaluate else self._decoding
+        with self.loaded.decoder_at_work():
+            return self.decoder.pictures(
+                tokens, prompts, seeds=seeds, settings=settings, target=self.target, source_codes=sources
+            )
 
     def _sources(self, prompt: Prompt) -> Sequence[Tensor]:
         """The visual tokens of the pictures to edit, each [h * w]."""

@@ -24,6 +24,8 @@ from transformers import (
 )
 from transformers.models.glm_image.image_processing_pil_glm_image import GlmImageImageProcessorPil
 
+from grpokit.hf.bars import progress_bars
+
 CODES = 64
 SPARE = 16  # visual ids behind the codes: start and end of an image, and some that mean nothing
 IMAGE = "<|image|>"
@@ -227,7 +229,8 @@ def main() -> None:
     folder: Path = arguments.folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         parser.error(f"'{folder}' exists and is not an empty folder. Name another one.")
-    tiny_pipeline(seed=arguments.seed).save_pretrained(folder)
+    with progress_bars("write the tiny pipeline"):
+        tiny_pipeline(seed=arguments.seed).save_pretrained(folder)
     print(f"Wrote {folder}", file=sys.stderr)
 
 

@@ -152,6 +152,31 @@ def load_model(
     )
 
 
+def find_skeleton(model: Any, *, own_tokenizer: bool = True, **reading: Any) -> tuple[Any, object]:
+    """A causal LM with shapes and no values, and the type that its weights are stored in; no weights are read.
+
+    Args:
+        model: a hub id, or a folder, as of `load_model`.
+        own_tokenizer: whether its tokenizer must be there, too.
+        reading: revision, local_files_only and trust_remote_code.
+
+    Raises:
+        UsageError: there is no such model, it is no causal LM, or its code is its own.
+    """
+    if not isinstance(model, (str, Path)):
+        raise UsageError(f"model must be a hub id or a folder, got {a_type(model)}.")
+    source = sources.find(model, own_tokenizer=own_tokenizer, **reading)
+    sees = _check_class(source.name, source.config)
+    skeleton = skeleton_of(source, AutoModelForImageTextToText if sees else AutoModelForCausalLM)
+    if skeleton is None:
+        raise UsageError(
+            f"The model '{source.name}' cannot be built without its weights: its code is its own, or its config.json "
+            "is damaged."
+        )
+    _check_head(source.name, skeleton)
+    return skeleton, source.config.dtype
+
+
 def _given(
     model: Any,
     tokenizer: Any,

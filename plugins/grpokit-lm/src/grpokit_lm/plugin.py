@@ -23,6 +23,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         summary="a Hugging Face language model that answers prompts, with or without an adapter",
         install=_INSTALL,
         makes="text",
+        plan="grpokit_lm.plan:plan",
     )
 
 

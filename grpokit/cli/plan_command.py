@@ -1,0 +1,115 @@
+"""The command plan: memory and time of a step on a GPU, before anything is loaded."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grpokit.cli.app import FAILED, app, console
+from grpokit.cli.config_options import ConfigCommand
+from grpokit.cli.options import Overrides, Source, whole_number
+
+if TYPE_CHECKING:
+    from grpokit.plan.cards import Card
+    from grpokit.plan.needs import Job, Needs
+    from grpokit.plan.planner import Planner
+
+
+@app.command(cls=ConfigCommand)
+def plan(
+    source: Source,
+    overrides: Overrides = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="A card: 'RTX 4090', 'A100 40GB', 'H100' or 'H200'.")] = None,
+    prompt_tokens: Annotated[
+        int | None, whole_number("--prompt-tokens", help="Tokens of a prompt; else the plan assumes some.")
+    ] = None,
+) -> None:
+    """Estimate memory and time of a training step on a GPU.
+
+    No weights are loaded, and no GPU is needed. Without --gpu it is this machine's, or a table of all known cards. If
+    the run does not fit on the card, the command says what to change, and exits with 1.
+    """
+    from grpokit.config import presets
+
+    config, name = presets.read_config(source, overrides or [])  # before torch is imported, which takes seconds
+    from grpokit.plan import cards, table
+    from grpokit.plan.estimate import needs_of
+    from grpokit.plan.planner import Planner
+    from grpokit.runs import build
+
+    card = None if gpu is None else cards.by_name(gpu)
+    reference = build.objective(config).needs_reference
+
+    def planned(changes: tuple[str, ...]) -> tuple[Job, Needs]:
+        changed, _ = presets.read_config(source, [*(overrides or []), *changes])
+        return needs_of(changed, reference=reference, prompt_tokens=prompt_tokens)
+
+    planner = Planner(planned)
+    card = card or cards.here()
+    fits = _print_card(planner, card, name, source, overrides or []) if card else _print_cards(planner, name)
+    _print("\nassumed", *(f"  {line}" for line in table.assumptions(planner.on(card or cards.CARDS[0]))))
+    if not fits:
+        raise typer.Exit(FAILED)
+
+
+def _print_cards(planner: Planner, name: str) -> bool:
+    """A line for each known card, which is never a failure."""
+    from grpokit.plan import table
+    from grpokit.plan.cards import CARDS
+    from grpokit.plan.remedies import words
+
+    estimates = [planner.on(card) for card in CARDS]
+    _print(f"{name}: a training step, by card\n")
+    advice = {card.name: planner.remedies(card) for card in CARDS}
+    helpful = {card.name: advice[card.name] for card in CARDS if planner.on(card, words(advice[card.name])).fits}
+    console().print(table.cards(estimates, helpful))
+    _print("\n--gpu NAME shows the parts and the phases of one card.")
+    return True
+
+
+def _print_card(planner: Planner, card: Card, name: str, source: str, overrides: Sequence[str]) -> bool:
+    """Parts and phases on a card, and what to change if it does not fit; returns whether it does."""
+    from grpokit.plan import table
+    from grpokit.plan.cards import GIB
+    from grpokit.plan.remedies import words
+
+    estimate = planner.on(card)
+    _print(f"{name} on {table.title(card)}\n")
+    console().print(table.memory(estimate))
+    times = table.time(estimate)
+    if times is not None:
+        _print()
+        console().print(times)
+    moment, most = estimate.peak
+    fits = "It fits" if estimate.fits else "It does not fit"
+    _print(f"\n{fits}: {table.number(most / GIB)} of {card.usable / GIB:.1f} GiB at the peak, which is in '{moment}'.")
+    if estimate.fits:
+        return True
+    remedies = planner.remedies(card)
+    changes = words(remedies)
+    after = planner.on(card, changes)
+    if not after.fits:
+        moment, least = after.peak
+        _print(
+            f"No change that the plan knows makes it fit. With all of them it needs {table.number(least / GIB)} GiB in "
+            f"'{moment}':",
+            f"  {shlex.join(changes)}",
+        )
+        return False
+    seconds = sum(after.seconds().values())
+    time = f" and {table.number(seconds)} s a step" if seconds else ""
+    _print(f"It fits with {table.number(after.peak[1] / GIB)} GiB{time} after these changes:")
+    _print(*(f"  {shlex.join(remedy.words)}  ({remedy.price})" for remedy in remedies))
+    changed = {word.partition("=")[0] for word in changes}
+    others = [word for word in overrides if word.partition("=")[0] not in changed]
+    _print(f"  {shlex.join(['grpokit', 'train', source, *others, *changes])}")
+    return False
+
+
+def _print(*lines: str) -> None:
+    out = console()
+    for line in lines or ("",):
+        out.print(line, markup=False, soft_wrap=True)

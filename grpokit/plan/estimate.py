@@ -1,0 +1,106 @@
+"""From a config to GiB and seconds on a card: asks the policy's plan what a step needs, and adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from grpokit import registry
+from grpokit.config.schema import RunConfig
+from grpokit.errors import GrpokitError, PluginError, UsageError, reworded
+from grpokit.plan.cards import Card
+from grpokit.plan.needs import BANDWIDTH, LAUNCH, MOMENTS, REPLAY, Job, Moment, Needs, Work
+from grpokit.registry.specs import PolicySpec
+
+
+def needs_of(config: RunConfig, *, reference: bool, prompt_tokens: int | None = None) -> tuple[Job, Needs]:
+    """Ask the plan of the config's policy; weights are not loaded.
+
+    Args:
+        config: of the run.
+        reference: whether its objective needs the reference's log-probs.
+        prompt_tokens: of a prompt; None for the plan's own assumption.
+
+    Raises:
+        UsageError: the policy has no plan, or a setting cannot be used.
+    """
+    job = Job.of(config.trainer, reference=reference, prompt_tokens=prompt_tokens)
+    use = config.policy.use
+    try:
+        spec = registry.spec_of("policy", use)
+        if not (isinstance(spec, PolicySpec) and spec.plan):
+            raise UsageError(
+                f"The policy '{use}' has no plan, so its memory and time are not known before it is loaded. Its plugin "
+                'would bring one: PolicySpec(plan="package.module:function").'
+            )
+        parameters = registry.parameters("policy", use, config.policy.params)
+        needs = registry.call(spec.plan, {"parameters": parameters, "job": job}, what="plan")
+    except GrpokitError as error:
+        raise reworded(error, f"{config.place('policy', message=str(error))}{error}") from error
+    if not isinstance(needs, Needs):
+        raise PluginError(
+            f"The plan '{spec.plan}' returned an object of type {type(needs).__name__}; expected grpokit.plan.Needs."
+        )
+    if config.trainer.device == "cpu":
+        note = "The config trains on the CPU (trainer.device), and this is the plan for a GPU."
+        needs = replace(needs, assumptions=(note, *needs.assumptions))
+    return job, needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A step on a card.
+
+    Attributes:
+        card: the GPU.
+        needs: of the policy.
+    """
+
+    card: Card
+    needs: Needs
+
+    @property
+    def moments(self) -> list[Moment]:
+        """The moments that differ from others, in their order."""
+        named = {moment for part in self.needs.parts if tuple(part.moments) != MOMENTS for moment in part.moments}
+        return [moment for moment in MOMENTS if moment in named] or ["train"]
+
+    def parts(self) -> Mapping[str, Mapping[Moment, float]]:
+        """Name -> moment -> bytes, in the order of the plan."""
+        table: dict[str, dict[Moment, float]] = {}
+        for part in self.needs.parts:
+            row = table.setdefault(part.name, {})
+            for moment in part.moments:
+                row[moment] = row.get(moment, 0.0) + part.bytes
+        return table
+
+    def sums(self) -> Mapping[Moment, float]:
+        """Moment -> bytes in all."""
+        return {moment: sum(row.get(moment, 0.0) for row in self.parts().values()) for moment in self.moments}
+
+    @property
+    def peak(self) -> tuple[Moment, float]:
+        """The moment that takes most, and its bytes."""
+        sums = self.sums()
+        moment = max(sums, key=lambda name: sums[name])
+        return moment, sums[moment]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak fits into what the card has room for."""
+        return self.peak[1] <= self.card.usable
+
+    def seconds(self) -> Mapping[str, float]:
+        """Phase -> seconds, in the order of the plan; empty if the card's speeds are not known."""
+        if self.card.bandwidth is None or self.card.bf16 is None or self.card.fp32 is None:
+            return {}
+        times: dict[str, float] = {}
+        for work in self.needs.works:
+            speed = (self.card.bf16 if work.dtype == "bf16" else self.card.fp32) * work.mfu
+            times[work.phase] = times.get(work.phase, 0.0) + _seconds(work, speed, self.card.bandwidth * BANDWIDTH)
+        return times
+
+
+def _seconds(work: Work, speed: float, bandwidth: float) -> float:
+    starts = work.kernels * (REPLAY if work.captured else LAUNCH)
+    return work.times * max(work.flop / speed, work.bytes / bandwidth, starts)

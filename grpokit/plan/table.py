@@ -1,0 +1,93 @@
+"""The tables of `grpokit plan`: one card in full, or one line for each card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from grpokit.plan.cards import GIB, USABLE, Card
+from grpokit.plan.estimate import Estimate
+from grpokit.plan.needs import BANDWIDTH, MFU, Remedy
+from grpokit.plan.remedies import words
+
+_LEAST = 0.005  # GiB or seconds that are shown as a number
+
+
+def memory(estimate: Estimate) -> Table:
+    """Parts of memory, with a column for each moment of a step; in MiB where all is below a GiB."""
+    unit, word = (GIB, "GiB") if estimate.peak[1] >= GIB else (GIB / 1024, "MiB")
+    table = _table(f"memory, {word}", *estimate.moments)
+    for name, row in estimate.parts().items():
+        cells = [row.get(moment, 0.0) / unit for moment in estimate.moments]
+        if any(cells):
+            table.add_row(Text(name), *(number(cell) if cell else "-" for cell in cells))
+    table.add_row("sum", *(number(total / unit) for total in estimate.sums().values()))
+    return table
+
+
+def time(estimate: Estimate) -> Table | None:
+    """Seconds of a step by phase; None if the card's speeds are not known."""
+    seconds = estimate.seconds()
+    if not seconds:
+        return None
+    table = _table("time, s", *seconds, "sum")
+    table.add_row("", *map(number, seconds.values()), number(sum(seconds.values())))
+    return table
+
+
+def cards(estimates: Sequence[Estimate], advice: Mapping[str, Sequence[Remedy]]) -> Table:
+    """A line for each card.
+
+    Args:
+        estimates: one for each card.
+        advice: card -> what makes it fit, for those that it does not fit on.
+    """
+    table = _table("card", "room, GiB", "needs", "fits", "seconds a step")
+    table.add_column("what makes it fit")
+    for estimate in estimates:
+        remedies = advice.get(estimate.card.name, ())
+        table.add_row(
+            estimate.card.name,
+            f"{estimate.card.usable / GIB:.1f}",
+            number(estimate.peak[1] / GIB),
+            "yes" if estimate.fits else "no",
+            number(sum(estimate.seconds().values())),
+            Text("-" if estimate.fits else " ".join(words(remedies)) or "no change that is known"),
+        )
+    return table
+
+
+def title(card: Card) -> str:
+    """The card with its numbers, in a line."""
+    if card.bandwidth is None or card.bf16 is None:
+        return f"{card.name}: {card.memory / GIB:.1f} GiB; its speeds are not known, so there are no times"
+    return (
+        f"{card.name}: {card.memory / GIB:.1f} GiB, {card.bandwidth / 1e9:,.0f} GB/s, {card.bf16 / 1e12:,.0f} TFLOP/s "
+        f"in bf16 ({card.source})"
+    )
+
+
+def assumptions(estimate: Estimate) -> list[str]:
+    """What the numbers rest on, a sentence each."""
+    return [
+        *estimate.needs.assumptions,
+        "Every sample has the most tokens that it may have.",
+        f"{USABLE:.0%} of a card's memory can be filled.",
+        f"Products reach {MFU:.0%} of the card's FLOP/s, and decoding {BANDWIDTH:.0%} of its memory's speed, unless "
+        "said otherwise.",
+        "Rewards are not counted: neither the memory of their models nor their time.",
+    ]
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(first, box=None, pad_edge=False)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def number(x: float) -> str:
+    """A number of GiB or seconds, with about three digits."""
+    return "<0.01" if x < _LEAST else f"{x:,.2f}" if x < 10 else f"{x:,.1f}" if x < 1000 else f"{x:,.0f}"

@@ -1,0 +1,270 @@
+"""What a step of glm-image-ar needs, for `grpokit plan`: counted on the pipeline's parts without their weights.
+
+The autoregressive half is a transformer like a language model's, so the core's arithmetic serves. What is added here is
+the diffusion decoder: its weights, its activations, and the FLOP of each denoising step, which take most of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from grpokit import UsageError
+from grpokit.hf import dtypes
+from grpokit.hf.adapters import AdapterSettings, add_adapter, around
+from grpokit.hf.counting import sizes_of
+from grpokit.hf.trained_adapter import find_adapter
+from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, TokenWork, Work
+from grpokit.plan.transformer import Kept
+from grpokit_glm_image.decoder import PIXELS_PER_PASS, TOKENS_PER_PASS, DecodeSettings, check_size
+from grpokit_glm_image.grids import PIXELS, Grid, Target
+from grpokit_glm_image.pipeline import types
+from grpokit_glm_image.skeleton import Skeleton, skeleton_of
+
+MFU = 0.40  # of the diffusion transformer: 20 steps with guidance at 1024 x 1024 are reported to take 5.8 s on an H100
+
+KEPT: Kept = {  # of a layer with four norms, measured on a CPU as docs/memory.md says
+    ("fp32", "full"): (36, 16, 16),
+    ("fp32", "lora"): (36, 16, 16),
+    ("amp", "full"): (42, 8, 8),
+    ("amp", "lora"): (30, 8, 8),
+    ("bf16", "lora"): (40, 10, 8),
+}
+
+_FINE = 16  # pixels of a picture's side, for one token of the diffusion transformer
+_DRAFT = 16  # tokens of a square draft's side
+_PROMPT = 100  # tokens, if nobody says how many
+_LIVE = 16  # numbers per token and width that the diffusion transformer has at a time
+_MAPS = 4.5  # feature maps of the autoencoder's second width that exist at a time: 4.8 GB at 1024 x 1024, as reported
+_KERNELS = 30  # of a layer of the diffusion transformer
+
+
+def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
+    """The needs of a step of `GlmImageAR`.
+
+    Args:
+        parameters: all of the policy's.
+        job: the step.
+
+    Raises:
+        UsageError: the model cannot be found, or a setting cannot be used.
+    """
+    settings = DecodeSettings.read(parameters["decode"] or {}, key="decode")
+    dtypes.check_settings(dtype=parameters["dtype"], device=None)
+    size, edits, idle = check_size(parameters["size"]), parameters["edits"], parameters["offload"] == "idle"
+    target = target_of(*size, edits=edits)
+    reading = {name: parameters[name] for name in ("revision", "local_files_only")}
+    skeleton = skeleton_of(parameters["model"], size=size, edits=edits, **reading)
+    writer = _writer(skeleton.ar, parameters, target, job)
+    painter = _Painter(
+        skeleton=skeleton,
+        settings=settings,
+        target=target,
+        job=job,
+        edits=edits,
+        number=types(parameters["dtype"], trains_base=False, device="cuda")[1].itemsize,
+    )
+    parts = [_moved(part) if idle and part.name == "weights" else part for part in writer.parts()]
+    lora = parameters["lora"]
+    if job.reference and (lora is None or lora.get("adapter") is not None):
+        parts.append(Part(name="reference", bytes=4 * (writer.sizes.trained + writer.sizes.adapter)))
+    rollout = writer.rollout()
+    return Needs(
+        parts=(*parts, *painter.parts(idle=idle)),
+        works=(*rollout, *painter.works(), *writer.works()[len(rollout) :]),
+        remedies=tuple(_remedies(parameters, settings)),
+        assumptions=(
+            *([skeleton.note] if skeleton.note else []),
+            f"A prompt has {writer.prompt:,} tokens (--prompt-tokens), and a picture {target.count:,}.",
+            "Activations of the autoregressive half were measured on a CPU.",
+            f"The diffusion decoder reaches {MFU:.0%} of the card's FLOP/s. Evaluation is not counted.",
+        ),
+    )
+
+
+def _writer(ar: Any, parameters: Mapping[str, Any], target: Target, job: Job) -> TokenWork:
+    """What the autoregressive half has to do; its skeleton is changed."""
+    lora = None if parameters["lora"] is None else AdapterSettings.read(parameters["lora"])
+    width = types(parameters["dtype"], trains_base=lora is None, device="cuda")[0].itemsize
+    if lora is None and width < 4:
+        raise UsageError("Weights that train must be float32. Leave dtype out, or add policy.lora.r=32.")
+    edits = target.draft is None
+    if not edits:
+        del ar.model.visual, ar.model.vqmodel
+    ar.requires_grad_(False)
+    for part in (ar.model.language_model, ar.lm_head):
+        part.requires_grad_(True)
+    trained = target.part(parameters["train_tokens"])
+    return TokenWork(
+        sizes=sizes_of(
+            ar,
+            decoder=ar.model.language_model,
+            head=ar.lm_head,
+            width=width,
+            adapt=None if lora is None else _adapter(ar, lora, local_files_only=parameters["local_files_only"]),
+        ),
+        job=job,
+        prompt=job.prompt_tokens or _PROMPT + (target.large.count if edits else 0),
+        new=target.count,
+        decisions=trained.stop - trained.start,
+        scored=trained.stop,
+        checkpointing=parameters["gradient_checkpointing"],
+        head_trains=lora is None,
+        kept=KEPT,
+    )
+
+
+def target_of(height: int, width: int, *, edits: bool) -> Target:
+    """The grids of a picture, as GLM-Image's processor makes them.
+
+    Args:
+        height: in pixels.
+        width: in pixels.
+        edits: whether it is made from others, so without a draft.
+    """
+    large = Grid(rows=height // PIXELS, columns=width // PIXELS)
+    shape = math.sqrt(large.rows / large.columns)
+    draft = Grid(rows=int(_DRAFT * shape), columns=int(_DRAFT / shape))
+    return Target(draft=None if edits else draft, large=large)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Painter:
+    """The diffusion decoder's part of a step.
+
+    Attributes:
+        skeleton: its parts.
+        settings: of decoding.
+        target: the grids of a picture.
+        job: the step.
+        edits: whether its attention looks at source pictures.
+        number: bytes of a number.
+    """
+
+    skeleton: Skeleton
+    settings: DecodeSettings
+    target: Target
+    job: Job
+    edits: bool
+    number: int
+
+    def parts(self, *, idle: bool) -> list[Part]:
+        """Its memory; `idle`: it is on the GPU only while it decodes."""
+        config, vae = self.skeleton.transformer.config, self.skeleton.vae
+        width = config.num_attention_heads * config.attention_head_dim
+        rows = math.ceil(self.job.group_size / self._passes)
+        pixels = max(self._pixels, min(rows * self._pixels, PIXELS_PER_PASS))
+        painting = _LIVE * width * rows * self._tokens
+        unfolding = _MAPS * vae.config.block_out_channels[1] * pixels
+        remembered = 2 * config.num_layers * width * self._tokens if self.edits else 0  # keys and values
+        weights = sum(_count(part) for part in (self.skeleton.transformer, vae, self.skeleton.text_encoder))
+        decoding: tuple[Moment, ...] = ("decode",)
+        return [
+            Part(name="decoder", bytes=self.number * weights, moments=decoding if idle else MOMENTS),
+            Part(
+                name="activations",
+                bytes=self.number * (max(painting, unfolding) + remembered),
+                moments=decoding,
+            ),
+        ]
+
+    def works(self) -> list[Work]:
+        """Its time: denoising steps, each twice with guidance, and the autoencoder."""
+        transformer, settings = self.skeleton.transformer, self.settings
+        calls = settings.steps * (2 if settings.guidance > 1 else 1) * self.job.prompts * self._passes
+        a_picture = forward_flop(transformer, self._tokens, more=self._tokens if self.edits else 0)
+        denoising = Work(
+            phase="decode",
+            flop=a_picture * self.job.group_size / self._passes,
+            kernels=_KERNELS * transformer.config.num_layers,
+            times=calls,
+            mfu=MFU,
+        )
+        unfolding = vae_flop(self.skeleton.vae, *settings.resolution(self.target))
+        return [denoising, Work(phase="decode", flop=unfolding, times=self.job.rows, mfu=MFU)]
+
+    @property
+    def _passes(self) -> int:
+        """In how many parts a group is decoded."""
+        return math.ceil(self.job.group_size / (self.settings.rows or max(1, TOKENS_PER_PASS // self._tokens)))
+
+    @property
+    def _pixels(self) -> int:
+        height, width = self.settings.resolution(self.target)
+        return height * width
+
+    @property
+    def _tokens(self) -> int:
+        """Of the diffusion transformer, for a picture."""
+        return self._pixels // _FINE**2
+
+
+def forward_flop(transformer: Any, tokens: int, *, more: int = 0) -> float:
+    """FLOP of a forward pass of the diffusion transformer for one picture.
+
+    Args:
+        transformer: the model.
+        tokens: of the picture.
+        more: tokens of source pictures that attention looks at.
+    """
+    config = transformer.config
+    dim = config.num_attention_heads * config.attention_head_dim
+    conditions = ("time_condition_embed", "glyph_projector", "norm")  # of the picture as a whole, or of few tokens
+    own = sum(
+        module.weight.numel()
+        for name, module in transformer.named_modules()
+        if isinstance(module, nn.Linear) and not any(part.startswith(conditions) for part in name.split("."))
+    )
+    return float(2 * own * tokens + 4 * config.num_layers * dim * tokens * (tokens + more))
+
+
+def vae_flop(vae: Any, height: int, width: int) -> float:
+    """FLOP of the autoencoder, which is on torch's device "meta", for one picture of this many pixels."""
+    config = vae.config
+    scale = 2 ** (len(config.block_out_channels) - 1)
+    latents = torch.empty(1, config.latent_channels, height // scale, width // scale, device="meta")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        vae.decode(latents)
+    return float(counter.get_total_flops())
+
+
+def _adapter(ar: Any, settings: AdapterSettings, *, local_files_only: bool) -> Callable[[], object]:
+    if settings.adapter is None:
+        return partial(add_adapter, ar, settings)
+    trained = find_adapter(settings.adapter, revision=settings.revision, local_files_only=local_files_only)
+    return partial(around, ar, trained.config)
+
+
+def _moved(part: Part) -> Part:
+    """A part that waits in the CPU's memory while pictures are made."""
+    return Part(name=part.name, bytes=part.bytes, moments=("rollout", "score", "train"))
+
+
+def _count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings) -> list[Remedy]:
+    """What would need less memory, from what changes little to what changes much."""
+    remedies = []
+    if parameters["offload"] == "none":
+        price = "weights move between the CPU and the GPU in every step"
+        remedies.append(Remedy(words=("policy.offload=idle",), price=price))
+    if not parameters["gradient_checkpointing"]:
+        price = "training takes about a third longer"
+        remedies.append(Remedy(words=("policy.gradient_checkpointing=true",), price=price))
+    if settings.rows != 1:
+        remedies.append(Remedy(words=("policy.decode.rows=1",), price="pictures are made one by one"))
+    if parameters["lora"] is None:
+        remedies.append(Remedy(words=("policy.lora.r=32",), price="only an adapter is trained, not the weights"))
+    elif parameters["dtype"] == "float32":
+        price = "the frozen weights are rounded to 16 bits"
+        remedies.append(Remedy(words=("policy.dtype=bfloat16",), price=price))
+    return remedies

@@ -1,0 +1,122 @@
+"""Jobs, cards, and how parts and works add up."""
+
+from __future__ import annotations
+
+import pytest
+
+from grpokit import UsageError
+from grpokit.knobs import TrainerSettings
+from grpokit.plan import Job, Needs, Part, Work
+from grpokit.plan.cards import CARDS, USABLE, Card, by_name, recognised
+from grpokit.plan.estimate import Estimate
+
+GIB = 2**30
+ROUND = Card(name="round", memory=10 * GIB, bandwidth=1e12, bf16=100e12, fp32=10e12)
+
+
+def estimate(*parts: Part, works: tuple[Work, ...] = ()) -> Estimate:
+    return Estimate(card=ROUND, needs=Needs(parts=parts, works=works))
+
+
+def job(**settings: object) -> Job:
+    return Job.of(TrainerSettings(**settings), reference=False, prompt_tokens=None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"group_size": 8, "micro_batch_size": 8}, (8, 1)),
+        ({"group_size": 8, "micro_batch_size": 20}, (16, 2)),  # whole groups
+        ({"group_size": 8, "micro_batch_size": 3}, (3, 1)),
+        ({"group_size": 8, "micro_batch_size": 64, "prompts_per_step": 2}, (16, 2)),  # no more than there are
+        ({"group_size": 8, "micro_batch_size": 64, "micro_batch_tokens": 500}, (5, 1)),
+        ({"group_size": 8, "micro_batch_size": 64, "micro_batch_tokens": 50}, (1, 1)),  # a longer row goes alone
+    ],
+)
+def test_rows_and_prompts_of_a_micro_batch_of_rows_of_100(
+    settings: dict[str, object], expected: tuple[int, int]
+) -> None:
+    assert job(**settings).micro_batch(100) == expected
+
+
+def test_drawing_in_parts() -> None:
+    parts = job(prompts_per_step=4, group_size=8, rollout_batch_size=12)
+    assert (parts.rollout_rows, parts.rollout_prompts, parts.rollout_calls) == (12, 2, 3)
+    assert job(rollout_batch_size=999).rollout_rows == 32
+
+
+def test_memory_is_summed_by_moment_and_the_largest_counts() -> None:
+    plan = estimate(
+        Part(name="weights", bytes=6 * GIB),
+        Part(name="cache", bytes=3 * GIB, moments=("rollout",)),
+        Part(name="logits", bytes=1 * GIB, moments=("train", "score")),
+        Part(name="logits", bytes=GIB // 2, moments=("train",)),
+    )
+    assert plan.moments == ["rollout", "score", "train"]  # nothing is special about decode
+    assert plan.sums() == {"rollout": 9 * GIB, "score": 7 * GIB, "train": 7.5 * GIB}
+    assert plan.peak == ("rollout", 9 * GIB)
+    assert plan.fits
+
+
+@pytest.mark.parametrize(("share", "fits"), [(USABLE, True), (USABLE + 0.01, False)])
+def test_a_part_of_the_card_stays_free(share: float, fits: bool) -> None:
+    assert estimate(Part(name="weights", bytes=share * ROUND.memory)).fits == fits
+
+
+def test_a_work_takes_as_long_as_the_longest_of_its_three_kinds() -> None:
+    works = (
+        Work(phase="rollout", flop=45e12, bytes=1, times=2),  # 45e12 / (100e12 * 0.45) = 1 s each
+        Work(phase="rollout", bytes=0.7e12, flop=1),  # 0.7e12 / (1e12 * 0.7) = 1 s
+        Work(phase="train", flop=45e12, dtype="fp32"),  # ten times as slow
+        Work(phase="decode", flop=45e12, mfu=0.9),
+        Work(phase="optimizer", kernels=1_000_000),
+    )
+    assert estimate(works=works).seconds() == pytest.approx({"rollout": 3, "train": 10, "decode": 0.5, "optimizer": 6})
+
+
+def test_a_card_of_unknown_speed_has_no_times() -> None:
+    unknown = Estimate(card=Card(name="x", memory=GIB), needs=Needs(parts=(), works=(Work(phase="train", flop=1),)))
+    assert unknown.seconds() == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("H100", "H100 80GB"),
+        ("nvidia h100 80GB", "H100 80GB"),
+        ("80GB", "H100 80GB"),
+        ("rtx-4090", "RTX 4090"),
+        ("24 GB", "RTX 4090"),
+        ("A100", "A100 40GB"),
+        ("40gb", "A100 40GB"),
+        ("h200", "H200 141GB"),
+        ("141 GB", "H200 141GB"),
+    ],
+)
+def test_names_of_cards(words: str, name: str) -> None:
+    assert by_name(words).name == name
+
+
+def test_an_unknown_card() -> None:
+    with pytest.raises(UsageError, match=r"No card is called 'K80'. Known: 'RTX 4090', 'A100 40GB', 'H100 80GB', 'H2"):
+        by_name("K80")
+
+
+@pytest.mark.parametrize(
+    ("driver", "gib", "bandwidth"),
+    [
+        ("NVIDIA H100 80GB HBM3", 79.2, 3.35e12),
+        ("NVIDIA A100-SXM4-40GB", 39.4, 1.555e12),
+        ("NVIDIA A100-SXM4-80GB", 79.3, None),  # has other memory than the A100 that is known
+        ("NVIDIA GeForce RTX 4090", 23.6, 1.008e12),
+        ("Tesla T4", 14.6, None),
+    ],
+)
+def test_this_machines_card(driver: str, gib: float, bandwidth: float | None) -> None:
+    card = recognised(driver, gib * GIB)
+    assert (card.name, card.memory, card.bandwidth) == (driver, gib * GIB, bandwidth)
+
+
+def test_every_card_names_its_source() -> None:
+    assert [round(card.memory / GIB) for card in CARDS] == [24, 40, 80, 141]
+    assert all(card.source and card.bandwidth and card.bf16 and card.fp32 for card in CARDS)
