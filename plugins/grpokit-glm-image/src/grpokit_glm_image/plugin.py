@@ -41,6 +41,6 @@ def grpokit_presets() -> Iterable[PresetSpec]:
             name=name,
             factory=f"grpokit_glm_image:presets/{name}.yaml",
             summary=summary,
-            install="pip install 'grpokit[glm-image,lpips,ssim,ocr,clip]'",
+            install="pip install 'grpokit[glm-image-rewards]'",
             fetches=True,
         )
