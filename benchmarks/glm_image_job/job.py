@@ -52,6 +52,8 @@ class Job:
             if getattr(self, name) < bound:
                 option = "--" + name.replace("_", "-")
                 raise ValueError(f"{option} must be at least {bound}, got {getattr(self, name)}")
+        if not self.guidance > 1:
+            raise ValueError(f"--guidance must be above 1, got {self.guidance:g}")
         if self.size < 32 or self.size % 32:
             raise ValueError(f"--size must be a positive multiple of 32, got {self.size}")
 

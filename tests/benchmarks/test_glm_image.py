@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
+import sys
 import weakref
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import glm_image
 import pytest
 import torch
 from glm_image_job import meter, model, parts, training
 from glm_image_job.job import PROMPTS, TINY, Job
 from glm_image_job.meter import Measured, Meter
-from glm_image_job.parts import PARTS
+from glm_image_job.parts import PARTS, Table
+from glm_image_job.training import Steps
 
 from grpokit import Prompt
+from grpokit.plan import Needs, Part, Work
+from grpokit.plan.cards import Card
+from grpokit.plan.estimate import Estimate
+from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
 
 GIB = 2**30
@@ -192,3 +202,142 @@ def test_the_gap_is_that_of_rounding() -> None:
         mean, signed, most = (float(row[name]) for name in ("mean", "signed mean", "largest"))
         assert 1e-3 < mean < 0.1  # bfloat16, of choices that differ by whole nats
         assert abs(signed) < mean < most < 2
+
+
+def crafted(**changes: Any) -> Steps:
+    """Steps and a plan with known numbers: a card that reads a byte and computes an operation per second."""
+    card = Card(name="card", memory=80 * GIB, bandwidth=1 / 0.7, bf16=1 / 0.45, fp32=1.0)
+    plan = Needs(
+        parts=(
+            Part(name="weights", bytes=30 * GIB),
+            Part(name="cache", bytes=2 * GIB, moments=["rollout"]),
+            Part(name="activations", bytes=5 * GIB, moments=["decode", "train"]),
+        ),
+        works=(
+            Work(phase="rollout", flop=10),
+            Work(phase="decode", flop=20),
+            Work(phase="reference", flop=3),
+            Work(phase="train", flop=4),
+            Work(phase="optimizer", flop=1),
+        ),
+    )
+    guided = dataclasses.replace(plan, works=[*plan.works, Work(phase="decode", flop=20)])
+    seconds = {"rollout": 11.0, "decode": 99.0, "score": 3.5, "train": 4.5, "optimizer": 0.5, "other": 0.25}
+    peaks = {"rollout": 33.0, "decode": 36.0, "score": 31.0, "train": 34.0, "optimizer": 38.0, "other": 30.0}
+    values: dict[str, Any] = {
+        "counted": [Measured(seconds=seconds, peaks=peaks, reserved=40.0)],
+        "micro": 4,
+        "metrics": [],
+        "pictures": {"quick": 1.0, "guided": 44.0, "plain": 22.0},
+        "plans": {
+            "quick": Estimate(card=card, needs=plan),
+            "guided": Estimate(card=card, needs=guided),
+            "plain": Estimate(card=card, needs=plan),
+        },
+    }
+    return Steps(**values | changes)
+
+
+def test_memory_stands_beside_the_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {(1, True): crafted(), (4, True): crafted(micro=2), (1, False): None, (4, False): None}
+    monkeypatch.setattr(parts, "train", lambda job, prompts, checkpointing: found[prompts, checkpointing])
+    _, first, second, *failed = parts.memory(Job()).rows
+    cells = ["33 (32)", "36 (35)", "31 (30)", "38 (35)", "38 (35)", "40"]  # an update is a part of training
+    assert first == ["1 x 8", "on", "4", *cells]
+    assert second == ["4 x 8", "on", "2 (4 did not fit)", *cells]
+    assert [row[:4] for row in failed] == [["1 x 8", "off", "out of memory", ""], ["4 x 8", "off", "out of memory", ""]]
+
+
+def test_seconds_stand_beside_the_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = crafted()
+    monkeypatch.setattr(parts, "train", lambda job, prompts, rounds, decodes: steps)
+    _, ours, plan = parts.phases(Job()).rows
+    assert ours == ["measured", "11", "44", "22", "3.5", "4.5", "0.5", "0.25", "63.8", "41.8"]
+    assert plan == ["plan", "10", "40", "20", "3", "4", "1", "0", "58", "38"]
+    unknown = Estimate(card=Card(name="another", memory=1.0), needs=steps.plans["quick"].needs)
+    steps = crafted(plans=dict.fromkeys(steps.plans, unknown))
+    assert len(parts.phases(Job()).rows) == 2  # nothing is known of its speed
+
+
+@pytest.mark.parametrize(("fits", "micro"), [(1, 1), (0, None)])
+def test_running_out_of_memory_is_a_result(fits: int, micro: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    score = GlmImageAR.logprobs
+
+    def logprobs(policy: GlmImageAR, rollout: Any, *args: Any, **options: Any) -> Any:
+        if torch.is_grad_enabled() and rollout.rows > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has 80 GiB.")
+        return score(policy, rollout, *args, **options)
+
+    monkeypatch.setattr(GlmImageAR, "logprobs", logprobs)
+    steps = training.train(SMALL, prompts=1)
+    assert (steps and steps.micro) == micro
+
+
+def test_a_model_that_is_still_in_memory_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 3 * GIB)
+    with pytest.raises(RuntimeError, match=r"3\.0 GiB are in use before a model is built"):
+        model.build(Job())
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the page, with tables of one cell to write into it."""
+    copy = Path(shutil.copy(glm_image.PAGE, tmp_path))
+    monkeypatch.setattr(glm_image, "PAGE", copy)
+    for part in PARTS:
+        table = Table(note=f"About {part}.", rows=[["a", "b"], ["1", part]])
+        monkeypatch.setitem(glm_image.PARTS, part, lambda job, table=table: table)  # type: ignore[misc]
+    return copy
+
+
+def run(options: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["glm_image.py", *options])
+    glm_image.main()
+
+
+def test_every_table_has_its_place_in_the_page(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A GPU")
+    run(["--size", "512", "1024", "--write"], monkeypatch)
+    text, printed = page.read_text(), capsys.readouterr().out
+    for part in PARTS:
+        assert text.count(f"\n| a | b |\n| --- | ---: |\n| 1 | {part} |\n<!-- end of glm-image {part}") == 2
+        assert f"## {part}, 512 x 512\n\nA GPU, CUDA" in printed
+    versions = rf"torch {re.escape(torch.__version__)}, transformers .*, diffusers .*, peft .*, grpokit .*"
+    command = r"`python benchmarks/glm_image.py --size 512 1024 --write`"
+    assert re.search(rf"A GPU, CUDA .*; {versions}; \d{{4}}-\d\d-\d\d; {command}\.\n\nAbout gap\.", text)
+
+
+def test_tiny_figures_say_that_they_mean_nothing(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = page.read_text()
+    run(["--tiny", "--part", "gap"], monkeypatch)
+    printed = capsys.readouterr().out
+    assert "these figures say nothing about GLM-Image" in printed
+    assert "## gap, 64 x 64" in printed
+    assert "memory" not in printed
+    assert page.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "this needs a GPU, and torch finds none; --tiny tries every part on a CPU"),
+        (["--tiny", "--write"], "--write is for figures of a GPU"),
+        (["--tiny", "--size", "100"], "--size must be a positive multiple of 32, got 100"),
+        (["--tiny", "--loop-samples", "0"], "--loop-samples must be at least 1, got 0"),
+        (["--tiny", "--group", "1"], "--group must be at least 2, got 1"),
+        (["--tiny", "--guidance", "0.5"], "--guidance must be above 1, got 0.5"),
+        (["--tiny", "--part", "speed"], "invalid choice: 'speed'"),
+    ],
+)
+def test_bad_options_are_one_line(
+    options: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        run(options, monkeypatch)
+    assert words in capsys.readouterr().err.splitlines()[-1]
