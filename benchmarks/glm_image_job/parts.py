@@ -16,6 +16,7 @@ from glm_image_job.meter import Measured, Meter, bandwidth
 from glm_image_job.model import build, bytes_per_token
 from glm_image_job.training import QUICK, train
 from grpokit import Prompt
+from grpokit.errors import counted
 from grpokit.plan import Moment
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image.policy import GlmImageAR
@@ -88,7 +89,8 @@ def phases(job: Job) -> Table:
         pictures = {name: times["decode"] for name, times in expected.items()}
         rows.append(["plan", *_seconds(expected["quick"]["rollout"], pictures, [*rest, 0.0])])
     note = (
-        f"Seconds of a step of {job.prompts} x {job.group} pictures; medians of {job.rounds} steps after the first. "
+        f"Seconds of a step of {job.prompts} x {job.group} pictures; medians of {counted(job.rounds, 'step')} after "
+        "the first. "
         f"Micro-batches of {_micro(steps.micro, job)}, gradient checkpointing, LoRA r {job.rank}, mixed precision "
         f"{job.mixed_precision}. `score` is the reference's pass. Pictures take {job.steps} steps of denoising: one "
         "group was decoded, times the number of prompts."
@@ -107,8 +109,8 @@ def tokens(job: Job) -> Table:
         speeds = [f"{taken:.3g}", f"{1e3 * step:.3g}", f"{drawn / step:,.0f}", f"{1e3 * floor:.3g}"]
         rows.append([str(drawn), *speeds, f"{floor / step:.1%}"])
     note = (
-        f"{count:,} tokens a row, medians of {job.rounds} rollouts after the first; merging the adapter, reading the "
-        f"prompts and capturing graphs included, pictures not. The floor reads {read / 1e9:.3g} GB of weights for each "
+        f"{count:,} tokens a row, medians of {counted(job.rounds, 'rollout')} after the first; merging the adapter, "
+        f"reading the prompts and capturing graphs included, pictures not. The floor reads {read / 1e9:.3g} GB of weights for each "
         f"token of all rows together, at the {speed / 1e9:,.0f} GB/s of a copy; keys and values are not in it."
     )
     return Table(note=note, rows=rows)
