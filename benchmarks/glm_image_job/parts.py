@@ -111,8 +111,8 @@ def tokens(job: Job) -> Table:
     note = (
         f"{count:,} tokens a row, medians of {counted(job.rounds, 'rollout')} after the first; merging the adapter, "
         f"reading the prompts and capturing graphs included, pictures not. The floor reads {read / 1e9:.3g} GB of "
-        f"weights for each token of all rows together, at the {speed / 1e9:,.0f} GB/s of a copy; keys and values are not "
-        "in it."
+        f"weights for each token of all rows together, at the {speed / 1e9:,.0f} GB/s of a copy; keys and values are "
+        "not in it."
     )
     return Table(note=note, rows=rows)
 
