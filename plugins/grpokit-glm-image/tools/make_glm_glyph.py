@@ -251,7 +251,8 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: 
     """Learn to write, scored by the same code that training scores with.
 
     First the large grid alone, at its true positions: spelling is learned there, in sequences of a sixth of the length.
-    Then the draft comes in front of it.
+    Then a draft comes in front of it, in half of the rows another word's: a large grid that leaned on drafts would be
+    spoilt by those that the model writes, and by every change of them in training.
     """
     writer, random = pipe.vision_language_encoder, np.random.default_rng(seed)
     decoder = writer.model.language_model
@@ -268,7 +269,11 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: 
         readings = [
             encoder.encode(Prompt(text=TEMPLATES[i % len(TEMPLATES)].format(word))) for i, word in enumerate(chosen)
         ]
-        tokens = torch.tensor([letters.draft_codes(word) + letters.word_codes(word) for word in chosen])[:, skipped:]
+        strange = [*chosen[: batch // 2], *reversed(chosen[batch // 2 :])]
+        rows = [
+            letters.draft_codes(other) + letters.word_codes(word) for other, word in zip(strange, chosen, strict=True)
+        ]
+        tokens = torch.tensor(rows)[:, skipped:]
         positions = [
             torch.cat([places[:, :length], places[:, length + skipped :]], 1)
             for places, length in ((reading.positions, len(reading.tokens)) for reading in readings)
@@ -292,7 +297,8 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: 
             ask=Ask(entropy="no"),
         ).logprobs
         grid = encoder.target.large.count
-        losses = [-part.mean() for part in (logprobs[:, :-grid], logprobs[:, -grid:]) if part.numel()]
+        own = slice(0, batch // 2)  # a draft is learned where it is the word's
+        losses = [-part.mean() for part in (logprobs[own, :-grid], logprobs[:, -grid:]) if part.numel()]
         take(torch.stack(losses).sum(), optimizer, schedule)
         tell("writer", step, steps + draft_steps, *losses)
     decoder.set_attn_implementation("sdpa")
@@ -360,14 +366,19 @@ def main() -> None:
     parser.add_argument("--autoencoder-steps", type=int, default=300)
     parser.add_argument("--decoder-steps", type=int, default=600, help="fewer leave its words blurred")
     parser.add_argument("--writer-steps", type=int, default=100, help="on large grids alone")
-    parser.add_argument("--draft-steps", type=int, default=130, help="behind those, on drafts too; more spell better")
+    parser.add_argument("--draft-steps", type=int, default=200, help="behind those, on drafts too; more spell better")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE / "models/glyph")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if "letters" in options.parts:
         draw_letters(letters.LETTERS_FILE)
-    pipe = untaught(options.seed) if options.begin is None else GlmImagePipeline.from_pretrained(options.begin)
+    pipe = untaught(options.seed)
+    if options.begin is not None:
+        begun = GlmImagePipeline.from_pretrained(options.begin)
+        own = {"autoencoder": "vae", "decoder": "transformer", "writer": "vision_language_encoder"}
+        taken = ["text_encoder", *(name for part, name in own.items() if part not in options.parts)]
+        pipe.register_modules(**{name: getattr(begun, name) for name in taken})
     teach = {
         "autoencoder": lambda: teach_autoencoder(pipe, steps=options.autoencoder_steps, seed=options.seed),
         "decoder": lambda: teach_decoder(pipe, steps=options.decoder_steps, seed=options.seed),
