@@ -84,6 +84,15 @@ ZERO_STD = "tests/test_advantages.py::test_groups_that_teach_nothing_are_those_w
 SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
 CORRECTION = "tests/training/test_correction.py::test_"
 
+GLM = "plugins/grpokit-glm-image/src/grpokit_glm_image/"
+GLM_TESTS = "plugins/grpokit-glm-image/tests/"
+STOCK = f"{GLM_TESTS}test_policy.py::test_log_probs_are_those_of_the_stock_model_while_it_samples"
+PLACES = f"{GLM_TESTS}test_grids.py::test_a_text_and_its_picture_stand_where_the_model_puts_them"
+SOURCES = f"{GLM_TESTS}test_grids.py::test_source_pictures_stand_where_the_model_puts_them"
+PARTS = f"{GLM_TESTS}test_policy.py::test_only_the_tokens_that_train_are_decisions"
+CODES = f"{GLM_TESTS}test_policy.py::test_a_rollout_knows_no_token_but_codes"
+PAINTED = f"{GLM_TESTS}test_decoder.py::test_pictures_are_those_of_the_stock_pipeline"
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -91,7 +100,7 @@ class Fault:
 
     Attributes:
         name: what is wrong, in words.
-        file: inside the package.
+        file: inside the package; or a plugin's, from "plugins/" on.
         old: the right code; it stands in the file exactly once.
         new: the wrong code.
         tests: ids for pytest, of which each must fail.
@@ -817,6 +826,77 @@ FAULTS = (
     ),
     Fault("a draw on an edge", "sampling.py", "right=True", "right=False", (EDGES,)),
     Fault("uniforms that stop short of 1", "sampling.py", "+ 0.5) * 2.0**-52", "+ 0.5) * 2.0**-53", (FREQUENCIES,)),
+    # --- GLM-Image
+    Fault(
+        "height and width of a grid exchanged",
+        f"{GLM}grids.py",
+        "torch.stack([torch.zeros_like(height), height, width])",
+        "torch.stack([torch.zeros_like(height), width, height])",
+        (STOCK, PLACES),
+    ),
+    Fault(
+        "a grid that moves in time",
+        f"{GLM}grids.py",
+        "torch.stack([torch.zeros_like(height), height, width])",
+        "torch.stack([height, height, width])",
+        (STOCK, PLACES),
+    ),
+    Fault(
+        "a grid without width",
+        f"{GLM}grids.py",
+        "torch.stack([torch.zeros_like(height), height, width])",
+        "torch.stack([torch.zeros_like(height), height, height])",
+        (STOCK, PLACES),
+    ),
+    Fault(
+        "the large grid begins too early",
+        f"{GLM}grids.py",
+        "return max(self.rows, self.columns)",
+        "return min(self.rows, self.columns)",
+        (PLACES,),
+    ),
+    Fault(
+        "the large grid before the draft",
+        f"{GLM}grids.py",
+        "(self.draft, self.large)",
+        "(self.large, self.draft)",
+        (PLACES,),
+    ),
+    Fault(
+        "a source picture without its end",
+        f"{GLM}grids.py",
+        "done = start + grid.count",
+        "done = start + grid.count + 1",
+        (SOURCES,),
+    ),
+    Fault(
+        "visual log-probs without the temperature",
+        f"{GLM}policy.py",
+        'scale=1 / float(rollout.trace.per_row["temperature"][0])',
+        "scale=1.0",
+        (STOCK,),
+    ),
+    Fault(
+        "the draft's decisions in place of the large grid's",
+        f"{GLM}policy.py",
+        "before = self._trained.start",
+        "before = 0",
+        (PARTS,),
+    ),
+    Fault(
+        "end tokens inside a grid",
+        f"{GLM}policy.py",
+        "torch.arange(config.text_config.vision_vocab_size) >= codes",
+        "torch.arange(config.text_config.vision_vocab_size) < 0",
+        (CODES,),
+    ),
+    Fault(
+        "a decoder that is told the time of the next step",
+        f"{GLM}decoder.py",
+        "timestep=time.expand(rows) - 1",
+        "timestep=time.expand(rows)",
+        (PAINTED,),
+    ),
 )
 
 
@@ -826,7 +906,7 @@ def run(package: Path, tests: tuple[str, ...]) -> dict[str, bool]:
     Raises:
         RuntimeError: some of them did not run at all.
     """
-    plugins = sorted((REPO / "plugins").glob("*/src"))
+    plugins = sorted((package.parent / "plugins").glob("*/src"))
     paths = [str(package.parent), *map(str, plugins)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=no", "-p", "no:cacheprovider", "-o", "addopts="]
@@ -846,7 +926,7 @@ def run(package: Path, tests: tuple[str, ...]) -> dict[str, bool]:
 
 def plant(fault: Fault, package: Path) -> str:
     """Plant one fault, run its tests, and take it out again; returns what is wrong, or nothing."""
-    path = package / fault.file
+    path = (package.parent if fault.file.startswith("plugins/") else package) / fault.file
     text = path.read_text(encoding="utf-8")
     if (count := text.count(fault.old)) != 1:
         return f"its text stands {count} times in {fault.file}, expected once: {fault.old!r}"
@@ -866,6 +946,9 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "grpokit"
         shutil.copytree(REPO / "grpokit", package, ignore=shutil.ignore_patterns("__pycache__"))
+        for source in (REPO / "plugins").glob("*/src"):
+            copied = Path(folder) / source.relative_to(REPO)
+            shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
         try:
             sound = run(package, tuple({test: None for fault in faults for test in fault.tests}))
         except RuntimeError as error:

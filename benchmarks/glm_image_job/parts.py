@@ -90,9 +90,10 @@ def phases(job: Job) -> Table:
         rows.append(["plan", *_seconds(expected["quick"]["rollout"], pictures, [*rest, 0.0])])
     note = (
         f"Seconds of a step of {job.prompts} x {job.group} pictures; medians of {counted(job.rounds, 'step')} after "
-        f"the first. Micro-batches of {_micro(steps.micro, job)}, gradient checkpointing, LoRA r {job.rank}, mixed "
-        f"precision {job.mixed_precision}. `score` is the reference's pass. Pictures take {job.steps} steps of "
-        "denoising: one group was decoded, times the number of prompts."
+        "the first. "
+        f"Micro-batches of {_micro(steps.micro, job)}, gradient checkpointing, LoRA r {job.rank}, mixed precision "
+        f"{job.mixed_precision}. `score` is the reference's pass. Pictures take {job.steps} steps of denoising: one "
+        "group was decoded, times the number of prompts."
     )
     return Table(note=note, rows=rows)
 
@@ -109,9 +110,9 @@ def tokens(job: Job) -> Table:
         rows.append([str(drawn), *speeds, f"{floor / step:.1%}"])
     note = (
         f"{count:,} tokens a row, medians of {counted(job.rounds, 'rollout')} after the first; merging the adapter, "
-        "reading the prompts and capturing graphs included, pictures not. The floor reads "
-        f"{read / 1e9:.3g} GB of weights for each token of all rows together, at the {speed / 1e9:,.0f} GB/s of a "
-        "copy; keys and values are not in it."
+        f"reading the prompts and capturing graphs included, pictures not. The floor reads {read / 1e9:.3g} GB of "
+        f"weights for each token of all rows together, at the {speed / 1e9:,.0f} GB/s of a copy; keys and values are "
+        "not in it."
     )
     return Table(note=note, rows=rows)
 

@@ -160,12 +160,12 @@ def evaluate(
     from grpokit.runs import build
     from grpokit.training import checkpoint
 
+    _, held_out = build.prompts(config)
+    if held_out is None:
+        raise UsageError("The config names no held-out prompts. Set data.eval_prompts or data.eval_fraction.")
     terms = build.rewards(config)
     columns = {}
     try:
-        _, held_out = build.prompts(config)
-        if held_out is None:
-            raise UsageError("The config names no held-out prompts. Set data.eval_prompts or data.eval_fraction.")
         policy, prompts = build.policy(config), held_out[:limit]
         per_prompt = count or config.run.eval_samples
         for label, place in (("before", None), ("after", folder)):

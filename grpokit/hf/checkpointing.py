@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from grpokit.errors import UsageError
-from grpokit.policies.linear_layers import replaced_forwards
+from grpokit.policies.forwards import replaced_forwards
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from peft.tuners.lora.dora import DoraLinearLayer
 from peft.utils.integrations import dequantize_module_weight
 from torch import Tensor, nn
 
-from grpokit.policies.linear_layers import replaced_forwards
+from grpokit.policies.forwards import replaced_forwards
 
 
 @contextmanager

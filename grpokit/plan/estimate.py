@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grpokit import registry
 from grpokit.config.schema import RunConfig
@@ -41,6 +41,9 @@ def needs_of(config: RunConfig, *, reference: bool, prompt_tokens: int | None = 
         raise PluginError(
             f"The plan '{spec.plan}' returned an object of type {type(needs).__name__}; expected grpokit.plan.Needs."
         )
+    if config.trainer.device == "cpu":
+        note = "The config trains on the CPU (trainer.device), and this is the plan for a GPU."
+        needs = replace(needs, assumptions=(note, *needs.assumptions))
     return job, needs
 
 

@@ -15,10 +15,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from grpokit.policies.forwards import Forward, flat, replaced_forwards
 from grpokit.policies.lean_layers import SCALES, alike, fp32_modules, gated_mlps, rms_norms, trial_rows
 from grpokit.policies.packed_attention import Packed, Rules
-
-Product = Callable[[Tensor], Tensor]
 
 _PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _NORMS = {"q_norm", "k_norm"}
@@ -27,7 +26,7 @@ _rules: WeakKeyDictionary[nn.Module, Rules | None] = WeakKeyDictionary()  # None
 
 
 def joint_forwards(
-    model: nn.Module, linears: Container[nn.Module], product: Callable[[Sequence[nn.Module]], Product]
+    model: nn.Module, linears: Container[nn.Module], product: Callable[[Sequence[nn.Module]], Forward]
 ) -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
     """The modules that need fewer calls, each with a forward that does.
 
@@ -44,7 +43,8 @@ def joint_forwards(
     for layer in fp32_modules(model):
         if _is_attention(layer, linears) and _rules.get(layer, True) is not None:
             inputs = product([layer.q_proj, layer.k_proj, layer.v_proj])
-            yield layer, _Attention(layer, inputs, product([layer.o_proj]))
+            alone = [(part, flat(product([part]))) for name, part in layer.named_children() if name in _PROJECTIONS]
+            yield layer, _Attention(layer, inputs, product([layer.o_proj]), alone)
 
 
 def _may_be_joint(module: nn.Module, linears: Container[nn.Module], names: Iterable[str]) -> bool:
@@ -65,12 +65,12 @@ def _is_attention(module: Any, linears: Container[nn.Module]) -> bool:
     return of_heads and q.out_features == o.in_features and k.out_features == v.out_features
 
 
-def _norm(norm: Any, eps: float) -> Product:
+def _norm(norm: Any, eps: float) -> Forward:
     weight: Tensor = norm.weight
     return lambda x: nn.functional.rms_norm(x, weight.shape, weight, eps)
 
 
-def _gated(mlp: Any, inputs: Product, output: Product) -> Product:
+def _gated(mlp: Any, inputs: Forward, output: Forward) -> Forward:
     def forward(x: Tensor) -> Tensor:
         gate, up = inputs(x.flatten(0, -2)).chunk(2, -1)
         y = output(mlp.act_fn(gate) * up)
@@ -86,10 +86,15 @@ class _Attention:
         module: its own forward is used where this one does not apply.
         inputs: the product for queries, keys and values.
         output: the product for what comes out.
+        alone: the four layers and the products of each, for a module that computes something else: the call that finds
+            this out must give the same bits as all later ones.
     """
 
-    def __init__(self, module: Any, inputs: Product, output: Product) -> None:
+    def __init__(
+        self, module: Any, inputs: Forward, output: Forward, alone: Sequence[tuple[nn.Module, Forward]]
+    ) -> None:
         self.module, self.inputs, self.output, self.own = module, inputs, output, module.forward
+        self.alone = alone
         self.width: int = module.head_dim
         self.normed = "q_norm" in dict(module.named_children())
         self.heads, self.kv = (layer.out_features // self.width for layer in (module.q_proj, module.k_proj))
@@ -102,7 +107,8 @@ class _Attention:
             _rules[self.module] = self._find_rules(**named)
         rules = _rules[self.module]
         if rules is None:
-            return self.own(**named)
+            with replaced_forwards(self.alone):
+                return self.own(**named)
         return self._compute(named["hidden_states"], rotation, packed, rules), None
 
     def _compute(self, hidden: Tensor, rotation: tuple[Tensor, Tensor], packed: Packed, rules: Rules) -> Tensor:

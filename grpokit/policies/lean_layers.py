@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import rms_norm
 
+from grpokit.policies.forwards import Forward
 from grpokit.policies.products import linear, sum_of_outer
-
-Forward = Callable[[Tensor], Tensor]
 
 SCALES = (1e-3, 1.0, 1e2, 1e4)  # of the rows of a trial: another eps shows in small numbers, a clamp in large ones
 

@@ -8,7 +8,7 @@ parameters are not touched in either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -17,15 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from grpokit.policies.forwards import Forward, flat, replaced_forwards
 from grpokit.policies.joint_layers import joint_forwards
 from grpokit.policies.lean_layers import lean_forwards
 from grpokit.policies.products import by_onednn, linear, packed, sum_of_outer
 
-Forward = Callable[[Tensor], Tensor]
-
 
 @contextmanager
-def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None) -> Iterator[None]:
+def for_decoding(
+    model: nn.Module, *, rows: int = 32, copies: bool | None = None, merged: bool = True
+) -> Iterator[None]:
     """Inside the context, the model's linear layers compute with copies that are quick for few rows, without gradient.
 
     Args:
@@ -33,11 +34,13 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
         rows: about how many rows are multiplied at a time.
         copies: whether plain layers get a copy as well; None where the device is quicker with one. Under autocast all
             do, in its type.
+        merged: whether adapted layers get a copy with the adapter added. Without, they compute as they are, with two
+            products more, and take no memory.
     """
     device = next(model.parameters()).device.type
     copies = device == "cpu" if copies is None else copies
     cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    layers = dict(_outermost(model))
+    layers = {module: adapters for module, adapters in _outermost(model) if merged or not adapters}
 
     def product(together: Sequence[nn.Module]) -> Forward:
         return _few_rows([(layer, layers[layer]) for layer in together], rows)
@@ -50,7 +53,7 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
             if cast is not None:  # once, and not in every call
                 yield module, _plain(*_weight(module, adapters, dtype=cast))
             elif copies and module not in inside:
-                yield module, _flat(product([module]))
+                yield module, flat(product([module]))
             elif adapters and not copies:
                 yield module, _plain(*_weight(module, adapters))
         yield from joint
@@ -107,23 +110,6 @@ def for_scoring(model: nn.Module, *, lean: bool = True, casts: Casts | None = No
     quick = ((m, _scored(m)) for m in linears if by_onednn(m.weight))
     with replaced_forwards(chain(quick, lean_forwards(model) if lean else ())):
         yield
-
-
-@contextmanager
-def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
-    """Inside the context, modules have these forward methods; afterwards they have those that they had before."""
-    changed: list[tuple[nn.Module, Any]] = []
-    try:
-        for module, forward in forwards:
-            changed.append((module, vars(module).get("forward")))
-            module.forward = forward  # an attribute, which hides the class's method
-        yield
-    finally:
-        for module, before in reversed(changed):
-            if before is None:
-                del module.forward
-            else:  # somebody else had replaced it, such as accelerate
-                module.forward = before
 
 
 def _outermost(model: nn.Module) -> Iterator[tuple[Any, list[str]]]:
@@ -194,14 +180,6 @@ def _few_rows(layers: Sequence[tuple[nn.Module, Sequence[str]]], rows: int) -> F
 
     made: list[Forward] = []
     return multiply
-
-
-def _flat(product: Forward) -> Forward:
-    def forward(x: Tensor) -> Tensor:
-        y = product(x.reshape(-1, x.shape[-1]))
-        return y.view(*x.shape[:-1], y.shape[-1])
-
-    return forward
 
 
 def _cast(layer: nn.Linear, casts: Casts) -> Forward:

@@ -18,7 +18,7 @@ import torch
 
 from grpokit import registry, report
 from grpokit.config.schema import RunConfig, resolved
-from grpokit.data import check_prompts
+from grpokit.data import PromptSequence, check_prompts
 from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, reworded, typed_line
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
@@ -105,11 +105,12 @@ def train(
     if config.run.record:
         rollout_record.require()
     with _signals(signal.default_int_handler, signal.SIGTERM):  # so that an early one, too, leaves all tidy
+        data = build.prompts(config)  # before rewards, which may fetch weights
         terms = build.rewards(config)
         try:
             with locked(folder):
                 return _train(
-                    config, folder, terms, watcher or Watcher(), resume=resume, overwrite=overwrite, force=force
+                    config, folder, data, terms, watcher or Watcher(), resume=resume, overwrite=overwrite, force=force
                 )
         finally:
             build.close(terms)
@@ -118,6 +119,7 @@ def train(
 def _train(
     config: RunConfig,
     folder: Path,
+    data: tuple[PromptSequence, PromptSequence | None],
     terms: list[RewardTerm],
     watcher: Watcher,
     *,
@@ -125,7 +127,7 @@ def _train(
     overwrite: bool,
     force: bool,
 ) -> Result:
-    prompts, held_out = build.prompts(config)
+    prompts, held_out = data
     digests = resuming.digests(prompts, held_out)
     if config.run.best is not None and held_out is None:
         raise ConfigError(

@@ -47,6 +47,12 @@ def test_a_card_that_it_fits_on(call: Call) -> None:
     assert max(map(len, done.out.splitlines())) <= 120
 
 
+def test_a_config_for_the_cpu(call: Call) -> None:
+    note = "The config trains on the CPU (trainer.device), and this is the plan for a GPU."
+    assert note in call("plan", PRESET, "trainer.device=cpu").out
+    assert note not in call("plan", PRESET).out
+
+
 def test_without_a_gpu_all_cards_are_shown(call: Call) -> None:
     done = call("plan", PRESET)
     assert done.code == 0

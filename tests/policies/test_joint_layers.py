@@ -67,6 +67,8 @@ def test_hidden_states_stay(family: str, adapted: bool) -> None:
     with for_decoding(whole.eval()):
         hidden(model, prompt=0, samples=[1])  # a first token that sees only itself says nothing of what follows
         have = hidden(model)
+    with for_decoding(whole):  # now it is known which layers are joint
+        assert torch.equal(hidden(model), have)
     assert torch.allclose(have, want, rtol=1e-4, atol=1e-4)
     attention = [layer.self_attn for layer in model.get_decoder().layers]
     assert sum(joint_layers._rules.get(layer) is not None for layer in attention) == FAMILIES[family][2]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import GlmImagePipeline
-from PIL import Image
+from PIL import Image, ImageStat
 
 from grpokit import Prompt, Seeds, UsageError
 from grpokit.sampling import derive_seeds, normals
@@ -108,6 +108,17 @@ def test_a_smaller_picture_shows_the_same_tokens_coarser(decoder: Decoder) -> No
     same = decoder.pictures(torch.tensor([[1, 2]]), [PLAIN], seeds=seeds_of(1, 1), settings=FAST, target=half)
     assert small[0].size == (64, 32)
     assert difference(small, same) == 0
+
+
+def test_rewards_may_see_a_shrunk_picture(decoder: Decoder) -> None:
+    target = Target(draft=None, large=Grid(rows=2, columns=4))
+    tokens = torch.arange(8)[None]
+    whole, shrunk = (
+        decoder.pictures(tokens, [PLAIN], seeds=seeds_of(1, 1), settings=settings, target=target)[0]
+        for settings in (FAST, replace(FAST, reward_size=[16, 32]))
+    )
+    assert (whole.size, shrunk.size) == ((128, 64), (32, 16))
+    assert abs(ImageStat.Stat(whole).mean[0] - ImageStat.Stat(shrunk).mean[0]) < 2
 
 
 def test_the_stock_pipelines_own_tokens_give_its_own_picture(pipeline: GlmImagePipeline, decoder: Decoder) -> None:
@@ -250,6 +261,7 @@ def test_edits_are_those_of_the_stock_pipeline(typed: GlmImagePipeline, count: i
         ({"tokens": "small"}, "decode: tokens must be 'large' or 'draft', got 'small'"),
         ({"noise": "rows"}, r"decode: noise must be 'group' or 'row', got 'rows' \(did you mean 'row'\?\)"),
         ({"rows": 0}, "decode: rows must be at least 1, or None"),
+        ({"reward_size": [0, 64]}, r"decode: reward_size must be height and width in pixels"),
         ({"size": [100, 100]}, r"decode: size must be .* multiples of 32.*The nearest is \[96, 96\]"),
     ],
 )

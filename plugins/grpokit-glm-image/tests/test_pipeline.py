@@ -217,7 +217,7 @@ def a_short_context(folder: Path) -> Path:
         (another_first_mark, r"visual codes is 64 by .*, and 65 by .*image_start_token_id"),
         (other_channels, r"channels is 16 by vae: latent_channels, and 4 by transformer: in_channels"),
         (other_glyphs, r"numbers for a glyph is 1472 by text_encoder: d_model, and 32 by transformer"),
-        (another_patch, r"4 blocks of the autoencoder and a patch of 1 make it 8 x 8"),
+        (another_patch, r"Got vae: block_out_channels \[8, 8, 8, 8\] and transformer: patch_size 1\."),
         (a_short_context, r"size is 64 x 96: such a picture has 262 visual tokens, and the model reads 262 at most"),
     ],
 )
@@ -264,6 +264,24 @@ def test_weights_that_are_not_there_are_refused_before_any_are_read(
     monkeypatch.setattr("grpokit_glm_image.pipeline._read", pytest.fail)
     broken(folder / f"{part}.safetensors")
     with pytest.raises(UsageError, match=message.format(part=part.partition("/")[0])):
+        load(folder, size=SIZE)
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("vision_language_encoder/config.json", {"text_config": {"hidden_size": "x"}}, "config.json' cannot be used"),
+        ("text_encoder/config.json", {"num_layers": "x"}, "The part 'text_encoder' of the model .* cannot be loaded"),
+        ("vae/config.json", {"act_fn": "x"}, "The part 'vae' of the model .* cannot be loaded"),
+        ("transformer/config.json", {"num_layers": []}, "The part 'transformer' of the model .* cannot be loaded"),
+        ("scheduler/scheduler_config.json", {"num_train_timesteps": "x"}, "The model .* cannot be loaded"),
+    ],
+)
+def test_configurations_that_cannot_be_used_are_one_message(
+    folder: Path, file: str, values: dict[str, Any], message: str
+) -> None:
+    change(folder / file, **values)
+    with pytest.raises(UsageError, match=message):
         load(folder, size=SIZE)
 
 

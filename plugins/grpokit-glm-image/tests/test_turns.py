@@ -32,7 +32,9 @@ def test_a_half_comes_back_as_it_left_and_what_trains_stays() -> None:
         half.leave()
         away = {name for name, x in module.state_dict().items() if x.data_ptr() != places[name]}
         assert away == {"weight", "counter"}
+        waiting = module.weight.data_ptr()
         half.enter()
+        assert module.weight.data_ptr() != waiting
         assert all(torch.equal(x, before[name]) for name, x in module.state_dict().items())
 
 

@@ -168,9 +168,9 @@ def teach_autoencoder(pipe: GlmImagePipeline, *, steps: int, seed: int) -> None:
     """Learn to keep pictures, then measure the latents' mean and spread, which the pipeline's configuration holds."""
     vae, random = pipe.vae.train(), np.random.default_rng(seed)
     optimizer = torch.optim.AdamW(vae.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps, pct_start=0.1)
     for step in range(steps):
-        x = pixels(grids(16, random))
+        x = pixels(grids(8, random))
         latents = vae.encode(x).latent_dist.mode()
         noisy = latents + 0.05 * latents.detach().std() * torch.randn_like(latents)  # the decoder's latents are inexact
         loss = functional.l1_loss(vae.decode(noisy).sample, x)

@@ -23,7 +23,7 @@ from annotated_types import Ge, Le
 from diffusers import GlmImagePipeline
 from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
 from diffusers.pipelines.glm_image.pipeline_glm_image import calculate_shift, retrieve_timesteps
-from PIL.Image import Image
+from PIL.Image import Image, Resampling
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -48,6 +48,8 @@ class DecodeSettings:
         guidance: how much the prompt and its tokens are exaggerated; 1 for not at all, which takes half the time.
         tokens: make the picture of the "large" grid, or of the "draft", which shows the same at about 512 x 512.
         size: height and width of the picture in pixels, multiples of 32; None for 32 a token. The tokens are the same.
+        reward_size: height and width to which pictures are shrunk before anybody sees them, for rewards that need no
+            more; None leaves them as they are.
         noise: "group": the samples of a prompt begin with the same noise, so only tokens make them differ; "row": each
             has its own.
         rows: the most pictures in one pass of the transformer; None for 8 of 1024 x 1024, and more of smaller ones.
@@ -57,6 +59,7 @@ class DecodeSettings:
     guidance: Annotated[float, Ge(1)] = 1.5
     tokens: Literal["large", "draft"] = "large"
     size: Sequence[int] | None = None
+    reward_size: Sequence[int] | None = None
     noise: Literal["group", "row"] = "group"
     rows: Annotated[int, Ge(1)] | None = None
 
@@ -64,6 +67,12 @@ class DecodeSettings:
         knobs.check(self)
         if self.size is not None:
             check_size(self.size)
+        if self.reward_size is not None:
+            whole = isinstance(self.reward_size, Sequence) and all(type(side) is int for side in self.reward_size)
+            if not whole or len(self.reward_size) != 2 or min(self.reward_size) < 1:
+                raise UsageError(
+                    f"reward_size must be height and width in pixels, such as [512, 512]; got {self.reward_size!r}."
+                )
 
     @classmethod
     def read(cls, given: Mapping[str, Any], *, key: str, steps: int = 50) -> DecodeSettings:
@@ -181,7 +190,10 @@ class Decoder:
                 sources = self._sources(prompt, source_codes[index]) if source_codes else None
                 for some, start in zip(rows.tensor_split(passes), noise.tensor_split(passes), strict=True):
                     pictures += self._painted(start, some, prompt, settings, sources)
-        return pictures
+        if settings.reward_size is None:
+            return pictures
+        height, width = settings.reward_size
+        return [picture.resize((width, height), Resampling.LANCZOS) for picture in pictures]
 
     @property
     def _device(self) -> torch.device:

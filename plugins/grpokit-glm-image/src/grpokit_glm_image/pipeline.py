@@ -25,7 +25,15 @@ from grpokit.hf import dtypes, sources
 from grpokit.hf.bars import progress_bars
 from grpokit.hf.sources import Files
 from grpokit_glm_image.decoder import check_size
-from grpokit_glm_image.pipeline_folder import WRITER, check_configs, check_context, check_fit, check_weights, lack_of
+from grpokit_glm_image.pipeline_folder import (
+    LOADING_ERRORS,
+    WRITER,
+    check_configs,
+    check_context,
+    check_fit,
+    check_weights,
+    lack_of,
+)
 from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_glm_image.turns import Turns
 
@@ -172,7 +180,7 @@ def _from_folder(
             vision_language_encoder=None,
             **models,
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+    except LOADING_ERRORS as error:
         raise UsageError(sources.why_not(files, error)) from error
 
 
@@ -304,7 +312,7 @@ def _read(kind: Any, folder: Path, files: Files, dtype: torch.dtype, **options: 
         part, report = kind.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
     except torch.OutOfMemoryError:
         raise
-    except (OSError, ValueError, RuntimeError, TypeError, KeyError, ImportError) as error:
+    except LOADING_ERRORS as error:
         raise UsageError(sources.why_not(files, error, what=f"part '{folder.name}' of the model")) from error
     lacking = sorted(report["missing_keys"])
     if lacking:

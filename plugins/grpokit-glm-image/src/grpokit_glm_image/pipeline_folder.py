@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import GlmImageConfig
 
 from grpokit import UsageError
@@ -27,6 +29,19 @@ _FILES = {**_CONFIGS, "processor": "*.json", "tokenizer": "*.json"}
 _WITH_WEIGHTS = (WRITER, "transformer", "vae", "text_encoder")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin")
 _NEED = f"Give a folder that {_PIPELINE}.save_pretrained wrote, or a hub id like 'zai-org/GLM-Image'."
+LOADING_ERRORS = (  # what libraries raise on files with wrong contents
+    OSError,
+    ValueError,
+    RuntimeError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    StrictDataclassError,
+    SafetensorError,
+)
 _DRAFT = 256  # tokens, more or less, whatever the size of the picture
 
 
@@ -57,7 +72,7 @@ def check_configs(folder: Path) -> tuple[GlmImageConfig, dict[str, Mapping[str, 
         )
     try:
         return GlmImageConfig.from_pretrained(folder / WRITER), configs
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except LOADING_ERRORS as error:
         raise UsageError(f"'{folder / WRITER / 'config.json'}' cannot be used: {one_line(error)}.") from error
 
 
@@ -116,13 +131,12 @@ def check_fit(name: str, writer: GlmImageConfig, parts: Mapping[str, Mapping[str
                 f"The parts of the model '{name}' do not belong together. The number of {what} is {value} by {where}, "
                 f"and {theirs} by {other}. Use parts of one pipeline."
             )
-    blocks, patch = len(vae.get("block_out_channels", ())), transformer.get("patch_size", 0)
-    side = 2 ** (blocks - 1) * patch
-    if 2 * side != PIXELS:
+    blocks, patch = vae.get("block_out_channels"), transformer.get("patch_size")
+    if not (isinstance(blocks, Sequence) and isinstance(patch, int) and 2 ** len(blocks) * patch == PIXELS):
         raise UsageError(
             f"The parts of the model '{name}' do not belong together. A visual token is {PIXELS} x {PIXELS} pixels, "
-            f"the transformer's must be half of that, and {blocks} blocks of the autoencoder and a patch of {patch} "
-            f"make it {side} x {side}."
+            "and the transformer's must have half that side: 2 ** (blocks of the autoencoder - 1) * patch_size. "
+            f"Got vae: block_out_channels {blocks} and transformer: patch_size {patch}."
         )
 
 

@@ -33,3 +33,14 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         summary="a random GLM-Image of a megabyte learns to make bright pictures, on a CPU in less than a minute",
         install=_INSTALL,
     )
+    for name, summary in (
+        ("glm-image-t2i", "GLM-Image learns from prompts.txt and target_images/ of the current folder, on a GPU"),
+        ("glm-image-i2i", "GLM-Image learns to edit from prompts.txt, source_images/ and target_images/, on a GPU"),
+    ):
+        yield PresetSpec(
+            name=name,
+            factory=f"grpokit_glm_image:presets/{name}.yaml",
+            summary=summary,
+            install="pip install 'grpokit[glm-image-rewards]'",
+            fetches=True,
+        )

@@ -88,8 +88,9 @@ class PromptEncoder:
             raise UsageError("The prompt is empty. Expected a text that says what the picture should show.")
         if self.edits and not prompt.images:
             raise UsageError(
-                f"The prompt {shown(prompt.text)} has no picture to edit. Put one into source_images/, named by the "
-                "prompt's line, or set policy.edits=false."
+                f"The prompt {shown(prompt.text)} has no picture to edit. Name a folder of pictures as data.images, "
+                "one per line of the prompts, such as source_images/1.png; in JSON lines a picture stands under "
+                '"image". For prompts without pictures set policy.edits=false.'
             )
         if prompt.images and not self.edits:
             raise UsageError(

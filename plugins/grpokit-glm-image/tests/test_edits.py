@@ -1,0 +1,98 @@
+"""Edits: the contract and the stock model's log-probs with source pictures of different number and size, and a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from grpokit import Prompt, Rollout
+from grpokit.sampling import derive_seeds
+from grpokit.testing import outcomes, policy_checks
+from grpokit_glm_image.policy import GlmImageAR
+from grpokit_glm_image.tiny import tiny_pipeline
+
+SIZE = (64, 96)
+
+
+def picture(width: int, height: int) -> Image.Image:
+    random = np.random.default_rng(width + 10 * height)
+    return Image.fromarray(random.integers(0, 255, (height, width, 3), dtype=np.uint8))
+
+
+WIDE, SQUARE, HIGH = picture(96, 64), picture(64, 64), picture(64, 128)
+ONE = [
+    Prompt(text="red", images=[WIDE]),
+    Prompt(text='a wall that says "CAT", in the snow', images=[SQUARE]),
+    Prompt(text="two dogs", images=[HIGH]),
+]
+TWO = [
+    Prompt(text="both", images=[WIDE, HIGH]),
+    Prompt(text="the dog of the second in the first", images=[SQUARE, WIDE]),
+]
+
+
+def build(**options: Any) -> GlmImageAR:
+    quick: dict[str, Any] = {"steps": 1, "guidance": 1.0}
+    return GlmImageAR("tiny", edits=True, size=SIZE, decode=quick, eval_decode=quick, **options)
+
+
+def drawn(policy: GlmImageAR, prompts: Sequence[Prompt], group: int) -> Rollout:
+    seeds = derive_seeds(1, stream="train", step=0, prompts=len(prompts), group_size=group)
+    return policy.rollout(prompts, group, seeds=seeds)
+
+
+def test_contract() -> None:
+    """With one picture beside two."""
+    policy = build(lora={"r": 4})
+    checks = policy_checks(
+        lambda: build(lora={"r": 4}),
+        [TWO[0], *ONE[:2]],
+        decode=policy.pictures,
+        makes="image",
+        module="grpokit_glm_image.plugin",
+    )
+    failures = [outcome for outcome in outcomes(checks) if outcome.state == "failed"]
+    assert not failures, failures
+
+
+@pytest.mark.parametrize("prompts", [ONE, TWO], ids=["one picture", "two pictures"])
+def test_log_probs_are_those_of_the_stock_model_while_it_samples(prompts: Sequence[Prompt]) -> None:
+    """A ragged batch, which `generate` reads pictures and all, and the policy scores."""
+    pipe, policy = tiny_pipeline(), build(temperature=0.9)
+    messages = [
+        [{"role": "user", "content": [*({"type": "image"} for _ in p.images), {"type": "text", "text": p.text}]}]
+        for p in prompts
+    ]
+    inputs = pipe.processor(
+        text=[pipe.processor.apply_chat_template(message, tokenize=False) for message in messages],
+        images=[image for p in prompts for image in p.images],
+        padding=True,
+        target_h=SIZE[0],
+        target_w=SIZE[1],
+        return_tensors="pt",
+    )
+    count = policy.target.count
+    torch.manual_seed(0)
+    out = pipe.vision_language_encoder.generate(
+        **inputs,
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=True,
+        temperature=0.9,
+        top_p=1.0,
+        top_k=0,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    tokens = out.sequences[:, inputs["input_ids"].shape[1] :]
+    stock = torch.stack(out.scores, 1).log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+    rollout = drawn(policy, prompts, group=1)
+    trace = replace(rollout.trace, per_row=dict(rollout.trace.per_row) | {"tokens": tokens})
+    logprobs = policy.logprobs(replace(rollout, trace=trace), slice(0, count)).logprobs
+    assert (logprobs - stock).abs().max() < 1e-4

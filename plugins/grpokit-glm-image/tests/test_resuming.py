@@ -1,0 +1,73 @@
+"""A run of glm-image-ar that is stopped or killed ends as one that was not, to the bit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from grpokit.config import schema
+from grpokit.runs import train as run
+from whole_runs import assert_same, finish, kill_and_resume, start
+
+STEPS = 4
+KINDS = {
+    "edits": "edits: true, lora: {r: 4}, top_p: 0.9",
+    "texts": "train_tokens: large",  # all weights, held to a copy
+}
+CONFIG = """
+policy: {use: glm-image-ar, model: tiny, size: [64, 96], decode: {steps: 1}, eval_decode: {steps: 1}, KIND}
+data: {prompts: prompts.txt, IMAGES eval_fraction: 0.25}
+rewards: [{use: brightness}]
+trainer:
+  steps: STEPS
+  prompts_per_step: 2
+  group_size: 2
+  updates_per_rollout: 2
+  kl_coef: 0.05
+  learning_rate: 1e-2
+  device: cpu
+run: {record: true, save_every: 1, eval_every: 2, keep_last: KEEP, best: reward, threads: 1}
+"""
+
+
+def fill(folder: Path, kind: str, *, steps: int, keep: str) -> None:
+    """A config, prompts and pictures to edit."""
+    (folder / "prompts.txt").write_text('red\ntwo dogs\na sign "OPEN"\nblue\n')
+    (folder / "pictures").mkdir()
+    random = np.random.default_rng(0)
+    for line in range(1, 5):
+        pixels = random.integers(0, 255, (64, 32 * (line + 1), 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "pictures" / f"{line}.png")
+    text = CONFIG.replace("KIND", KINDS[kind]).replace("STEPS", str(steps)).replace("KEEP", keep)
+    text = text.replace("IMAGES", "images: pictures," if kind == "edits" else "")
+    (folder / "config.yaml").write_text(text)
+
+
+@pytest.mark.usefixtures("without_report")
+@pytest.mark.parametrize("kind", KINDS)
+def test_resume_is_bit_equal_at_every_step(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path, kind, steps=STEPS, keep="null")
+    text = (tmp_path / "config.yaml").read_text()
+
+    def train(folder: str, *, resume: bool = False) -> Path:
+        run.train(schema.parse(text, "config.yaml", [f"run.dir={folder}"]), resume=resume)
+        return tmp_path / folder
+
+    whole = train("whole")
+    for step in range(1, STEPS):
+        again = Path(shutil.copytree(whole, tmp_path / f"from-{step}"))
+        for later in range(step + 1, STEPS + 1):
+            shutil.rmtree(again / f"checkpoints/step_{later:06d}")
+        assert_same(whole, train(again.name, resume=True))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_ends_equal(tmp_path: Path) -> None:
+    fill(tmp_path, "edits", steps=8, keep="2")
+    finish(start(tmp_path / "whole"))
+    kill_and_resume(tmp_path / "whole", 1, times=3)
