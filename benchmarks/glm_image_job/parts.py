@@ -90,10 +90,9 @@ def phases(job: Job) -> Table:
         rows.append(["plan", *_seconds(expected["quick"]["rollout"], pictures, [*rest, 0.0])])
     note = (
         f"Seconds of a step of {job.prompts} x {job.group} pictures; medians of {counted(job.rounds, 'step')} after "
-        "the first. "
-        f"Micro-batches of {_micro(steps.micro, job)}, gradient checkpointing, LoRA r {job.rank}, mixed precision "
-        f"{job.mixed_precision}. `score` is the reference's pass. Pictures take {job.steps} steps of denoising: one "
-        "group was decoded, times the number of prompts."
+        f"the first. Micro-batches of {_micro(steps.micro, job)}, gradient checkpointing, LoRA r {job.rank}, mixed "
+        f"precision {job.mixed_precision}. `score` is the reference's pass. Pictures take {job.steps} steps of "
+        "denoising: one group was decoded, times the number of prompts."
     )
     return Table(note=note, rows=rows)
 
