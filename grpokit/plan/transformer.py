@@ -18,6 +18,7 @@ _CHUNK = 1024  # tokens whose logits exist at a time
 _COPIES = 3  # of these logits, at most
 _LOGIT_PASSES = 6  # how often a draw reads or writes the logits
 _KERNELS = 20  # of a layer's forward pass; a backward pass has twice as many
+_ADAPTER_KERNELS = 18  # three for each of six projections
 
 Kept: TypeAlias = Mapping[tuple[str, str], tuple[int, int, int]]
 """How it is computed, and what trains -> bytes per token that a layer keeps: of H, M and K."""
@@ -86,6 +87,7 @@ class TokenWork:
         checkpointing: whether layers are computed again in the backward pass.
         head_trains: whether the output layer's weight trains.
         kept: bytes per token that a layer of its kind keeps for the backward pass.
+        merged: whether adapted layers are drawn with as copies that have the adapter added.
         captured: whether the steps of decoding are captured in graphs; else each of their kernels is started.
     """
 
@@ -98,6 +100,7 @@ class TokenWork:
     checkpointing: bool = False
     head_trains: bool = False
     kept: Kept = field(default_factory=lambda: LLAMA)
+    merged: bool = True
     captured: bool = True
 
     @property
@@ -169,8 +172,8 @@ class TokenWork:
         if s.width < 2:  # a quantised base is drawn with as it is
             return 0.0
         if self.amp and s.width == 4:
-            return 2 * (s.matrices + self.head)
-        return s.adapted * s.width
+            return 2 * (s.matrices + self.head) - (0 if self.merged else 2 * s.adapted)
+        return s.adapted * s.width if self.merged else 0.0
 
     def works(self) -> list[Work]:
         """The time of the transformer; what rewards and decoders take is not in it."""
@@ -215,7 +218,9 @@ class TokenWork:
             + self.cache_per_token() * (prompts * self.prompt + rows * self.new / 2)
             + 4 * _LOGIT_PASSES * s.vocabulary * rows
         )
-        kernels = _KERNELS * s.layers
+        beside = s.adapter > 0 and not self.merged  # the adapter's own products
+        moved += 4 * s.adapter if beside else 0
+        kernels = (_KERNELS + (_ADAPTER_KERNELS if beside else 0)) * s.layers
         return [
             self._work("rollout", read, kernels=kernels, times=calls),
             replace(

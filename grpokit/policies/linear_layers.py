@@ -24,7 +24,9 @@ from grpokit.policies.products import by_onednn, linear, packed, sum_of_outer
 
 
 @contextmanager
-def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None) -> Iterator[None]:
+def for_decoding(
+    model: nn.Module, *, rows: int = 32, copies: bool | None = None, merged: bool = True
+) -> Iterator[None]:
     """Inside the context, the model's linear layers compute with copies that are quick for few rows, without gradient.
 
     Args:
@@ -32,11 +34,13 @@ def for_decoding(model: nn.Module, *, rows: int = 32, copies: bool | None = None
         rows: about how many rows are multiplied at a time.
         copies: whether plain layers get a copy as well; None where the device is quicker with one. Under autocast all
             do, in its type.
+        merged: whether adapted layers get a copy with the adapter added. Without, they compute as they are, with two
+            products more, and take no memory.
     """
     device = next(model.parameters()).device.type
     copies = device == "cpu" if copies is None else copies
     cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    layers = dict(_outermost(model))
+    layers = {module: adapters for module, adapters in _outermost(model) if merged or not adapters}
 
     def product(together: Sequence[nn.Module]) -> Forward:
         return _few_rows([(layer, layers[layer]) for layer in together], rows)

@@ -3,12 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from grpokit.errors import UsageError
 from grpokit.policies.token_sampling import Draw, draw
-from grpokit.policies.truncation import forbid
+from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings, forbid
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerSettings:
+    """How a policy draws tokens in training, and in evaluation where that differs.
+
+    Attributes:
+        temperature: of the training samples; log-probs are those of the tempered distribution.
+        eval_temperature: of the evaluation samples; None for `temperature`, 0 for the most likely token.
+        top_k: draw from the k most likely tokens only; 0 for all.
+        top_p: draw from the most likely tokens that together have this probability; 1 for all.
+        min_p: draw from tokens that have at least this share of the largest probability; 0 for all.
+        eval_top_k: of the evaluation samples; None for `top_k`.
+        eval_top_p: likewise; None for `top_p`.
+        eval_min_p: likewise; None for `min_p`.
+
+    Raises:
+        UsageError: a setting is outside its range.
+    """
+
+    temperature: float = 1.0
+    eval_temperature: float | None = None
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    eval_top_k: int | None = None
+    eval_top_p: float | None = None
+    eval_min_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise UsageError(f"temperature must be above 0 for training samples, got {self.temperature}.")
+        if self.eval_temperature and not COLDEST <= self.eval_temperature <= HOTTEST:
+            raise UsageError(
+                f"eval_temperature must be 0 (greedy), or from {COLDEST:g} to {HOTTEST:g}, got {self.eval_temperature}."
+            )
+        check_settings(temperature=self.temperature, **self._truncation(evaluate=False))
+        check_settings(temperature=self.temperature, **self._truncation(evaluate=True), prefix="eval_")
+
+    def sampler(self, chances: Tensor, *, evaluate: bool = False, forbidden: Tensor | None = None) -> Sampler:
+        """A sampler for one rollout.
+
+        Args:
+            chances: [B, T] uniform numbers.
+            evaluate: draw as in evaluation.
+            forbidden: [V] bool, tokens that are never drawn; None for none.
+        """
+        temperature = self.temperature
+        if evaluate and self.eval_temperature is not None:
+            temperature = self.eval_temperature
+        return Sampler(
+            chances,
+            temperature=temperature,
+            scored_at=temperature or self.temperature,  # the log-prob of a certain choice would say nothing
+            truncation=self._truncation(evaluate=evaluate),
+            forbidden=forbidden,
+        )
+
+    def _truncation(self, *, evaluate: bool) -> dict[str, Any]:
+        settings = {name: getattr(self, name) for name in ("top_k", "top_p", "min_p")}
+        if not evaluate:
+            return settings
+        own = {name: getattr(self, f"eval_{name}") for name in settings}
+        return settings | {name: value for name, value in own.items() if value is not None}
 
 
 class Sampler:

@@ -139,3 +139,13 @@ def test_weights_for_drawing() -> None:
     assert work(amp, replace(GLM, width=4)).drawing_weights() == 2 * (8_158_000_000 + 16_512 * 4096)
     assert work(sizes=replace(GLM, adapted=0)).drawing_weights() == 0
     assert work(sizes=replace(GLM, width=0.516)).drawing_weights() == 0  # quantised ones are used as they are
+
+
+def test_an_adapter_that_is_not_merged_takes_kernels_in_place_of_memory() -> None:
+    beside = replace(work(), merged=False)
+    assert beside.drawing_weights() == 0
+    step, merged = beside.rollout()[1], work().rollout()[1]
+    assert step.kernels == merged.kernels + 40 * 18
+    assert step.bytes == merged.bytes + 4 * GLM.adapter
+    amp = replace(work(replace(JOB, mixed_precision="bf16"), replace(GLM, width=4)), merged=False)
+    assert amp.drawing_weights() == 2 * 16_512 * 4096  # of the head alone

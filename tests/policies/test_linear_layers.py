@@ -48,6 +48,22 @@ def test_merged_adapters_give_the_same_logits(copies: bool, dora: bool) -> None:
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
 
 
+@pytest.mark.parametrize("copies", [False, True])
+def test_adapters_that_are_not_merged_compute_as_they_are(copies: bool) -> None:
+    torch.manual_seed(0)
+    settings = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(build("grouped"), settings).eval()
+    attention = model.base_model.model.model.layers[0].self_attn
+    ids = torch.randint(1, 50, (2, 6))
+    with torch.no_grad():
+        want = model(input_ids=ids).logits
+        with for_decoding(model, copies=copies, merged=False):
+            have = model(input_ids=ids).logits
+            assert "forward" not in vars(attention.q_proj)
+            assert ("forward" in vars(attention.k_proj)) == copies
+    assert torch.allclose(have, want, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("amp", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_what_an_adapter_learns_first_is_not_rounded_away(dtype: torch.dtype, amp: bool) -> None:

@@ -77,6 +77,8 @@ def test_memory_of_the_released_model() -> None:
     assert gib(text, "cache", "rollout") == pytest.approx(40 * 1024 * (4 * 100 + 32 * 1280) / GIB)
     assert gib(text, "activations") == pytest.approx(4 * (0.42 + 0.25), rel=0.25)  # a micro-batch of four pictures
     assert gib(text, "activations", "decode") == pytest.approx(4.8e9 / GIB, rel=0.05)
+    assert gib(text, "weights for drawing", "rollout") == pytest.approx(15.2, abs=0.05)
+    assert gib(needs(merge_adapter=False), "weights for drawing", "rollout") == 0
     full = needs(lora=None)
     sixteen = (
         sum(gib(full, name) for name in ("optimizer", "gradients")) + gib(full, "weights") + gib(full, "reference")

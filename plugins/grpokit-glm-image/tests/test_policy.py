@@ -41,7 +41,13 @@ def scored(policy: GlmImageAR, rollout: Rollout, **ask: Any) -> Decisions:
     [
         {},
         {"lora": ADAPTER, "train_tokens": "large", "top_p": 0.9, "size": (96, 64)},
-        {"lora": ADAPTER, "train_tokens": "draft", "gradient_checkpointing": True, "eval_temperature": 0},
+        {
+            "lora": ADAPTER,
+            "train_tokens": "draft",
+            "gradient_checkpointing": True,
+            "eval_temperature": 0,
+            "merge_adapter": False,
+        },
     ],
     ids=str,
 )

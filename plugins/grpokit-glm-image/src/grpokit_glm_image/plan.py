@@ -116,6 +116,7 @@ def _writer(ar: Any, parameters: Mapping[str, Any], target: Target, job: Job) ->
         decisions=trained.stop - trained.start,
         scored=trained.stop,
         checkpointing=parameters["gradient_checkpointing"],
+        merged=parameters["merge_adapter"],
         head_trains=lora is None,
         kept=KEPT,
     )
@@ -254,6 +255,8 @@ def _count(model: nn.Module) -> int:
 def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings) -> list[Remedy]:
     """What would need less memory, from what changes little to what changes much."""
     remedies = []
+    if parameters["lora"] is not None and parameters["merge_adapter"]:
+        remedies.append(Remedy(words=("policy.merge_adapter=false",), price="tokens are written somewhat more slowly"))
     if parameters["offload"] == "none":
         price = "weights move between the CPU and the GPU in every step"
         remedies.append(Remedy(words=("policy.offload=idle",), price=price))

@@ -58,15 +58,16 @@ def tiny_pipeline(*, seed: int = 0) -> GlmImagePipeline:
     return pipeline
 
 
-def make_tokenizer(codes: int) -> PreTrainedTokenizerFast:
+def make_tokenizer(codes: int, *, spare: int = SPARE) -> PreTrainedTokenizerFast:
     """A tokenizer laid out like the released one: visual codes, start and end of an image, then text.
 
     Text is read byte by byte, so any prompt has tokens.
 
     Args:
-        codes: the size of the codebook; visual ids are 0 to codes - 1, and `SPARE` ids more.
+        codes: the size of the codebook; visual ids are 0 to codes - 1, and those of `spare`.
+        spare: visual ids behind the codes, at least 2.
     """
-    visual = [_visual(code) for code in range(codes + SPARE)]
+    visual = [_visual(code) for code in range(codes + spare)]
     marks = {"pad_token": "<|endoftext|>", "grid_bos_token": "<sop>", "grid_eos_token": "<eop>", "image_token": IMAGE}
     texts = [*visual, *sorted(pre_tokenizers.ByteLevel.alphabet()), *marks.values()]
     tokenizer = Tokenizer(models.BPE(vocab={text: token for token, text in enumerate(texts)}, merges=[]))

@@ -27,8 +27,7 @@ from grpokit.hf.trained_adapter import continue_adapter, find_adapter
 from grpokit.hf.weights import load_weights, save_weights
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.ragged import padded
-from grpokit.policies.sampler import Sampler
-from grpokit.policies.truncation import COLDEST, HOTTEST, check_settings
+from grpokit.policies.sampler import SamplerSettings
 from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
@@ -133,12 +132,16 @@ class CausalLMPolicy(Policy):
         local_files_only: bool = False,
         trust_remote_code: bool = False,
     ) -> None:
-        if not temperature > 0:
-            raise UsageError(f"temperature must be above 0 for training samples, got {temperature}.")
-        if eval_temperature and not COLDEST <= eval_temperature <= HOTTEST:
-            raise UsageError(
-                f"eval_temperature must be 0 (greedy), or from {COLDEST:g} to {HOTTEST:g}, got {eval_temperature}."
-            )
+        self.sampling = SamplerSettings(
+            temperature=temperature,
+            eval_temperature=eval_temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            eval_top_k=eval_top_k,
+            eval_top_p=eval_top_p,
+            eval_min_p=eval_min_p,
+        )
         if max_new_tokens < 1:
             raise UsageError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
         for key, ends in (("stop", stop), ("stop_tokens", stop_tokens)):
@@ -147,12 +150,6 @@ class CausalLMPolicy(Policy):
                 raise UsageError(f"{key} must be a list, got {ends!r}. {remedy}.")
         if ignore_eos and (stop or stop_tokens):
             raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
-        self._truncation = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
-        check_settings(temperature=temperature, **self._truncation)
-        evaluation = {"top_k": eval_top_k, "top_p": eval_top_p, "min_p": eval_min_p}
-        own = {name: value for name, value in evaluation.items() if value is not None}
-        self._eval_truncation = self._truncation | own
-        check_settings(temperature=temperature, **self._eval_truncation, prefix="eval_")
         if lora is not None and train_vision:
             raise UsageError("train_vision is for full training. With lora, name the tower's layers as targets.")
         adapter = None if lora is None else AdapterSettings.read(lora)
@@ -225,8 +222,6 @@ class CausalLMPolicy(Policy):
             self._reference = Twin(self.model, dtype=twin_dtype, offload=reference_offload, average=average)
         self.reference_moves = self._reference.moves
         self.max_new_tokens, self.mask_truncated = max_new_tokens, mask_truncated
-        self.temperature = temperature
-        self.eval_temperature = temperature if eval_temperature is None else eval_temperature
         self._recomputed = gradient_checkpointing
 
     def _example(self) -> Reading | None:
@@ -255,14 +250,9 @@ class CausalLMPolicy(Policy):
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Write `group_size` completions per prompt, all together."""
-        device, temperature = self.device, self.eval_temperature if evaluate else self.temperature
+        device = self.device
         readings = [self.encoder.encode(prompt).to(device) for prompt in prompts]
-        sampler = Sampler(
-            uniforms(seeds.row.to(device), self.max_new_tokens),
-            temperature=temperature,
-            scored_at=temperature or self.temperature,
-            truncation=self._eval_truncation if evaluate else self._truncation,
-        )
+        sampler = self.sampling.sampler(uniforms(seeds.row.to(device), self.max_new_tokens), evaluate=evaluate)
         with kept_norms(self.path.model):
             written = self.path.write(
                 readings,

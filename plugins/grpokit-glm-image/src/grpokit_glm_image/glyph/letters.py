@@ -40,15 +40,11 @@ def letters() -> NDArray[np.uint8]:
 @lru_cache(maxsize=1)
 def halves() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The ink of each code [K, 32, 32], of which the first is plain paper, and the codes of each letter [26, 2]."""
-    patches = letters().reshape(-1, PIXELS * PIXELS)  # [26, 64, 32] -> [26 * 2, 1024]
-    plain = np.zeros_like(patches[:1])
-    numbers: dict[bytes, int] = {patch.tobytes(): -1 for patch in plain}
-    for patch in (*plain, *patches):
-        numbers.setdefault(patch.tobytes(), len(numbers))
-    numbers = {patch: number for number, patch in enumerate(numbers)}
-    ink = np.stack([np.frombuffer(patch, np.uint8) for patch in numbers]).reshape(-1, PIXELS, PIXELS)
+    patches = letters().reshape(-1, PIXELS, PIXELS)  # [26, 64, 32] -> [26 * 2, 32, 32]
+    different = {patch.tobytes(): patch for patch in (np.zeros_like(patches[0]), *patches)}
+    numbers = {patch: number for number, patch in enumerate(different)}
     codes = np.array([numbers[patch.tobytes()] for patch in patches], np.int64)
-    return ink, codes.reshape(len(ALPHABET), ROWS)
+    return np.stack(list(different.values())), codes.reshape(len(ALPHABET), ROWS)
 
 
 def word_codes(word: str) -> list[int]:

@@ -1,0 +1,62 @@
+"""What the shipped glm-glyph can do: its decoder paints what tokens say, its autoregressive half spells badly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL.Image import Image
+
+from grpokit import Sample, create
+from grpokit.sampling import derive_seeds
+from grpokit_glm_image.decoder import DecodeSettings
+from grpokit_glm_image.glyph import letters, prompts
+from grpokit_glm_image.policy import GlmImageAR
+
+MODEL = "grpokit_glm_image:models/glyph"
+PROMPTS = prompts("eval", limit=16)
+SEEDS = derive_seeds(0, stream="train", step=0, prompts=len(PROMPTS), group_size=1)
+DECODE = {"steps": 4, "guidance": 1.0}
+
+
+@pytest.fixture(scope="module")
+def policy() -> GlmImageAR:
+    return GlmImageAR(MODEL, size=letters.SIZE, decode=DECODE, eval_decode=DECODE, eval_temperature=0, device="cpu")
+
+
+def read(pictures: Sequence[Image]) -> float:
+    """The mean score of the reward `ocr`, which reads pictures of held-out words."""
+    samples = [Sample(prompt=p, output=x, group=i) for i, (p, x) in enumerate(zip(PROMPTS, pictures, strict=True))]
+    return float(np.mean(create("reward", "ocr", {"threads": 1})(samples)))
+
+
+def painted(policy: GlmImageAR, quoted: Sequence[str]) -> list[Image]:
+    """Pictures of the true tokens of `PROMPTS`, beside prompts that quote other words."""
+    own = [prompt.meta["word"] for prompt in PROMPTS]
+    tokens = torch.tensor([letters.draft_codes(word) + letters.word_codes(word) for word in own])
+    beside = [replace(p, text=p.text.replace(word, other)) for p, word, other in zip(PROMPTS, own, quoted, strict=True)]
+    settings = DecodeSettings.read(DECODE, key="decode")
+    return policy.decoder.pictures(tokens, beside, seeds=SEEDS, settings=settings, target=policy.target)
+
+
+def test_true_tokens_become_legible_words(policy):
+    pytest.importorskip("grpokit_ocr")
+    assert read(painted(policy, [prompt.meta["word"] for prompt in PROMPTS])) > 0.9
+
+
+def test_a_picture_shows_its_tokens_and_not_the_prompts_word(policy):
+    pytest.importorskip("grpokit_ocr")
+    words = [prompt.meta["word"] for prompt in PROMPTS]
+    assert read(painted(policy, [*words[1:], words[0]])) > 0.9
+
+
+def test_the_autoregressive_half_spells_badly(policy):
+    """Bad enough to learn, and good enough to begin: the most likely tokens spell better than drawn ones."""
+    pytest.importorskip("grpokit_ocr")
+    drawn, likely = (policy.rollout(PROMPTS, 1, seeds=SEEDS, evaluate=greedy) for greedy in (False, True))
+    samples, greedy = (read([sample.output for sample in rollout.samples]) for rollout in (drawn, likely))
+    assert 0.15 < samples < 0.55
+    assert samples < greedy < 0.9
