@@ -224,3 +224,27 @@ def test_bad_settings(options: dict[str, Any], message: str) -> None:
 def test_bad_prompts(prompt: Prompt, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build().check([prompt])
+
+
+def test_a_given_pipeline_still_draws_by_itself() -> None:
+    """With the adapter that a policy has put into it, beside another policy; without the adapter as before."""
+    pipe = tiny_pipeline()
+    pipe.set_progress_bar_config(disable=True)
+
+    def drawn_by_pipe() -> bytes:
+        seed = torch.Generator().manual_seed(0)
+        return pipe("a cat", height=64, width=96, num_inference_steps=1, generator=seed).images[0].tobytes()
+
+    before = drawn_by_pipe()
+    policy, other = GlmImageAR(pipe, size=(64, 96), decode=QUICK, lora=ADAPTER), build(size=(64, 64))
+    for each in (policy, other):
+        rollout = drawn(each, group=2)
+        assert (scored(each, rollout).logprobs - rollout.old.logprobs).abs().max() < 1e-4
+    assert drawn_by_pipe() == before
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.1)
+    assert drawn_by_pipe() != before
+    with policy.model.disable_adapter():
+        assert drawn_by_pipe() == before
