@@ -148,6 +148,7 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*fan_in_fan_out.*")  # peft sets it right and says so
         warnings.filterwarnings("ignore", message=".*checkpointing.* is deprecated")  # what peft asks transformers
+        warnings.filterwarnings("ignore", message=".*no modules were excluded")  # of a part that is not loaded here
         yield
 
 

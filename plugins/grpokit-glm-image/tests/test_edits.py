@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from command_line import Call, rows
 from grpokit import Prompt, Rollout
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
@@ -50,10 +54,14 @@ def drawn(policy: GlmImageAR, prompts: Sequence[Prompt], group: int) -> Rollout:
 def test_contract() -> None:
     """With one picture beside two."""
     policy = build(lora={"r": 4})
+
+    def decode(rollout: Rollout) -> list[Image.Image]:
+        return [sample.output for sample in policy.decoded(rollout)]
+
     checks = policy_checks(
         lambda: build(lora={"r": 4}),
         [TWO[0], *ONE[:2]],
-        decode=policy.pictures,
+        decode=decode,
         makes="image",
         module="grpokit_glm_image.plugin",
     )
@@ -96,3 +104,52 @@ def test_log_probs_are_those_of_the_stock_model_while_it_samples(prompts: Sequen
     trace = replace(rollout.trace, per_row=dict(rollout.trace.per_row) | {"tokens": tokens})
     logprobs = policy.logprobs(replace(rollout, trace=trace), slice(0, count)).logprobs
     assert (logprobs - stock).abs().max() < 1e-4
+
+
+CONFIG = """
+policy:
+  use: glm-image-ar
+  model: tiny
+  edits: true
+  size: [64, 96]
+  lora: {r: 4}
+  decode: {steps: 1, guidance: 1.0}
+  eval_decode: {steps: 1}
+data: {prompts: prompts.txt, images: source_images, targets: target_images, eval_fraction: 0.5}
+rewards: [{use: structure}, {use: ssim}, {use: brightness}]
+trainer: {steps: 2, prompts_per_step: 2, group_size: 4, learning_rate: 4.0e-3}
+run: {dir: run, record: true, save_every: 1, threads: 1}
+"""
+
+
+def test_a_run_from_a_folder_of_pictures(call: Call) -> None:
+    """Train, resume, draw again, sample, evaluate and report, by the command line."""
+    here = Path()
+    (here / "edits.yaml").write_text(CONFIG)
+    (here / "prompts.txt").write_text('red\na wall that says "CAT"\nblue\nfewer dogs\n')
+    for folder, sources in (("source_images", (WIDE, SQUARE, HIGH, WIDE)), ("target_images", (WIDE,) * 4)):
+        (here / folder).mkdir()
+        for line, source in enumerate(sources, 1):
+            source.save(here / folder / f"{line}.png")
+
+    assert call("train", "edits.yaml").code == 0
+    steps = rows(here / "run/metrics.jsonl")
+    assert all(row["logprob_diff/max"] < 1e-4 and row["unscored_rows"] == 0 for row in steps)
+    after = rows(here / "run/eval.jsonl")[-1]
+    assert {"structure", "ssim", "brightness", "reward"} <= set(after)
+    trained = (here / "run/checkpoints/step_000002/policy/adapter_model.safetensors").read_bytes()
+    shutil.rmtree(here / "run/checkpoints/step_000002")
+    assert call("train", "edits.yaml", "--resume").code == 0
+    assert (here / "run/checkpoints/step_000002/policy/adapter_model.safetensors").read_bytes() == trained
+    assert "equal to the bit" in call("redraw", "run", "--step", 2).out
+
+    assert call("sample", "run", "--out", "drawn", "--before").code == 0
+    assert {file.name for file in (here / "drawn/after").iterdir()} >= {"0000.png", "0000.source.png"}
+    (here / "own.jsonl").write_text(json.dumps({"prompt": "green", "image": "source_images/1.png"}) + "\n")
+    assert call("sample", "run", "--out", "own", "--prompts", "own.jsonl").code == 0
+    alone = call("sample", "run", "--out", "alone", "--prompt", "green")
+    assert alone.code == 2
+    assert "'green' has no picture to edit. Name a folder of pictures as data.images" in alone.err
+    scores = call("evaluate", "run").out
+    assert f"{after['structure']:.3f}" in scores
+    assert call("report", "run").code == 0

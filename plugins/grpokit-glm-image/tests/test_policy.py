@@ -199,6 +199,9 @@ def test_gradients_are_those_of_the_dense_pass() -> None:
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1"),
         ({"eval_top_p": 0}, "eval_top_p must be above 0"),
         ({"edits": True, "train_tokens": "draft"}, "an edit has none"),
+        ({"edits": True, "decode": {"tokens": "draft"}}, "^decode: tokens is 'draft', and an edit has no draft"),
+        ({"eval_decode": {"size": (64, 288)}}, "^eval_decode: size is 64 x 288, and .* the shape of 64 x 96"),
+        ({"decode": {"step": 3}}, r"^decode has no key 'step' \(did you mean 'steps'\?\)"),
         ({"lora": {"rank": 4}}, "lora has no key 'rank'"),
         ({"size": (64, 100)}, "multiples of 32"),
     ],
@@ -221,3 +224,27 @@ def test_bad_settings(options: dict[str, Any], message: str) -> None:
 def test_bad_prompts(prompt: Prompt, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build().check([prompt])
+
+
+def test_a_given_pipeline_still_draws_by_itself() -> None:
+    """With the adapter that a policy has put into it, beside another policy; without the adapter as before."""
+    pipe = tiny_pipeline()
+    pipe.set_progress_bar_config(disable=True)
+
+    def drawn_by_pipe() -> bytes:
+        seed = torch.Generator().manual_seed(0)
+        return pipe("a cat", height=64, width=96, num_inference_steps=1, generator=seed).images[0].tobytes()
+
+    before = drawn_by_pipe()
+    policy, other = GlmImageAR(pipe, size=(64, 96), decode=QUICK, lora=ADAPTER), build(size=(64, 64))
+    for each in (policy, other):
+        rollout = drawn(each, group=2)
+        assert (scored(each, rollout).logprobs - rollout.old.logprobs).abs().max() < 1e-4
+    assert drawn_by_pipe() == before
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.1)
+    assert drawn_by_pipe() != before
+    with policy.model.disable_adapter():
+        assert drawn_by_pipe() == before

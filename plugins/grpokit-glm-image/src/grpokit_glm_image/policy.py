@@ -117,7 +117,9 @@ class GlmImageAR(Policy):
         if train_tokens not in _PARTS:
             raise UsageError(f"train_tokens must be one of {', '.join(_PARTS)}, got {train_tokens!r}.")
         if edits and train_tokens == "draft":
-            raise UsageError("train_tokens is 'draft', and an edit has none: its picture is written at once.")
+            raise UsageError(
+                "train_tokens is 'draft', and an edit has none: its picture is written at once. Leave it out."
+            )
         adapter = None if lora is None else AdapterSettings.read(lora)
         trained = None
         if adapter is not None and adapter.adapter is not None:
@@ -147,6 +149,11 @@ class GlmImageAR(Policy):
         )
         self.decoder = Decoder(self.loaded.pipeline)
         self.target = self.encoder.target
+        for key, settings in (("decode", self._decoding), ("eval_decode", self._eval_decoding)):
+            try:
+                settings.resolution(self.target)
+            except UsageError as error:
+                raise UsageError(f"{key}: {error}") from error
         self._trained = self.target.part(train_tokens)
         codes = config.image_start_token_id  # the codes of a picture have the ids before it
         self._forbidden = torch.arange(config.text_config.vision_vocab_size) >= codes
