@@ -975,7 +975,7 @@ def test_help_version_and_schema(call: Call) -> None:
     for command in ("train", "sample", "evaluate", "report", "plugins", "schema"):
         assert f"\n  {command} " in done.out
     commands = done.out[done.out.index("Commands:") :].splitlines()[1:]
-    assert len(commands) == 12
+    assert len(commands) == 13
     assert not any(line.endswith("...") for line in commands)  # no summary is cut
     assert call("--version").out == f"{grpokit.__version__}\n"
     assert list(json.loads(call("schema").out)["properties"]) == ["seed", "policy", "data", "rewards", "trainer", "run"]

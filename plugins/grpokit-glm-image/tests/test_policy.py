@@ -39,15 +39,8 @@ def scored(policy: GlmImageAR, rollout: Rollout, **ask: Any) -> Decisions:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"lora": ADAPTER, "train_tokens": "large", "top_p": 0.9, "size": (96, 64)},
-        {
-            "lora": ADAPTER,
-            "train_tokens": "draft",
-            "gradient_checkpointing": True,
-            "eval_temperature": 0,
-            "merge_adapter": False,
-        },
+        {"gradient_checkpointing": True, "eval_temperature": 0},
+        {"lora": ADAPTER, "train_tokens": "large", "top_p": 0.9, "size": (96, 64), "merge_adapter": False},
     ],
     ids=str,
 )
@@ -123,8 +116,24 @@ def test_only_the_tokens_that_train_are_decisions(part: str) -> None:
     rollout, every = drawn(policy), drawn(whole)
     here = whole.target.part(part)
     assert rollout.mask.shape[1] == rollout.max_decisions == here.stop - here.start
-    assert torch.equal(rollout.trace.per_row["tokens"], every.trace.per_row["tokens"])
-    assert torch.allclose(scored(policy, rollout).logprobs, scored(whole, every).logprobs[:, here], atol=1e-5)
+    if part != "large":  # where a group shares its draft
+        assert torch.equal(rollout.trace.per_row["tokens"], every.trace.per_row["tokens"])
+    trace = replace(every.trace, per_row=dict(every.trace.per_row) | {"tokens": rollout.trace.per_row["tokens"]})
+    same = replace(every, trace=trace)
+    assert torch.allclose(scored(policy, rollout).logprobs, scored(whole, same).logprobs[:, here], atol=1e-5)
+
+
+def test_the_large_grids_of_a_group_share_a_draft_where_they_alone_train() -> None:
+    """Then a group's rewards differ by decisions alone; an evaluation draws as the model does."""
+    policy = build(train_tokens="large")
+    before = policy.target.part("large").start
+    drafts = drawn(policy).trace.per_row["tokens"][:, :before].view(len(PROMPTS), 4, before)
+    assert torch.equal(drafts, drafts[:, :1].expand(-1, 4, -1))
+    assert len(drafts[:, 0].unique(dim=0)) == len(PROMPTS)
+    evaluated = drawn(policy, evaluate=True).trace.per_row["tokens"][:, :before]
+    assert len(evaluated.unique(dim=0)) == 4 * len(PROMPTS)
+    alone = drawn(policy, group=1, prompts=PROMPTS[:1]).trace.per_row["tokens"][:, :before]
+    assert torch.equal(alone[0], drafts[0, 0])
 
 
 def test_an_update_raises_the_log_probs_of_rewarded_tokens_and_leaves_the_base() -> None:

@@ -47,6 +47,7 @@ HERE = Path(__file__).parent.parent / "src/grpokit_glm_image"
 HEIGHT, WIDTH = letters.SIZE
 CHANNELS = 8  # of a latent
 TEXT_DIM = 32
+TYPOS = 0.5  # share of the letters that are exchanged in what the autoregressive half learns to write
 CAPITALS = 44  # pixels, the height of a letter
 PARTS = ["letters", "autoencoder", "decoder", "writer"]  # in the order in which they are made
 
@@ -251,8 +252,8 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: 
     """Learn to write, scored by the same code that training scores with.
 
     First the large grid alone, at its true positions: spelling is learned there, in sequences of a sixth of the length.
-    Then a draft comes in front of it, in half of the rows another word's: a large grid that leaned on drafts would be
-    spoilt by those that the model writes, and by every change of them in training.
+    Then its draft comes in front of it. Many letters of what it learns to write are others than the prompt's, the same
+    in draft and large grid, so it spells badly in both alike.
     """
     writer, random = pipe.vision_language_encoder, np.random.default_rng(seed)
     decoder = writer.model.language_model
@@ -260,7 +261,10 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: 
     encoder = PromptEncoder(pipe.processor, writer.config, size=letters.SIZE, edits=False, context=2048)
     taught = torch.nn.ModuleList([decoder, writer.lm_head])
     optimizer = torch.optim.AdamW(taught.parameters(), lr=3e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 30))
+    total = steps + draft_steps
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / 30, 3 * (1 - step / total) + 0.02)
+    )
     known, draft = words("pretrain")[:8000], encoder.target.part("draft").stop
     head, casts = FusedHead(), Casts()
     for step in range(steps + draft_steps):
@@ -269,11 +273,8 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: 
         readings = [
             encoder.encode(Prompt(text=TEMPLATES[i % len(TEMPLATES)].format(word))) for i, word in enumerate(chosen)
         ]
-        strange = [*chosen[: batch // 2], *reversed(chosen[batch // 2 :])]
-        rows = [
-            letters.draft_codes(other) + letters.word_codes(word) for other, word in zip(strange, chosen, strict=True)
-        ]
-        tokens = torch.tensor(rows)[:, skipped:]
+        grids = [letters.word_codes(misspelt(word, random)) for word in chosen]
+        tokens = torch.tensor([letters.draft_codes(codes) + codes for codes in grids])[:, skipped:]
         positions = [
             torch.cat([places[:, :length], places[:, length + skipped :]], 1)
             for places, length in ((reading.positions, len(reading.tokens)) for reading in readings)
@@ -297,11 +298,15 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: 
             ask=Ask(entropy="no"),
         ).logprobs
         grid = encoder.target.large.count
-        own = slice(0, batch // 2)  # a draft is learned where it is the word's
-        losses = [-part.mean() for part in (logprobs[own, :-grid], logprobs[:, -grid:]) if part.numel()]
+        losses = [-part.mean() for part in (logprobs[:, :-grid], logprobs[:, -grid:]) if part.numel()]
         take(torch.stack(losses).sum(), optimizer, schedule)
         tell("writer", step, steps + draft_steps, *losses)
     decoder.set_attn_implementation("sdpa")
+
+
+def misspelt(word: str, random: np.random.Generator) -> str:
+    """A word with some of its letters exchanged for any others."""
+    return "".join(ALPHABET[random.integers(len(ALPHABET))] if random.random() < TYPOS else letter for letter in word)
 
 
 def one_cycle(model: torch.nn.Module, rate: float, steps: int) -> tuple[Any, Any]:
@@ -348,7 +353,8 @@ def measure(folder: Path) -> None:
         "samples": policy.rollout(asked, 1, seeds=seeds).samples,
         "greedy": policy.rollout(asked, 1, seeds=seeds, evaluate=True).samples,
     }
-    tokens = torch.tensor([letters.draft_codes(p.meta["word"]) + letters.word_codes(p.meta["word"]) for p in asked])
+    grids = [letters.word_codes(prompt.meta["word"]) for prompt in asked]
+    tokens = torch.tensor([letters.draft_codes(codes) + codes for codes in grids])
     for name, quoted in (("true tokens", asked), ("true tokens beside another prompt", [*asked[1:], asked[0]])):
         pictures = policy.decoder.pictures(
             tokens, quoted, seeds=seeds, settings=DecodeSettings.read(decode, key="decode"), target=policy.target
@@ -366,7 +372,7 @@ def main() -> None:
     parser.add_argument("--autoencoder-steps", type=int, default=300)
     parser.add_argument("--decoder-steps", type=int, default=600, help="fewer leave its words blurred")
     parser.add_argument("--writer-steps", type=int, default=100, help="on large grids alone")
-    parser.add_argument("--draft-steps", type=int, default=200, help="behind those, on drafts too; more spell better")
+    parser.add_argument("--draft-steps", type=int, default=700, help="behind those, on drafts too")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE / "models/glyph")
     options = parser.parse_args()

@@ -58,7 +58,8 @@ class GlmImageAR(Policy):
         top_p: draw from the most likely codes that together have this probability; 1 for all.
         eval_top_k: of the evaluation samples; None for `top_k`.
         eval_top_p: likewise; None for `top_p`.
-        train_tokens: which tokens are decisions that train: those of the "draft", of the "large" grid, or "both".
+        train_tokens: which tokens are decisions that train: those of the "draft", of the "large" grid, or "both". With
+            "large", the training samples of a prompt share a draft, so that their rewards differ by what trains.
         decode: how pictures are made in training, such as {"steps": 10, "guidance": 1.0}.
         eval_decode: how they are made in evaluation; keys that it lacks are the pipeline's own.
         lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": "folder"} to train one on; None
@@ -183,6 +184,9 @@ class GlmImageAR(Policy):
             sources = [self._sources(prompt) for prompt in prompts]
             readings = [self.encoder.encode(*both).to(device) for both in zip(prompts, sources, strict=True)]
             chances = uniforms(seeds.row.to(device), self.target.count)
+            if self._trained.start and not evaluate:
+                draft = uniforms(seeds.group.to(device), self._trained.start)
+                chances[:, : self._trained.start] = draft.repeat_interleave(group_size, 0)
             sampler = self.sampling.sampler(chances, evaluate=evaluate, forbidden=self._forbidden.to(device))
             written = self._write(readings, group_size, sampler)
         pictures = self._decode(written.tokens, prompts, seeds, evaluate=evaluate, sources=sources)

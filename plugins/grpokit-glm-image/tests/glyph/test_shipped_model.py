@@ -36,7 +36,8 @@ def read(pictures: Sequence[Image]) -> float:
 def painted(policy: GlmImageAR, quoted: Sequence[str]) -> list[Image]:
     """Pictures of the true tokens of `PROMPTS`, beside prompts that quote other words."""
     own = [prompt.meta["word"] for prompt in PROMPTS]
-    tokens = torch.tensor([letters.draft_codes(word) + letters.word_codes(word) for word in own])
+    grids = [letters.word_codes(word) for word in own]
+    tokens = torch.tensor([letters.draft_codes(codes) + codes for codes in grids])
     beside = [replace(p, text=p.text.replace(word, other)) for p, word, other in zip(PROMPTS, own, quoted, strict=True)]
     settings = DecodeSettings.read(DECODE, key="decode")
     return policy.decoder.pictures(tokens, beside, seeds=SEEDS, settings=settings, target=policy.target)

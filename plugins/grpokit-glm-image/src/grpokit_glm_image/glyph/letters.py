@@ -3,7 +3,8 @@
 A letter is 32 x 64 pixels, which is two visual tokens, one above the other; a picture has room for five letters from
 the left, so that its large grid is 2 x 5 tokens. The letters lie beside this file as a picture, drawn once by
 `tools/make_glm_glyph.py`, so that no font is needed at run time. Code 0 is plain paper, the next ones number the
-different halves of letters, and the last are eight greys, in which a draft shows the picture at a tenth of its size.
+different halves of letters, and the last are eight greys, which no word has. A draft shows the same codes five times as
+large.
 """
 
 from __future__ import annotations
@@ -64,12 +65,11 @@ def word_codes(word: str) -> list[int]:
     return codes
 
 
-def draft_codes(word: str) -> list[int]:
-    """The 250 codes of a word's draft, row by row: how much ink there is in each cell."""
-    picture = Image.fromarray(_ink(word_codes(word)))
-    cells = np.asarray(picture.resize(DRAFT[::-1], Image.Resampling.BOX)).astype(np.int64)
-    codes: list[int] = (CODES - GREYS + cells * (GREYS - 1) // 255).reshape(-1).tolist()
-    return codes
+def draft_codes(codes: Sequence[int]) -> list[int]:
+    """The 250 codes of a draft, row by row: each of the large grid's 10 `codes` stands in 5 x 5 cells."""
+    grid = np.asarray(codes).reshape(ROWS, COLUMNS)
+    draft: list[int] = grid.repeat(DRAFT[0] // ROWS, 0).repeat(DRAFT[1] // COLUMNS, 1).reshape(-1).tolist()
+    return draft
 
 
 def picture(codes: Sequence[int]) -> Image.Image:
