@@ -47,7 +47,7 @@ HERE = Path(__file__).parent.parent / "src/grpokit_glm_image"
 HEIGHT, WIDTH = letters.SIZE
 CHANNELS = 8  # of a latent
 TEXT_DIM = 32
-TYPOS = 0.5  # share of the letters that are exchanged in what the autoregressive half learns to write
+TYPOS = 0.35  # share of the letters that are exchanged in what the autoregressive half learns to write
 CAPITALS = 44  # pixels, the height of a letter
 PARTS = ["letters", "autoencoder", "decoder", "writer"]  # in the order in which they are made
 
@@ -371,7 +371,7 @@ def main() -> None:
     parser.add_argument("--begin", type=Path, help="a pipeline whose other parts are taken")
     parser.add_argument("--autoencoder-steps", type=int, default=300)
     parser.add_argument("--decoder-steps", type=int, default=600, help="fewer leave its words blurred")
-    parser.add_argument("--writer-steps", type=int, default=100, help="on large grids alone")
+    parser.add_argument("--writer-steps", type=int, default=500, help="on large grids alone")
     parser.add_argument("--draft-steps", type=int, default=700, help="behind those, on drafts too")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE / "models/glyph")

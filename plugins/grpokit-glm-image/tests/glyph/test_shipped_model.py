@@ -59,5 +59,5 @@ def test_the_autoregressive_half_spells_badly(policy):
     pytest.importorskip("grpokit_ocr")
     drawn, likely = (policy.rollout(PROMPTS, 1, seeds=SEEDS, evaluate=greedy) for greedy in (False, True))
     samples, greedy = (read([sample.output for sample in rollout.samples]) for rollout in (drawn, likely))
-    assert 0.15 < samples < 0.55
-    assert samples < greedy < 0.9
+    assert 0.03 < samples < 0.35
+    assert samples < greedy < 0.6
