@@ -251,9 +251,9 @@ def quoted_words(pipe: GlmImagePipeline, count: int) -> list[Tensor]:
 def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: int) -> None:
     """Learn to write, scored by the same code that training scores with.
 
-    First the large grid alone, at its true positions: spelling is learned there, in sequences of a sixth of the length.
-    Then its draft comes in front of it. Many letters of what it learns to write are others than the prompt's, the same
-    in draft and large grid, so it spells badly in both alike.
+    First one cell of the draft for each code, at its true position: spelling is learned there, in sequences of a sixth
+    of the length. Then drafts and large grids as they are. Many letters of what it learns to write are others than the
+    prompt's, the same in draft and large grid, so it spells badly in both alike.
     """
     writer, random = pipe.vision_language_encoder, np.random.default_rng(seed)
     decoder = writer.model.language_model
@@ -265,18 +265,21 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: 
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / 30, 3 * (1 - step / total) + 0.02)
     )
-    known, draft = words("pretrain")[:8000], encoder.target.part("draft").stop
+    known, grid = words("pretrain")[:8000], encoder.target.large
+    cells = torch.arange(encoder.target.part("draft").stop).view(letters.DRAFT)
+    first = cells[:: letters.DRAFT[0] // grid.rows, :: letters.DRAFT[1] // grid.columns].flatten()  # of each code
+    others = torch.tensor(sorted({*cells.flatten().tolist()} - {*first.tolist()}))
     head, casts = FusedHead(), Casts()
     for step in range(steps + draft_steps):
-        batch, skipped = (64, draft) if step < steps else (16, 0)
+        batch, seen = (64, first) if step < steps else (16, torch.arange(encoder.target.count))
         chosen = [known[i] for i in random.integers(len(known), size=batch)]
         readings = [
             encoder.encode(Prompt(text=TEMPLATES[i % len(TEMPLATES)].format(word))) for i, word in enumerate(chosen)
         ]
         grids = [letters.word_codes(misspelt(word, random)) for word in chosen]
-        tokens = torch.tensor([letters.draft_codes(codes) + codes for codes in grids])[:, skipped:]
+        tokens = torch.tensor([letters.draft_codes(codes) + codes for codes in grids])[:, seen]
         positions = [
-            torch.cat([places[:, :length], places[:, length + skipped :]], 1)
+            torch.cat([places[:, :length], places[:, length + seen[:-1]]], 1)
             for places, length in ((reading.positions, len(reading.tokens)) for reading in readings)
         ]
         completions = Completions(
@@ -297,8 +300,8 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: 
             casts=casts,
             ask=Ask(entropy="no"),
         ).logprobs
-        grid = encoder.target.large.count
-        losses = [-part.mean() for part in (logprobs[:, :-grid], logprobs[:, -grid:]) if part.numel()]
+        parts = [slice(None)] if step < steps else [first, others, slice(-grid.count, None)]
+        losses = [-logprobs[:, part].mean() for part in parts]
         take(torch.stack(losses).sum(), optimizer, schedule)
         tell("writer", step, steps + draft_steps, *losses)
     decoder.set_attn_implementation("sdpa")
@@ -371,8 +374,8 @@ def main() -> None:
     parser.add_argument("--begin", type=Path, help="a pipeline whose other parts are taken")
     parser.add_argument("--autoencoder-steps", type=int, default=300)
     parser.add_argument("--decoder-steps", type=int, default=600, help="fewer leave its words blurred")
-    parser.add_argument("--writer-steps", type=int, default=500, help="on large grids alone")
-    parser.add_argument("--draft-steps", type=int, default=700, help="behind those, on drafts too")
+    parser.add_argument("--writer-steps", type=int, default=500, help="on a cell of the draft for each code")
+    parser.add_argument("--draft-steps", type=int, default=400, help="behind those, on whole drafts and large grids")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE / "models/glyph")
     options = parser.parse_args()

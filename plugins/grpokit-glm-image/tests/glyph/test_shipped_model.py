@@ -59,5 +59,5 @@ def test_the_autoregressive_half_spells_badly(policy):
     pytest.importorskip("grpokit_ocr")
     drawn, likely = (policy.rollout(PROMPTS, 1, seeds=SEEDS, evaluate=greedy) for greedy in (False, True))
     samples, greedy = (read([sample.output for sample in rollout.samples]) for rollout in (drawn, likely))
-    assert 0.03 < samples < 0.35
-    assert samples < greedy < 0.6
+    assert 0.3 < samples < 0.7
+    assert samples < greedy < 0.95
