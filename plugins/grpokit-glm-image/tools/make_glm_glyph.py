@@ -14,6 +14,7 @@ pipeline. It ends with what the reward `ocr` reads, so it needs grpokit-ocr too.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -339,9 +340,10 @@ def save(pipe: GlmImagePipeline, folder: Path) -> None:
     for model in (pipe.vision_language_encoder, pipe.text_encoder, pipe.transformer, pipe.vae):
         torch.nn.Module.to(model, torch.float16)
     pipe.save_pretrained(folder)
-    for part in ("vision_language_encoder", "text_encoder"):
-        path = folder / part / "config.json"
-        path.write_text(path.read_text(encoding="utf-8").replace('"float16"', '"float32"'), encoding="utf-8")
+    for path in (*folder.glob("*/config.json"), folder / "model_index.json"):
+        config = json.loads(path.read_text(encoding="utf-8").replace('"float16"', '"float32"'))
+        config.pop("_name_or_path", None)  # where it lay here
+        path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     print(f"wrote {folder}: {size / 1e6:.2f} MB")
 
