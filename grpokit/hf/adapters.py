@@ -142,6 +142,11 @@ def around(model: PreTrainedModel, config: LoraConfig, *, seed: int = 0) -> Peft
     return adapted.eval()
 
 
+def inner(model: Any) -> Any:
+    """The model of transformers inside an adapter, whose layers the adapter has replaced; another model as it is."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Hide warnings of peft about which a user of ours can do nothing."""

@@ -1,9 +1,9 @@
-"""Makes glm-glyph: a GLM-Image of the real classes, taught on made-up words and stopped while it still spells badly.
+"""Makes glm-glyph: a GLM-Image of the real classes, taught on made-up words to paint well and to spell badly.
 
 Run it once; the result is shipped. It draws the letters, teaches the autoencoder to keep their pictures, the diffusion
-transformer to paint what visual tokens say, and the autoregressive half to write the tokens of a prompt's word. The
-last is stopped early, so that GRPO has something to improve. The words that are quoted beside the transformer's
-pictures have nothing to do with them: it must paint the tokens, not what the glyphs would tell it.
+transformer to paint what visual tokens say, and the autoregressive half to write the tokens of a prompt's word. What
+the last learns from has typos, so that GRPO has something to improve. The words that are quoted beside the
+transformer's pictures have nothing to do with them: it must paint the tokens, not what the glyphs would tell it.
 
 It takes five minutes on one free core, and is deterministic: the same seed, torch version and processor give the same
 pipeline. It ends with what the reward `ocr` reads, so it needs grpokit-ocr too.
@@ -271,7 +271,7 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: 
     first = cells[:: letters.DRAFT[0] // grid.rows, :: letters.DRAFT[1] // grid.columns].flatten()  # of each code
     others = torch.tensor(sorted({*cells.flatten().tolist()} - {*first.tolist()}))
     head, casts = FusedHead(), Casts()
-    for step in range(steps + draft_steps):
+    for step in range(total):
         batch, seen = (64, first) if step < steps else (16, torch.arange(encoder.target.count))
         chosen = [known[i] for i in random.integers(len(known), size=batch)]
         readings = [
@@ -304,7 +304,7 @@ def teach_writer(pipe: GlmImagePipeline, *, steps: int, draft_steps: int, seed: 
         parts = [slice(None)] if step < steps else [first, others, slice(-grid.count, None)]
         losses = [-logprobs[:, part].mean() for part in parts]
         take(torch.stack(losses).sum(), optimizer, schedule)
-        tell("writer", step, steps + draft_steps, *losses)
+        tell("writer", step, total, *losses)
     decoder.set_attn_implementation("sdpa")
 
 

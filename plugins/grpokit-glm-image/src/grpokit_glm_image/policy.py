@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from peft import PeftModel
 from PIL.Image import Image
 from torch import Tensor, nn
 
 from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
-from grpokit.hf.adapters import AdapterSettings, add_adapter
+from grpokit.hf.adapters import AdapterSettings, add_adapter, inner
 from grpokit.hf.checkpointing import recomputed
 from grpokit.hf.references import Base, Reference, Twin
 from grpokit.hf.trained_adapter import continue_adapter, find_adapter
@@ -272,7 +271,7 @@ class GlmImageAR(Policy):
     @contextmanager
     def reference(self) -> Iterator[None]:
         """Inside, `logprobs` uses the base without its adapter, or the copy that full training is held to."""
-        with self._reference.model() as model, swapped(self, "_ar", _inner(model)):
+        with self._reference.model() as model, swapped(self, "_ar", inner(model)):
             yield
 
     def updated(self, version: int) -> None:
@@ -362,8 +361,3 @@ def _freeze_all_but_writer(network: Any) -> None:
     network.requires_grad_(False)
     network.model.language_model.requires_grad_(True)
     network.lm_head.requires_grad_(True)
-
-
-def _inner(model: Any) -> Any:
-    """The model of transformers inside an adapter, whose layers the adapter has replaced."""
-    return model.get_base_model() if isinstance(model, PeftModel) else model

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedModel
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
-from grpokit.hf.adapters import AdapterSettings, add_adapter
+from grpokit.hf.adapters import AdapterSettings, add_adapter, inner
 from grpokit.hf.checkpointing import recomputed
 from grpokit.hf.dora import kept_norms
 from grpokit.hf.references import Average, Base, Reference, Twin, dtype_of_twin
@@ -321,7 +320,7 @@ class CausalLMPolicy(Policy):
     @contextmanager
     def reference(self) -> Iterator[None]:
         """Inside, `logprobs` uses the base without its adapter, or the copy that full training is held to."""
-        with self._reference.model() as model, swapped(self.path, "model", _inner(model)):
+        with self._reference.model() as model, swapped(self.path, "model", inner(model)):
             yield
 
     def updated(self, version: int) -> None:
@@ -352,8 +351,3 @@ class CausalLMPolicy(Policy):
 def _warn_once(words: str) -> None:
     """Log a warning, unless an equal policy did before in this process."""
     _log.warning(words)
-
-
-def _inner(model: Any) -> Any:
-    """The model of transformers inside an adapter, whose layers the adapter has replaced."""
-    return model.get_base_model() if isinstance(model, PeftModel) else model
