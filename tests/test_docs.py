@@ -136,7 +136,8 @@ def test_readme_can_be_typed_from_top_to_bottom(typed: Typed, tmp_path: Path) ->
     printed = {}
     for line in lines:
         line = re.sub(r"trainer\.steps=(\d+)0\b", r"trainer.steps=\1", line)
-        printed[line] = typed(f"{line} {small}" if re.match("grpokit train (toy|lm)-", line) else line)
+        changes = small if "trainer.steps=" in line else f"{small} trainer.steps=2"
+        printed[line] = typed(f"{line} {changes}" if re.match("grpokit train (toy|lm|glm)-", line) else line)
     assert [line for line, out in printed.items() if "metrics are equal to the bit" in out] == [
         "grpokit redraw runs/first --step 7"
     ]
@@ -154,7 +155,7 @@ def test_the_runs_of_readme_learn(typed: Typed) -> None:
     for line in lines_of("README.md", "\n## Use\n"):
         if line.startswith("grpokit train"):
             row = next(row for row in reversed(typed(line).splitlines()) if row.startswith("reward "))
-            folder = re.search(r"run\.dir=(\S+)|(runs/\S+)|(toy-glyph|lm-arithmetic)", line)
+            folder = re.search(r"run\.dir=(\S+)|(runs/\S+)|(toy-glyph|lm-arithmetic|glm-image-tiny)", line)
             assert folder is not None
             last[folder[1] or folder[2] or f"runs/{folder[3]}"] = row
     for folder, row in last.items():

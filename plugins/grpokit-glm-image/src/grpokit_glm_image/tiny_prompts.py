@@ -17,9 +17,14 @@ _TRAIN = (
 _EVAL = ("a hill in the snow", "a yellow car", "a map of an island", "three birds")
 
 
-def prompts(split: str = "train") -> list[Prompt]:
-    """The prompts of a split, "train" or "eval"."""
+def prompts(split: str = "train", limit: int | None = None) -> list[Prompt]:
+    """The prompts of a split.
+
+    Args:
+        split: "train" or "eval".
+        limit: only the first so many; None for all.
+    """
     splits = {"train": _TRAIN, "eval": _EVAL}
     if split not in splits:
         raise UsageError(f"The prompts for the tiny GLM-Image have the splits train and eval; got {split!r}.")
-    return [Prompt(text=text) for text in splits[split]]
+    return [Prompt(text=text) for text in splits[split][:limit]]

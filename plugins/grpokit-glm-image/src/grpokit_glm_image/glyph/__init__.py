@@ -1,8 +1,8 @@
 """glm-glyph: a GLM-Image of the real classes that is small enough to learn to write on a laptop's CPU.
 
 `words` are its words, `letters` their pictures and visual tokens; the pipeline lies in `models/glyph`, made by
-`tools/make_glm_glyph.py`. It was taught on made-up words and stopped early, so that its autoregressive half spells
-badly, while its decoder draws what the tokens say.
+`tools/make_glm_glyph.py`. Its autoregressive half was taught on words with typos, so it spells badly. Its decoder draws
+what the tokens say.
 """
 
 from __future__ import annotations
