@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
+import torch
 from torch import nn
 
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
@@ -162,3 +163,9 @@ def scorer(policy: Policy) -> Callable[[Rollout, slice, Ask], Decisions]:
     if "ask" in inspect.signature(policy.logprobs).parameters:
         return lambda rollout, steps, ask: policy.logprobs(rollout, steps, ask=ask)
     return lambda rollout, steps, ask: policy.logprobs(rollout, steps)
+
+
+def joined(parts: Sequence[Decisions], *, dim: int) -> Decisions:
+    """Rows behind rows (`dim` 0), or consecutive slices of the same rows (1)."""
+    tensors = {name: [getattr(part, name) for part in parts] for name, x in vars(parts[0]).items() if x is not None}
+    return Decisions(**{name: torch.cat(several, dim=dim) for name, several in tensors.items()})

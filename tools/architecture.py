@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "config": "errors files knobs registry",
     "plan": "errors knobs registry config",
     "hf": "errors knobs policies data plan",  # imports transformers and peft, so it stands in no other row
+    "diffusion": "errors knobs types sampling policy policies flow hf",
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
     "training": "errors files knobs types sampling policy advantages objectives data rewards",

@@ -132,7 +132,7 @@ def add_adapter(model: PreTrainedModel, settings: AdapterSettings) -> PeftModel:
         raise UsageError(f"lora: targets: peft cannot adapt {type(model).__name__}: {one_line(error)}.") from error
 
 
-def around(model: PreTrainedModel, config: LoraConfig, *, seed: int = 0) -> PeftModel:
+def around(model: Any, config: LoraConfig, *, seed: int = 0) -> PeftModel:
     """A model with an adapter, in eval mode; the random state stays as it is."""
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices), quiet():

@@ -28,11 +28,9 @@ def save_weights(model: nn.Module, folder: Path) -> None:
         model: a model of transformers, or one with an adapter by peft.
         folder: exists already.
     """
-    adapted = isinstance(model, PeftModel)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()}
-    save_file(tensors, folder / (ADAPTER if adapted else MODEL), metadata={"format": "pt"})
+    save_tensors(model, folder)
     known: Any = model
-    if adapted:
+    if isinstance(model, PeftModel):
         config = copy.deepcopy(known.peft_config["default"])
         config.inference_mode = True
         for name in ("target_modules", "exclude_modules"):
@@ -45,6 +43,12 @@ def save_weights(model: nn.Module, folder: Path) -> None:
     config.architectures, config.dtype = [type(model).__name__], known.dtype
     config.save_pretrained(folder)
     save_generation(known, folder)
+
+
+def save_tensors(model: nn.Module, folder: Path) -> None:
+    """Write the weights alone, which is all that `load_weights` reads: the adapter's if there is one."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()}
+    save_file(tensors, folder / (ADAPTER if isinstance(model, PeftModel) else MODEL), metadata={"format": "pt"})
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from grpokit.knobs import Correction
 from grpokit.objectives import Loss, Objective
+from grpokit.policy import joined
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.correction import correction_weights
 from grpokit.training.metrics import Stopwatch, Tally
@@ -86,7 +87,7 @@ class Backward:
         columns = columns.to(batch.weights.device, non_blocking=True)
         with watch("logprobs"):
             parts = [self.policy.logprobs(batch.rollout, s, self._ask(), grad=False) for s in slices]
-            detached = _requiring_grad(concatenate(parts))
+            detached = _requiring_grad(joined(parts, dim=1))
             reference = self._reference(batch, slices, columns)
             value, loss = self._loss(batch, detached, columns, reference)
             self._count(tally, batch, detached, columns, loss)
@@ -109,7 +110,7 @@ class Backward:
         if self.objective.needs_moments:
             ask = Ask(entropy="no", moments=True)
             with self.policy.reference():
-                return concatenate([self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in slices])
+                return joined([self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in slices], dim=1)
         return batch.reference and batch.reference.select(decisions=columns)
 
     def _ask(self) -> Ask:
@@ -180,12 +181,6 @@ class Backward:
             tally.add("logprob_diff_signed", difference, mask)
             tally.add("sampler_ratio", ratio, mask)
             tally.add("sampler_ratio_square", ratio.square(), mask)
-
-
-def concatenate(parts: Sequence[Decisions]) -> Decisions:
-    """Consecutive slices of decisions -> all of them."""
-    columns = {name: [getattr(part, name) for part in parts] for name, x in vars(parts[0]).items() if x is not None}
-    return Decisions(**{name: torch.cat(tensors, dim=1) for name, tensors in columns.items()})
 
 
 def _requiring_grad(decisions: Decisions) -> Decisions:
