@@ -16,6 +16,7 @@ from grpokit import Prompt, Seeds, UsageError
 from grpokit.sampling import derive_seeds, normals
 from grpokit_glm_image.decoder import Decoder, DecodeSettings
 from grpokit_glm_image.grids import Grid, Target
+from grpokit_glm_image.painter import Painter
 from grpokit_glm_image.source_pictures import source_codes
 from grpokit_glm_image.tiny import CODES, tiny_pipeline
 
@@ -45,7 +46,7 @@ def typed(request: pytest.FixtureRequest) -> GlmImagePipeline:
 
 @pytest.fixture(scope="module")
 def decoder(pipeline: GlmImagePipeline) -> Decoder:
-    return Decoder(pipeline)
+    return Decoder(Painter(pipeline))
 
 
 def seeds_of(prompts: int, group_size: int) -> Seeds:
@@ -80,7 +81,7 @@ def stock(pipeline: GlmImagePipeline, prompt: Prompt, codes: torch.Tensor, noise
 def test_pictures_are_those_of_the_stock_pipeline(
     typed: GlmImagePipeline, prompt: Prompt, noise: Any, steps: int, guidance: float
 ) -> None:
-    decoder = Decoder(typed)
+    decoder = Decoder(Painter(typed))
     settings, seeds, tokens = DecodeSettings(steps=steps, guidance=guidance, noise=noise), seeds_of(1, 3), tokens_of(3)
     ours = decoder.pictures(tokens, [prompt], seeds=seeds, settings=settings, target=TARGET)
     start = decoder.noise(seeds.row if noise == "row" else seeds.group, HEIGHT, WIDTH).expand(3, -1, -1, -1)
@@ -207,14 +208,14 @@ def test_noise_is_standard_normal_and_not_that_of_the_tokens(decoder: Decoder) -
     assert abs((noise.flatten(1) * draws).mean()) < 0.05
 
 
-def test_autocast_does_not_reach_the_decoder(decoder: Decoder) -> None:
+def test_autocast_does_not_reach_the_decoder(pipeline: GlmImagePipeline, decoder: Decoder) -> None:
     def picture() -> list[Image.Image]:
         return decoder.pictures(tokens_of(1), [GLYPHS], seeds=seeds_of(1, 1), settings=FAST, target=TARGET)
 
     plain = picture()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert difference(picture(), plain) == 0
-        fresh = Decoder(decoder._pipeline).pictures(
+        fresh = Decoder(Painter(pipeline)).pictures(
             tokens_of(1), [GLYPHS], seeds=seeds_of(1, 1), settings=FAST, target=TARGET
         )
     assert difference(fresh, plain) == 0
@@ -227,7 +228,7 @@ def sources(count: int) -> list[Image.Image]:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_edits_are_those_of_the_stock_pipeline(typed: GlmImagePipeline, count: int) -> None:
-    pipeline, decoder, pictures = typed, Decoder(typed), sources(count)
+    pipeline, decoder, pictures = typed, Decoder(Painter(typed)), sources(count)
     prompt = Prompt(text='now with the word "RED"', images=pictures)
     codes = source_codes(pipeline.vision_language_encoder, pipeline.processor, pictures)
     seeds, tokens = seeds_of(1, 3), tokens_of(3, EDIT)

@@ -23,8 +23,9 @@ from grpokit.hf.counting import sizes_of
 from grpokit.hf.trained_adapter import find_adapter
 from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, TokenWork, Work
 from grpokit.plan.transformer import Kept
-from grpokit_glm_image.decoder import PIXELS_PER_PASS, TOKENS_PER_PASS, DecodeSettings, check_size
+from grpokit_glm_image.decoder import TOKENS_PER_PASS, DecodeSettings, check_size
 from grpokit_glm_image.grids import PIXELS, Grid, Target
+from grpokit_glm_image.painter import PIXELS_PER_PASS
 from grpokit_glm_image.pipeline import types
 from grpokit_glm_image.skeleton import Skeleton, skeleton_of
 

@@ -35,6 +35,7 @@ from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import Decoder, DecodeSettings
+from grpokit_glm_image.painter import Painter
 from grpokit_glm_image.pipeline import load
 from grpokit_glm_image.prompts import PromptEncoder, Reading
 from grpokit_glm_image.source_pictures import source_codes
@@ -147,7 +148,7 @@ class GlmImageAR(Policy):
             edits=edits,
             context=config.text_config.max_position_embeddings,
         )
-        self.decoder = Decoder(self.loaded.pipeline)
+        self.decoder = Decoder(Painter(self.loaded.pipeline))
         self.target = self.encoder.target
         for key, settings in (("decode", self._decoding), ("eval_decode", self._eval_decoding)):
             try:

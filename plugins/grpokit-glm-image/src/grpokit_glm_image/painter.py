@@ -1,0 +1,205 @@
+"""GLM-Image's diffusion half: a transformer that paints what visual tokens tell, and the autoencoder behind it.
+
+The stock pipeline does the same in `pipe(prior_token_ids=...)`, with equal pictures. Here what a group shares is
+computed once: the glyphs of its prompt, and what the transformer sees of source pictures.
+
+A pass has the rows of one prompt. Together, prompts with texts of different length would change each other's pictures,
+since the transformer ignores the mask of padded glyphs (diffusers 0.42, issue 13587).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import GlmImagePipeline
+from diffusers.models.transformers.transformer_glm_image import GlmImageKVCache
+from diffusers.pipelines.glm_image.pipeline_glm_image import calculate_shift, retrieve_timesteps
+from PIL.Image import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from grpokit import Prompt
+from grpokit.diffusion.family import Family, Schedule, Size
+from grpokit.images import to_rgb
+from grpokit_glm_image.grids import PIXELS
+
+_FINE = 16  # pixels of a picture's side, for one token of the transformer
+PIXELS_PER_PASS = 2**16  # of the autoencoder: more at a time take more memory, and no less time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What the transformer is told beside latents and time.
+
+    Attributes:
+        glyphs: [1, L, D], of what stands in quotes in the prompt.
+        no_glyphs: [1, 1, D], of a text without quotes.
+        prior: [n, N] or [1, N], one code for each of its tokens.
+        size: height and width of the picture in pixels.
+        sources: what its attention remembers of pictures to edit.
+    """
+
+    glyphs: Tensor
+    no_glyphs: Tensor
+    prior: Tensor
+    size: Size
+    sources: GlmImageKVCache | None = None
+
+
+class Painter(Family):
+    """The diffusion half of a pipeline.
+
+    Args:
+        pipeline: with its transformer, autoencoder, text encoder, tokenizer and scheduler. The autoregressive half is
+            not used and may be absent.
+    """
+
+    multiple = PIXELS
+
+    def __init__(self, pipeline: GlmImagePipeline) -> None:
+        self._pipeline = pipeline
+        self.transformer = pipeline.transformer
+        self._glyphs = lru_cache(maxsize=1024)(self._encoded)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the transformer is."""
+        device: torch.device = self._pipeline.transformer.device
+        return device
+
+    def schedule(self, steps: int, size: Size) -> Schedule:
+        """See `Family`: the noise levels are shifted for the size of the picture, and the times stay as they are."""
+        scheduler, times = self.scheduler(steps, size)
+        return Schedule(sigmas=scheduler.sigmas.double().cpu(), times=times.float().cpu())
+
+    def scheduler(self, steps: int, size: Size) -> tuple[Any, Tensor]:
+        """A scheduler of its own, and the times [K] on the device."""
+        scheduler = type(self._pipeline.scheduler).from_config(self._pipeline.scheduler.config)
+        config, tokens = scheduler.config, (size[0] // _FINE) * (size[1] // _FINE)
+        times = np.linspace(config.num_train_timesteps, 1.0, steps + 1)[:-1].astype(np.int64).astype(np.float32)
+        shift = calculate_shift(tokens, config.base_image_seq_len, config.base_shift, config.max_shift)
+        levels = times / config.num_train_timesteps
+        return scheduler, retrieve_timesteps(scheduler, steps, self.device, times, levels, mu=shift)[0]
+
+    def latent_shape(self, size: Size) -> tuple[int, ...]:
+        """See `Family`."""
+        scale = self._pipeline.vae_scale_factor
+        return self._pipeline.transformer.config.in_channels, size[0] // scale, size[1] // scale
+
+    def prior(self, codes: Tensor, size: Size) -> Tensor:
+        """The codes [n, rows, columns] of a grid, one for each of the transformer's tokens: [n, N]."""
+        return _resampled(codes.to(self.device), size[0] // _FINE, size[1] // _FINE)
+
+    def condition(self, prompt: Prompt, size: Size, shared: Mapping[str, Tensor]) -> Told:
+        """See `Family`; `shared` has the codes [rows, columns] of the grid that is painted."""
+        return self.told(prompt, self.prior(shared["codes"][None], size), size)
+
+    def told(self, prompt: Prompt, prior: Tensor, size: Size, *, sources: GlmImageKVCache | None = None) -> Told:
+        """What the transformer is told of a prompt.
+
+        Args:
+            prompt: whose quoted text it paints letter by letter.
+            prior: [n, N] or [1, N], of `prior`.
+            size: height and width of the picture in pixels.
+            sources: of `sources`, for an edit.
+        """
+        glyphs, no_glyphs = self._glyphs(prompt.text), self._glyphs("")
+        return Told(glyphs=glyphs, no_glyphs=no_glyphs, prior=prior, size=size, sources=sources)
+
+    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
+        """See `Family`."""
+        guided = self._pass(latents, time, condition, conditional=True)
+        if guidance > 1:
+            unguided = self._pass(latents, time, condition, conditional=False)
+            guided = unguided + guidance * (guided - unguided)
+        return guided
+
+    def sources(self, prompt: Prompt, codes: Sequence[Tensor]) -> GlmImageKVCache:
+        """What the transformer's attention remembers of the pictures to edit, for all samples of a prompt.
+
+        Args:
+            prompt: with its pictures.
+            codes: [h * w] of each, as `source_pictures.source_codes` returns them.
+        """
+        pipeline, transformer = self._pipeline, self.transformer
+        mean, std = self._scale()
+        memory = GlmImageKVCache(num_layers=transformer.config.num_layers)
+        memory.set_mode("write")
+        for picture, own in zip(prompt.images, codes, strict=True):
+            width, height = picture.size
+            pixels = pipeline.image_processor.preprocess(to_rgb(picture), height=height, width=width)
+            latents = pipeline.vae.encode(pixels.to(self.device, pipeline.vae.dtype)).latent_dist.mode()
+            prior = self.prior(own.view(1, height // PIXELS, width // PIXELS), (height, width))
+            transformer(
+                hidden_states=((latents - mean) / std).to(transformer.dtype),
+                encoder_hidden_states=self._glyphs("")[:, :0],
+                prior_token_id=prior,
+                prior_token_drop=torch.zeros_like(prior, dtype=torch.bool),
+                timestep=torch.zeros(1, device=self.device),
+                target_size=torch.tensor([[height, width]], device=self.device),
+                crop_coords=torch.zeros(1, 2, device=self.device),
+                kv_caches=memory,
+            )
+        return memory
+
+    def pictures(self, latents: Tensor, size: Size) -> list[Image]:
+        """Pictures of latents [n, C, h, w], a few at a time."""
+        vae = self._pipeline.vae
+        mean, std = self._scale()
+        some = max(1, PIXELS_PER_PASS // (size[0] * size[1]))
+        pictures: list[Image] = []
+        with torch.no_grad(), self._as_loaded():
+            for part in (latents.to(vae.dtype) * std + mean).split(some):
+                pixels = vae.decode(part, return_dict=False)[0]
+                pictures += self._pipeline.image_processor.postprocess(pixels, output_type="pil")
+        return pictures
+
+    def _pass(self, latents: Tensor, time: Tensor, told: Told, *, conditional: bool) -> Tensor:
+        """Velocities of latents [n, C, h, w], with or without what they are told."""
+        transformer, rows = self.transformer, len(latents)
+        if told.sources is not None:
+            told.sources.set_mode("read" if conditional else "skip")
+        prior = told.prior.expand(rows, -1)
+        sizes = torch.tensor([told.size], dtype=transformer.dtype, device=latents.device).expand(rows, -1)
+        glyphs = told.glyphs if conditional else told.no_glyphs
+        flow: Tensor = transformer(
+            hidden_states=latents.to(transformer.dtype),
+            encoder_hidden_states=glyphs.repeat(rows, 1, 1),  # a view would be rounded in another way
+            prior_token_id=prior,
+            prior_token_drop=torch.full_like(prior, not conditional, dtype=torch.bool),
+            timestep=time.to(latents.device).expand(rows) - 1,
+            target_size=sizes,
+            crop_coords=torch.zeros_like(sizes),
+            kv_caches=told.sources,
+            return_dict=False,
+        )[0]
+        return flow.float()
+
+    def _encoded(self, text: str) -> Tensor:
+        """The glyphs [1, L, D] of what stands in quotes in a text; of nothing if there are no quotes."""
+        with torch.no_grad(), self._as_loaded():
+            embeddings: Tensor = self._pipeline.encode_prompt(
+                text, do_classifier_free_guidance=False, device=self.device, dtype=self._pipeline.transformer.dtype
+            )[0]
+        return embeddings
+
+    def _as_loaded(self) -> torch.autocast:
+        """Inside, no mixed precision: the autoencoder overflows in float16, and glyphs are kept for later."""
+        return torch.autocast(self.device.type, enabled=False)
+
+    def _scale(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation [1, C, 1, 1] of the autoencoder's latents."""
+        vae = self._pipeline.vae
+        both = (vae.config.latents_mean, vae.config.latents_std)
+        mean, std = (torch.tensor(x, dtype=vae.dtype, device=self.device)[None, :, None, None] for x in both)
+        return mean, std
+
+
+def _resampled(codes: Tensor, rows: int, columns: int) -> Tensor:
+    """Codes [n, h, w] on another grid, each cell with the code at its place: [n, rows * columns]."""
+    return interpolate(codes[:, None].float(), size=(rows, columns), mode="nearest").long().flatten(1)
