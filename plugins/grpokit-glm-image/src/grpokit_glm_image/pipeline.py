@@ -87,14 +87,21 @@ class Prepared:
     Attributes:
         config: of the autoregressive half.
         processor: makes tokens of prompts.
-        name: the hub id or folder, or the class of a given object.
+        edits: whether the autoregressive half has its vision tower.
         load: fetches and reads the weights. A UsageError says what is wrong with them.
     """
 
     config: GlmImageConfig
     processor: GlmImageProcessor
-    name: str
+    edits: bool
     load: Callable[[], Loaded]
+
+    def skeleton(self) -> GlmImageForConditionalGeneration:
+        """The autoregressive half with shapes and no values: a new one on the device "meta"."""
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            writer: GlmImageForConditionalGeneration = _kind(edits=self.edits)(self.config)
+        writer.__class__ = GlmImageForConditionalGeneration
+        return writer
 
 
 def load(model: str | Path | GlmImagePipeline, **settings: Any) -> Loaded:
@@ -164,14 +171,14 @@ def prepare(
     def read() -> Loaded:
         place = _fetched(files, _HEAVY) or folder
         check_weights(place)
-        kind = GlmImageForConditionalGeneration if edits else _WithoutVision
+        kind = _kind(edits=edits)
         with progress_bars(f"load {name}"):
             writer = _read(kind, place / WRITER, files, writes_in, device_map={"": device} if device != "cpu" else None)
             writer.__class__ = GlmImageForConditionalGeneration  # by which files and adapters name their model
             models = {part: _read(kind, place / part, files, paints_in) for part, kind in _KINDS.items()}
         return _assembled(writer, GlmImagePipeline(vision_language_encoder=None, **small, **models), **how)
 
-    return Prepared(config=config, processor=small["processor"], name=name, load=read)
+    return Prepared(config=config, processor=small["processor"], edits=edits, load=read)
 
 
 def check_dtype(dtype: str, *, device: str | None = None) -> None:
@@ -232,6 +239,10 @@ class _WithoutVision(GlmImageForConditionalGeneration):
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # on the device "meta", where it takes no memory
         _drop_vision(self)
+
+
+def _kind(*, edits: bool) -> Any:
+    return GlmImageForConditionalGeneration if edits else _WithoutVision
 
 
 def _drop_vision(writer: GlmImageForConditionalGeneration) -> None:
@@ -303,7 +314,9 @@ def _in_memory(
     def load() -> Loaded:
         return _assembled(writer.to(device), pipeline, name=name, device=device, offload=offload, options=options)
 
-    return Prepared(config=writer.config, processor=pipeline.processor, name=name, load=load)
+    return Prepared(
+        config=writer.config, processor=pipeline.processor, edits=writer.model.visual is not None, load=load
+    )
 
 
 def _assembled(

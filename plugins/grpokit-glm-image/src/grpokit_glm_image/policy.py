@@ -21,7 +21,7 @@ from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trac
 from grpokit.hf.adapters import add_adapter, inner
 from grpokit.hf.checkpointing import recomputed
 from grpokit.hf.references import Base, Reference, Twin
-from grpokit.hf.trained_adapter import continue_adapter, find_adapter
+from grpokit.hf.trained_adapter import check_adapter, continue_adapter, find_adapter
 from grpokit.hf.weights import load_weights, save_weights
 from grpokit.policies import group_decoding
 from grpokit.policies.fused_head import FusedHead
@@ -143,6 +143,10 @@ class GlmImageAR(Policy):
             edits=edits,
             context=config.text_config.max_position_embeddings,
         )
+        if trained is not None:
+            check_adapter(prepared.skeleton(), trained)
+        elif adapter is not None:
+            add_adapter(prepared.skeleton(), adapter)
         self.loaded = prepared.load()
         network = self.loaded.ar
         install(network.model.language_model)
