@@ -23,23 +23,20 @@ from grpokit.hf.checkpointing import recomputed
 from grpokit.hf.references import Base, Reference, Twin
 from grpokit.hf.trained_adapter import check_adapter, continue_adapter, find_adapter
 from grpokit.hf.weights import load_weights, save_weights
-from grpokit.policies import group_decoding
 from grpokit.policies.fused_head import FusedHead
-from grpokit.policies.group_decoding import Written
-from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring
+from grpokit.policies.linear_layers import Casts, for_scoring
 from grpokit.policies.packed_attention import install
 from grpokit.policies.packing import Completions, score
 from grpokit.policies.ragged import padded
-from grpokit.policies.sampler import Sampler
 from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import Decoder
 from grpokit_glm_image.painter import Painter
 from grpokit_glm_image.pipeline import prepare
-from grpokit_glm_image.prompts import PromptEncoder, Reading
+from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import Settings
-from grpokit_glm_image.source_pictures import source_codes
+from grpokit_glm_image.writer import Writer
 
 _ASK = Ask()
 
@@ -151,26 +148,24 @@ class GlmImageAR(Policy):
         self.loaded = prepared.load()
         network = self.loaded.ar
         install(network.model.language_model)
-        self.sampling, self.target = settings.sampling, self.encoder.target
+        self.target = self.encoder.target
         self._trained = self.target.part(train_tokens)
         self._decoding, self._eval_decoding = settings.decode, settings.eval_decode
         self.decoder = Decoder(Painter(self.loaded.pipeline))
-        codes = config.image_start_token_id  # the codes of a picture have the ids before it
-        self._forbidden = torch.arange(config.text_config.vision_vocab_size) >= codes
         _freeze_all_but_writer(network)
         self.model: Any = network
         if adapter is not None:
             self.model = add_adapter(network, adapter) if trained is None else continue_adapter(network, trained)
         self._reference: Reference = Base(self.model) if adapter is not None and trained is None else Twin(self.model)
         self._ar: Any = network
+        self.writer = Writer(network, self.encoder, settings.sampling, merged=merge_adapter)
         self._head, self._casts = FusedHead(), Casts()
-        self._recomputed, self._merged = gradient_checkpointing, merge_adapter
+        self._recomputed = gradient_checkpointing
 
     @property
     def device(self) -> torch.device:
         """Where the autoregressive half is."""
-        device: torch.device = self._ar.lm_head.weight.device
-        return device
+        return self.writer.device
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts that cannot be read or are too long."""
@@ -180,15 +175,13 @@ class GlmImageAR(Policy):
         """Write the tokens of `group_size` pictures per prompt, all together, and decode them prompt by prompt."""
         with self.loaded.writer_at_work():
             device = self.device
-            sources = [self._sources(prompt) for prompt in prompts]
-            readings = [self.encoder.encode(*both).to(device) for both in zip(prompts, sources, strict=True)]
             chances = uniforms(seeds.row.to(device), self.target.count)
             if self._trained.start and not evaluate:
                 draft = uniforms(seeds.group.to(device), self._trained.start)
                 chances[:, : self._trained.start] = draft.repeat_interleave(group_size, 0)
-            sampler = self.sampling.sampler(chances, evaluate=evaluate, forbidden=self._forbidden.to(device))
-            written = self._write(readings, group_size, sampler)
-        pictures = self._decode(written.tokens, prompts, seeds, evaluate=evaluate, sources=sources)
+            page = self.writer.write(prompts, group_size, chances, evaluate=evaluate)
+        written = page.written
+        pictures = self._decode(written.tokens, prompts, seeds, evaluate=evaluate, sources=page.sources)
         groups = seeds.group_ids.cpu().repeat_interleave(group_size)
         samples = [
             Sample(prompt=prompts[row // group_size], output=picture, group=int(groups[row]))
@@ -196,7 +189,7 @@ class GlmImageAR(Policy):
         ]
         decided = written.logprobs[:, self._trained]
         order = seeds.group_ids.cpu().argsort()
-        ascending = [readings[i] for i in order.tolist()]
+        ascending = [page.readings[i] for i in order.tolist()]
         return Rollout(
             samples=samples,
             groups=groups,
@@ -206,9 +199,9 @@ class GlmImageAR(Policy):
             trace=Trace(
                 per_row={
                     "tokens": written.tokens,
-                    "temperature": torch.full((len(samples),), sampler.scored_at),
+                    "temperature": torch.full((len(samples),), page.sampler.scored_at),
                     "seed": seeds.row.cpu(),
-                    **sampler.kept(),
+                    **page.sampler.kept(),
                 },
                 per_group={
                     "prompt": padded([reading.tokens for reading in ascending]),
@@ -257,7 +250,7 @@ class GlmImageAR(Policy):
                 casts=self._casts,
                 ask=ask,
                 scale=1 / float(rollout.trace.per_row["temperature"][0]),
-                forbidden=self._forbidden.to(device),
+                forbidden=self.writer.forbidden.to(device),
             )
 
     @contextmanager
@@ -308,37 +301,12 @@ class GlmImageAR(Policy):
         """The pictures of tokens [B, T]; `sources` are read again if they are not given."""
         if sources is None:
             with self.loaded.writer_at_work():
-                sources = [self._sources(prompt) for prompt in prompts]
+                sources = [self.writer.sources(prompt) for prompt in prompts]
         settings = self._eval_decoding if evaluate else self._decoding
         with self.loaded.decoder_at_work():
             return self.decoder.pictures(
                 tokens, prompts, seeds=seeds, settings=settings, target=self.target, source_codes=sources
             )
-
-    def _sources(self, prompt: Prompt) -> Sequence[Tensor]:
-        """The visual tokens of the pictures to edit, each [h * w]."""
-        if not (self.encoder.edits and prompt.images):
-            return ()
-        return source_codes(self._ar, self.loaded.processor, prompt.images)
-
-    def _write(self, readings: Sequence[Reading], group_size: int, sampler: Sampler) -> Written:
-        """Write the tokens of all pictures together; each prompt is read once."""
-        decoder, head = self._ar.model.language_model, self._ar.lm_head
-        with (
-            torch.inference_mode(),
-            for_decoding(nn.ModuleList([decoder, head]), rows=len(readings) * group_size, merged=self._merged),
-        ):
-            written = group_decoding.decode(
-                decoder,
-                [reading.tokens for reading in readings],
-                group_size,
-                max_new_tokens=self.target.count,
-                draw=lambda hidden, t, rows: sampler(head(hidden).float(), t, rows),
-                ended=lambda tokens, checked: torch.zeros(len(tokens), dtype=torch.bool),  # a grid is never cut short
-                positions=[reading.positions for reading in readings],
-                check_every=self.target.count,
-            )
-        return Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # usable with autograd
 
 
 def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: int) -> Completions:
