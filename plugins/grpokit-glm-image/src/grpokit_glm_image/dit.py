@@ -1,0 +1,168 @@
+"""glm-image-dit: GLM-Image's diffusion transformer as a policy, with one decision per noisy denoising step.
+
+The autoregressive half is fixed. It writes the visual tokens of a prompt, and the samples of a group are pictures of
+the same tokens: they differ by the noise of the steps alone. How steps become decisions is `FlowPolicy`'s, what the
+transformer is told is `Painter`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpokit import Prompt, Seeds, UsageError, flow
+from grpokit.diffusion.flow_policy import FlowPolicy
+from grpokit.policies.packed_attention import install
+from grpokit.policies.sampler import SamplerSettings
+from grpokit.sampling import mix, uniforms
+from grpokit_glm_image.painter import Painter
+from grpokit_glm_image.pipeline import prepare
+from grpokit_glm_image.prompts import PromptEncoder
+from grpokit_glm_image.writer import Writer
+
+_TOKENS = 0x544F4B454E53  # sets the draws of kept tokens apart from all others
+
+
+class Illustrator(Painter):
+    """The diffusion half, whose groups share visual tokens that the autoregressive half writes.
+
+    Args:
+        writer: the autoregressive half.
+        pipeline: the other parts.
+        token_sets: how many sets of tokens a prompt has; None: each group has one of its own.
+    """
+
+    def __init__(self, writer: Writer, pipeline: Any, *, token_sets: int | None) -> None:
+        super().__init__(pipeline)
+        self._writer, self._token_sets = writer, token_sets
+        self._kept: dict[tuple[str, int], Tensor] = {}
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse prompts that the autoregressive half cannot read."""
+        self._writer.encoder.check(prompts)
+
+    def shared(self, prompts: Sequence[Prompt], seeds: Seeds) -> Mapping[str, Tensor]:
+        """The codes [P, rows, columns] of the large grids, for a prompt and for one of its sets always the same."""
+        if self._token_sets is None:
+            return {"codes": self._write(prompts, seeds.group)}
+        keys = [
+            (prompt.text, seed % self._token_sets) for prompt, seed in zip(prompts, seeds.group.tolist(), strict=True)
+        ]
+        for prompt, key in zip(prompts, keys, strict=True):
+            if key not in self._kept:  # by itself, so that it does not depend on what is kept already
+                self._kept[key] = self._write([prompt], torch.tensor([mix(_TOKENS, key[1])]))[0].cpu()
+        return {"codes": torch.stack([self._kept[key] for key in keys])}
+
+    def _write(self, prompts: Sequence[Prompt], seeds: Tensor) -> Tensor:
+        """The codes [P, rows, columns] of large grids, drawn by seeds [P]."""
+        target = self._writer.encoder.target
+        page = self._writer.write(prompts, 1, uniforms(seeds.cpu(), target.count))
+        return page.written.tokens[:, target.part("large")].unflatten(1, (target.large.rows, target.large.columns))
+
+
+class GlmImageDiT(FlowPolicy):
+    """The half of GLM-Image that paints.
+
+    Args:
+        model: a hub id, a folder that `GlmImagePipeline.save_pretrained` wrote, a folder in a package, "tiny" for a
+            random model of a megabyte, or a pipeline object.
+        size: height and width of the pictures in pixels, multiples of 32.
+        steps: of denoising in training samples.
+        guidance: of training samples, the same in drawing and in scoring; 1 leaves the second pass out.
+        sampler: "flow-sde", "dance-sde" or "cps".
+        noise: the sampler's noise level (see `grpokit.flow`); None for its default.
+        window: which steps are decisions, such as {"width": 2}; None: all that have noise.
+        shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone.
+        eval_steps: of the ODE in evaluation.
+        eval_guidance: in evaluation.
+        eval_size: of the pictures in evaluation; None for `size`.
+        token_sets: how many sets of visual tokens a prompt has. They are written once and kept; a group's seed picks
+            one. None: each group has tokens of its own.
+        temperature: of the visual tokens, as the released model is used.
+        top_p: likewise.
+        lora: settings of an adapter, such as {"r": 32, "alpha": 64}; None trains the transformer's own weights.
+        ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
+        gradient_checkpointing: keep less for the backward pass and compute it again.
+        rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
+        dtype: of the weights: "auto", "float32" or "bfloat16".
+        device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+
+    Raises:
+        UsageError: the model or a setting cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: Any = "zai-org/GLM-Image",
+        *,
+        size: Sequence[int] = (512, 512),
+        steps: int = 10,
+        guidance: float = 1.0,
+        sampler: flow.Sampler = "flow-sde",
+        noise: float | None = None,
+        window: Mapping[str, Any] | None = None,
+        shared_noise: bool = True,
+        eval_steps: int = 50,
+        eval_guidance: float = 1.5,
+        eval_size: Sequence[int] | None = None,
+        token_sets: int | None = 1,
+        temperature: float = 0.9,
+        top_p: float = 0.75,
+        lora: Mapping[str, Any] | None = None,
+        ema: Mapping[str, Any] | None = None,
+        gradient_checkpointing: bool = False,
+        rows: int | None = None,
+        dtype: str = "auto",
+        device: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        if token_sets is not None and token_sets < 1:
+            raise UsageError(
+                f"token_sets must be at least 1, or null for tokens of each group's own; got {token_sets}."
+            )
+        sampling = SamplerSettings(temperature=temperature, top_p=top_p)
+        prepared = prepare(
+            model,
+            size=size,
+            dtype=dtype,
+            device=device,
+            revision=revision,
+            local_files_only=local_files_only,
+        )
+        config: Any = prepared.config
+        encoder = PromptEncoder(
+            prepared.processor,
+            config,
+            size=(size[0], size[1]),
+            edits=False,
+            context=config.text_config.max_position_embeddings,
+        )
+        self.loaded = prepared.load()
+        self.loaded.ar.requires_grad_(False)
+        install(self.loaded.ar.model.language_model)
+        if lora is None and dtype == "auto":
+            self.loaded.pipeline.transformer.float()  # an optimizer's small steps are lost in bfloat16
+        if gradient_checkpointing:
+            self.loaded.pipeline.transformer.enable_gradient_checkpointing()
+        super().__init__(
+            Illustrator(Writer(self.loaded.ar, encoder, sampling), self.loaded.pipeline, token_sets=token_sets),
+            size=size,
+            steps=steps,
+            guidance=guidance,
+            sampler=sampler,
+            noise=noise,
+            window=window,
+            shared_noise=shared_noise,
+            eval_steps=eval_steps,
+            eval_guidance=eval_guidance,
+            eval_size=eval_size,
+            lora=lora,
+            ema=ema,
+            rows=rows,
+        )
