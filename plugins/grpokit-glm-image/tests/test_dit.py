@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from grpokit import Prompt, Rollout
+from grpokit import Prompt, Rollout, Sample, Trainer, UsageError
 from grpokit.sampling import derive_seeds, normals
 from grpokit.testing import outcomes, policy_checks
 from grpokit_glm_image.dit import GlmImageDiT
@@ -63,3 +65,70 @@ def test_evaluations_are_pictures_of_the_stock_pipeline() -> None:
         ).images[0]
         ours = np.asarray(rollout.samples[row].output, dtype=int)
         assert np.abs(ours - np.asarray(stock, dtype=int)).max() <= 1
+
+
+def test_an_update_changes_the_adapter_alone() -> None:
+    """Rewarded steps become more likely; the base, with it the reference, and the other half keep every bit."""
+    policy = build(lora={"r": 4}, window={"width": 2})
+    rollout = drawn(policy)
+    everything = slice(0, 2)
+    with torch.no_grad(), policy.reference():
+        reference = policy.logprobs(rollout, everything).logprobs
+    before = {
+        name: p.clone()
+        for half in (policy.loaded.ar, policy.family.transformer)
+        for name, p in half.named_parameters()
+        if ".lora_" not in name
+    }
+
+    def score(samples: Sequence[Sample]) -> list[float]:
+        return [float(np.asarray(sample.output)[..., 0].mean()) for sample in samples]
+
+    trainer = Trainer(
+        policy, {"red": score}, PROMPTS, prompts_per_step=2, group_size=3, steps=1, learning_rate=1e-2, progress=False
+    )
+    report = trainer.step()
+    new = policy.logprobs(report.rollout, everything).logprobs.detach()
+    gain = (new - report.rollout.old.logprobs).mean(1)
+    assert float((gain * report.advantages).mean()) > 0
+    with torch.no_grad(), policy.reference():
+        assert torch.equal(policy.logprobs(rollout, everything).logprobs, reference)
+    after = {
+        name: p
+        for half in (policy.loaded.ar, policy.family.transformer)
+        for name, p in half.named_parameters()
+        if ".lora_" not in name
+    }
+    assert all(torch.equal(p, after[name]) for name, p in before.items())
+
+
+def test_token_sets() -> None:
+    """With one set the groups of a prompt paint the same tokens in every step; without, each group has its own."""
+    one, own = build(token_sets=1), build(token_sets=None)
+    codes = {}
+    for name, policy in (("one", one), ("own", own)):
+        codes[name] = []
+        for step in (0, 1):
+            seeds = derive_seeds(1, stream="train", step=step, prompts=2, group_size=2)
+            codes[name].append(policy.rollout(PROMPTS, 2, seeds=seeds).trace.per_group["codes"])
+    assert torch.equal(*codes["one"])
+    assert not torch.equal(*codes["own"])
+    fresh = build(token_sets=1)
+    seeds = derive_seeds(1, stream="train", step=5, prompts=1, group_size=2)
+    alone = fresh.rollout(PROMPTS[1:], 2, seeds=seeds).trace.per_group["codes"]
+    assert torch.equal(alone[0], codes["one"][0][1])  # whatever was kept before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": (64, 100)}, "multiples of 32"),
+        ({"token_sets": 0}, "token_sets must be at least 1"),
+        ({"window": {"width": 9}}, "only 4 steps of the schedule"),
+        ({"lora": {"targets": ["q_proj"]}}, "no linear layer of GlmImageTransformer2DModel is called 'q_proj'"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        build(**options)
