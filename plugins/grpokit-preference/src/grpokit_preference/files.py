@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from grpokit.errors import UsageError, counted, one_line
 from grpokit.hf import sources
+from grpokit.hf.bars import progress_bars
 
 _ON_HUB = re.compile(r"([\w.-]+/[\w.-]+)/([\w./-]+)")
 
@@ -39,7 +40,7 @@ def pretrained(kind: Any, name: str, *, reward: str, what: str = "model") -> Any
     try:
         if model and (folder := Path(files.place)).is_dir():
             sources.check_weights(folder)
-        with torch.random.fork_rng(devices=[]):  # a random start must not move the global state
+        with progress_bars(name), torch.random.fork_rng(devices=[]):  # a random start must not move the global state
             found = kind.from_pretrained(files.place, **options)
     except UsageError as error:
         raise UsageError(f"The reward '{reward}': {error}") from error
