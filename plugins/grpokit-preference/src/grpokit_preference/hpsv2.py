@@ -14,7 +14,7 @@ from grpokit import UsageError
 from grpokit.errors import nearest
 from grpokit_preference import files
 from grpokit_preference.pictures import pixels
-from grpokit_preference.scoring import Dtype, Preference, cosines, distinct
+from grpokit_preference.scoring import Dtype, Preference, cosines
 
 
 class HPSv2Reward(Preference):
@@ -26,7 +26,7 @@ class HPSv2Reward(Preference):
         weights: a file, or owner/repository/file of the hub; v2.0 is xswu/HPSv2/HPS_v2_compressed.pt.
         model: open_clip's name of the architecture.
         device: as torch names it; None: the GPU if there is one.
-        batch_size: the most pictures per call of the model.
+        batch_size: pictures per call of the model; a smaller batch is filled up.
         dtype: of the model's products. The published code runs under an autocast to float16.
 
     Raises:
@@ -41,7 +41,7 @@ class HPSv2Reward(Preference):
         weights: str = "xswu/HPSv2/HPS_v2.1_compressed.pt",
         model: str = "ViT-H-14",
         device: str | None = None,
-        batch_size: int = 16,
+        batch_size: int = 8,
         dtype: Dtype = "float32",
     ) -> None:
         super().__init__(device=device, batch_size=batch_size, dtype=dtype)
@@ -60,7 +60,6 @@ class HPSv2Reward(Preference):
 
     def scores(self, pictures: Sequence[Image.Image], texts: Sequence[str]) -> Tensor:
         """The published score of each of b RGB pictures with its text, [b]."""
-        once, places = distinct(texts)
         images = self.clip.encode_image(pixels(pictures, self.size, odd="even").to(self.device))  # [b, D]
-        prompts = self.clip.encode_text(self.tokenizer(once).to(self.device))[places]  # [b, D]
+        prompts = self.clip.encode_text(self.tokenizer(list(texts)).to(self.device))  # [b, D]
         return cosines(images, prompts)

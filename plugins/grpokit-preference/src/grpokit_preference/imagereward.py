@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BlipTextConfig, BlipTextModel, BlipVisio
 from grpokit import UsageError
 from grpokit_preference import files
 from grpokit_preference.pictures import pixels
-from grpokit_preference.scoring import Dtype, Preference, distinct
+from grpokit_preference.scoring import Dtype, Preference
 
 MEAN, STD = 0.16717362830052426, 1.0333394966054072
 """Of the head's values on the authors' data; the published score is normalised by them."""
@@ -53,7 +53,7 @@ class ImageRewardReward(Preference):
         weights: a file, or owner/repository/file of the hub.
         tokenizer: a hub id, or a folder that `save_pretrained` wrote.
         device: as torch names it; None: the GPU if there is one.
-        batch_size: the most pictures per call of the model.
+        batch_size: pictures per call of the model; a smaller batch is filled up.
         dtype: of the model's products.
 
     Raises:
@@ -68,7 +68,7 @@ class ImageRewardReward(Preference):
         weights: str = "THUDM/ImageReward/ImageReward.pt",
         tokenizer: str = "google-bert/bert-base-uncased",
         device: str | None = None,
-        batch_size: int = 16,
+        batch_size: int = 8,
         dtype: Dtype = "float32",
     ) -> None:
         super().__init__(device=device, batch_size=batch_size, dtype=dtype)
@@ -87,12 +87,11 @@ class ImageRewardReward(Preference):
 
     def scores(self, pictures: Sequence[Image.Image], texts: Sequence[str]) -> Tensor:
         """The published score of each of b RGB pictures with its text, [b]."""
-        once, places = distinct(texts)
-        tokens = self.tokenizer(once, padding="max_length", truncation=True, max_length=TOKENS, return_tensors="pt").to(
-            self.device
-        )
+        tokens = self.tokenizer(
+            list(texts), padding="max_length", truncation=True, max_length=TOKENS, return_tensors="pt"
+        ).to(self.device)
         batch = pixels(pictures, self.model.vision.config.image_size, odd="even").to(self.device)
-        rates = self.model(batch, tokens.input_ids[places], tokens.attention_mask[places])
+        rates = self.model(batch, tokens.input_ids, tokens.attention_mask)
         return (rates.double() - MEAN) / STD
 
 

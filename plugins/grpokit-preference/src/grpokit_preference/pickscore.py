@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, CLIPModel
 
 from grpokit_preference import files
 from grpokit_preference.pictures import pixels
-from grpokit_preference.scoring import Dtype, Preference, cosines, distinct
+from grpokit_preference.scoring import Dtype, Preference, cosines
 
 
 class PickScoreReward(Preference):
@@ -23,7 +23,7 @@ class PickScoreReward(Preference):
         model: a hub id, or a folder that `save_pretrained` wrote.
         tokenizer: likewise; the published model was trained with that of the CLIP that it began from.
         device: as torch names it; None: the GPU if there is one.
-        batch_size: the most pictures per call of the model.
+        batch_size: pictures per call of the model; a smaller batch is filled up.
         dtype: of the model's products.
 
     Raises:
@@ -38,7 +38,7 @@ class PickScoreReward(Preference):
         model: str = "yuvalkirstain/PickScore_v1",
         tokenizer: str = "laion/CLIP-ViT-H-14-laion2B-s32B-b79K",
         device: str | None = None,
-        batch_size: int = 16,
+        batch_size: int = 8,
         dtype: Dtype = "float32",
     ) -> None:
         super().__init__(device=device, batch_size=batch_size, dtype=dtype)
@@ -48,9 +48,8 @@ class PickScoreReward(Preference):
     def scores(self, pictures: Sequence[Image.Image], texts: Sequence[str]) -> Tensor:
         """The published score of each of b RGB pictures with its text, [b]."""
         clip, config = self.clip, self.clip.config
-        once, places = distinct(texts)
         tokens = self.tokenizer(
-            once,
+            list(texts),
             padding="max_length",
             truncation=True,
             max_length=config.text_config.max_position_embeddings,
@@ -60,5 +59,5 @@ class PickScoreReward(Preference):
         images = clip.visual_projection(clip.vision_model(pixel_values=batch).pooler_output)  # [b, D]
         prompts = clip.text_projection(
             clip.text_model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask).pooler_output
-        )[places]  # [b, D]
+        )  # [b, D]
         return clip.logit_scale.double().exp() * cosines(images, prompts)

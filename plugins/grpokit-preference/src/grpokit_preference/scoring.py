@@ -21,7 +21,7 @@ class Preference:
 
     Args:
         device: as torch names it; None: the GPU if there is one.
-        batch_size: the most pictures per call of the model.
+        batch_size: pictures per call of the model; a smaller batch is filled up.
         dtype: of the model's products. The weights stay in float32.
 
     Raises:
@@ -64,12 +64,13 @@ class Preference:
         pictures = {row: to_rgb(samples[row].output, what=self._what(row)) for row in rows}
         for start in range(0, len(rows), self.batch_size):
             part = rows[start : start + self.batch_size]
+            full = part + part[-1:] * (self.batch_size - len(part))  # last digits depend on a batch's shape: keep it
             with (
                 torch.inference_mode(),
                 torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32),
             ):
-                scores = self.scores([pictures[row] for row in part], [samples[row].prompt.text for row in part])
-            for row, score in zip(part, scores.tolist(), strict=True):
+                scores = self.scores([pictures[row] for row in full], [samples[row].prompt.text for row in full])
+            for row, score in zip(part, scores.tolist(), strict=False):
                 if not math.isfinite(score):
                     raise RewardError(
                         f"The score of {self._what(row)} is {score} in {self.dtype}. Use dtype: float32, or check the "
@@ -85,16 +86,6 @@ class Preference:
 def cosines(images: Tensor, texts: Tensor) -> Tensor:
     """Cosine of each pair of embeddings, in float64: [b, D], [b, D] -> [b]."""
     return torch.nn.functional.cosine_similarity(images.double(), texts.double()).clamp(-1.0, 1.0)
-
-
-def distinct(texts: Sequence[str]) -> tuple[list[str], list[int]]:
-    """The texts without repetitions, and the place of each text among them: a group shares its prompt.
-
-    >>> distinct(["a", "b", "a"])
-    (['a', 'b'], [0, 1, 0])
-    """
-    once = list(dict.fromkeys(texts))
-    return once, [once.index(text) for text in texts]
 
 
 def _device(reward: str, name: str | None) -> torch.device:
