@@ -35,9 +35,9 @@ from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import Decoder
-from grpokit_glm_image.pipeline import prepare
+from grpokit_glm_image.pipeline import Prepared, prepare
 from grpokit_glm_image.prompts import PromptEncoder, Reading
-from grpokit_glm_image.settings import Settings
+from grpokit_glm_image.settings import NAMES, Settings
 from grpokit_glm_image.source_pictures import source_codes
 
 _ASK = Ask()
@@ -135,20 +135,13 @@ class GlmImageAR(Policy):
             revision=revision,
             local_files_only=local_files_only,
         )
-        config: Any = prepared.config
-        self.encoder = PromptEncoder(
-            prepared.processor,
-            config,
-            size=settings.size,
-            edits=edits,
-            context=config.text_config.max_position_embeddings,
-        )
+        self.encoder = _encoder(prepared, settings.size, edits=edits)
         if trained is not None:
             check_adapter(prepared.skeleton(), trained)
         elif adapter is not None:
             add_adapter(prepared.skeleton(), adapter)
         self.loaded = prepared.load()
-        network = self.loaded.ar
+        network, config = self.loaded.ar, self.loaded.ar.config
         install(network.model.language_model)
         self.sampling, self.target = settings.sampling, self.encoder.target
         self._trained = self.target.part(train_tokens)
@@ -338,6 +331,25 @@ class GlmImageAR(Policy):
                 check_every=self.target.count,
             )
         return Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # usable with autograd
+
+
+def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
+    """What reads prompts, from all parameters of `GlmImageAR`, without the model's weights.
+
+    Raises:
+        UsageError: as of `GlmImageAR`, where that is known without weights.
+    """
+    settings = Settings.read(**{name: parameters[name] for name in NAMES})
+    names = ("model", "edits", "dtype", "device", "offload", "revision", "local_files_only")
+    prepared = prepare(**{name: parameters[name] for name in names}, size=settings.size)
+    return _encoder(prepared, settings.size, edits=parameters["edits"])
+
+
+def _encoder(prepared: Prepared, size: tuple[int, int], *, edits: bool) -> PromptEncoder:
+    config: Any = prepared.config
+    return PromptEncoder(
+        prepared.processor, config, size=size, edits=edits, context=config.text_config.max_position_embeddings
+    )
 
 
 def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: int) -> Completions:
