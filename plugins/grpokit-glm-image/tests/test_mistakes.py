@@ -219,6 +219,9 @@ TABLE: Mapping[str, Bad] = {
     "a decode in another shape": train(
         "policy.decode.size=[32, 96]", "decode: size is 32 x 96, and the large grid's picture has the shape of 64 x 96"
     ),
+    "rewards that see another shape": train(
+        "policy.eval_decode.reward_size=[96, 64]", "eval_decode: reward_size is 96 x 64, and the picture has the shape"
+    ),
     "the draft of an edit": Bad(
         ["train", "c.yaml", *EDITS, "policy.decode.tokens=draft"],
         ["decode: tokens is 'draft', and an edit has no draft. Leave it out"],
