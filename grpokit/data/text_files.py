@@ -156,7 +156,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _from_mapping(row: dict[str, Any], folder: Path, where: str, max_pixels: int) -> Row:
     row = dict(row)
     if "prompt" not in row:
-        raise DataError(f"{where}: the key 'prompt' is missing (keys: {', '.join(row) or 'none'}).")
+        keys = shown(", ".join(row), most=200)[1:-1]
+        raise DataError(f"{where}: the key 'prompt' is missing (keys: {keys or 'none'}).")
     text, target = row.pop("prompt"), row.pop("target", None)
     image, images = row.pop("image", None), row.pop("images", None)
     if not isinstance(text, str) or not text.strip():
