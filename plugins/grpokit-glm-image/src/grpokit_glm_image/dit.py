@@ -18,6 +18,7 @@ from grpokit.diffusion.flow_policy import FlowPolicy
 from grpokit.policies.packed_attention import install
 from grpokit.policies.sampler import SamplerSettings
 from grpokit.sampling import mix, uniforms
+from grpokit_glm_image.decoder import check_size
 from grpokit_glm_image.painter import Painter
 from grpokit_glm_image.pipeline import prepare
 from grpokit_glm_image.prompts import PromptEncoder
@@ -135,14 +136,7 @@ class GlmImageDiT(FlowPolicy):
             revision=revision,
             local_files_only=local_files_only,
         )
-        config: Any = prepared.config
-        encoder = PromptEncoder(
-            prepared.processor,
-            config,
-            size=(size[0], size[1]),
-            edits=False,
-            context=config.text_config.max_position_embeddings,
-        )
+        encoder = prepared.encoder(check_size(size))
         self.loaded = prepared.load()
         self.loaded.ar.requires_grad_(False)
         install(self.loaded.ar.model.language_model)
@@ -166,3 +160,14 @@ class GlmImageDiT(FlowPolicy):
             ema=ema,
             rows=rows,
         )
+
+
+def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
+    """What reads prompts, from all parameters of `GlmImageDiT`, without the model's weights.
+
+    Raises:
+        UsageError: as of `GlmImageDiT`, where that is known without weights.
+    """
+    names = ("model", "size", "dtype", "device", "revision", "local_files_only")
+    prepared = prepare(**{name: parameters[name] for name in names})
+    return prepared.encoder(check_size(parameters["size"]))

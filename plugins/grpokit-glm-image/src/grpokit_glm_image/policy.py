@@ -33,7 +33,7 @@ from grpokit.sampling import uniforms
 from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import Decoder
 from grpokit_glm_image.painter import Painter
-from grpokit_glm_image.pipeline import Prepared, prepare
+from grpokit_glm_image.pipeline import prepare
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import NAMES, Settings
 from grpokit_glm_image.writer import Writer
@@ -133,7 +133,7 @@ class GlmImageAR(Policy):
             revision=revision,
             local_files_only=local_files_only,
         )
-        self.encoder = _encoder(prepared, settings.size, edits=edits)
+        self.encoder = prepared.encoder(settings.size)
         if trained is not None:
             check_adapter(prepared.skeleton(), trained)
         elif adapter is not None:
@@ -311,14 +311,7 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
     settings = Settings.read(**{name: parameters[name] for name in NAMES})
     names = ("model", "edits", "dtype", "device", "offload", "revision", "local_files_only")
     prepared = prepare(**{name: parameters[name] for name in names}, size=settings.size)
-    return _encoder(prepared, settings.size, edits=parameters["edits"])
-
-
-def _encoder(prepared: Prepared, size: tuple[int, int], *, edits: bool) -> PromptEncoder:
-    config: Any = prepared.config
-    return PromptEncoder(
-        prepared.processor, config, size=size, edits=edits, context=config.text_config.max_position_embeddings
-    )
+    return prepared.encoder(settings.size)
 
 
 def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: int) -> Completions:
