@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from command_line import Call, rows
-from grpokit import Prompt, Rollout
+from grpokit import Prompt, Rollout, UsageError
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_glm_image.policy import GlmImageAR
@@ -67,6 +67,12 @@ def test_contract() -> None:
     )
     failures = [outcome for outcome in outcomes(checks) if outcome.state == "failed"]
     assert not failures, failures
+
+
+def test_a_picture_that_the_processor_refuses() -> None:
+    prompt = Prompt(text="red", images=[WIDE, picture(320, 64)])
+    with pytest.raises(UsageError, match=r"'red' has a picture that .* ratio must be smaller than 4, got 5.0\. Crop"):
+        build().check([prompt])
 
 
 @pytest.mark.parametrize("prompts", [ONE, TWO], ids=["one picture", "two pictures"])
