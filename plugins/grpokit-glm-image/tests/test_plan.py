@@ -21,7 +21,8 @@ from grpokit.plan.estimate import Estimate
 from grpokit.policies import packed_attention
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image import skeleton
-from grpokit_glm_image.plan import forward_flop, plan, target_of, vae_flop
+from grpokit_glm_image.grids import target_of
+from grpokit_glm_image.plan import forward_flop, plan, vae_flop
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
 
@@ -118,8 +119,8 @@ def test_flop_as_torch_counts_them() -> None:
 @pytest.mark.parametrize(
     ("decode", "total"),
     [
-        ({}, 482),
-        ({"steps": 20}, 204),
+        ({"steps": 50}, 482),
+        ({}, 204),  # 20 steps in training, unless set
         ({"steps": 10}, 111),
         ({"steps": 10, "guidance": 1.0}, 65),
     ],
@@ -134,7 +135,9 @@ def test_seconds_of_a_step_of_32_pictures(decode: dict[str, Any], total: float) 
 
 def test_a_picture_of_50_steps_with_guidance() -> None:
     for size, expected in ((512, 3.3), (1024, 14.5), (2048, 82.6)):
-        assert seconds(size=(size, size), **SMALL)["decode"] / 32 == pytest.approx(expected, rel=0.04)
+        assert seconds(size=(size, size), decode={"steps": 50}, **SMALL)["decode"] / 32 == pytest.approx(
+            expected, rel=0.04
+        )
 
 
 def test_smaller_decodes() -> None:
@@ -217,6 +220,11 @@ def test_a_folder_needs_no_weights(tmp_path: Path) -> None:
         ({"size": (100, 64)}, "size must be height and width in pixels"),
         ({"lora": None, "dtype": "bfloat16"}, "Weights that train must be float32"),
         ({"decode": {"step": 3}}, "decode has no key 'step'"),
+        ({"eval_decode": {"step": 3}}, "eval_decode has no key 'step'"),
+        ({"decode": {"size": [32, 64]}}, "decode: size is 32 x 64, and the large grid's picture has the shape of 1024"),
+        ({"dtype": "float16"}, "float16' makes black pictures"),
+        ({"temperature": 0}, "temperature must be above 0 for training samples"),
+        ({"edits": True, "train_tokens": "draft"}, "train_tokens is 'draft', and an edit has none"),
         ({"lora": {"targets": ["qkv2"]}}, "lora: targets: no linear layer"),
     ],
 )

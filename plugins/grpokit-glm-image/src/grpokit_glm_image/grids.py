@@ -7,6 +7,7 @@ position in time, height and width: a text's tokens move along all three togethe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 PIXELS = 32  # of a picture's side, for one token
+_DRAFT = 16  # tokens of a square draft's side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,20 @@ class Target:
             parts.append(grid.positions(start))
             start += grid.span
         return torch.cat(parts, 1)
+
+
+def target_of(height: int, width: int, *, edits: bool) -> Target:
+    """The grids of a picture, as GLM-Image's processor makes them.
+
+    Args:
+        height: in pixels.
+        width: in pixels.
+        edits: whether it is made from others, so without a draft.
+    """
+    large = Grid(rows=height // PIXELS, columns=width // PIXELS)
+    shape = math.sqrt(large.rows / large.columns)
+    draft = Grid(rows=int(_DRAFT * shape), columns=int(_DRAFT / shape))
+    return Target(draft=None if edits else draft, large=large)
 
 
 def prompt_positions(tokens: Sequence[int], sources: Sequence[Grid], *, begin: int) -> Tensor:
