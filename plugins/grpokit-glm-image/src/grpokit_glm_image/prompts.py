@@ -143,11 +143,14 @@ class PromptEncoder:
         content: list[dict[str, Any]] = [{"type": "image"} for _ in pictures]
         messages = [{"role": "user", "content": [*content, {"type": "text", "text": text}]}]
         height, width = self.size
+        whole = self.processor.apply_chat_template(messages, tokenize=False)
         made = self.processor(
-            text=[self.processor.apply_chat_template(messages, tokenize=False)],
+            text=[whole],
             images=list(pictures) or None,
             target_h=height,
             target_w=width,
             return_tensors="pt",
+            # as in `apply_chat_template(tokenize=True)`, which the stock pipeline calls
+            add_special_tokens=not whole.startswith(self.processor.tokenizer.bos_token),
         )
         return made["input_ids"][0], made["image_grid_thw"]
