@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_flop_as_torch_counts_them() -> None:
 @pytest.mark.parametrize(
     ("decode", "total"),
     [
-        ({}, 482),
+        ({"steps": 50}, 482),
         ({"steps": 20}, 204),
         ({"steps": 10}, 111),
         ({"steps": 10, "guidance": 1.0}, 65),
@@ -134,7 +135,9 @@ def test_seconds_of_a_step_of_32_pictures(decode: dict[str, Any], total: float) 
 
 def test_a_picture_of_50_steps_with_guidance() -> None:
     for size, expected in ((512, 3.3), (1024, 14.5), (2048, 82.6)):
-        assert seconds(size=(size, size), **SMALL)["decode"] / 32 == pytest.approx(expected, rel=0.04)
+        assert seconds(size=(size, size), decode={"steps": 50}, **SMALL)["decode"] / 32 == pytest.approx(
+            expected, rel=0.04
+        )
 
 
 def test_smaller_decodes() -> None:
@@ -151,6 +154,31 @@ def test_offload_leaves_one_half_on_the_gpu() -> None:
     plan = needs(offload="idle", **SMALL)
     assert gib(plan, "weights", "decode") == 0 < gib(plan, "weights", "rollout")
     assert gib(plan, "decoder", "train") == 0 < gib(plan, "decoder", "decode")
+
+
+def test_offload_leaves_weights_that_train_on_the_gpu() -> None:
+    plan = needs(offload="idle", lora=None, model="tiny", size=(64, 64))
+    ar = skeleton.skeleton_of("tiny", size=(64, 64), edits=False).ar
+    trained = 4 * (count(ar.model.language_model) + count(ar.lm_head)) / GIB
+    assert gib(plan, "weights", "decode") == pytest.approx(trained) == gib(plan, "weights", "train")
+
+
+def test_a_decode_that_is_left_out_is_the_policys_own() -> None:
+    policy = GlmImageAR("tiny", size=(64, 64), lora=SMALL["lora"])
+    given = {"model": "tiny", "size": (64, 64), **SMALL}
+    assert seconds(**given) == seconds(decode={"steps": policy._decoding.steps}, **given)
+
+
+def test_a_part_of_a_group_is_decoded_with_less_memory() -> None:
+    given = {"model": "tiny", "size": (64, 64), **SMALL}
+    whole, part = needs(**given), needs(replace(JOB, rollout_rows=2), **given)
+    assert gib(part, "activations", "decode") < gib(whole, "activations", "decode")
+
+
+@pytest.mark.parametrize(("dtype", "named"), [("fp32", True), ("float32", True), ("bf16", False), ("auto", False)])
+def test_16_bits_are_a_remedy_for_float32(dtype: str, named: bool) -> None:
+    remedies = needs(dtype=dtype, model="tiny", size=(64, 64), **SMALL).remedies
+    assert any(remedy.words == ("policy.dtype=bfloat16",) for remedy in remedies) == named
 
 
 def kept(layers: int, lora: Mapping[str, Any] | None, dtype: torch.dtype) -> tuple[int, int]:
@@ -217,6 +245,12 @@ def test_a_folder_needs_no_weights(tmp_path: Path) -> None:
         ({"size": (100, 64)}, "size must be height and width in pixels"),
         ({"lora": None, "dtype": "bfloat16"}, "Weights that train must be float32"),
         ({"decode": {"step": 3}}, "decode has no key 'step'"),
+        ({"eval_decode": {"step": 3}}, "eval_decode has no key 'step'"),
+        ({"edits": True, "eval_decode": {"tokens": "draft"}}, "eval_decode: tokens is 'draft', and an edit has no"),
+        ({"edits": True, "train_tokens": "draft"}, "train_tokens is 'draft', and an edit has none"),
+        ({"dtype": "fp16"}, "dtype 'float16' makes black pictures"),
+        ({"top_p": 2}, "top_p must be"),
+        ({"temperature": -1}, "temperature must be above 0"),
         ({"lora": {"targets": ["qkv2"]}}, "lora: targets: no linear layer"),
     ],
 )

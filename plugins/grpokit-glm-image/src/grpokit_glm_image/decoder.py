@@ -89,6 +89,23 @@ class DecodeSettings:
         settings = read_settings(cls, given, key=key, example="{steps: 10, guidance: 1.0}")
         return settings if "steps" in given else replace(settings, steps=steps)
 
+    @classmethod
+    def training(cls, given: Mapping[str, Any] | None) -> DecodeSettings:
+        """Those of a policy's `decode`, which takes 20 steps if it does not say."""
+        return cls.read(given or {}, key="decode", steps=20)
+
+    @classmethod
+    def evaluation(cls, given: Mapping[str, Any] | None) -> DecodeSettings:
+        """Those of a policy's `eval_decode`."""
+        return cls.read(given or {}, key="eval_decode")
+
+    def check(self, target: Target, *, key: str) -> None:
+        """Refuse settings that cannot make this picture; `key`: what the config calls them."""
+        try:
+            self.resolution(target)
+        except UsageError as error:
+            raise UsageError(f"{key}: {error}") from error
+
     def grid(self, target: Target) -> Grid:
         """The grid whose picture is made.
 

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grpokit import UsageError
+
 PIXELS = 32  # of a picture's side, for one token
+_PARTS = ("draft", "large", "both")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,22 @@ class Target:
             parts.append(grid.positions(start))
             start += grid.span
         return torch.cat(parts, 1)
+
+
+def check_trained(part: str, *, edits: bool) -> None:
+    """Refuse a name of tokens to train that `Target.part` does not know, or that a picture does not have.
+
+    Args:
+        part: what a config gives as `train_tokens`.
+        edits: whether the picture is made from others.
+
+    Raises:
+        UsageError: there are no such tokens.
+    """
+    if part not in _PARTS:
+        raise UsageError(f"train_tokens must be one of {', '.join(_PARTS)}, got {part!r}.")
+    if edits and part == "draft":
+        raise UsageError("train_tokens is 'draft', and an edit has none: its picture is written at once. Leave it out.")
 
 
 def prompt_positions(tokens: Sequence[int], sources: Sequence[Grid], *, begin: int) -> Tensor:

@@ -105,8 +105,6 @@ def load(
     """
     height_width = check_size(size)
     dtypes.check_settings(dtype=dtype, device=device)
-    if dtypes.dtype_of(dtype) == torch.float16:
-        raise UsageError("dtype 'float16' makes black pictures: the autoencoder overflows. Use bfloat16.")
     if offload not in ("none", "idle"):
         raise UsageError(f"offload must be 'none' or 'idle', got {offload!r}.")
     options = {"revision": revision, "local_files_only": local_files_only}
@@ -157,7 +155,12 @@ def types(dtype: str, *, trains_base: bool, device: str) -> tuple[torch.dtype, t
         dtype: as of `load`.
         trains_base: as of `load`.
         device: "cpu" or "cuda".
+
+    Raises:
+        UsageError: it is float16, in which the autoencoder overflows.
     """
+    if dtypes.dtype_of(dtype) == torch.float16:
+        raise UsageError("dtype 'float16' makes black pictures: the autoencoder overflows. Use bfloat16.")
     own = torch.bfloat16 if device == "cuda" else torch.float32
     writes_in = dtypes.chosen(dtype, own, trains_base=trains_base, device=device)
     return writes_in, own if dtype == "auto" else writes_in

@@ -17,7 +17,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
+from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, swapped
 from grpokit.hf.adapters import AdapterSettings, add_adapter, inner
 from grpokit.hf.checkpointing import recomputed
 from grpokit.hf.references import Base, Reference, Twin
@@ -35,12 +35,12 @@ from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import Decoder, DecodeSettings
+from grpokit_glm_image.grids import check_trained
 from grpokit_glm_image.pipeline import load
 from grpokit_glm_image.prompts import PromptEncoder, Reading
 from grpokit_glm_image.source_pictures import source_codes
 
 _ASK = Ask()
-_PARTS = ("draft", "large", "both")
 
 
 class GlmImageAR(Policy):
@@ -114,18 +114,13 @@ class GlmImageAR(Policy):
             eval_top_k=eval_top_k,
             eval_top_p=eval_top_p,
         )
-        if train_tokens not in _PARTS:
-            raise UsageError(f"train_tokens must be one of {', '.join(_PARTS)}, got {train_tokens!r}.")
-        if edits and train_tokens == "draft":
-            raise UsageError(
-                "train_tokens is 'draft', and an edit has none: its picture is written at once. Leave it out."
-            )
+        check_trained(train_tokens, edits=edits)
         adapter = None if lora is None else AdapterSettings.read(lora)
         trained = None
         if adapter is not None and adapter.adapter is not None:
             trained = find_adapter(adapter.adapter, revision=adapter.revision, local_files_only=local_files_only)
-        self._decoding = DecodeSettings.read(decode or {}, key="decode", steps=20)
-        self._eval_decoding = DecodeSettings.read(eval_decode or {}, key="eval_decode")
+        self._decoding = DecodeSettings.training(decode)
+        self._eval_decoding = DecodeSettings.evaluation(eval_decode)
         self.loaded = load(
             model,
             size=size,
@@ -149,11 +144,8 @@ class GlmImageAR(Policy):
         )
         self.decoder = Decoder(self.loaded.pipeline)
         self.target = self.encoder.target
-        for key, settings in (("decode", self._decoding), ("eval_decode", self._eval_decoding)):
-            try:
-                settings.resolution(self.target)
-            except UsageError as error:
-                raise UsageError(f"{key}: {error}") from error
+        self._decoding.check(self.target, key="decode")
+        self._eval_decoding.check(self.target, key="eval_decode")
         self._trained = self.target.part(train_tokens)
         codes = config.image_start_token_id  # the codes of a picture have the ids before it
         self._forbidden = torch.arange(config.text_config.vision_vocab_size) >= codes
