@@ -121,13 +121,15 @@ def sample(
     if own_prompts is None:
         train_prompts, held_out = build.prompts(config)
         own_prompts = train_prompts if held_out is None else held_out
+    drawn = own_prompts[: limit or _PROMPTS]
+    build.check_prompts(config, drawn)
     policy = build.policy(config)
     for folder, weights in ((out / "before", None), (out / "after", place)) if before else ((out, place),):
         if weights is not None:
             checkpoint.load_policy(weights, policy)
         samples = draw(
             policy,
-            own_prompts[: limit or _PROMPTS],
+            drawn,
             seed=config.seed,
             samples_per_prompt=count or 1,
             stream="sample",
@@ -163,10 +165,12 @@ def evaluate(
     _, held_out = build.prompts(config)
     if held_out is None:
         raise UsageError("The config names no held-out prompts. Set data.eval_prompts or data.eval_fraction.")
+    prompts = held_out[:limit]
+    build.check_prompts(config, prompts)
     terms = build.rewards(config)
     columns = {}
     try:
-        policy, prompts = build.policy(config), held_out[:limit]
+        policy = build.policy(config)
         per_prompt = count or config.run.eval_samples
         for label, place in (("before", None), ("after", folder)):
             if label == "after":

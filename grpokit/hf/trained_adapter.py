@@ -22,6 +22,7 @@ from grpokit.errors import UsageError, counted, one_line
 from grpokit.hf import sources
 from grpokit.hf.adapters import around, linear_layers
 from grpokit.hf.bars import progress_bars
+from grpokit.hf.weights import tensors_of
 
 _TRAINED = re.compile(r"base_model\.model\.(.+)\.lora_(?:A|B|magnitude_vector)\.default\.weight")
 _KEEP_THE_BASE = ("True", "False", "gaussian", "eva", "orthogonal")  # values of init_lora_weights
@@ -107,6 +108,14 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
         adapted = around(model, config)
         weights = load_peft_weights(str(trained.folder), device="cpu")
         foreign = [name for name in weights if ".lora_" not in name]  # peft would put such into the base
+        own = {name: tensor.shape for name, tensor in tensors_of(adapted).items()}
+        other = [name for name, tensor in weights.items() if tensor.shape != own.get(name, tensor.shape)]
+        if other:
+            name, count = other[0], counted(len(other), "tensor")
+            raise UsageError(
+                f"{what} does not fit the model{_on(theirs)}: {count} of another shape, such as '{name}', which is "
+                f"{list(weights[name].shape)} in its file, and {list(own[name])} for this model."
+            )
         if not foreign:
             result: Any = set_peft_model_state_dict(adapted, weights)
     except (UnpicklingError, EOFError, OSError, SafetensorError) as error:
@@ -130,7 +139,7 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
     wrong = sorted({*trains} & {*result.missing_keys}) + sorted(result.unexpected_keys)
     if wrong:
         raise UsageError(
-            f"{what} does not fit the model{_on(theirs)}: {counted(len(wrong), 'tensor')} of one have no counterpart "
+            f"{what} does not fit the model{_on(theirs)}: {counted(len(wrong), 'tensor')} of one without a counterpart "
             f"in the other, such as '{wrong[0]}'."
         )
     if theirs and ours and Path(theirs).name != Path(ours).name:
@@ -139,6 +148,21 @@ def continue_adapter(model: PreTrainedModel, trained: TrainedAdapter) -> PeftMod
             stacklevel=3,
         )
     return adapted
+
+
+def check_adapter(skeleton: PreTrainedModel, trained: TrainedAdapter) -> None:
+    """Refuse a trained adapter that does not fit a model, before the model's weights are read.
+
+    Args:
+        skeleton: the model on the device "meta"; it is changed.
+        trained: the adapter.
+
+    Raises:
+        UsageError: as `continue_adapter`.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that values go nowhere; other warnings come again with the weights
+        continue_adapter(skeleton, trained)
 
 
 def _on(base: str | None) -> str:

@@ -192,6 +192,16 @@ def another_patch(folder: Path) -> Path:
     return folder
 
 
+def torn_tokens(folder: Path) -> Path:
+    (folder / "processor" / "tokenizer.json").write_text("{")
+    return folder
+
+
+def no_template(folder: Path) -> Path:
+    (folder / "processor" / "chat_template.jinja").unlink()
+    return folder
+
+
 def a_short_context(folder: Path) -> Path:
     change(folder / "vision_language_encoder" / "config.json", text_config={"max_position_embeddings": 262})
     return folder
@@ -218,6 +228,8 @@ def a_short_context(folder: Path) -> Path:
         (other_channels, r"channels is 16 by vae: latent_channels, and 4 by transformer: in_channels"),
         (other_glyphs, r"numbers for a glyph is 1472 by text_encoder: d_model, and 32 by transformer"),
         (another_patch, r"Got vae: block_out_channels \[8, 8, 8, 8\] and transformer: patch_size 1\."),
+        (torn_tokens, r"The part 'processor' of the model '.*tiny' cannot be loaded: Expecting property name"),
+        (no_template, r"processor' has no chat template, chat_template\.jinja\. Copy or download it again"),
         (a_short_context, r"size is 64 x 96: such a picture has 262 visual tokens, and the model reads 262 at most"),
     ],
 )
@@ -274,7 +286,11 @@ def test_weights_that_are_not_there_are_refused_before_any_are_read(
         ("text_encoder/config.json", {"num_layers": "x"}, "The part 'text_encoder' of the model .* cannot be loaded"),
         ("vae/config.json", {"act_fn": "x"}, "The part 'vae' of the model .* cannot be loaded"),
         ("transformer/config.json", {"num_layers": []}, "The part 'transformer' of the model .* cannot be loaded"),
-        ("scheduler/scheduler_config.json", {"num_train_timesteps": "x"}, "The model .* cannot be loaded"),
+        (
+            "scheduler/scheduler_config.json",
+            {"num_train_timesteps": "x"},
+            "part 'scheduler' of the model .* cannot be",
+        ),
     ],
 )
 def test_configurations_that_cannot_be_used_are_one_message(

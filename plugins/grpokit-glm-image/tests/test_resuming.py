@@ -67,7 +67,8 @@ def test_resume_is_bit_equal_at_every_step(kind: str, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_ends_equal(tmp_path: Path) -> None:
-    fill(tmp_path, "edits", steps=8, keep="2")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_is_killed_ends_equal(kind: str, tmp_path: Path) -> None:
+    fill(tmp_path, kind, steps=8, keep="2")
     finish(start(tmp_path / "whole"))
     kill_and_resume(tmp_path / "whole", 1, times=3)

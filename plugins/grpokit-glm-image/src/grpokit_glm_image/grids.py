@@ -7,16 +7,15 @@ position in time, height and width: a text's tokens move along all three togethe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from grpokit import UsageError
-
 PIXELS = 32  # of a picture's side, for one token
-_PARTS = ("draft", "large", "both")
+_DRAFT = 16  # tokens of a square draft's side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,20 +82,18 @@ class Target:
         return torch.cat(parts, 1)
 
 
-def check_trained(part: str, *, edits: bool) -> None:
-    """Refuse a name of tokens to train that `Target.part` does not know, or that a picture does not have.
+def target_of(height: int, width: int, *, edits: bool) -> Target:
+    """The grids of a picture, as GLM-Image's processor makes them.
 
     Args:
-        part: what a config gives as `train_tokens`.
-        edits: whether the picture is made from others.
-
-    Raises:
-        UsageError: there are no such tokens.
+        height: in pixels.
+        width: in pixels.
+        edits: whether it is made from others, so without a draft.
     """
-    if part not in _PARTS:
-        raise UsageError(f"train_tokens must be one of {', '.join(_PARTS)}, got {part!r}.")
-    if edits and part == "draft":
-        raise UsageError("train_tokens is 'draft', and an edit has none: its picture is written at once. Leave it out.")
+    large = Grid(rows=height // PIXELS, columns=width // PIXELS)
+    shape = math.sqrt(large.rows / large.columns)
+    draft = Grid(rows=int(_DRAFT * shape), columns=int(_DRAFT / shape))
+    return Target(draft=None if edits else draft, large=large)
 
 
 def prompt_positions(tokens: Sequence[int], sources: Sequence[Grid], *, begin: int) -> Tensor:

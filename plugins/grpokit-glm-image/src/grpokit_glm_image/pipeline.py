@@ -6,7 +6,7 @@ tower and its codebook are never built, which is 2.2 GiB of the released model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,13 @@ from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, GlmImagePi
 from huggingface_hub import snapshot_download
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
-from transformers import ByT5Tokenizer, GlmImageForConditionalGeneration, GlmImageProcessor, T5EncoderModel
+from transformers import (
+    ByT5Tokenizer,
+    GlmImageConfig,
+    GlmImageForConditionalGeneration,
+    GlmImageProcessor,
+    T5EncoderModel,
+)
 
 from grpokit import UsageError
 from grpokit.errors import a_type, counted
@@ -41,7 +47,8 @@ Offload = Literal["none", "idle"]
 
 _LIGHT = ("*.json", "*.jinja", "*.txt", "*.model")  # what is fetched first
 _HEAVY = ("*/*.safetensors", "*/*.bin")
-_MODELS = ("transformer", "vae", "text_encoder")
+_KINDS = {"transformer": GlmImageTransformer2DModel, "vae": AutoencoderKL, "text_encoder": T5EncoderModel}
+_MODELS = tuple(_KINDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +80,36 @@ class Loaded:
         return self.turns.decoding()
 
 
-def load(
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A GLM-Image that is there, with all that can be known before its weights are read.
+
+    Attributes:
+        config: of the autoregressive half.
+        processor: makes tokens of prompts.
+        edits: whether the autoregressive half has its vision tower.
+        load: fetches and reads the weights. A UsageError says what is wrong with them.
+    """
+
+    config: GlmImageConfig
+    processor: GlmImageProcessor
+    edits: bool
+    load: Callable[[], Loaded]
+
+    def skeleton(self) -> GlmImageForConditionalGeneration:
+        """The autoregressive half with shapes and no values: a new one on the device "meta"."""
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            writer: GlmImageForConditionalGeneration = _kind(edits=self.edits)(self.config)
+        writer.__class__ = GlmImageForConditionalGeneration
+        return writer
+
+
+def load(model: str | Path | GlmImagePipeline, **settings: Any) -> Loaded:
+    """Load a GLM-Image pipeline, as `prepare` describes."""
+    return prepare(model, **settings).load()
+
+
+def prepare(
     model: str | Path | GlmImagePipeline,
     *,
     size: Sequence[int] = (1024, 1024),
@@ -84,8 +120,8 @@ def load(
     offload: Offload = "none",
     revision: str | None = None,
     local_files_only: bool = False,
-) -> Loaded:
-    """Load a GLM-Image pipeline.
+) -> Prepared:
+    """Find a GLM-Image pipeline and read its configurations, tokenizers and processor, but no weights yet.
 
     Args:
         model: a hub id, a folder, a folder in a package such as "grpokit_glm_image:models/glyph", "tiny" for a random
@@ -104,7 +140,7 @@ def load(
         UsageError: the model or one of the settings cannot be used; the message says what to do.
     """
     height_width = check_size(size)
-    dtypes.check_settings(dtype=dtype, device=device)
+    check_dtype(dtype, device=device)
     if offload not in ("none", "idle"):
         raise UsageError(f"offload must be 'none' or 'idle', got {offload!r}.")
     options = {"revision": revision, "local_files_only": local_files_only}
@@ -114,7 +150,7 @@ def load(
                 raise UsageError(f"{option} is for models that are loaded by name; a pipeline object is used as it is.")
         writer, pipeline, name = _given(model, height_width, edits=edits)
         place = writer.device if device is None else torch.device(device)
-        return _assembled(writer.to(place), pipeline, name=name, device=place, offload=offload, options={})
+        return _in_memory(writer, pipeline, name=name, device=place, offload=offload, options={})
     if not isinstance(model, (str, Path)):
         raise UsageError(f"model must be a hub id, a folder or a GlmImagePipeline, got {a_type(model)}.")
     if not str(model).strip():
@@ -123,21 +159,37 @@ def load(
         raise UsageError(f"revision is for the hub's repositories, and '{model}' is none. Leave it out.")
     name, device = str(model), device or ("cuda" if torch.cuda.is_available() else "cpu")
     writes_in, paints_in = types(dtype, trains_base=trains_base, device=device)
+    how: dict[str, Any] = {"name": name, "device": torch.device(device), "offload": offload, "options": options}
     if name == "tiny":
-        writer, pipeline = _tiny(height_width, edits=edits, writes_in=writes_in, paints_in=paints_in)
-        writer.to(device)
-    else:
-        files, folder = find(name, revision=revision, local_files_only=local_files_only)
-        config, configs = check_configs(folder)
-        check_fit(name, config, configs)
-        check_context(height_width, config, edits=edits)
-        folder = _fetched(files, _HEAVY) or folder
-        check_weights(folder)
+        return _in_memory(*_tiny(height_width, edits=edits, writes_in=writes_in, paints_in=paints_in), **how)
+    files, folder = find(name, revision=revision, local_files_only=local_files_only)
+    config, configs = check_configs(folder)
+    check_fit(name, config, configs)
+    check_context(height_width, config, edits=edits)
+    small = _small_parts(folder, files)
+
+    def read() -> Loaded:
+        place = _fetched(files, _HEAVY) or folder
+        check_weights(place)
+        kind = _kind(edits=edits)
         with progress_bars(f"load {name}"):
-            writer, pipeline = _from_folder(
-                folder, files, edits=edits, device=device, writes_in=writes_in, paints_in=paints_in
-            )
-    return _assembled(writer, pipeline, name=name, device=torch.device(device), offload=offload, options=options)
+            writer = _read(kind, place / WRITER, files, writes_in, device_map={"": device} if device != "cpu" else None)
+            writer.__class__ = GlmImageForConditionalGeneration  # by which files and adapters name their model
+            models = {part: _read(kind, place / part, files, paints_in) for part, kind in _KINDS.items()}
+        return _assembled(writer, GlmImagePipeline(vision_language_encoder=None, **small, **models), **how)
+
+    return Prepared(config=config, processor=small["processor"], edits=edits, load=read)
+
+
+def check_dtype(dtype: str, *, device: str | None = None) -> None:
+    """Refuse a type in which no picture can be made, and a device that is not there.
+
+    Raises:
+        UsageError: as it says.
+    """
+    dtypes.check_settings(dtype=dtype, device=device)
+    if dtypes.dtype_of(dtype) == torch.float16:
+        raise UsageError("dtype 'float16' makes black pictures: the autoencoder overflows. Use bfloat16.")
 
 
 def whole_writer(loaded: Loaded) -> GlmImageForConditionalGeneration:
@@ -155,36 +207,28 @@ def types(dtype: str, *, trains_base: bool, device: str) -> tuple[torch.dtype, t
         dtype: as of `load`.
         trains_base: as of `load`.
         device: "cpu" or "cuda".
-
-    Raises:
-        UsageError: it is float16, in which the autoencoder overflows.
     """
-    if dtypes.dtype_of(dtype) == torch.float16:
-        raise UsageError("dtype 'float16' makes black pictures: the autoencoder overflows. Use bfloat16.")
     own = torch.bfloat16 if device == "cuda" else torch.float32
     writes_in = dtypes.chosen(dtype, own, trains_base=trains_base, device=device)
     return writes_in, own if dtype == "auto" else writes_in
 
 
-def _from_folder(
-    folder: Path, files: Files, *, edits: bool, device: str, writes_in: torch.dtype, paints_in: torch.dtype
-) -> tuple[GlmImageForConditionalGeneration, GlmImagePipeline]:
-    """The autoregressive half on the device, and the pipeline of the other parts on the CPU."""
-    kind = GlmImageForConditionalGeneration if edits else _WithoutVision
-    writer = _read(kind, folder / WRITER, files, writes_in, device_map={"": device} if device != "cpu" else None)
-    writer.__class__ = GlmImageForConditionalGeneration  # by which files and adapters name their model
-    kinds = {"transformer": GlmImageTransformer2DModel, "vae": AutoencoderKL, "text_encoder": T5EncoderModel}
-    models = {part: _read(kind, folder / part, files, paints_in) for part, kind in kinds.items()}
-    try:
-        return writer, GlmImagePipeline(
-            tokenizer=ByT5Tokenizer.from_pretrained(folder / "tokenizer"),
-            processor=GlmImageProcessor.from_pretrained(folder / "processor"),
-            scheduler=FlowMatchEulerDiscreteScheduler.from_pretrained(folder / "scheduler"),
-            vision_language_encoder=None,
-            **models,
-        )
-    except LOADING_ERRORS as error:
-        raise UsageError(sources.why_not(files, error)) from error
+def _small_parts(folder: Path, files: Files) -> dict[str, Any]:
+    """The parts of a pipeline that have no weights."""
+    kinds: dict[str, Any] = {
+        "tokenizer": ByT5Tokenizer,
+        "processor": GlmImageProcessor,
+        "scheduler": FlowMatchEulerDiscreteScheduler,
+    }
+    parts: dict[str, Any] = {}
+    for part, kind in kinds.items():
+        try:
+            parts[part] = kind.from_pretrained(folder / part)
+        except LOADING_ERRORS as error:
+            raise UsageError(sources.why_not(files, error, what=f"part '{part}' of the model")) from error
+    if parts["processor"].chat_template is None:
+        raise UsageError(f"'{folder / 'processor'}' has no chat template, chat_template.jinja. {sources.AGAIN}")
+    return parts
 
 
 class _WithoutVision(GlmImageForConditionalGeneration):
@@ -197,6 +241,10 @@ class _WithoutVision(GlmImageForConditionalGeneration):
         _drop_vision(self)
 
 
+def _kind(*, edits: bool) -> Any:
+    return GlmImageForConditionalGeneration if edits else _WithoutVision
+
+
 def _drop_vision(writer: GlmImageForConditionalGeneration) -> None:
     writer.model.visual = None
     writer.model.vqmodel = None
@@ -205,7 +253,7 @@ def _drop_vision(writer: GlmImageForConditionalGeneration) -> None:
 def _tiny(
     size: tuple[int, int], *, edits: bool, writes_in: torch.dtype, paints_in: torch.dtype
 ) -> tuple[GlmImageForConditionalGeneration, GlmImagePipeline]:
-    """The random model of a megabyte, as `_from_folder` returns one."""
+    """The random model of a megabyte: its autoregressive half, and the pipeline of the other parts."""
     pipeline = tiny_pipeline()
     writer = pipeline.vision_language_encoder
     check_context(size, writer.config, edits=edits)
@@ -250,6 +298,25 @@ def _given(
 def _decoder_of(pipeline: GlmImagePipeline) -> GlmImagePipeline:
     """The same parts without the autoregressive half."""
     return GlmImagePipeline(**{**pipeline.components, WRITER: None})
+
+
+def _in_memory(
+    writer: GlmImageForConditionalGeneration,
+    pipeline: GlmImagePipeline,
+    *,
+    name: str,
+    device: torch.device,
+    offload: Offload,
+    options: Mapping[str, Any],
+) -> Prepared:
+    """Halves whose weights are there already."""
+
+    def load() -> Loaded:
+        return _assembled(writer.to(device), pipeline, name=name, device=device, offload=offload, options=options)
+
+    return Prepared(
+        config=writer.config, processor=pipeline.processor, edits=writer.model.visual is not None, load=load
+    )
 
 
 def _assembled(

@@ -23,10 +23,10 @@ from grpokit.hf.counting import sizes_of
 from grpokit.hf.trained_adapter import find_adapter
 from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, TokenWork, Work
 from grpokit.plan.transformer import Kept
-from grpokit.policies.sampler import SamplerSettings
-from grpokit_glm_image.decoder import PIXELS_PER_PASS, TOKENS_PER_PASS, DecodeSettings, check_size
-from grpokit_glm_image.grids import PIXELS, Grid, Target, check_trained
-from grpokit_glm_image.pipeline import types
+from grpokit_glm_image.decoder import PIXELS_PER_PASS, TOKENS_PER_PASS, DecodeSettings
+from grpokit_glm_image.grids import Target
+from grpokit_glm_image.pipeline import check_dtype, types
+from grpokit_glm_image.settings import NAMES, Settings
 from grpokit_glm_image.skeleton import Skeleton, skeleton_of
 
 MFU = 0.40  # of the diffusion transformer: 20 steps with guidance at 1024 x 1024 are reported to take 5.8 s on an H100
@@ -40,7 +40,6 @@ KEPT: Kept = {  # of a layer with four norms, measured on a CPU as docs/memory.m
 }
 
 _FINE = 16  # pixels of a picture's side, for one token of the diffusion transformer
-_DRAFT = 16  # tokens of a square draft's side
 _PROMPT = 100  # tokens, if nobody says how many
 _LIVE = 16  # numbers per token and width that the diffusion transformer has at a time
 _MAPS = 4.5  # feature maps of the autoencoder's second width that exist at a time: 4.8 GB at 1024 x 1024, as reported
@@ -57,23 +56,15 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     Raises:
         UsageError: the model cannot be found, or a setting cannot be used.
     """
-    SamplerSettings.of(parameters)  # refuses what the policy will
-    settings, evaluation = (
-        DecodeSettings.training(parameters["decode"]),
-        DecodeSettings.evaluation(parameters["eval_decode"]),
-    )
-    dtypes.check_settings(dtype=parameters["dtype"], device=None)
-    size, edits, idle = check_size(parameters["size"]), parameters["edits"], parameters["offload"] == "idle"
-    check_trained(parameters["train_tokens"], edits=edits)
-    target = target_of(*size, edits=edits)
-    settings.check(target, key="decode")
-    evaluation.check(target, key="eval_decode")
+    check_dtype(parameters["dtype"])
+    settings = Settings.read(**{name: parameters[name] for name in NAMES})
+    size, target, edits, idle = settings.size, settings.target, parameters["edits"], parameters["offload"] == "idle"
     reading = {name: parameters[name] for name in ("revision", "local_files_only")}
     skeleton = skeleton_of(parameters["model"], size=size, edits=edits, **reading)
-    writer = _writer(skeleton.ar, parameters, target, job)
+    writer = _writer(skeleton.ar, parameters, settings, job)
     painter = _Painter(
         skeleton=skeleton,
-        settings=settings,
+        settings=settings.decode,
         target=target,
         job=job,
         edits=edits,
@@ -82,14 +73,14 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     parts = writer.parts()
     if idle:
         parts = [each for part in parts for each in (_waiting(part, writer) if part.name == "weights" else [part])]
-    lora = parameters["lora"]
-    if job.reference and (lora is None or lora.get("adapter") is not None):
+    adapter = settings.adapter
+    if job.reference and (adapter is None or adapter.adapter is not None):
         parts.append(Part(name="reference", bytes=4 * (writer.sizes.trained + writer.sizes.adapter)))
     rollout = writer.rollout()
     return Needs(
         parts=(*parts, *painter.parts(idle=idle)),
         works=(*rollout, *painter.works(), *writer.works()[len(rollout) :]),
-        remedies=tuple(_remedies(parameters, settings)),
+        remedies=tuple(_remedies(parameters, settings.decode)),
         assumptions=(
             *([skeleton.note] if skeleton.note else []),
             f"A prompt has {writer.prompt:,} tokens (--prompt-tokens), and a picture {target.count:,}.",
@@ -99,9 +90,9 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     )
 
 
-def _writer(ar: Any, parameters: Mapping[str, Any], target: Target, job: Job) -> TokenWork:
+def _writer(ar: Any, parameters: Mapping[str, Any], settings: Settings, job: Job) -> TokenWork:
     """What the autoregressive half has to do; its skeleton is changed."""
-    lora = None if parameters["lora"] is None else AdapterSettings.read(parameters["lora"])
+    lora, target = settings.adapter, settings.target
     width = types(parameters["dtype"], trains_base=lora is None, device="cuda")[0].itemsize
     if lora is None and width < 4:
         raise UsageError("Weights that train must be float32. Leave dtype out, or add policy.lora.r=32.")
@@ -130,20 +121,6 @@ def _writer(ar: Any, parameters: Mapping[str, Any], target: Target, job: Job) ->
         head_trains=lora is None,
         kept=KEPT,
     )
-
-
-def target_of(height: int, width: int, *, edits: bool) -> Target:
-    """The grids of a picture, as GLM-Image's processor makes them.
-
-    Args:
-        height: in pixels.
-        width: in pixels.
-        edits: whether it is made from others, so without a draft.
-    """
-    large = Grid(rows=height // PIXELS, columns=width // PIXELS)
-    shape = math.sqrt(large.rows / large.columns)
-    draft = Grid(rows=int(_DRAFT * shape), columns=int(_DRAFT / shape))
-    return Target(draft=None if edits else draft, large=large)
 
 
 @dataclass(frozen=True, kw_only=True)

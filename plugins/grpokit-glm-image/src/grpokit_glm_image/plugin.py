@@ -21,6 +21,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         summary="GLM-Image's autoregressive half: writes visual tokens, which its diffusion decoder makes pictures of",
         install=_INSTALL,
         plan="grpokit_glm_image.plan:plan",
+        reader="grpokit_glm_image.policy:reader",
     )
 
 

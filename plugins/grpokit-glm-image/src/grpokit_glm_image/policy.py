@@ -18,10 +18,10 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, swapped
-from grpokit.hf.adapters import AdapterSettings, add_adapter, inner
+from grpokit.hf.adapters import add_adapter, inner
 from grpokit.hf.checkpointing import recomputed
 from grpokit.hf.references import Base, Reference, Twin
-from grpokit.hf.trained_adapter import continue_adapter, find_adapter
+from grpokit.hf.trained_adapter import check_adapter, continue_adapter, find_adapter
 from grpokit.hf.weights import load_weights, save_weights
 from grpokit.policies import group_decoding
 from grpokit.policies.fused_head import FusedHead
@@ -30,14 +30,14 @@ from grpokit.policies.linear_layers import Casts, for_decoding, for_scoring
 from grpokit.policies.packed_attention import install
 from grpokit.policies.packing import Completions, score
 from grpokit.policies.ragged import padded
-from grpokit.policies.sampler import Sampler, SamplerSettings
+from grpokit.policies.sampler import Sampler
 from grpokit.policy import Work
 from grpokit.sampling import uniforms
 from grpokit_glm_image import saving
-from grpokit_glm_image.decoder import Decoder, DecodeSettings
-from grpokit_glm_image.grids import check_trained
-from grpokit_glm_image.pipeline import load
+from grpokit_glm_image.decoder import Decoder
+from grpokit_glm_image.pipeline import Prepared, prepare
 from grpokit_glm_image.prompts import PromptEncoder, Reading
+from grpokit_glm_image.settings import NAMES, Settings
 from grpokit_glm_image.source_pictures import source_codes
 
 _ASK = Ask()
@@ -106,7 +106,13 @@ class GlmImageAR(Policy):
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        self.sampling = SamplerSettings(
+        settings = Settings.read(
+            size=size,
+            edits=edits,
+            train_tokens=train_tokens,
+            decode=decode,
+            eval_decode=eval_decode,
+            lora=lora,
             temperature=temperature,
             eval_temperature=eval_temperature,
             top_k=top_k,
@@ -114,14 +120,11 @@ class GlmImageAR(Policy):
             eval_top_k=eval_top_k,
             eval_top_p=eval_top_p,
         )
-        check_trained(train_tokens, edits=edits)
-        adapter = None if lora is None else AdapterSettings.read(lora)
+        adapter = settings.adapter
         trained = None
         if adapter is not None and adapter.adapter is not None:
             trained = find_adapter(adapter.adapter, revision=adapter.revision, local_files_only=local_files_only)
-        self._decoding = DecodeSettings.training(decode)
-        self._eval_decoding = DecodeSettings.evaluation(eval_decode)
-        self.loaded = load(
+        prepared = prepare(
             model,
             size=size,
             edits=edits,
@@ -132,21 +135,18 @@ class GlmImageAR(Policy):
             revision=revision,
             local_files_only=local_files_only,
         )
-        network = self.loaded.ar
+        self.encoder = _encoder(prepared, settings.size, edits=edits)
+        if trained is not None:
+            check_adapter(prepared.skeleton(), trained)
+        elif adapter is not None:
+            add_adapter(prepared.skeleton(), adapter)
+        self.loaded = prepared.load()
+        network, config = self.loaded.ar, self.loaded.ar.config
         install(network.model.language_model)
-        config = network.config
-        self.encoder = PromptEncoder(
-            self.loaded.processor,
-            config,
-            size=(int(size[0]), int(size[1])),
-            edits=edits,
-            context=config.text_config.max_position_embeddings,
-        )
-        self.decoder = Decoder(self.loaded.pipeline)
-        self.target = self.encoder.target
-        self._decoding.check(self.target, key="decode")
-        self._eval_decoding.check(self.target, key="eval_decode")
+        self.sampling, self.target = settings.sampling, self.encoder.target
         self._trained = self.target.part(train_tokens)
+        self._decoding, self._eval_decoding = settings.decode, settings.eval_decode
+        self.decoder = Decoder(self.loaded.pipeline)
         codes = config.image_start_token_id  # the codes of a picture have the ids before it
         self._forbidden = torch.arange(config.text_config.vision_vocab_size) >= codes
         _freeze_all_but_writer(network)
@@ -331,6 +331,25 @@ class GlmImageAR(Policy):
                 check_every=self.target.count,
             )
         return Written(tokens=written.tokens.clone(), logprobs=written.logprobs.clone())  # usable with autograd
+
+
+def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
+    """What reads prompts, from all parameters of `GlmImageAR`, without the model's weights.
+
+    Raises:
+        UsageError: as of `GlmImageAR`, where that is known without weights.
+    """
+    settings = Settings.read(**{name: parameters[name] for name in NAMES})
+    names = ("model", "edits", "dtype", "device", "offload", "revision", "local_files_only")
+    prepared = prepare(**{name: parameters[name] for name in names}, size=settings.size)
+    return _encoder(prepared, settings.size, edits=parameters["edits"])
+
+
+def _encoder(prepared: Prepared, size: tuple[int, int], *, edits: bool) -> PromptEncoder:
+    config: Any = prepared.config
+    return PromptEncoder(
+        prepared.processor, config, size=size, edits=edits, context=config.text_config.max_position_embeddings
+    )
 
 
 def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: int) -> Completions:

@@ -22,7 +22,7 @@ from grpokit.hf.adapters import AdapterSettings, add_adapter, inner
 from grpokit.hf.checkpointing import recomputed
 from grpokit.hf.dora import kept_norms
 from grpokit.hf.references import Average, Base, Reference, Twin, dtype_of_twin
-from grpokit.hf.trained_adapter import continue_adapter, find_adapter
+from grpokit.hf.trained_adapter import check_adapter, continue_adapter, find_adapter
 from grpokit.hf.weights import load_weights, save_weights
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.ragged import padded
@@ -185,7 +185,9 @@ class CausalLMPolicy(Policy):
 
         def check(skeleton: Loaded) -> None:
             encoder_and_stops(skeleton)
-            if adapter is not None and trained is None:
+            if trained is not None:
+                check_adapter(skeleton.model, trained)
+            elif adapter is not None:
                 add_adapter(skeleton.model, adapter)
 
         loaded = load_model(
