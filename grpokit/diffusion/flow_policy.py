@@ -159,7 +159,7 @@ class FlowPolicy(Policy):
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` pictures per prompt, group by group; in evaluation by the ODE, which decides nothing."""
         shared = self.family.shared(prompts, seeds)
-        with self._averaged() if evaluate else nullcontext():
+        with self.averaged() if evaluate else nullcontext():
             drawn = [
                 self._draw(
                     prompt,
@@ -261,13 +261,13 @@ class FlowPolicy(Policy):
         return _Mode(steps=steps, guidance=guidance, size=both, schedule=self.family.schedule(steps, both))
 
     @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """Inside, pictures are drawn with the average of the weights, if there is one."""
+    def averaged(self) -> Iterator[Any]:
+        """Inside, pictures are drawn with the average of the weights, if there is one. Yields the model."""
         if self._average is None:
-            yield
+            yield self.model
             return
         with self._average.model() as model, swapped(self.family, "transformer", inner(model)):
-            yield
+            yield model
 
     def _draw(
         self,

@@ -8,6 +8,7 @@ transformer is told is `Painter`'s.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from grpokit.diffusion.flow_policy import FlowPolicy
 from grpokit.policies.packed_attention import install
 from grpokit.policies.sampler import SamplerSettings
 from grpokit.sampling import mix, uniforms
+from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import check_size
 from grpokit_glm_image.painter import Painter
 from grpokit_glm_image.pipeline import prepare
@@ -136,7 +138,7 @@ class GlmImageDiT(FlowPolicy):
             revision=revision,
             local_files_only=local_files_only,
         )
-        encoder = prepared.encoder(check_size(size))
+        encoder = prepared.encoder(check_size(size), edits=False)
         self.loaded = prepared.load()
         self.loaded.ar.requires_grad_(False)
         install(self.loaded.ar.model.language_model)
@@ -161,6 +163,11 @@ class GlmImageDiT(FlowPolicy):
             rows=rows,
         )
 
+    def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
+        """Write a folder that plain diffusers loads; returns facts for its model card."""
+        with self.averaged() as painter:
+            return saving.export_painter(painter, self.loaded, Path(folder), size=self._training.size, merge=merge)
+
 
 def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
     """What reads prompts, from all parameters of `GlmImageDiT`, without the model's weights.
@@ -170,4 +177,4 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
     """
     names = ("model", "size", "dtype", "device", "revision", "local_files_only")
     prepared = prepare(**{name: parameters[name] for name in names})
-    return prepared.encoder(check_size(parameters["size"]))
+    return prepared.encoder(check_size(parameters["size"]), edits=False)

@@ -133,7 +133,7 @@ class GlmImageAR(Policy):
             revision=revision,
             local_files_only=local_files_only,
         )
-        self.encoder = prepared.encoder(settings.size)
+        self.encoder = prepared.encoder(settings.size, edits=edits)
         if trained is not None:
             check_adapter(prepared.skeleton(), trained)
         elif adapter is not None:
@@ -311,7 +311,7 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
     settings = Settings.read(**{name: parameters[name] for name in NAMES})
     names = ("model", "edits", "dtype", "device", "offload", "revision", "local_files_only")
     prepared = prepare(**{name: parameters[name] for name in names}, size=settings.size)
-    return prepared.encoder(settings.size)
+    return prepared.encoder(settings.size, edits=parameters["edits"])
 
 
 def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: int) -> Completions:
