@@ -14,7 +14,7 @@ from tests.tiny_family import TinyFamily
 
 
 def grid(row: float, group: float, both: float, *, prompts: int = 4000) -> torch.Tensor:
-    """Scores of a random-effects model with these standard deviations: 3 by 4 for each prompt, with means of their own."""
+    """Scores of a random-effects model with these standard deviations: 3 by 4 for each prompt."""
     g = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from PIL import Image
 from grpokit import Prompt, Rollout, Sample, Trainer, UsageError
 from grpokit.sampling import derive_seeds, normals
 from grpokit.testing import outcomes, policy_checks
-from grpokit_glm_image.dit import GlmImageDiT
+from grpokit_glm_image.dit import GlmImageDiT, halves
 from grpokit_glm_image.tiny import tiny_pipeline
 
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]
@@ -164,3 +164,37 @@ def test_token_sets() -> None:
 def test_settings_that_cannot_work(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build(**options)
+
+
+def test_both_halves_share_a_model() -> None:
+    """What the writing half has learnt, the painting half sees; to train one leaves the other as it is."""
+    both = halves("tiny", size=(64, 96), ar={"lora": {"r": 2}}, dit={"lora": {"r": 2}, "steps": 3, "eval_steps": 2})
+    ar, dit = both["ar"], both["dit"]
+    assert isinstance(dit, GlmImageDiT)
+    before = drawn(dit)
+    assert torch.equal(drawn(dit).trace.per_group["codes"], before.trace.per_group["codes"])
+    with torch.no_grad():
+        for name, p in ar.modules()["model"].named_parameters():
+            if ".lora_B." in name:
+                p.add_(0.3)
+    ar.updated(1)
+    after = drawn(dit)
+    assert not torch.equal(after.trace.per_group["codes"], before.trace.per_group["codes"])
+    models = [model for half in both.values() for model in half.modules().values()]
+    trained = [name for model in models for name, p in model.named_parameters() if p.requires_grad]
+    assert trained
+    assert all(".lora_" in name for name in trained)
+    assert not {id(p) for p in ar.modules()["model"].parameters()} & {id(p) for p in dit.model.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dit": {"size": (64, 64)}}, "dit: size is for both halves"),
+        ({"ar": {"edits": True}}, "has edits: true"),
+    ],
+    ids=str,
+)
+def test_halves_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        halves("tiny", size=(64, 96), **options)

@@ -263,6 +263,7 @@ class GlmImageAR(Policy):
     def updated(self, version: int) -> None:
         """Tell the reference, which may only be copied from weights that have not changed."""
         self._reference.updated(version)
+        self.writer.changes += 1
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The autoregressive half, with its adapter."""
@@ -275,6 +276,7 @@ class GlmImageAR(Policy):
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
         self._casts.clear()
+        self.writer.changes += 1
         self._reference.load(Path(folder))
         load_weights(self.model, Path(folder))
 
