@@ -16,6 +16,7 @@ from torch import Tensor
 
 from grpokit import Policy, Prompt, Seeds, UsageError, flow
 from grpokit.diffusion.flow_policy import FlowPolicy
+from grpokit.diffusion.settings import FlowSettings
 from grpokit.policies.packed_attention import install
 from grpokit.policies.sampler import SamplerSettings
 from grpokit.sampling import mix, uniforms
@@ -138,6 +139,9 @@ class GlmImageDiT(FlowPolicy):
                 f"token_sets must be at least 1, or null for tokens of each group's own; got {token_sets}."
             )
         sampling = SamplerSettings(temperature=temperature, top_p=top_p)
+        FlowSettings.read(  # before weights are read
+            steps=steps, eval_steps=eval_steps, sampler=sampler, noise=noise, window=window, lora=lora, ema=ema
+        )
         if isinstance(model, GlmImageAR):
             _check_shared(model, size, dtype=dtype, device=device, revision=revision, local_files_only=local_files_only)
             encoder, self.loaded, changes = model.encoder, model.loaded, lambda: model.writer.changes
