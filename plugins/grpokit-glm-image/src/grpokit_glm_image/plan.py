@@ -42,9 +42,9 @@ KEPT: Kept = {  # of a layer with four norms, measured on a CPU as docs/memory.m
 
 _FINE = 16  # pixels of a picture's side, for one token of the diffusion transformer
 _PROMPT = 100  # tokens, if nobody says how many
-_LIVE = 16  # numbers per token and width that the diffusion transformer has at a time
-_MAPS = 4.5  # feature maps of the autoencoder's second width that exist at a time: 4.8 GB at 1024 x 1024, as reported
-_KERNELS = 30  # of a layer of the diffusion transformer
+LIVE = 16  # numbers per token and width that the diffusion transformer has at a time
+MAPS = 4.5  # feature maps of the autoencoder's second width that exist at a time: 4.8 GB at 1024 x 1024, as reported
+TRANSFORMER_KERNELS = 30  # of a layer of the diffusion transformer
 
 
 def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
@@ -150,10 +150,10 @@ class _Painter:
         width = config.num_attention_heads * config.attention_head_dim
         rows = math.ceil(self._together / self._passes)
         pixels = max(self._pixels, min(rows * self._pixels, PIXELS_PER_PASS))
-        painting = _LIVE * width * rows * self._tokens
-        unfolding = _MAPS * vae.config.block_out_channels[1] * pixels
+        painting = LIVE * width * rows * self._tokens
+        unfolding = MAPS * vae.config.block_out_channels[1] * pixels
         remembered = 2 * config.num_layers * width * self._tokens if self.edits else 0  # keys and values
-        weights = sum(_count(part) for part in (self.skeleton.transformer, vae, self.skeleton.text_encoder))
+        weights = sum(count(part) for part in (self.skeleton.transformer, vae, self.skeleton.text_encoder))
         decoding: tuple[Moment, ...] = ("decode",)
         return [
             Part(name="decoder", bytes=self.number * weights, moments=decoding if idle else MOMENTS),
@@ -173,7 +173,7 @@ class _Painter:
         denoising = Work(
             phase="decode",
             flop=a_picture * self.job.rows / (turns * self._passes),
-            kernels=_KERNELS * transformer.config.num_layers,
+            kernels=TRANSFORMER_KERNELS * transformer.config.num_layers,
             times=calls,
             mfu=MFU,
         )
@@ -246,7 +246,8 @@ def _waiting(weights: Part, writer: TokenWork) -> list[Part]:
     ]
 
 
-def _count(model: nn.Module) -> int:
+def count(model: nn.Module) -> int:
+    """The weights of a part."""
     return sum(p.numel() for p in model.parameters())
 
 

@@ -28,6 +28,7 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         factory="grpokit_glm_image.dit:GlmImageDiT",
         summary="GLM-Image's diffusion transformer: paints what visual tokens say; its denoising steps are decisions",
         install=_INSTALL,
+        plan="grpokit_glm_image.dit_plan:plan",
         reader="grpokit_glm_image.dit:reader",
     )
 
