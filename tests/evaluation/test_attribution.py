@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from grpokit import Prompt, Sample, UsageError
+from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, UsageError
 from grpokit.diffusion.flow_policy import FlowPolicy
 from grpokit.evaluation.attribution import attribute, two_way
+from grpokit.sampling import uniforms
 from tests.tiny_family import TinyFamily
+
+Reward = Callable[[Sequence[Sample]], list[float]]
 
 
 def grid(row: float, group: float, both: float, *, prompts: int = 4000) -> torch.Tensor:
@@ -47,6 +52,48 @@ def test_prompts_without_a_score_and_rewards_that_never_differ() -> None:
     assert two_way(scores[:1]).prompts == 0
     with pytest.raises(UsageError, match="at least 2 seeds of each kind, got 1 by 2"):
         two_way(torch.zeros(3, 1, 2))
+
+
+class TwoHalves(Policy):
+    """Its first number follows from the row's seed, its second from the group's."""
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        own = uniforms(seeds.row, 1)[:, 0].tolist()
+        shared = uniforms(seeds.group, 1)[:, 0].repeat_interleave(group_size).tolist()
+        groups = seeds.group_ids.repeat_interleave(group_size)
+        samples = [
+            Sample(prompt=prompts[row // group_size], output=f"{a} {b}", group=int(groups[row]))
+            for row, (a, b) in enumerate(zip(own, shared, strict=True))
+        ]
+        nothing = torch.zeros(len(samples), 0)
+        return Rollout(
+            samples=samples, groups=groups, old=Decisions(logprobs=nothing), mask=nothing.bool(), max_decisions=1
+        )
+
+    def logprobs(self, rollout: Rollout, steps: slice) -> Decisions:
+        raise NotImplementedError
+
+    def reference(self) -> Any:
+        raise NotImplementedError
+
+    def modules(self) -> dict[str, torch.nn.Module]:
+        return {"nothing": torch.nn.Identity()}
+
+    def save(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def load(self, folder: Path) -> None:
+        raise NotImplementedError
+
+
+def test_each_half_is_named_for_what_it_alone_moves() -> None:
+    def number(place: int) -> Reward:
+        return lambda samples: [float(sample.output.split()[place]) for sample in samples]
+
+    shares = attribute(TwoHalves(), {"row": number(0), "group": number(1)}, ["a", "b", "c"])
+    assert shares["row"].row > 0.9
+    assert shares["group"].group > 0.9
+    assert 0.3 < shares["reward"].row < 0.7
 
 
 def first(samples: Sequence[Sample]) -> list[float]:
