@@ -13,13 +13,14 @@ from typing import Any
 from grpokit.errors import UsageError, one_line, shown
 
 
-def read_text(path: Path, *, kind: str, error: type[UsageError]) -> str:
+def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "") -> str:
     """The text of a file that a person wrote, without a byte-order mark.
 
     Args:
         path: the file.
         kind: what messages call it, such as "config file".
         error: the error to raise.
+        remedy: a sentence on what to do where the file is missing.
 
     Raises:
         UsageError: of the class `error`: the file is missing, a folder, or not UTF-8.
@@ -28,7 +29,7 @@ def read_text(path: Path, *, kind: str, error: type[UsageError]) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as cause:
-        raise error(f"The {kind} {name} does not exist (looked in {Path.cwd()}).") from cause
+        raise error(f"The {kind} {name} does not exist (looked in {Path.cwd()}).{remedy and f' {remedy}'}") from cause
     except IsADirectoryError as cause:
         raise error(f"{name} is a folder; expected a {kind}.") from cause
     except (OSError, ValueError) as cause:  # the second: not UTF-8, or a name that no file can have

@@ -15,6 +15,8 @@ from grpokit.data.sequences import PromptSequence, Row, Rows
 from grpokit.errors import DataError, counted, one_line, shown
 from grpokit.images import MAX_PIXELS, PICTURES, check_picture, other_pictures, to_convert
 
+_REMEDY = "Run the command in the folder that holds it, or give its path."
+
 
 def read_text(
     path: Path, *, targets: Path | None = None, images: Path | None = None, max_pixels: int = MAX_PIXELS
@@ -92,7 +94,8 @@ def _from_line(line: str, folder: Path, where: str, max_pixels: int) -> Row:
 
 def _lines(path: Path) -> list[str]:
     """Lines as an editor counts them: `splitlines` would also cut at U+2028 and other separators inside a text."""
-    lines = files.read_text(path, kind="text file", error=DataError).split("\n")
+    text = files.read_text(path, kind="text file", error=DataError, remedy=_REMEDY)
+    lines = text.split("\n")
     binary = next((number for number, line in enumerate(lines, 1) if "\0" in line), None)
     if binary is not None:
         raise DataError(
@@ -108,7 +111,10 @@ def _numbered(folder: Path) -> dict[int, Path]:
     except NotADirectoryError as error:
         raise DataError(f"{folder} is a file; expected a folder of pictures named by line number.") from error
     except FileNotFoundError as error:
-        raise DataError(f"The folder {folder} does not exist (looked in {Path.cwd()}).") from error
+        raise DataError(
+            f"The folder {folder} does not exist (looked in {Path.cwd()}). Expected in it a picture for each line of "
+            f"the prompts: 1.png, 2.jpg, ... {_REMEDY}"
+        ) from error
     except (OSError, ValueError) as error:  # the second: a name that no folder can have
         raise DataError(f"The folder {shown(str(folder), most=1000)} cannot be read: {one_line(error)}.") from error
     pictures: dict[int, Path] = {}
@@ -150,7 +156,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _from_mapping(row: dict[str, Any], folder: Path, where: str, max_pixels: int) -> Row:
     row = dict(row)
     if "prompt" not in row:
-        raise DataError(f"{where}: the key 'prompt' is missing (keys: {', '.join(row) or 'none'}).")
+        keys = shown(", ".join(row), most=200)[1:-1]
+        raise DataError(f"{where}: the key 'prompt' is missing (keys: {keys or 'none'}).")
     text, target = row.pop("prompt"), row.pop("target", None)
     image, images = row.pop("image", None), row.pop("images", None)
     if not isinstance(text, str) or not text.strip():

@@ -50,6 +50,8 @@ class RewardSpec(Spec):
         examples: pairs (better, worse), for documentation and checks. Each side is a mapping with `output` and, where
             the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For other than plain data, such
             as pictures, name a function that takes no argument and returns such pairs: "package.module:function".
+        unscorable: "package.module:function" that says of a prompt why none of its samples can be scored, such as "it
+            has no text in double quotes", or "" if they can be. A run warns of such prompts before anything is loaded.
         expected_failures: checks of the conformance kit that it cannot pass by design -> why; they do not count as
             failed.
     """
@@ -60,6 +62,7 @@ class RewardSpec(Spec):
     range: tuple[float | None, float | None] = (None, None)
     per_sample: bool = True
     examples: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] | str = ()
+    unscorable: str = ""
     expected_failures: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -71,12 +74,21 @@ class PolicySpec(Spec):
         makes: the kind of output: "image", "text", or another such as "my-plugin:points".
         plan: "package.module:function" that gives memory and time of a step for `grpokit plan`, from `parameters` and
             `job` (`grpokit.plan.Job`), as `grpokit.plan.Needs`. It loads no weights. Empty: there is no plan.
+        reader: "package.module:function" that returns, from `parameters`, an object whose `check(prompts)` refuses
+            what the policy's own `check` would. It loads no weights, so that a wrong prompt is found before they are
+            fetched and read. Empty: the policy looks at its prompts itself, once it is built.
+        row_draws: what a sample draws for itself, from `seeds.row`, in a few words, such as "visual tokens".
+        group_draws: what a group shares, from `seeds.group`, such as "the decoder's noise". `grpokit attribute` says
+            which of the two moves a reward.
     """
 
     kind: ClassVar[str] = "policy"
 
     makes: str = "image"
     plan: str = ""
+    reader: str = ""
+    row_draws: str = "a sample's own draws"
+    group_draws: str = "what its group shares"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a run looks at before its first step: repeated prompts, held-out prompts that are trained on, and memory.
+"""What a run looks at before its first step: prompts without a score, repeated or held-out ones, and memory.
 
 For a step with very many rows, two figures are measured on small rollouts: the memory that a row keeps, and the further
 memory that a policy needs while it draws (on systems that report the peak of a process).
@@ -18,8 +18,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from grpokit import registry
+from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import UsageError, counted, shown
+from grpokit.runs import build
 from grpokit.runs.resuming import Digests
 from grpokit.sampling import derive_seeds
 from grpokit.trainer import Trainer
@@ -32,6 +35,39 @@ _OBJECTS = 1_000  # bytes that the Python objects of a row take at least
 _TRIAL_ROWS = 256
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
 _PROCESS = Path("/proc/self")
+
+
+def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:
+    """A warning for each reward that cannot score some prompts, where its plugin knows that from the prompt alone.
+
+    Raises:
+        UsageError: no reward with a weight can score any training prompt.
+    """
+    warnings: list[str] = []
+    silent: list[str] = []
+    sequences = {"training prompt": prompts} | ({} if held_out is None else {"held-out prompt": held_out})
+    trained = [build.name_of(reward) for reward in config.rewards if reward.weight]
+    for place, reward in enumerate(config.rewards):
+        why, name = build.unscorable(config, place), build.name_of(reward)
+        if why is None:
+            continue
+        for what, sequence in sequences.items():
+            with registry.explained(f"The reward '{name}' cannot say which prompts it can score"):
+                reasons = {i: reason for i in range(len(sequence)) if (reason := why(sequence.unopened(i)))}
+            if not reasons:
+                continue
+            index, reason = next(iter(reasons.items()))
+            where = f"{sequence.where(index)} ({shown(sequence.parts(index)[0][0])}): {reason}"
+            text = f"the reward '{name}' cannot score {len(reasons):,} of {counted(len(sequence), what)}, first {where}"
+            if sequence is prompts and reward.weight:
+                left = "Only the other rewards tell" if {*trained} - {name} else "No reward tells"
+                text += f". {left} samples of such a prompt apart"
+                if len(reasons) == len(prompts):
+                    silent.append(f"'{name}' ({where})")
+            warnings.append(text)
+    if silent and len(silent) == len(trained):
+        raise UsageError(f"No reward can score any training prompt: {', '.join(silent)}.")
+    return warnings
 
 
 def repeated_prompts(trainer: Trainer) -> list[str]:

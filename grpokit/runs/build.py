@@ -7,7 +7,7 @@ is reported with its place in the config, before anything is written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from grpokit.images import MAX_PIXELS
 from grpokit.knobs import Correction, RewardSettings, TrainerSettings, meanings
 from grpokit.objectives import Objective
 from grpokit.policy import Policy, missing_methods
-from grpokit.registry.specs import PolicySpec
+from grpokit.registry.specs import PolicySpec, RewardSpec
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.worker_pool import PooledReward
@@ -56,6 +56,19 @@ def policy(config: RunConfig) -> Policy:
     return built  # type: ignore[no-any-return]
 
 
+def check_prompts(config: RunConfig, *sequences: Sequence[Prompt] | None) -> None:
+    """Let the policy's plugin refuse prompts before the policy is built and its weights are read, where it can."""
+    with _at(config, "policy"):
+        spec = registry.spec_of("policy", config.policy.use)
+        if not (isinstance(spec, PolicySpec) and spec.reader):
+            return
+        parameters = registry.parameters("policy", config.policy.use, config.policy.params)
+        reader = registry.call(spec.reader, {"parameters": parameters}, what="reader")
+    for prompts in sequences:
+        if prompts is not None:
+            data.check_prompts(reader, prompts)
+
+
 def rewards(config: RunConfig) -> list[RewardTerm]:
     """Build the reward terms, in the config's order; each must accept what the policy makes.
 
@@ -72,6 +85,13 @@ def rewards(config: RunConfig) -> list[RewardTerm]:
         close(terms)
         raise
     return terms
+
+
+def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
+    """A reward's function that says why it cannot score a prompt; None where its plugin brings none."""
+    with _at(config, "rewards", index):
+        spec = registry.spec_of("reward", config.rewards[index].use)
+        return registry.resolve(spec.unscorable) if isinstance(spec, RewardSpec) and spec.unscorable else None
 
 
 def close(terms: Sequence[RewardTerm]) -> None:
@@ -94,10 +114,15 @@ def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None
             if not isinstance(built, Submits):
                 _check_callable("reward", reward.use, built, "samples")
     return RewardTerm(
-        name=reward.name or reward.use.rpartition(":")[2],
+        name=name_of(reward),
         reward=built,
         **{name: getattr(reward, name) for name in meanings(RewardSettings)},
     )
+
+
+def name_of(reward: RewardConfig) -> str:
+    """What metrics call a reward, unless the name is taken."""
+    return reward.name or reward.use.rpartition(":")[2]
 
 
 @contextmanager

@@ -106,11 +106,21 @@ def train(
         rollout_record.require()
     with _signals(signal.default_int_handler, signal.SIGTERM):  # so that an early one, too, leaves all tidy
         data = build.prompts(config)  # before rewards, which may fetch weights
+        unscorable = before_training.unscorable_prompts(config, *data)
+        build.check_prompts(config, *data)
         terms = build.rewards(config)
         try:
             with locked(folder):
                 return _train(
-                    config, folder, data, terms, watcher or Watcher(), resume=resume, overwrite=overwrite, force=force
+                    config,
+                    folder,
+                    data,
+                    terms,
+                    watcher or Watcher(),
+                    warnings=unscorable,
+                    resume=resume,
+                    overwrite=overwrite,
+                    force=force,
                 )
         finally:
             build.close(terms)
@@ -123,6 +133,7 @@ def _train(
     terms: list[RewardTerm],
     watcher: Watcher,
     *,
+    warnings: list[str],
     resume: bool,
     overwrite: bool,
     force: bool,
@@ -171,10 +182,9 @@ def _train(
         return place
 
     with claimed(folder, resume=resume, overwrite=overwrite):  # what fails in here leaves the folder as it was
-        warnings: list[str] = []
         changes: Mapping[str, str] = {}
         if resume:
-            warnings = resuming.changed_versions(folder)
+            warnings += resuming.changed_versions(folder)
             changes, unknown = resuming.changed_prompts(folder, digests, {"train": prompts, "held_out": held_out})
             warnings += unknown
             if not force:

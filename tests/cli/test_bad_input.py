@@ -7,6 +7,7 @@ and what the message must contain: what was expected, what came, what to do.
 from __future__ import annotations
 
 import io
+import json
 import re
 import struct
 import sys
@@ -270,6 +271,7 @@ DATA_FILES = {
     "a line that is no JSON": jsonl("{prompt: 1}", "data.jsonl: p.jsonl, line 2: not JSON (Expecting", "at column 2"),
     "a line that is a list": jsonl("[1]", "p.jsonl, line 2: expected an object like {\"prompt\": ...}, got '[1]'"),
     "a line without a prompt": jsonl('{"promt": "x"}', "line 2: the key 'prompt' is missing (keys: promt)"),
+    "a line with a key of 5,000 letters": jsonl(json.dumps({"x" * 5000: 1}), "the key 'prompt' is missing (keys: xxx"),
     "a prompt that is a number": jsonl('{"prompt": 5}', "p.jsonl, line 2: the prompt is 5; expected a text"),
     "a prompt of spaces": jsonl('{"prompt": "  "}', "p.jsonl, line 2: the prompt is '  '; expected a text"),
     "a prompt twice in a line": jsonl('{"prompt": "1", "prompt": "2"}', "line 2: cannot be read: the key 'prompt' ap"),

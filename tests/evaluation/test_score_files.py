@@ -604,7 +604,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "missing prompts": (
         ["pictures", "--prompts", "nix.txt", *WITH],
-        "The text file nix.txt does not exist (looked in {here}).",
+        "The text file nix.txt does not exist (looked in {here}). Run the command in the folder that holds it, or give "
+        "its path.",
     ),
     "missing target": (
         ["pictures", "--prompts", "prompts.txt", "--targets", "named", *WITH],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,9 +49,20 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["glm-image-tiny", "--count", "1"], "an order needs two samples"),
         (["glm-image-tiny", "policy.decode.stps=2"], "decode has no key 'stps' (did you mean 'steps'?)"),
+        (["glm-image-tiny", "policy.edits=true"], "has no picture to edit"),
         (["toy-lm"], "The policy must be glm-image-ar, and 'toy-lm' is another."),
     ],
 )
 def test_bad_input(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_reward_that_fails_is_no_bad_input(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "failing_reward.py").write_text("def score(samples):\n    return [1 / 0 for _ in samples]\n")
+    words = ["--prompts", "1", "--count", "2", "policy.decode.steps=1", "rewards=[{use: 'failing_reward:score'}]"]
+    assert main(["glm-image-tiny", *words]) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err

@@ -103,13 +103,27 @@ class DecodeSettings:
         if self.size is None:
             return own
         height, width = self.size
-        stretch = (height / width) / (own[0] / own[1])
-        if not 0.8 <= stretch <= 1.25:  # a draft has not quite the shape of its picture
-            raise UsageError(
-                f"size is {height} x {width}, and the {self.tokens} grid's picture has the shape of {own[0]} x "
-                f"{own[1]}. Give a size of that shape."
-            )
+        _check_shape("size", (height, width), own, of=f"the {self.tokens} grid's picture")
         return height, width
+
+    def check(self, target: Target) -> None:
+        """Refuse settings that do not fit a picture.
+
+        Raises:
+            UsageError: the picture has no such grid, or `size` or `reward_size` would distort it.
+        """
+        resolution = self.resolution(target)
+        if self.reward_size is not None:
+            height, width = self.reward_size
+            _check_shape("reward_size", (height, width), resolution, of="the picture")
+
+
+def _check_shape(key: str, size: tuple[int, int], own: tuple[int, int], *, of: str) -> None:
+    stretch = (size[0] / size[1]) / (own[0] / own[1])
+    if not 0.8 <= stretch <= 1.25:  # a draft has not quite the shape of its picture
+        raise UsageError(
+            f"{key} is {size[0]} x {size[1]}, and {of} has the shape of {own[0]} x {own[1]}. Give a size of that shape."
+        )
 
 
 def check_size(size: Any, *, key: str = "size") -> tuple[int, int]:

@@ -112,16 +112,17 @@ def main(words: Sequence[str] | None = None) -> int:
         if options.prompts < 1 or options.count < 2:
             raise UsageError("--prompts must be at least 1, and --count at least 2: an order needs two samples.")
         config, _ = presets.read_config(options.config, options.overrides)
-        terms = build.rewards(config)
         train, held_out = build.prompts(config)
+        prompts = (train if held_out is None else held_out)[: options.prompts]
+        build.check_prompts(config, prompts)
+        terms = build.rewards(config)
         policy = build.policy(config)
         if not isinstance(policy, GlmImageAR):
             raise UsageError(f"The policy must be glm-image-ar, and '{config.policy.use}' is another.")
-        prompts = (train if held_out is None else held_out)[: options.prompts]
         found = compare(policy, terms, prompts, group_size=options.count, seed=config.seed)
     except GrpokitError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, UsageError) else 1
     finally:
         build.close(terms)
     width = max(len("seconds per picture"), *(len(each.name) for each in found.agreements))

@@ -40,6 +40,7 @@ from grpokit_glm_image.pipeline_folder import (
     check_weights,
     lack_of,
 )
+from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_glm_image.turns import Turns
 
@@ -95,6 +96,11 @@ class Prepared:
     processor: GlmImageProcessor
     edits: bool
     load: Callable[[], Loaded]
+
+    def encoder(self, size: tuple[int, int], *, edits: bool) -> PromptEncoder:
+        """What reads prompts, with or without pictures to edit, for pictures of height and width in pixels."""
+        context: int = self.config.text_config.max_position_embeddings
+        return PromptEncoder(self.processor, self.config, size=size, edits=edits, context=context)
 
     def skeleton(self) -> GlmImageForConditionalGeneration:
         """The autoregressive half with shapes and no values: a new one on the device "meta"."""

@@ -14,13 +14,26 @@ _INSTALL = "pip install 'grpokit[glm-image]'"
 
 @hookimpl
 def grpokit_policies() -> Iterable[PolicySpec]:
-    """The autoregressive half of GLM-Image."""
+    """The two halves of GLM-Image."""
     yield PolicySpec(
         name="glm-image-ar",
         factory="grpokit_glm_image.policy:GlmImageAR",
         summary="GLM-Image's autoregressive half: writes visual tokens, which its diffusion decoder makes pictures of",
         install=_INSTALL,
         plan="grpokit_glm_image.plan:plan",
+        reader="grpokit_glm_image.policy:reader",
+        row_draws="visual tokens",
+        group_draws="the decoder's noise",
+    )
+    yield PolicySpec(
+        name="glm-image-dit",
+        factory="grpokit_glm_image.dit:GlmImageDiT",
+        summary="GLM-Image's diffusion transformer: paints what visual tokens say; its denoising steps are decisions",
+        install=_INSTALL,
+        plan="grpokit_glm_image.dit_plan:plan",
+        reader="grpokit_glm_image.dit:reader",
+        row_draws="noise",
+        group_draws="visual tokens",
     )
 
 
@@ -31,6 +44,12 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         name="glm-image-tiny",
         factory="grpokit_glm_image:presets/glm-image-tiny.yaml",
         summary="a random GLM-Image of a megabyte learns to make bright pictures, on a CPU in less than a minute",
+        install=_INSTALL,
+    )
+    yield PresetSpec(
+        name="glm-image-dit-tiny",
+        factory="grpokit_glm_image:presets/glm-image-dit-tiny.yaml",
+        summary="the diffusion half of the same learns to paint brightly, on a CPU in less than a minute",
         install=_INSTALL,
     )
     yield PresetSpec(

@@ -35,7 +35,7 @@ from grpokit_glm_image.decoder import Decoder
 from grpokit_glm_image.painter import Painter
 from grpokit_glm_image.pipeline import prepare
 from grpokit_glm_image.prompts import PromptEncoder
-from grpokit_glm_image.settings import Settings
+from grpokit_glm_image.settings import NAMES, Settings
 from grpokit_glm_image.writer import Writer
 
 _ASK = Ask()
@@ -133,14 +133,7 @@ class GlmImageAR(Policy):
             revision=revision,
             local_files_only=local_files_only,
         )
-        config: Any = prepared.config
-        self.encoder = PromptEncoder(
-            prepared.processor,
-            config,
-            size=settings.size,
-            edits=edits,
-            context=config.text_config.max_position_embeddings,
-        )
+        self.encoder = prepared.encoder(settings.size, edits=edits)
         if trained is not None:
             check_adapter(prepared.skeleton(), trained)
         elif adapter is not None:
@@ -270,6 +263,7 @@ class GlmImageAR(Policy):
     def updated(self, version: int) -> None:
         """Tell the reference, which may only be copied from weights that have not changed."""
         self._reference.updated(version)
+        self.writer.changes += 1
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The autoregressive half, with its adapter."""
@@ -282,6 +276,7 @@ class GlmImageAR(Policy):
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
         self._casts.clear()
+        self.writer.changes += 1
         self._reference.load(Path(folder))
         load_weights(self.model, Path(folder))
 
@@ -307,6 +302,18 @@ class GlmImageAR(Policy):
             return self.decoder.pictures(
                 tokens, prompts, seeds=seeds, settings=settings, target=self.target, source_codes=sources
             )
+
+
+def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
+    """What reads prompts, from all parameters of `GlmImageAR`, without the model's weights.
+
+    Raises:
+        UsageError: as of `GlmImageAR`, where that is known without weights.
+    """
+    settings = Settings.read(**{name: parameters[name] for name in NAMES})
+    names = ("model", "edits", "dtype", "device", "offload", "revision", "local_files_only")
+    prepared = prepare(**{name: parameters[name] for name in names}, size=settings.size)
+    return prepared.encoder(settings.size, edits=parameters["edits"])
 
 
 def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: int) -> Completions:

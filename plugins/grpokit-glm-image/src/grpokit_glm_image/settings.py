@@ -84,7 +84,7 @@ class Settings:
         target = target_of(height, width, edits=edits)
         for key, settings in both.items():
             try:
-                settings.resolution(target)
+                settings.check(target)
             except UsageError as error:
                 raise UsageError(f"{key}: {error}") from error
         return cls(

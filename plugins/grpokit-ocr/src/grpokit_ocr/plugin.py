@@ -22,4 +22,5 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         range=(0.0, 1.0),
         install="pip install 'grpokit[ocr]'",
         examples="grpokit_ocr.examples:pairs",
+        unscorable="grpokit_ocr.quotes:unscorable",
     )

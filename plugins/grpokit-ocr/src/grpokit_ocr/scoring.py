@@ -8,7 +8,6 @@ which belongs to no quoted text costs exactly what it adds to the edit distance,
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -17,24 +16,15 @@ from numpy.typing import NDArray
 from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
+from grpokit_ocr.quotes import quoted
+
 MAX_WORDS = 64
 """Pieces that what was read is cut into at most; a longer text is cut into groups of words, not into words."""
 
 MAX_FREE_ORDER = 6
 """Up to so many quoted texts may stand in any order in the picture; more must stand in the prompt's order."""
 
-_QUOTED = re.compile(r'"([^"]*)"|“([^”]*)”')
 _APOSTROPHES = str.maketrans("‘’ʼ", "'''")
-
-
-def quoted(text: str) -> list[str]:
-    """Return the spans of `text` between straight or typographic double quotes, in order, blank ones left out.
-
-    >>> quoted('a cup with "Tea" and a sign “it\\'s hot”')
-    ['Tea', "it's hot"]
-    """
-    spans = [straight or curly for straight, curly in _QUOTED.findall(text)]
-    return [span for span in spans if span.strip()]
 
 
 def normalise(text: str) -> str:
