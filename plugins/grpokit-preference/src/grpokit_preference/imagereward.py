@@ -91,7 +91,7 @@ class ImageRewardReward(Preference):
             list(texts), padding="max_length", truncation=True, max_length=TOKENS, return_tensors="pt"
         ).to(self.device)
         batch = pixels(pictures, self.model.vision.config.image_size, odd="even").to(self.device)
-        rates = self.model(batch, tokens.input_ids, tokens.attention_mask)
+        rates: Tensor = self.model(batch, tokens.input_ids, tokens.attention_mask)
         return (rates.double() - MEAN) / STD
 
 

@@ -60,4 +60,5 @@ class PickScoreReward(Preference):
         prompts = clip.text_projection(
             clip.text_model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask).pooler_output
         )  # [b, D]
-        return clip.logit_scale.double().exp() * cosines(images, prompts)
+        scale: Tensor = clip.logit_scale.double().exp()
+        return scale * cosines(images, prompts)
