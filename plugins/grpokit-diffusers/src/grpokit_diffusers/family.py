@@ -115,6 +115,11 @@ class PipelineFamily(Family):
         """How many tokens the transformer has for a picture."""
         return size[0] // self.multiple * (size[1] // self.multiple)
 
+    def latent_shape(self, size: Size) -> tuple[int, ...]:
+        """See `Family`: channels, height and width."""
+        scale = self.pipeline.vae_scale_factor
+        return self.transformer.config.in_channels, size[0] // scale, size[1] // scale
+
     def condition(self, prompt: Prompt, size: Size, shared: Mapping[str, Tensor]) -> Told:
         """See `Family`."""
         text = self._there(self._texts(prompt.text))
@@ -154,6 +159,29 @@ class PipelineFamily(Family):
 
     def _there(self, text: Text) -> Text:
         return tuple(part.to(self.device) for part in text)
+
+
+class PackedFamily(PipelineFamily):
+    """A family whose latents are rows of tokens [n, N, 4 C], each with 2 x 2 numbers of every channel."""
+
+    def latent_shape(self, size: Size) -> tuple[int, ...]:
+        """See `Family`: tokens, and the numbers of one."""
+        return self.tokens(size), self.transformer.config.in_channels
+
+    def grid(self, size: Size) -> tuple[int, int]:
+        """Rows and columns of tokens."""
+        return size[0] // self.multiple, size[1] // self.multiple
+
+    def packed(self, latents: Tensor) -> Tensor:
+        """The autoencoder's latents [n, C, h, w] as tokens [n, N, 4 C]."""
+        cells = latents.unflatten(3, (-1, 2)).unflatten(2, (-1, 2))  # [n, C, h / 2, 2, w / 2, 2]
+        return cells.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+    def unpacked(self, latents: Tensor, size: Size) -> Tensor:
+        """Tokens [n, N, 4 C] as the autoencoder reads them: [n, C, h, w]."""
+        height, width = self.grid(size)
+        cells = latents.view(len(latents), height, width, -1, 2, 2)
+        return cells.permute(0, 3, 1, 4, 2, 5).reshape(len(latents), -1, 2 * height, 2 * width)
 
 
 def rows(part: Tensor, count: int) -> Tensor:

@@ -11,9 +11,17 @@ from typing import Any
 import torch
 from diffusers import (
     AutoencoderKL,
+    AutoencoderKLQwenImage,
     FlowMatchEulerDiscreteScheduler,
+    FluxKontextPipeline,
+    FluxPipeline,
+    FluxTransformer2DModel,
+    QwenImagePipeline,
+    QwenImageTransformer2DModel,
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
+    ZImagePipeline,
+    ZImageTransformer2DModel,
 )
 from tokenizers import pre_tokenizers
 from transformers import (
@@ -21,6 +29,11 @@ from transformers import (
     CLIPTextModel,
     CLIPTextModelWithProjection,
     CLIPTokenizer,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2Tokenizer,
+    Qwen3Config,
+    Qwen3Model,
     T5Config,
     T5EncoderModel,
     T5Tokenizer,
@@ -28,6 +41,18 @@ from transformers import (
 
 _LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # a letter for each byte, so any text has tokens
 _WIDTH = 32
+_SMALL = {
+    "vocab_size": len(_LETTERS) + 1,
+    "hidden_size": _WIDTH,
+    "intermediate_size": 37,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "bos_token_id": len(_LETTERS),
+    "eos_token_id": len(_LETTERS),
+    "pad_token_id": len(_LETTERS),
+}
 
 
 def tiny_pipeline(name: str, *, seed: int = 0) -> Any:
@@ -65,6 +90,103 @@ def _sd3() -> StableDiffusion3Pipeline:
         tokenizer_2=_clip_tokenizer(),
         text_encoder_3=_t5(),
         tokenizer_3=_t5_tokenizer(),
+    )
+
+
+def _flux(kind: Any = FluxPipeline) -> Any:
+    return kind(
+        transformer=FluxTransformer2DModel(
+            in_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=_WIDTH,
+            pooled_projection_dim=_WIDTH // 2,
+            guidance_embeds=True,
+            axes_dims_rope=(4, 4, 8),
+        ).eval(),
+        scheduler=_shifting(),
+        vae=_vae(),
+        text_encoder=_clip(CLIPTextModel, _WIDTH // 2),
+        tokenizer=_clip_tokenizer(),
+        text_encoder_2=_t5(),
+        tokenizer_2=_t5_tokenizer(),
+    )
+
+
+def _flux_kontext() -> FluxKontextPipeline:
+    pipeline: FluxKontextPipeline = _flux(FluxKontextPipeline)
+    return pipeline
+
+
+def _qwen_image() -> QwenImagePipeline:
+    reader = Qwen2_5_VLConfig(
+        text_config={
+            **_SMALL,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]},
+        },
+        vision_config={
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 2,
+            "out_hidden_size": _WIDTH,
+        },
+    )
+    return QwenImagePipeline(
+        transformer=QwenImageTransformer2DModel(
+            in_channels=16,
+            out_channels=4,
+            num_layers=2,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=_WIDTH,
+            axes_dims_rope=(8, 4, 4),
+        ).eval(),
+        scheduler=_shifting(shift_terminal=0.02),
+        vae=AutoencoderKLQwenImage(
+            base_dim=8,
+            z_dim=4,
+            dim_mult=[1, 2, 2],
+            num_res_blocks=1,
+            temperal_downsample=[False, True],
+            latents_mean=[0.2, -0.1, 0.1, -0.2],
+            latents_std=[1.2, 0.8, 1.1, 0.9],
+        ).eval(),
+        text_encoder=Qwen2_5_VLForConditionalGeneration(reader).eval(),
+        tokenizer=_qwen_tokenizer(),
+    )
+
+
+def _z_image() -> ZImagePipeline:
+    transformer = ZImageTransformer2DModel(
+        in_channels=4,
+        dim=_WIDTH,
+        n_layers=2,
+        n_refiner_layers=1,
+        n_heads=2,
+        n_kv_heads=2,
+        cap_feat_dim=_WIDTH,
+        axes_dims=[8, 4, 4],
+        axes_lens=[1024, 64, 64],
+    ).eval()
+    with torch.no_grad():
+        for padding in (transformer.x_pad_token, transformer.cap_pad_token):
+            padding.normal_(std=0.02)  # of which the class says no value
+    return ZImagePipeline(
+        transformer=transformer,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        vae=_vae(),
+        text_encoder=Qwen3Model(Qwen3Config(**_SMALL, head_dim=8)).eval(),
+        tokenizer=_qwen_tokenizer(),
+    )
+
+
+def _shifting(**options: Any) -> FlowMatchEulerDiscreteScheduler:
+    """A scheduler whose noise levels follow from the number of tokens."""
+    return FlowMatchEulerDiscreteScheduler(
+        use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, base_image_seq_len=16, max_image_seq_len=64, **options
     )
 
 
@@ -116,7 +238,20 @@ def _t5_tokenizer() -> T5Tokenizer:
     return T5Tokenizer(vocab=[(piece, -float(place)) for place, piece in enumerate(pieces)], model_max_length=512)
 
 
+def _qwen_tokenizer() -> Qwen2Tokenizer:
+    vocab = {text: token for token, text in enumerate([*_LETTERS, "<|endoftext|>"])}
+    tokenizer = Qwen2Tokenizer(vocab=vocab, merges=[], model_max_length=2048)
+    tokenizer.chat_template = (
+        "{%- for message in messages -%}{{ message['role'] }}: {{ message['content'] }}\n{%- endfor -%}assistant: "
+    )
+    return tokenizer
+
+
 PIPELINES: Mapping[str, Callable[[], Any]] = {
+    "tiny-flux": _flux,
+    "tiny-flux-kontext": _flux_kontext,
+    "tiny-qwen-image": _qwen_image,
     "tiny-sd3": _sd3,
+    "tiny-z-image": _z_image,
 }
 """What `model` may name -> how it is made."""

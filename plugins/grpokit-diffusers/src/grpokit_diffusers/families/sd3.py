@@ -19,11 +19,6 @@ class SD3(PipelineFamily):
         """See `Family`: the scheduler's own steps."""
         return self.scheduled(steps, size)
 
-    def latent_shape(self, size: Size) -> tuple[int, ...]:
-        """See `Family`."""
-        scale = self.pipeline.vae_scale_factor
-        return self.transformer.config.in_channels, size[0] // scale, size[1] // scale
-
     def encoded(self, text: str) -> Text:
         """Embeddings [1, L, D] and their summary [1, E]."""
         embeddings, _, pooled, _ = self.pipeline.encode_prompt(
