@@ -145,7 +145,7 @@ class PipelineFamily(Family):
         """Pixels [n, 3, H, W] of latents [n, ...]."""
         config = self.pipeline.vae.config
         pixels: Tensor = self.pipeline.vae.decode(
-            latents / config.scaling_factor + config.shift_factor, return_dict=False
+            latents / config.scaling_factor + (config.shift_factor or 0.0), return_dict=False
         )[0]
         return pixels
 

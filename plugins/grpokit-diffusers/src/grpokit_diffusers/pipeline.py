@@ -85,12 +85,12 @@ def prepare(
             pipeline.transformer.float()  # an optimizer's small steps are lost in bfloat16
         return kind(_placed(pipeline, place))
 
+    if revision is not None and (name in PIPELINES or sources.local(name) is not None):
+        raise UsageError(f"revision is for the hub's repositories, and '{model}' is none. Leave it out.")
     if name in PIPELINES:
         pipeline = tiny_pipeline(name)
         kind = family_of(type(pipeline).__name__, type(pipeline.scheduler).__name__, model=name, family=family)
         return Prepared(kind=kind, load=lambda: ready(_cast(pipeline, weights)))
-    if revision is not None and sources.local(name) is not None:
-        raise UsageError(f"revision is for the hub's repositories, and '{model}' is none. Leave it out.")
     files = sources.locate(name, revision=revision, local_files_only=local_files_only)
     folder = _fetched(files, _LIGHT) or Path(files.place)
     sources.warn_of_cache(files)
@@ -102,10 +102,10 @@ def prepare(
     def read() -> PipelineFamily:
         there = _fetched(files, [*_LIGHT, *(f"{part}/*.safetensors" for part in parts)]) or folder
         for part in parts:
-            sources.check_weights(there / part)
+            _check_weights(there / part)
         try:
             with progress_bars(f"load {name}"):
-                pipeline = DiffusionPipeline.from_pretrained(there, torch_dtype=weights, local_files_only=True)
+                pipeline = DiffusionPipeline.from_pretrained(there, dtype=weights, local_files_only=True)
         except torch.OutOfMemoryError:
             raise
         except _ERRORS as error:
@@ -129,6 +129,16 @@ def _index(folder: Path) -> dict[str, Any]:
     if not isinstance(index, dict):
         raise UsageError(f"'{file}' is damaged: expected keys and values. {sources.AGAIN}")
     return index
+
+
+def _check_weights(folder: Path) -> None:
+    """Refuse a part whose weights are not there, torn or incomplete; they are not read."""
+    with_weights = (folder / "config.json").is_file() and not sources.has(folder, ("tokenizer*", "preprocessor*"))
+    if with_weights and not sources.has(folder, ("*.safetensors",)):
+        raise UsageError(
+            f"The folder '{folder.parent}' has no weights in '{folder.name}': expected .safetensors. {sources.AGAIN}"
+        )
+    sources.check_weights(folder)
 
 
 def _fetched(files: Files, patterns: Sequence[str]) -> Path | None:
