@@ -23,7 +23,10 @@ SIZE = (32, 48)
 def prompts_of(model: str) -> list[Prompt]:
     if model != "tiny-flux-kontext":
         return PROMPTS
-    return [Prompt(text=text, image=Image.effect_noise((20 + 30 * i, 40), 90).convert("RGB")) for i, text in enumerate(TEXTS)]
+    return [
+        Prompt(text=text, image=Image.effect_noise((20 + 30 * i, 40), 90).convert("RGB"))
+        for i, text in enumerate(TEXTS)
+    ]
 
 
 def build(model: Any, **options: Any) -> DiffusersFlow:
@@ -94,7 +97,8 @@ def test_the_adapter_reaches_the_transformer_and_nothing_else(model: str) -> Non
     policy = build(model)
     rollout = drawn(policy, prompts_of(model))
     trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
-    assert trained and all("lora_" in name for name in trained)
+    assert trained
+    assert all("lora_" in name for name in trained)
     policy.logprobs(rollout, slice(0, 1)).logprobs.sum().backward()
     slopes = {name: p.grad for name, p in trained.items() if "lora_B" in name}  # those of lora_A begin as zero
     assert all(slope is not None and bool(slope.any()) for slope in slopes.values())
@@ -105,7 +109,14 @@ def test_the_adapter_reaches_the_transformer_and_nothing_else(model: str) -> Non
         assert not any(p.requires_grad for p in getattr(policy.pipeline, part).parameters())
 
 
-@pytest.mark.parametrize("options", [{"model": "tiny-sd3", "guidance": 2.0, "window": {"width": 2}}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "tiny-sd3", "guidance": 2.0, "window": {"width": 2}},
+        {"model": "tiny-flux-kontext", "sampler": "cps", "gradient_checkpointing": True, "steps": 3},
+    ],
+    ids=str,
+)
 def test_contract(options: dict[str, Any]) -> None:
     prompts = prompts_of(options["model"])
     checks = policy_checks(lambda: build(**options), prompts, makes="image", module="grpokit_diffusers.plugin")

@@ -24,7 +24,9 @@ from grpokit_diffusers.known import family_of
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
 
 _LIGHT = ("*.json", "*.jinja", "*/*.txt", "*.model")  # what is fetched first
-_NEED = "Give a folder that a pipeline's save_pretrained wrote, or a hub id like 'stabilityai/stable-diffusion-3.5-medium'."
+_NEED = (
+    "Give a folder that a pipeline's save_pretrained wrote, or a hub id like 'stabilityai/stable-diffusion-3.5-medium'."
+)
 _ERRORS = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, ImportError, SafetensorError)
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grpokit import PolicySpec, hookimpl
+from grpokit import PolicySpec, PresetSpec, hookimpl
+
+_INSTALL = "pip install 'grpokit[diffusers]'"
 
 
 @hookimpl
@@ -17,5 +19,16 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         name="diffusers-flow",
         factory="grpokit_diffusers.policy:DiffusersFlow",
         summary="SD3, FLUX.1, FLUX Kontext, Qwen-Image, Z-Image and others: their denoising steps are decisions",
-        install="pip install 'grpokit[diffusers]'",
+        install=_INSTALL,
+    )
+
+
+@hookimpl
+def grpokit_presets() -> Iterable[PresetSpec]:
+    """A ready run."""
+    yield PresetSpec(
+        name="diffusers-tiny",
+        factory="grpokit_diffusers:presets/diffusers-tiny.yaml",
+        summary="a random SD3 of a megabyte learns to paint brightly, on a CPU in less than a minute",
+        install=_INSTALL,
     )

@@ -186,7 +186,12 @@ def _z_image() -> ZImagePipeline:
 def _shifting(**options: Any) -> FlowMatchEulerDiscreteScheduler:
     """A scheduler whose noise levels follow from the number of tokens."""
     return FlowMatchEulerDiscreteScheduler(
-        use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, base_image_seq_len=16, max_image_seq_len=64, **options
+        use_dynamic_shifting=True,
+        base_shift=0.5,
+        max_shift=1.15,
+        base_image_seq_len=16,
+        max_image_seq_len=64,
+        **options,
     )
 
 
