@@ -553,8 +553,8 @@ FAULTS = (
     Fault(
         "an off-policy mask by the wrong sign",
         "objectives.py",
-        "-log_ratio(new.logprobs.detach()",
-        "log_ratio(new.logprobs.detach()",
+        "-log_ratio(new.detach()",
+        "log_ratio(new.detach()",
         (OFF_POLICY, GOLDEN),
     ),
     Fault("an off-policy mask for every row", "objectives.py", "(advantages < 0) & (drift", "(drift", (OFF_POLICY,)),
