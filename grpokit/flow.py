@@ -163,7 +163,7 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
         x_next: [b, t, ...], the latents that were drawn; no gradient goes through them.
 
     Returns:
-        log-probs [b, t] in nats per dimension (see `gaussian_logprobs`), mean [b, t, ...] and std
+        log-probs [b, t] in nats per dimension (see `gaussian_logprobs`), mean [b, t, ...], std and v_coef
         [b, t, 1, ...].
 
     Raises:
@@ -175,8 +175,8 @@ def score(step: Kernel, x: Tensor, v: Tensor, x_next: Tensor) -> Decisions:
             "density and cannot be trained. Leave it out of the decisions, or mask it and do not score it."
         )
     mean, std = step.moments(x, v)
-    std = std.expand(*mean.shape[:2], *[1] * (mean.ndim - 2))
-    return Decisions(logprobs=gaussian_logprobs(x_next.detach(), mean, std), mean=mean, std=std)
+    std, v_coef = (c.to(mean).expand(*mean.shape[:2], *[1] * (mean.ndim - 2)) for c in (std, step.v_coef))
+    return Decisions(logprobs=gaussian_logprobs(x_next.detach(), mean, std), mean=mean, std=std, v_coef=v_coef)
 
 
 def squared_distance_score(x_next: Tensor, mean: Tensor) -> Tensor:

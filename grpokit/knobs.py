@@ -35,8 +35,8 @@ AboveOne: TypeAlias = Annotated[float, Gt(1)]
 Schedule: TypeAlias = Literal["constant", "cosine"]
 Precision: TypeAlias = Literal["no", "bf16", "fp16"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-RatioKind: TypeAlias = Literal["token", "sequence"]
-KLKind: TypeAlias = Literal["k1", "k2", "k3", "gaussian"]
+RatioKind: TypeAlias = Literal["token", "sequence", "guard"]
+KLKind: TypeAlias = Literal["k1", "k2", "k3", "gaussian", "velocity"]
 Reduction: TypeAlias = Literal["sequence_mean", "token_mean", "fixed_length", "sequence_sum"]
 
 
@@ -159,9 +159,11 @@ class ObjectiveSettings:
     """The knobs of all objectives.
 
     Attributes:
-        ratio: "token": one importance ratio per decision; "sequence": the geometric mean over a row's decisions.
+        ratio: "token": one importance ratio per decision; "sequence": the geometric mean over a row's decisions;
+            "guard": one per Gaussian decision, without the drift of its mean below 1 (GRPO-Guard).
         reduction: how a batch is averaged: "sequence_mean", "token_mean", "fixed_length" or "sequence_sum".
-        kl: the estimator of the KL from the reference; "gaussian" if decisions have several dimensions.
+        kl: the estimator of the KL from the reference; "gaussian" if decisions have several dimensions; "velocity": the
+            mean square of the difference of a flow's velocities.
         kl_coef: weight of that KL; 0 needs no reference.
         kl_bias_correction: weight the KL by the importance ratio, with gradient: then its gradient is unbiased.
         entropy_coef: weight of the entropy bonus.
@@ -179,9 +181,9 @@ class ObjectiveSettings:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.kl_bias_correction and self.kl == "gaussian":
+        if self.kl_bias_correction and self.kl in ("gaussian", "velocity"):
             raise UsageError(
-                "kl 'gaussian' is exact, so kl_bias_correction has nothing to correct; leave one of them out."
+                f"kl '{self.kl}' is exact, so kl_bias_correction has nothing to correct; leave one of them out."
             )
 
 

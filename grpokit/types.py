@@ -95,12 +95,14 @@ class Decisions:
         entropy: [b, t] of the distribution that each decision was drawn from, or None.
         mean: [b, t, ...] of a Gaussian decision, or None.
         std: [b, t, ...], broadcastable to `mean`, or None.
+        v_coef: [b, t, ...], broadcastable to `mean`: the derivative of a flow's mean by its velocity, or None.
     """
 
     logprobs: Tensor
     entropy: Tensor | None = None
     mean: Tensor | None = None
     std: Tensor | None = None
+    v_coef: Tensor | None = None
 
     def select(self, rows: Tensor | slice = slice(None), decisions: Tensor | slice = slice(None)) -> Decisions:
         """Return some rows and some decisions."""
@@ -121,7 +123,7 @@ class Ask:
 
     Attributes:
         entropy: "no": it is not read; "value": it is read without gradient; "grad": with gradient.
-        moments: whether mean and std of Gaussian decisions are read.
+        moments: whether mean, std and v_coef of Gaussian decisions are read.
         slope: log-probs [b', t] of the rows `rows` of the rollout -> the derivative [b', t] of the loss by each of
             them, or None. With it an output layer can form its gradient in the forward pass. It is a prediction: the
             gradient that arrives in the backward pass is the right one, and may be another.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from grpokit import Decisions, UsageError, objectives
 from grpokit.builtin.objectives import CISPO, VESPO
-from grpokit.flow import gaussian_logprobs
+from grpokit.flow import flow_sde, gaussian_logprobs, score
 from grpokit.objectives import GRPO, kl_divergence, log_ratio
 from grpokit.training.entropy_filter import top_entropy
 from grpokit.training.loss_weights import reduction_weights
@@ -344,8 +345,71 @@ def test_per_dimension_ratio_of_gaussian_steps() -> None:
     new = gaussian_logprobs(x, torch.full((1, 1, 2, 2), 0.1), std)
     normal = torch.distributions.Normal(0.0, 0.5).log_prob(torch.tensor(0.2))
     assert old.item() == pytest.approx(normal.item(), abs=1e-6)
-    ratio = log_ratio(new, old, torch.ones(1, 1).bool()).exp()
+    ratio = log_ratio(Decisions(logprobs=new), Decisions(logprobs=old), torch.ones(1, 1).bool()).exp()
     assert ratio.item() == pytest.approx(math.exp(0.06), abs=1e-6)
+
+
+def gaussians(mean: torch.Tensor, std: float, x: torch.Tensor) -> Decisions:
+    deviation = torch.full_like(mean[:, :, :1], std)
+    return Decisions(logprobs=gaussian_logprobs(x, mean, deviation), mean=mean, std=deviation)
+
+
+def test_guarded_ratio_by_hand() -> None:
+    """Two dimensions, std 0.5, x = (0.3, -0.1): the log-ratio is the mean of e (m_new - m_old), e = x / 0.5."""
+    x, old_mean = torch.tensor([[[0.3, -0.1]]]).double(), torch.zeros(1, 1, 2, dtype=torch.float64)
+    mean = torch.tensor([[[0.2, 0.4]]], dtype=torch.float64, requires_grad=True)
+    new, old = gaussians(mean, 0.5, x), gaussians(old_mean, 0.5, x)
+    guarded = log_ratio(new, old, torch.ones(1, 1).bool(), "guard")
+    assert guarded.item() == pytest.approx((0.6 * 0.2 - 0.2 * 0.4) / 2)
+    # and by the paper's formula: dlogp = mean(0.3^2 - 0.1^2, 0.1^2 - 0.5^2) / 0.5 and d = 0.1, so 0.5 (dlogp + 0.2)
+    assert guarded.item() == pytest.approx(0.5 * ((0.08 - 0.24) / 2 / 0.5 + 0.2))
+    loss = GRPO(ratio="guard")(new, old, torch.tensor([2.0]).double(), torch.ones(1, 1).bool())
+    loss.value.sum().backward()
+    assert loss.value.item() == pytest.approx(-2 * math.exp(0.02))
+    # the slope of e (m_new - m_old) / 2 by the mean is e / 2
+    assert mean.grad.flatten().tolist() == pytest.approx([-2 * math.exp(0.02) * e / 2 for e in (0.6, -0.2)])
+
+
+@pytest.mark.parametrize("std", [0.1, 0.5])
+def test_the_guarded_ratio_stays_at_1_where_the_plain_one_drifts(std: float) -> None:
+    """All means 0.5 std away: the plain log-ratio is -1/8 on average, in 64 dimensions that hardly spread."""
+    generator = torch.Generator().manual_seed(0)
+    old_mean = torch.randn(4000, 1, 64, generator=generator, dtype=torch.float64)
+    x = old_mean + std * torch.randn(old_mean.shape, generator=generator, dtype=torch.float64)
+    new, old = gaussians(old_mean + 0.5 * std, std, x), gaussians(old_mean, std, x)
+    mask = torch.ones(4000, 1, dtype=torch.bool)
+    plain, guarded = (log_ratio(new, old, mask, kind).exp().mean().item() for kind in ("token", "guard"))
+    assert plain == pytest.approx(math.exp(-1 / 8 + 1 / 8 / 64), abs=0.004)
+    assert guarded == pytest.approx(1.0, abs=0.002)
+
+
+def test_the_guarded_ratio_never_touches_masked_steps() -> None:
+    mask = torch.tensor([[True, False]])
+    mean = torch.tensor([[[0.1], [math.nan]]], requires_grad=True)
+    new = Decisions(logprobs=torch.zeros(1, 2), mean=mean, std=torch.tensor([[[0.5], [0.0]]]))
+    guarded = log_ratio(new, replace(new, mean=torch.zeros(1, 2, 1)), mask, "guard")
+    guarded.sum().backward()
+    assert guarded.tolist() == [[pytest.approx(0.01), 0.0]]  # 0.1^2 / (2 * 0.5)
+    assert mean.grad.flatten().tolist() == [pytest.approx(0.2), 0.0]
+    with pytest.raises(UsageError, match="ratio 'guard' needs decisions with a mean and a std"):
+        log_ratio(Decisions(logprobs=NEW), Decisions(logprobs=OLD), MASK, "guard")
+
+
+def test_velocity_kl_by_hand() -> None:
+    """A step of Flow-SDE, v and v_ref (0.3, -0.1) apart: (0.09 + 0.01) / 2, whatever the step and its noise."""
+    x, v = torch.tensor([[[0.5, -1.0]]] * 2).double(), torch.tensor([[[0.2, 0.7]]] * 2).double().requires_grad_()
+    ref_v = v.detach() - torch.tensor([0.3, -0.1]).double()
+    for t, s, noise in ((1.0, 0.8, 0.7), (0.5, 0.25, 1.2)):
+        kernel = flow_sde(t, s, noise=noise)
+        new, ref = score(kernel, x, v, x), score(kernel, x, ref_v, x)
+        kl = kl_divergence(new, ref, torch.tensor([[True], [False]]), "velocity")
+        assert kl.flatten().tolist() == pytest.approx([0.05, 0.0])
+        (slope,) = torch.autograd.grad(kl.sum(), v)
+        assert slope.flatten().tolist() == pytest.approx([0.3, -0.1, 0.0, 0.0])
+        loss = GRPO(kl="velocity", kl_coef=0.1)(new, new.detach(), torch.zeros(2), torch.ones(2, 1).bool(), ref)
+        assert loss.value.flatten().tolist() == pytest.approx([0.005, 0.005])
+    with pytest.raises(UsageError, match="kl 'velocity' needs the steps of a flow"):
+        kl_divergence(replace(new, v_coef=None), ref, torch.ones(2, 1).bool(), "velocity")
 
 
 def test_entropy_bonus_by_hand() -> None:

@@ -63,6 +63,12 @@ GOLDEN = "tests/test_objectives.py::test_golden"
 VESPO = "tests/test_objectives.py::test_vespo_by_hand"
 KL_HAND = "tests/test_objectives.py::test_a_bias_corrected_kl_by_hand"
 KL_TRUE = "tests/test_objectives.py::test_the_gradient_of_a_bias_corrected_kl_is_the_true_one"
+GUARD = "tests/test_objectives.py::test_guarded_ratio_by_hand"
+GUARD_DRIFT = "tests/test_objectives.py::test_the_guarded_ratio_stays_at_1_where_the_plain_one_drifts"
+GUARD_OLD = "tests/training/test_backward.py::test_a_guarded_ratio_has_the_old_means"
+GUARD_FLOW = "tests/diffusion/test_flow_policy.py::test_training_with_a_guarded_ratio_and_a_penalty_on_velocities"
+VELOCITY_KL = "tests/test_objectives.py::test_velocity_kl_by_hand"
+REFERENCE_ONCE = "tests/training/test_backward.py::test_the_references_moments_are_found_once_for_a_rollout"
 OFF_POLICY = "tests/test_objectives.py::test_off_policy_mask_by_hand"
 REDUCTIONS = "tests/test_objectives.py::test_reductions_by_hand"
 ADDITIVITY_VESPO = "tests/test_trainer.py::test_micro_batches_and_slices_add_up[vespo-dtype0-1e-12]"
@@ -550,11 +556,55 @@ FAULTS = (
         "(ratio.detach() if self.kl_bias_correction",
         (KL_HAND, KL_TRUE, GOLDEN),
     ),
+    Fault("a guarded ratio that drifts", "objectives.py", "(difference + drift)", "difference", (GUARD, GUARD_DRIFT)),
+    Fault("a guarded ratio without s", "objectives.py", "_per_dimension(std) * (diff", "(diff", (GUARD,)),
+    Fault(
+        "a velocity penalty that is one of means",
+        "objectives.py",
+        "((mean - ref_mean) / v_coef)",
+        "(mean - ref_mean)",
+        (VELOCITY_KL,),
+    ),
+    Fault(
+        "old means that the rollout has not",
+        "training/scoring_passes.py",
+        "same = same and not (objective.needs_old_moments and rollout.old.mean is None)",
+        "pass",
+        (GUARD_OLD,),
+    ),
+    Fault(
+        "a pass for old log-probs that forgets the means",
+        "training/scoring_passes.py",
+        "moments=objective.needs_old_moments",
+        "moments=False",
+        (GUARD_OLD, GUARD_FLOW),
+    ),
+    Fault(
+        "the reference's means found in every update",
+        "training/backward.py",
+        "needs_reference_moments and batch.reference is None",
+        "needs_reference_moments",
+        (REFERENCE_ONCE,),
+    ),
+    Fault(
+        "means of the reference that do not fit",
+        "training/scoring_passes.py",
+        "and size <= _KEPT_BYTES",
+        "",
+        (REFERENCE_ONCE,),
+    ),
+    Fault(
+        "means of another slice",
+        "training/checked_policy.py",
+        "whole[name][here, decisions] = x",
+        "whole[name][here, : x.shape[1]] = x",
+        (REFERENCE_ONCE,),
+    ),
     Fault(
         "an off-policy mask by the wrong sign",
         "objectives.py",
-        "-log_ratio(new.logprobs.detach()",
-        "log_ratio(new.logprobs.detach()",
+        "-log_ratio(new.detach()",
+        "log_ratio(new.detach()",
         (OFF_POLICY, GOLDEN),
     ),
     Fault("an off-policy mask for every row", "objectives.py", "(advantages < 0) & (drift", "(drift", (OFF_POLICY,)),

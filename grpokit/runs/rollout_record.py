@@ -143,7 +143,7 @@ def write(run: Path, report: StepReport) -> Path:
 def tensors(report: StepReport) -> dict[str, Tensor]:
     """A step's tensors on the CPU, each in its own precision, under the names that `trace.safetensors` uses."""
     rollout = report.rollout
-    by_name = {f"old.{name}": getattr(rollout.old, name) for name in ("logprobs", "entropy", "mean", "std")}
+    by_name = {f"old.{name}": getattr(rollout.old, name) for name in ("logprobs", "entropy", "mean", "std", "v_coef")}
     by_name |= {"mask": rollout.mask, "groups": rollout.groups, "advantages": report.advantages}
     by_name |= {f"per_row.{name}": x for name, x in rollout.trace.per_row.items()}
     by_name |= {f"per_group.{name}": x for name, x in rollout.trace.per_group.items()}

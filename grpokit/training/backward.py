@@ -107,7 +107,7 @@ class Backward:
 
     def _reference(self, batch: Batch, slices: Sequence[slice], columns: slice | Tensor) -> Decisions | None:
         """The reference's view of some slices, which together are `columns`."""
-        if self.objective.needs_moments:
+        if self.objective.needs_reference_moments and batch.reference is None:
             ask = Ask(entropy="no", moments=True)
             with self.policy.reference():
                 return joined([self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in slices], dim=1)

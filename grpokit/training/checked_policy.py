@@ -25,6 +25,9 @@ from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]
 """Calls a function with the most rows that it may draw, and again with fewer if memory runs out."""
 
+_LOGPROBS = Ask(entropy="no")
+_MOMENTS = ("mean", "std", "v_coef")
+
 
 class CheckedPolicy:
     """A policy whose results are checked.
@@ -164,24 +167,26 @@ class CheckedPolicy:
         limit: Limit,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
         *,
-        entropy: bool = False,
+        ask: Ask = _LOGPROBS,
     ) -> Decisions:
         """Score all decisions without gradient, inside `context`, in the micro-batches of training: [B, T].
 
-        With `entropy`, the result has the entropy too, if the policy gives it.
+        The result has what `ask` names, if the policy gives it.
         """
-        logprobs, entropies = torch.zeros_like(rollout.old.logprobs), None
+        whole = {"logprobs": torch.zeros_like(rollout.old.logprobs)}
+        wanted = {"logprobs", *(["entropy"] if ask.entropy != "no" else []), *(_MOMENTS if ask.moments else [])}
+        device = whole["logprobs"].device
         with context():
-            ask = Ask(entropy="value" if entropy else "no")
             for cut in self.cuts(rollout, limit):
-                micro_batch, here = rollout.select(cut.rows), cut.rows.to(logprobs.device, non_blocking=True)
+                micro_batch, here = rollout.select(cut.rows), cut.rows.to(device, non_blocking=True)
                 for decisions in cut.slices:
                     view = self.logprobs(micro_batch, decisions, ask, grad=False)
-                    logprobs[here, decisions] = view.logprobs.to(logprobs)
-                    if entropy and view.entropy is not None:
-                        entropies = torch.zeros_like(logprobs) if entropies is None else entropies
-                        entropies[here, decisions] = view.entropy.to(logprobs)
-        return Decisions(logprobs=logprobs, entropy=entropies)
+                    given = {name: x for name, x in vars(view).items() if x is not None and name in wanted}
+                    for name, x in given.items():
+                        if name not in whole:
+                            whole[name] = x.new_zeros(*rollout.mask.shape, *x.shape[2:], device=device)
+                        whole[name][here, decisions] = x.to(whole[name])
+        return Decisions(**whole)
 
 
 def check_rollout(

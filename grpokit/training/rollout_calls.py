@@ -84,7 +84,7 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
             logprobs=_stack([part.old.logprobs for part in parts], "old.logprobs"),
             **{
                 name: _stack([getattr(part.old, name) for part in parts], f"old.{name}")
-                for name in ("entropy", "mean", "std")
+                for name in ("entropy", "mean", "std", "v_coef")
                 if getattr(parts[0].old, name) is not None
             },
         ),

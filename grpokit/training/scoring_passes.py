@@ -16,7 +16,9 @@ from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.entropy_filter import rollout_entropy
 from grpokit.training.out_of_memory import explained, shrinking_micro_batches
 from grpokit.training.reference_probe import ReferenceProbe
-from grpokit.types import Decisions, Rollout
+from grpokit.types import Ask, Decisions, Rollout
+
+_KEPT_BYTES = 2**30  # of the reference's means, in fp32 on the device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,8 @@ class ScoringPasses:
         """Score what the updates need.
 
         The old log-probs are the rollout's if its sampler computes as the training forward pass does, with these
-        weights. Else they are computed by that pass, which with a single update happens in any case.
+        weights, and has stored all that the objective reads of them. Else they are computed by that pass, which with a
+        single update happens in any case.
 
         Args:
             rollout: of the step.
@@ -63,8 +66,9 @@ class ScoringPasses:
         """
         objective = self.backward.objective
         same = rollout.exact and rollout.version == version and not self.policy.low_precision
+        same = same and not (objective.needs_old_moments and rollout.old.mean is None)
         rescored = not same and (self.settings.updates_per_step > 1 or self.backward.needs_old(rollout))
-        referred = objective.needs_reference and not objective.needs_moments  # else beside each slice
+        referred = objective.needs_reference and self._kept(rollout)
         probed = objective.needs_reference and self.probe.wanted
         filtered = self.settings.top_entropy_quantile < 1
         old, reference, entropy = rollout.old if same else None, None, None
@@ -72,27 +76,41 @@ class ScoringPasses:
             return Scored(old=old)
         with self.policy.during("score"):
             if rescored:
-                old = self._all(rollout, warnings, entropy=filtered and rollout.old.entropy is None)
+                ask = Ask(
+                    entropy="value" if filtered and rollout.old.entropy is None else "no",
+                    moments=objective.needs_old_moments,
+                )
+                old = self._all(rollout, warnings, ask)
             if referred:
-                reference = self._all(rollout, warnings, self.policy.reference)
+                ask = Ask(entropy="no", moments=objective.needs_reference_moments)
+                reference = self._all(rollout, warnings, ask, self.policy.reference)
             if probed:
                 with explained("scoring a sample with the reference", remedies="mixed_precision: bf16, LoRA"):
                     self.probe.take(rollout, prompts)
             if filtered:
                 own = old if rescored else None  # which that pass has given with the entropy
-                entropy = rollout_entropy(rollout, lambda: own or self._all(rollout, warnings, entropy=True))
+                entropy = rollout_entropy(rollout, lambda: own or self._all(rollout, warnings, Ask(entropy="value")))
         return Scored(old=old and replace(old, entropy=None), reference=reference, entropy=entropy)
+
+    def _kept(self, rollout: Rollout) -> bool:
+        """Whether the reference is scored once for a rollout; if not, beside each slice.
+
+        Means are as large as latents, so they are kept only where several passes read them, and within a bound.
+        """
+        if not self.backward.objective.needs_reference_moments:
+            return True
+        size = 4 * rollout.mask.numel() * rollout.action_dims
+        return self.settings.updates_per_rollout > 1 and size <= _KEPT_BYTES
 
     def _all(
         self,
         rollout: Rollout,
         warnings: list[str],
+        ask: Ask,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        *,
-        entropy: bool = False,
     ) -> Decisions:
         return shrinking_micro_batches(
-            lambda limit: self.policy.all_logprobs(rollout, limit, context, entropy=entropy),
+            lambda limit: self.policy.all_logprobs(rollout, limit, context, ask=ask),
             self.settings,
             partial(self.policy.cuts, rollout),
             warnings=warnings,

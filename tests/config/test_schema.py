@@ -109,7 +109,7 @@ MISTAKES = {
     "an unknown choice": (
         GOOD + "trainer: {kl: k4}\n",
         4,
-        ["trainer.kl", "'k1', 'k2', 'k3' or 'gaussian'", "got 'k4'"],
+        ["trainer.kl", "'k1', 'k2', 'k3', 'gaussian' or 'velocity'", "got 'k4'"],
     ),
     "an unknown on_error": (
         POLICY + DATA + "rewards: [{use: r, on_error: ignore}]\n",

@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from grpokit import Ask, Prompt, Rollout, UsageError
+from grpokit import Ask, Prompt, Rollout, Trainer, UsageError
+from grpokit.builtin.image_rewards import brightness
 from grpokit.diffusion.flow_policy import FlowPolicy
+from grpokit.knobs import Precision
+from grpokit.objectives import GRPO, Loss
 from grpokit.sampling import derive_seeds, normals
 from grpokit.testing import outcomes, policy_checks
 from tests.tiny_family import TinyFamily
@@ -99,6 +102,32 @@ def test_the_gaussian_is_that_of_the_sampler() -> None:
     assert view.std is not None
     torch.testing.assert_close(view.mean[:4, 0], mean, atol=1e-6, rtol=0)
     assert float(view.std[0]) == pytest.approx(g * d**0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_training_with_a_guarded_ratio_and_a_penalty_on_velocities(precision: Precision) -> None:
+    """In the first update the ratio is 1 and the penalty 0, also where the old means come from a pass of their own."""
+    policy, found = build(window={"width": 2}), []
+
+    class Noted(GRPO):
+        def __call__(self, *args: Any, **options: Any) -> Loss:
+            found.append(super().__call__(*args, **options))
+            return found[-1]
+
+    trainer = Trainer(
+        policy, [brightness], PROMPTS, objective=Noted(ratio="guard", kl="velocity", kl_coef=1e-3), steps=1,
+        prompts_per_step=3, group_size=4, micro_batch_size=12, updates_per_rollout=2, learning_rate=1e-3,
+        mixed_precision=precision, device="cpu",
+    )  # fmt: skip
+    trainer.step()
+    first, second = found[:2], found[2:]  # of two steps each
+    for loss in first:
+        torch.testing.assert_close(loss.stats["ratio"], torch.ones(12, 1), atol=1e-7, rtol=0)
+        assert loss.stats["kl"].abs().max() < 1e-9
+    assert len(second) == 2
+    for loss in second:
+        assert (loss.stats["ratio"] - 1).abs().max() > 1e-5
+        assert loss.stats["kl"].min() > 1e-9
 
 
 def test_evaluations_draw_with_the_average() -> None:

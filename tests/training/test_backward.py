@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +11,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grpokit import Ask, Decisions, Rollout, Trainer, objectives
+from grpokit import Ask, Decisions, Prompt, Rollout, Seeds, Trainer, objectives
+from grpokit.training import scoring_passes
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
@@ -97,6 +100,73 @@ def test_the_predicted_slope_is_the_gradient(name: str, slices: int) -> None:
         assert (predicted - gradient).abs().max() <= 1e-12 * gradient.abs().max()
 
 
+class Referred(TinyGaussian):
+    """Counts the slices that the reference scores, and notes whether their moments were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=torch.float64)
+        self.referring = False
+        self.asks: list[bool] = []
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        self.referring = True
+        with super().reference():
+            yield
+        self.referring = False
+
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
+        if self.referring and rollout.rows > 1:  # one row is the probe's
+            self.asks.append(ask.moments)
+        return super().logprobs(rollout, steps)
+
+
+@pytest.mark.parametrize("objective", [objectives.GRPO, objectives.GSPO])
+def test_the_references_moments_are_found_once_for_a_rollout(
+    objective: type[objectives.GRPO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 slices of 2 micro-batches: once if the means fit, else once in each of the two updates; with equal weights."""
+    weights, counts = [], []
+    for bound in (2**30, 0):
+        monkeypatch.setattr(scoring_passes, "_KEPT_BYTES", bound)
+        policy = Referred()
+        trainer = Trainer(
+            policy, [nearness], PROMPTS, objective=objective(kl="gaussian", kl_coef=0.5), prompts_per_step=2,
+            group_size=4, micro_batch_size=4, updates_per_rollout=2, learning_rate=0.05, device="cpu",
+        )  # fmt: skip
+        trainer.step()
+        counts.append(len(policy.asks))
+        assert all(policy.asks)
+        trainer.step()
+        weights.append(policy.net.weight.detach().clone())
+    assert counts == [4 * 2, 4 * 2 * 2]
+    assert torch.equal(*weights)
+
+
+class Storing(TinyGaussian):
+    """Its rollouts hold the means."""
+
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        rollout = super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+        return replace(rollout, old=self._steps(rollout.trace, slice(0, self.length)).detach())
+
+
+def test_a_guarded_ratio_has_the_old_means() -> None:
+    """A pass before the first of two updates finds them where the rollout does not hold them."""
+    passes, weights = [], []
+    for kind in (Storing, TinyGaussian):
+        policy = kind(dtype=torch.float64)
+        objective = objectives.GRPO(ratio="guard", clip_range=0.01)
+        Trainer(
+            policy, [nearness], PROMPTS, objective=objective, updates_per_rollout=2, micro_batch_size=64,
+            learning_rate=0.05, device="cpu",
+        ).step()  # fmt: skip
+        passes.append(len(policy.scored))
+        weights.append(policy.net.weight.detach())
+    assert passes == [4 * 2, 4 * 3]
+    assert torch.allclose(*weights, rtol=0, atol=1e-12)
+
+
 def test_the_loss_of_moments_has_no_slope() -> None:
     class SlopedGaussian(TinyGaussian):
         def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
@@ -167,4 +237,4 @@ def test_scoring_and_backward_never_wait_for_the_device(
     counted(CheckedPolicy, "all_logprobs")
     trainer.step()
     assert waits.found == []
-    assert set(calls) == {"__call__"} | ({"all_logprobs"} if objective.kl_coef and objective.kl == "k3" else set())
+    assert set(calls) == {"__call__"} | ({"all_logprobs"} if objective.kl_coef else set())

@@ -94,7 +94,7 @@ def test_no_work_is_announced_that_is_not_done() -> None:
     training = trainer(steps, objective=objectives.GRPO(kl="gaussian", kl_coef=0.1), reward=nearness)
     training.step()
     steps.heard.clear()
-    training.step()  # the reference is scored beside each slice
+    training.step()  # one pass over the rollout: the reference's means are found beside each slice
     assert steps.heard == ["rollout", "train", "train 3", "train 4"]
 
 
