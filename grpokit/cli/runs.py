@@ -106,7 +106,7 @@ def sample(
     By default it draws one sample for each of the first 16 prompts. A preset's policy is untrained. With --before, the
     samples of a run and of its start lie side by side in the folders after and before.
     """
-    config, place = _read(source, overrides)
+    config, place = read(source, overrides)
     if before and place is None:
         raise UsageError(f"--before compares a run with its start, and {source} is no run folder. Leave it out.")
     from grpokit.evaluation.held_out import draw
@@ -157,7 +157,7 @@ def evaluate(
     "After" is a run's last checkpoint, or the checkpoint that RUN_OR_PRESET names. A preset has only "before". Both
     draw run.eval_samples samples per held-out prompt, unless --count says otherwise, from the same seeds.
     """
-    config, folder = _read(source, overrides)
+    config, folder = read(source, overrides)
     from grpokit.evaluation.held_out import evaluate as score_policy
     from grpokit.runs import build
     from grpokit.training import checkpoint
@@ -227,7 +227,7 @@ def export(
     It takes the last checkpoint, or the one that RUN names. The policy decides on the files: those of hf-lm are loaded
     by transformers and peft.
     """
-    config, place = _read(run, overrides)
+    config, place = read(run, overrides)
     if place is None:
         raise UsageError(f"{run} is no run folder, so it has no trained weights. Give one, or one of its checkpoints.")
     from grpokit.runs.export import export as write
@@ -305,7 +305,7 @@ def _print_texts(samples: Sequence[Sample]) -> None:
         print(f"  and {len(texts) - _TEXTS:,} more")
 
 
-def _read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
+def read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     """The config of a run, checkpoint, preset or file, and the checkpoint: the run's last, or `source` itself."""
     from grpokit.config import presets, schema
 

@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from grpokit import flow
 from grpokit.diffusion.adapters import add_adapter
 from grpokit.diffusion.family import Family, Schedule, Size
-from grpokit.diffusion.windows import Window
+from grpokit.diffusion.settings import FlowSettings
 from grpokit.errors import UsageError
-from grpokit.hf.adapters import AdapterSettings, inner
-from grpokit.hf.references import Average, Base, Reference, Twin
-from grpokit.hf.settings import read_settings
+from grpokit.hf.adapters import inner
+from grpokit.hf.references import Base, Reference, Twin
 from grpokit.hf.weights import load_weights, save_tensors, save_weights
 from grpokit.policies.reference import swapped
 from grpokit.policy import Policy, joined
@@ -108,11 +107,9 @@ class FlowPolicy(Policy):
         ema: Mapping[str, Any] | None = None,
         rows: int | None = None,
     ) -> None:
-        if sampler == "ode" or noise == 0:
-            raise UsageError(
-                "Training needs a sampler with noise ('flow-sde', 'dance-sde' or 'cps', with a noise above 0); "
-                f"got sampler={sampler!r}, noise={noise}. Evaluation follows the ODE anyway."
-            )
+        settings = FlowSettings.read(
+            steps=steps, eval_steps=eval_steps, sampler=sampler, noise=noise, window=window, lora=lora, ema=ema
+        )
         self.family = family
         self._training = self._mode(steps, guidance, size, key="size")
         self._evaluation = self._mode(
@@ -123,24 +120,19 @@ class FlowPolicy(Policy):
         )
         sigmas = self._training.schedule.sigmas
         self._kernel = flow.kernel(sampler, sigmas[:-1], sigmas[1:], noise=noise)  # [K] each
-        self._able = int((self._kernel.std > 0).sum())  # the last step of "cps" has no noise
-        if window is None:
-            self._window = Window(width=max(1, self._able), share=1.0)
-        else:
-            self._window = read_settings(Window, window, key="window", example="{width: 2}")
-        self._window.check(self._able)
+        self._window = settings.window
+        self._able = settings.able
         self._shared_noise, self._rows = shared_noise, rows
-        adapter = None if lora is None else AdapterSettings.read(lora)
         self.model: Any = family.transformer.eval()
-        if adapter is None:
+        if settings.adapter is None:
             self.model.requires_grad_(True)
             self._reference: Reference = Twin(self.model)
         else:
             self.model.requires_grad_(False)
-            targets = adapter.targets if lora is not None and "targets" in lora else family.lora_targets
-            self.model = add_adapter(family.transformer, adapter, targets)
+            targets = settings.adapter.targets if lora is not None and "targets" in lora else family.lora_targets
+            self.model = add_adapter(family.transformer, settings.adapter, targets)
             self._reference = Base(self.model)
-        self._average = None if ema is None else Twin(self.model, average=Average.read(ema))
+        self._average = None if settings.average is None else Twin(self.model, average=settings.average)
         if self._average is not None:
             with self._average.model():  # which takes its copy before any update
                 pass
@@ -159,7 +151,7 @@ class FlowPolicy(Policy):
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` pictures per prompt, group by group; in evaluation by the ODE, which decides nothing."""
         shared = self.family.shared(prompts, seeds)
-        with self._averaged() if evaluate else nullcontext():
+        with self.averaged() if evaluate else nullcontext():
             drawn = [
                 self._draw(
                     prompt,
@@ -261,13 +253,13 @@ class FlowPolicy(Policy):
         return _Mode(steps=steps, guidance=guidance, size=both, schedule=self.family.schedule(steps, both))
 
     @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        """Inside, pictures are drawn with the average of the weights, if there is one."""
+    def averaged(self) -> Iterator[Any]:
+        """Inside, pictures are drawn with the average of the weights, if there is one. Yields the model."""
         if self._average is None:
-            yield
+            yield self.model
             return
         with self._average.model() as model, swapped(self.family, "transformer", inner(model)):
-            yield
+            yield model
 
     def _draw(
         self,

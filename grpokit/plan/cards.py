@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from grpokit.errors import UsageError
 
 GIB = 2**30
+_SLOWER = frozenset({"pcie", "nvl", "d"})  # words in the names of other cards of the same size
 USABLE = 0.92  # the rest is for CUDA's context, the workspaces of libraries, and gaps between tensors
 
 
@@ -112,10 +113,11 @@ def recognised(name: str, memory: float) -> Card:
     >>> recognised("NVIDIA H100 80GB HBM3", 79.6 * 2**30).bandwidth
     3350000000000.0
     >>> recognised("NVIDIA A100-SXM4-80GB", 79.3 * 2**30).bandwidth  # another A100 than the one that is known
+    >>> recognised("NVIDIA H100 PCIe", 79.2 * 2**30).bandwidth  # whose memory is slower than that of an H100 SXM
     """
     words = re.split(r"[^a-z0-9]+", name.lower())
     for card in CARDS:
-        if card.names[0] in words and abs(memory / card.memory - 1) < 0.1:
+        if card.names[0] in words and _SLOWER.isdisjoint(words) and abs(memory / card.memory - 1) < 0.1:
             return Card(
                 name=name,
                 memory=memory,

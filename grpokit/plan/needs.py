@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from grpokit.errors import PluginError
 from grpokit.knobs import Precision, TrainerSettings
 
 Moment: TypeAlias = Literal["rollout", "decode", "score", "train"]
@@ -32,7 +33,7 @@ class Job:
         group_size: G.
         micro_batch_size: the most rows in one pass.
         micro_batch_tokens: the most decisions in one pass; None sets no such bound.
-        rollout_rows: the most rows drawn at a time.
+        rollout_rows: the most rows drawn at a time: those of whole groups, or of a part of one.
         passes: passes over a rollout with gradient.
         updates: optimizer steps per rollout.
         reference: whether the objective needs the reference's log-probs.
@@ -56,13 +57,14 @@ class Job:
     @classmethod
     def of(cls, settings: TrainerSettings, *, reference: bool, prompt_tokens: int | None) -> Job:
         """The job that the knobs of a trainer describe."""
-        rows = settings.prompts_per_step * settings.group_size
+        rows, group = settings.prompts_per_step * settings.group_size, settings.group_size
+        drawn = min(rows, settings.rollout_batch_size or rows)
         return cls(
             prompts=settings.prompts_per_step,
             group_size=settings.group_size,
             micro_batch_size=settings.micro_batch_size,
             micro_batch_tokens=settings.micro_batch_tokens,
-            rollout_rows=min(rows, settings.rollout_batch_size or rows),
+            rollout_rows=drawn if drawn < group else drawn - drawn % group,
             passes=settings.updates_per_rollout,
             updates=settings.updates_per_step,
             reference=reference,
@@ -79,12 +81,14 @@ class Job:
     @property
     def rollout_calls(self) -> int:
         """How often the policy draws in a step."""
-        return math.ceil(self.rows / self.rollout_rows)
+        if self.rollout_rows < self.group_size:
+            return self.prompts * math.ceil(self.group_size / self.rollout_rows)
+        return math.ceil(self.prompts / self.rollout_prompts)
 
     @property
     def rollout_prompts(self) -> int:
         """The most prompts that are drawn for at a time."""
-        return min(self.prompts, math.ceil(self.rollout_rows / self.group_size))
+        return max(1, self.rollout_rows // self.group_size)
 
     def micro_batch(self, decisions: int) -> tuple[int, int]:
         """Rows and prompts of the largest pass, where groups stay together and all rows have this many decisions."""
@@ -115,11 +119,23 @@ class Part:
         name: such as "weights"; two parts of one name are shown as one.
         bytes: how much.
         moments: when it is there.
+
+    Raises:
+        PluginError: these are no moments of a step; its bytes would be missing from the sums.
     """
 
     name: str
     bytes: float
     moments: Iterable[Moment] = MOMENTS
+
+    def __post_init__(self) -> None:
+        moments = tuple(self.moments)
+        if not moments or isinstance(self.moments, str) or not {*moments} <= {*MOMENTS}:
+            raise PluginError(
+                f"The plan's part '{self.name}' is there in {self.moments!r}. Expected some of {', '.join(MOMENTS)}, "
+                'such as ("train",).'
+            )
+        object.__setattr__(self, "moments", moments)
 
 
 @dataclass(frozen=True, kw_only=True)

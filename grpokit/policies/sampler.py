@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import Tensor
@@ -49,6 +49,11 @@ class SamplerSettings:
             )
         check_settings(temperature=self.temperature, **self._truncation(evaluate=False))
         check_settings(temperature=self.temperature, **self._truncation(evaluate=True), prefix="eval_")
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> SamplerSettings:
+        """The settings among a policy's parameters; those that it does not take have their defaults."""
+        return cls(**{field.name: parameters[field.name] for field in fields(cls) if field.name in parameters})
 
     def sampler(self, chances: Tensor, *, evaluate: bool = False, forbidden: Tensor | None = None) -> Sampler:
         """A sampler for one rollout.

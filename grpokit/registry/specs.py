@@ -77,6 +77,9 @@ class PolicySpec(Spec):
         reader: "package.module:function" that returns, from `parameters`, an object whose `check(prompts)` refuses
             what the policy's own `check` would. It loads no weights, so that a wrong prompt is found before they are
             fetched and read. Empty: the policy looks at its prompts itself, once it is built.
+        row_draws: what a sample draws for itself, from `seeds.row`, in a few words, such as "visual tokens".
+        group_draws: what a group shares, from `seeds.group`, such as "the decoder's noise". `grpokit attribute` says
+            which of the two moves a reward.
     """
 
     kind: ClassVar[str] = "policy"
@@ -84,6 +87,8 @@ class PolicySpec(Spec):
     makes: str = "image"
     plan: str = ""
     reader: str = ""
+    row_draws: str = "a sample's own draws"
+    group_draws: str = "what its group shares"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -656,6 +656,17 @@ def test_evaluate_with_options(call: Call, finished: Path, monkeypatch: pytest.M
     assert table(with_pattern.out)["exact-match"] == ["not scored", "not scored"]  # there is no target
 
 
+def test_attribute(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This policy draws every digit from its row's seed, and a group shares nothing."""
+    monkeypatch.chdir(finished)
+    done = call("attribute", "out", "--rows", 3, "--groups", 2, "--limit", 2)
+    assert (done.code, done.err) == (0, "drawing and scoring 12 samples of 2 held-out prompts ...\n")
+    header, *lines = [re.split(r"\s{2,}", line.strip()) for line in done.out.splitlines()]
+    assert header[:4] == ["reward", "a sample's own draws", "what its group shares", "both together"]
+    assert {name: parts[:3] for name, *parts in lines}["digit_sum"] == ["100%", "0%", "0%"]
+    assert call("attribute", "out", "--groups", 1).code == 2
+
+
 def test_sample(call: Call, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(finished)
     out = tmp_path / "drawn"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from grpokit import UsageError
+from grpokit.errors import PluginError
 from grpokit.knobs import TrainerSettings
 from grpokit.plan import Job, Needs, Part, Work
 from grpokit.plan.cards import CARDS, USABLE, Card, by_name, recognised
 from grpokit.plan.estimate import Estimate
+from grpokit.sampling import derive_seeds
+from grpokit.training.rollout_calls import calls
 
 GIB = 2**30
 ROUND = Card(name="round", memory=10 * GIB, bandwidth=1e12, bf16=100e12, fp32=10e12)
@@ -41,8 +46,23 @@ def test_rows_and_prompts_of_a_micro_batch_of_rows_of_100(
 
 def test_drawing_in_parts() -> None:
     parts = job(prompts_per_step=4, group_size=8, rollout_batch_size=12)
-    assert (parts.rollout_rows, parts.rollout_prompts, parts.rollout_calls) == (12, 2, 3)
+    assert (parts.rollout_rows, parts.rollout_prompts, parts.rollout_calls) == (8, 1, 4)
     assert job(rollout_batch_size=999).rollout_rows == 32
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 12, 16, 25, 32, 99])
+def test_drawing_is_planned_in_the_calls_that_a_trainer_makes(size: int) -> None:
+    made = calls(derive_seeds(0, stream="train", step=0, prompts=4, group_size=8), 8, size)
+    plan = job(prompts_per_step=4, group_size=8, rollout_batch_size=size)
+    assert plan.rollout_calls == len(made)
+    assert plan.rollout_rows == max(len(call.seeds.row) for call in made)
+    assert plan.rollout_prompts == max(len(call.seeds.group) for call in made)
+
+
+@pytest.mark.parametrize("moments", ["train", ("sampling",), ()])
+def test_a_part_is_there_in_moments_that_a_step_has(moments: Any) -> None:
+    with pytest.raises(PluginError, match=r"part 'cache' is there in .* some of rollout, decode, score, train"):
+        Part(name="cache", bytes=1, moments=moments)
 
 
 def test_memory_is_summed_by_moment_and_the_largest_counts() -> None:
@@ -109,6 +129,9 @@ def test_an_unknown_card() -> None:
         ("NVIDIA A100-SXM4-40GB", 39.4, 1.555e12),
         ("NVIDIA A100-SXM4-80GB", 79.3, None),  # has other memory than the A100 that is known
         ("NVIDIA GeForce RTX 4090", 23.6, 1.008e12),
+        ("NVIDIA H100 PCIe", 79.2, None),  # has slower memory than the H100 that is known
+        ("NVIDIA H200 NVL", 139.8, None),
+        ("NVIDIA GeForce RTX 4090 D", 23.5, None),
         ("Tesla T4", 14.6, None),
     ],
 )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from diffusers import GlmImagePipeline
+from PIL import Image
 
 from grpokit import Prompt, Rollout, Sample, Trainer, UsageError
 from grpokit.sampling import derive_seeds, normals
 from grpokit.testing import outcomes, policy_checks
-from grpokit_glm_image.dit import GlmImageDiT
+from grpokit_glm_image.dit import GlmImageDiT, halves
 from grpokit_glm_image.tiny import tiny_pipeline
 
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]
@@ -42,29 +45,38 @@ def test_contract(options: dict[str, Any]) -> None:
     assert not failures, failures
 
 
-def test_evaluations_are_pictures_of_the_stock_pipeline() -> None:
-    """From the same tokens and noise: equal to one level of 255."""
-    pipeline = tiny_pipeline()
+def stock(pipeline: GlmImagePipeline, rollout: Rollout) -> list[Image.Image]:
+    """The pictures of an evaluation's tokens and noise, by the stock pipeline."""
     pipeline.set_progress_bar_config(disable=True)
-    policy = build(pipeline)
-    rollout = drawn(policy, evaluate=True)
     seeds = derive_seeds(1, stream="train", step=0, prompts=len(PROMPTS), group_size=3)
-    for row in range(6):
+    pictures = []
+    for row in range(rollout.rows):
         place = row // 3
         codes = rollout.trace.per_group["codes"][place : place + 1]
-        prior = codes.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1)
         noise = normals(seeds.row[row : row + 1], 4 * 8 * 12, start=2**40).float().view(1, 4, 8, 12)
-        stock = pipeline(
+        pictures += pipeline(
             PROMPTS[place].text,
             height=64,
             width=96,
             num_inference_steps=3,
             guidance_scale=1.5,
-            prior_token_ids=prior,
+            prior_token_ids=codes.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1),
             latents=noise,
-        ).images[0]
-        ours = np.asarray(rollout.samples[row].output, dtype=int)
-        assert np.abs(ours - np.asarray(stock, dtype=int)).max() <= 1
+        ).images
+    return pictures
+
+
+def largest(pictures: Sequence[Image.Image], rollout: Rollout) -> int:
+    """The largest difference to a rollout's pictures, in levels of 255."""
+    ours = np.stack([np.asarray(sample.output, dtype=int) for sample in rollout.samples])
+    return int(np.abs(ours - np.stack([np.asarray(picture, dtype=int) for picture in pictures])).max())
+
+
+def test_evaluations_are_pictures_of_the_stock_pipeline() -> None:
+    """From the same tokens and noise."""
+    pipeline = tiny_pipeline()
+    rollout = drawn(build(pipeline), evaluate=True)
+    assert largest(stock(pipeline, rollout), rollout) <= 1
 
 
 def test_an_update_changes_the_adapter_alone() -> None:
@@ -102,6 +114,26 @@ def test_an_update_changes_the_adapter_alone() -> None:
     assert all(torch.equal(p, after[name]) for name, p in before.items())
 
 
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("options", [{"rslora": True}, {"dora": True}], ids=str)
+def test_a_stock_pipeline_draws_what_the_policy_draws(options: dict[str, Any], merge: bool, tmp_path: Path) -> None:
+    """With the adapter that it exports, or the whole pipeline; the base alone draws something else."""
+    policy = build(lora={"r": 4, "alpha": 6, **options})
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, p in policy.model.named_parameters():
+            if ".lora_" in name and p.requires_grad:
+                p.add_(torch.randn(p.shape, generator=generator), alpha=0.2)
+    rollout = drawn(policy, evaluate=True)
+    policy.export(tmp_path, merge=merge)
+    pipeline = GlmImagePipeline.from_pretrained(tmp_path) if merge else tiny_pipeline()
+    plain = stock(pipeline, rollout)
+    if not merge:
+        assert largest(plain, rollout) > 10
+        pipeline.transformer.load_lora_adapter(tmp_path, use_safetensors=True)
+    assert largest(stock(pipeline, rollout), rollout) <= 1
+
+
 def test_token_sets() -> None:
     """With one set the groups of a prompt paint the same tokens in every step; without, each group has its own."""
     one, own = build(token_sets=1), build(token_sets=None)
@@ -132,3 +164,37 @@ def test_token_sets() -> None:
 def test_settings_that_cannot_work(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         build(**options)
+
+
+def test_both_halves_share_a_model() -> None:
+    """What the writing half has learnt, the painting half sees; to train one leaves the other as it is."""
+    both = halves("tiny", size=(64, 96), ar={"lora": {"r": 2}}, dit={"lora": {"r": 2}, "steps": 3, "eval_steps": 2})
+    ar, dit = both["ar"], both["dit"]
+    assert isinstance(dit, GlmImageDiT)
+    before = drawn(dit)
+    assert torch.equal(drawn(dit).trace.per_group["codes"], before.trace.per_group["codes"])
+    with torch.no_grad():
+        for name, p in ar.modules()["model"].named_parameters():
+            if ".lora_B." in name:
+                p.add_(0.3)
+    ar.updated(1)
+    after = drawn(dit)
+    assert not torch.equal(after.trace.per_group["codes"], before.trace.per_group["codes"])
+    models = [model for half in both.values() for model in half.modules().values()]
+    trained = [name for model in models for name, p in model.named_parameters() if p.requires_grad]
+    assert trained
+    assert all(".lora_" in name for name in trained)
+    assert not {id(p) for p in ar.modules()["model"].parameters()} & {id(p) for p in dit.model.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dit": {"size": (64, 64)}}, "dit: size is for both halves"),
+        ({"ar": {"edits": True}}, "has edits: true"),
+    ],
+    ids=str,
+)
+def test_halves_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        halves("tiny", size=(64, 96), **options)

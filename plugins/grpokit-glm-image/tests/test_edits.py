@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tokenizers.processors import TemplateProcessing
 
 from command_line import Call, rows
-from grpokit import Prompt, Rollout
+from grpokit import Prompt, Rollout, UsageError
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_glm_image.policy import GlmImageAR
@@ -67,6 +69,37 @@ def test_contract() -> None:
     )
     failures = [outcome for outcome in outcomes(checks) if outcome.state == "failed"]
     assert not failures, failures
+
+
+def test_a_picture_that_the_processor_refuses() -> None:
+    prompt = Prompt(text="red", images=[WIDE, picture(320, 64)])
+    with pytest.raises(UsageError, match=r"'red' has a picture that .* ratio must be smaller than 4, got 5.0\. Crop"):
+        build().check([prompt])
+
+
+@pytest.mark.parametrize(("prompt", "edits"), [(Prompt(text="a red sign"), False), (ONE[1], True)])
+def test_a_tokenizer_that_adds_a_token_adds_it_as_in_the_stock_pipeline(prompt: Prompt, edits: bool) -> None:
+    """Before a text, and not before an edit, which begins with a picture."""
+    pipeline = tiny_pipeline()
+    processor = pipeline.processor
+    added = processor.tokenizer.convert_tokens_to_ids("<eop>")
+    processor.tokenizer._tokenizer.post_processor = TemplateProcessing(
+        single="<eop> $A", special_tokens=[("<eop>", added)]
+    )
+    policy = GlmImageAR(pipeline, size=SIZE, edits=edits)
+    content = [*({"type": "image", "image": image} for image in prompt.images), {"type": "text", "text": prompt.text}]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the size, which the stock pipeline passes in the same way
+        stock = processor.apply_chat_template(
+            [{"role": "user", "content": content}],
+            tokenize=True,
+            target_h=SIZE[0],
+            target_w=SIZE[1],
+            return_dict=True,
+            return_tensors="pt",
+        )["input_ids"][0]
+    assert (stock[0] == added) == (not edits)
+    assert policy.encoder._checked(prompt)[0].tolist() == stock.tolist()
 
 
 @pytest.mark.parametrize("prompts", [ONE, TWO], ids=["one picture", "two pictures"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,25 @@ def test_offload_leaves_one_half_on_the_gpu() -> None:
     plan = needs(offload="idle", **SMALL)
     assert gib(plan, "weights", "decode") == 0 < gib(plan, "weights", "rollout")
     assert gib(plan, "decoder", "train") == 0 < gib(plan, "decoder", "decode")
+
+
+def test_offload_leaves_weights_that_train_on_the_gpu() -> None:
+    plan = needs(offload="idle", lora=None, model="tiny", size=(64, 64))
+    ar = skeleton.skeleton_of("tiny", size=(64, 64), edits=False).ar
+    trained = 4 * (count(ar.model.language_model) + count(ar.lm_head)) / GIB
+    assert gib(plan, "weights", "decode") == pytest.approx(trained) == gib(plan, "weights", "train")
+
+
+def test_a_part_of_a_group_is_decoded_with_less_memory() -> None:
+    given = {"model": "tiny", "size": (64, 64), **SMALL}
+    whole, part = needs(**given), needs(replace(JOB, rollout_rows=2), **given)
+    assert gib(part, "activations", "decode") < gib(whole, "activations", "decode")
+
+
+@pytest.mark.parametrize(("dtype", "named"), [("fp32", True), ("float32", True), ("bf16", False), ("auto", False)])
+def test_16_bits_are_a_remedy_for_float32(dtype: str, named: bool) -> None:
+    remedies = needs(dtype=dtype, model="tiny", size=(64, 64), **SMALL).remedies
+    assert any(remedy.words == ("policy.dtype=bfloat16",) for remedy in remedies) == named
 
 
 def kept(layers: int, lora: Mapping[str, Any] | None, dtype: torch.dtype) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""A run of glm-image-ar that is stopped or killed ends as one that was not, to the bit."""
+"""A run of either half that is stopped or killed ends as one that was not, to the bit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from grpokit.runs import train as run
 from whole_runs import assert_same, finish, kill_and_resume, start
 
 STEPS = 4
+DECODE = "decode: {steps: 1}, eval_decode: {steps: 1}"
 KINDS = {
-    "edits": "edits: true, lora: {r: 4}, top_p: 0.9",
-    "texts": "train_tokens: large",  # all weights, held to a copy
+    "edits": f"use: glm-image-ar, edits: true, lora: {{r: 4}}, top_p: 0.9, {DECODE}",
+    "texts": f"use: glm-image-ar, train_tokens: large, {DECODE}",  # all weights, held to a copy
+    "painter": "use: glm-image-dit, steps: 4, eval_steps: 1, token_sets: 2, lora: {r: 4}, ema: {decay: 0.8, every: 3}, "
+    "window: {width: 2, start: sliding, every: 1}",
 }
 CONFIG = """
-policy: {use: glm-image-ar, model: tiny, size: [64, 96], decode: {steps: 1}, eval_decode: {steps: 1}, KIND}
+policy: {model: tiny, size: [64, 96], KIND}
 data: {prompts: prompts.txt, IMAGES eval_fraction: 0.25}
 rewards: [{use: brightness}]
 trainer:
@@ -28,6 +31,7 @@ trainer:
   group_size: 2
   updates_per_rollout: 2
   kl_coef: 0.05
+  KL
   learning_rate: 1e-2
   device: cpu
 run: {record: true, save_every: 1, eval_every: 2, keep_last: KEEP, best: reward, threads: 1}
@@ -43,6 +47,7 @@ def fill(folder: Path, kind: str, *, steps: int, keep: str) -> None:
         pixels = random.integers(0, 255, (64, 32 * (line + 1), 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / "pictures" / f"{line}.png")
     text = CONFIG.replace("KIND", KINDS[kind]).replace("STEPS", str(steps)).replace("KEEP", keep)
+    text = text.replace("KL\n", "kl: gaussian\n" if kind == "painter" else "\n")
     text = text.replace("IMAGES", "images: pictures," if kind == "edits" else "")
     (folder / "config.yaml").write_text(text)
 

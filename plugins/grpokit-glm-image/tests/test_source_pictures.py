@@ -33,3 +33,17 @@ def test_codes_are_those_that_the_model_reads_in_a_prompt() -> None:
     assert torch.equal(read[0][inputs["input_ids"] == processor.image_token_id], torch.cat(codes))
     other = source_codes(model, processor, [pictures[0].transpose(Image.Transpose.FLIP_LEFT_RIGHT)])
     assert not torch.equal(other[0], codes[0])
+
+
+def test_codes_do_not_depend_on_a_mixed_precision() -> None:
+    """With as many codes as the released model has, some are too close for bfloat16."""
+    pipeline = tiny_pipeline()
+    model = pipeline.vision_language_encoder
+    quantizer = model.model.vqmodel.quantize
+    values = torch.randn(16384, quantizer.embedding_dim, generator=torch.Generator().manual_seed(0))
+    quantizer.embedding = torch.nn.Embedding.from_pretrained(values)
+    random = np.random.default_rng(0)
+    pictures = [Image.fromarray(random.integers(0, 255, (128, 128, 3), dtype=np.uint8))]
+    codes = source_codes(model, pipeline.processor, pictures)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(source_codes(model, pipeline.processor, pictures)[0], codes[0])

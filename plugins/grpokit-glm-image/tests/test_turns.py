@@ -95,6 +95,40 @@ def test_the_writer_is_back_after_decoding_even_after_an_error() -> None:
     assert log[6:] == ["decoder leaves", "writer enters"]
 
 
+def test_the_writer_is_back_if_the_decoder_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer then tries again with fewer rows."""
+    log: list[str] = []
+    turns = taking_turns(log)
+
+    def enter() -> None:
+        log.append("decoder does not fit")
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch, suppress(torch.OutOfMemoryError):
+        patch.setattr(turns._decoder, "enter", enter)
+        with turns.decoding():
+            pytest.fail("The decoder is not there.")
+    assert log == ["writer leaves", "decoder does not fit", "decoder leaves", "writer enters"]
+    with turns.decoding():
+        assert log[4:] == ["writer leaves", "decoder enters"]
+
+
+def test_the_writer_is_back_after_a_second_try_if_it_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    turns = taking_turns(log)
+
+    def enter() -> None:
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch, suppress(torch.OutOfMemoryError):
+        patch.setattr(turns._writer, "enter", enter)
+        with turns.decoding():
+            pass
+    with turns.writing(), turns.decoding():
+        pass
+    assert log[-2:] == ["decoder leaves", "writer enters"]
+
+
 @pytest.mark.parametrize(("device", "offload"), [("cpu", "idle"), ("cuda", "none")])
 def test_nothing_moves_where_nothing_must(device: str, offload: str) -> None:
     module = layer(1.0)

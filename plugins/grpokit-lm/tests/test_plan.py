@@ -183,6 +183,7 @@ def test_a_token_goes_through_some_experts_only() -> None:
         ({"quantization": "2bit", "lora": {}}, r"quantization must be '4bit' or '8bit', got '2bit'"),
         ({"dtype": "bfloat16"}, r"Trainable parameters would be torch.bfloat16"),
         ({"dtype": "half"}, r"dtype must be 'auto', 'float32'"),
+        ({"temperature": -1}, r"temperature must be above 0"),
         ({"lora": {"rank": 4}}, r"lora has no key 'rank'"),
         ({"lora": {"targets": ["no_proj"]}}, r"lora: targets: no linear layer"),
         ({"lora": {}, "reference_offload": True}, r"reference_dtype and reference_offload are for full training"),

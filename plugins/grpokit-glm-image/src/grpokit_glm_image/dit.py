@@ -7,20 +7,24 @@ transformer is told is `Painter`'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpokit import Prompt, Seeds, UsageError, flow
+from grpokit import Policy, Prompt, Seeds, UsageError, flow
 from grpokit.diffusion.flow_policy import FlowPolicy
+from grpokit.diffusion.settings import FlowSettings
 from grpokit.policies.packed_attention import install
 from grpokit.policies.sampler import SamplerSettings
 from grpokit.sampling import mix, uniforms
+from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import check_size
 from grpokit_glm_image.painter import Painter
 from grpokit_glm_image.pipeline import prepare
+from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.writer import Writer
 
@@ -34,12 +38,16 @@ class Illustrator(Painter):
         writer: the autoregressive half.
         pipeline: the other parts.
         token_sets: how many sets of tokens a prompt has; None: each group has one of its own.
+        changes: how often the weights of the autoregressive half have changed; what it wrote before is written again.
     """
 
-    def __init__(self, writer: Writer, pipeline: Any, *, token_sets: int | None) -> None:
+    def __init__(
+        self, writer: Writer, pipeline: Any, *, token_sets: int | None, changes: Callable[[], int] = lambda: 0
+    ) -> None:
         super().__init__(pipeline)
-        self._writer, self._token_sets = writer, token_sets
+        self._writer, self._token_sets, self._changes = writer, token_sets, changes
         self._kept: dict[tuple[str, int], Tensor] = {}
+        self._kept_at = changes()
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts that the autoregressive half cannot read."""
@@ -49,6 +57,9 @@ class Illustrator(Painter):
         """The codes [P, rows, columns] of the large grids, for a prompt and for one of its sets always the same."""
         if self._token_sets is None:
             return {"codes": self._write(prompts, seeds.group)}
+        if self._changes() != self._kept_at:
+            self._kept.clear()
+            self._kept_at = self._changes()
         keys = [
             (prompt.text, seed % self._token_sets) for prompt, seed in zip(prompts, seeds.group.tolist(), strict=True)
         ]
@@ -69,7 +80,7 @@ class GlmImageDiT(FlowPolicy):
 
     Args:
         model: a hub id, a folder that `GlmImagePipeline.save_pretrained` wrote, a folder in a package, "tiny" for a
-            random model of a megabyte, or a pipeline object.
+            random model of a megabyte, a pipeline object, or a `GlmImageAR`, whose model this then shares.
         size: height and width of the pictures in pixels, multiples of 32.
         steps: of denoising in training samples.
         guidance: of training samples, the same in drawing and in scoring; 1 leaves the second pass out.
@@ -128,24 +139,27 @@ class GlmImageDiT(FlowPolicy):
                 f"token_sets must be at least 1, or null for tokens of each group's own; got {token_sets}."
             )
         sampling = SamplerSettings(temperature=temperature, top_p=top_p)
-        prepared = prepare(
-            model,
-            size=size,
-            dtype=dtype,
-            device=device,
-            revision=revision,
-            local_files_only=local_files_only,
+        FlowSettings.read(  # before weights are read
+            steps=steps, eval_steps=eval_steps, sampler=sampler, noise=noise, window=window, lora=lora, ema=ema
         )
-        encoder = prepared.encoder(check_size(size))
-        self.loaded = prepared.load()
-        self.loaded.ar.requires_grad_(False)
-        install(self.loaded.ar.model.language_model)
+        if isinstance(model, GlmImageAR):
+            _check_shared(model, size, dtype=dtype, device=device, revision=revision, local_files_only=local_files_only)
+            encoder, self.loaded, changes = model.encoder, model.loaded, lambda: model.writer.changes
+        else:
+            prepared = prepare(
+                model, size=size, dtype=dtype, device=device, revision=revision, local_files_only=local_files_only
+            )
+            encoder, changes = prepared.encoder(check_size(size), edits=False), lambda: 0
+            self.loaded = prepared.load()
+            self.loaded.ar.requires_grad_(False)
+            install(self.loaded.ar.model.language_model)
+        writer = Writer(self.loaded.ar, encoder, sampling)
         if lora is None and dtype == "auto":
             self.loaded.pipeline.transformer.float()  # an optimizer's small steps are lost in bfloat16
         if gradient_checkpointing:
             self.loaded.pipeline.transformer.enable_gradient_checkpointing()
         super().__init__(
-            Illustrator(Writer(self.loaded.ar, encoder, sampling), self.loaded.pipeline, token_sets=token_sets),
+            Illustrator(writer, self.loaded.pipeline, token_sets=token_sets, changes=changes),
             size=size,
             steps=steps,
             guidance=guidance,
@@ -161,6 +175,26 @@ class GlmImageDiT(FlowPolicy):
             rows=rows,
         )
 
+    def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
+        """Write a folder that plain diffusers loads; returns facts for its model card."""
+        with self.averaged() as painter:
+            return saving.export_painter(painter, self.loaded, Path(folder), size=self._training.size, merge=merge)
+
+
+def _check_shared(other: GlmImageAR, size: Sequence[int], *, dtype: str, **options: Any) -> None:
+    """Refuse settings that the policy whose model is shared has decided already.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    for name, value in {**options, "dtype": dtype != "auto"}.items():
+        if value:
+            raise UsageError(f"{name} is that of the policy whose model is shared. Set it there.")
+    if other.encoder.edits:
+        raise UsageError("glm-image-dit paints from texts alone, and the policy whose model it shares has edits: true.")
+    if other.encoder.size != check_size(size):
+        raise UsageError(f"size is {list(size)}, and the policy whose model is shared has {list(other.encoder.size)}.")
+
 
 def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
     """What reads prompts, from all parameters of `GlmImageDiT`, without the model's weights.
@@ -170,4 +204,42 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
     """
     names = ("model", "size", "dtype", "device", "revision", "local_files_only")
     prepared = prepare(**{name: parameters[name] for name in names})
-    return prepared.encoder(check_size(parameters["size"]))
+    return prepared.encoder(check_size(parameters["size"]), edits=False)
+
+
+def halves(
+    model: Any = "zai-org/GLM-Image",
+    *,
+    size: Sequence[int] = (512, 512),
+    ar: Mapping[str, Any] | None = None,
+    dit: Mapping[str, Any] | None = None,
+    dtype: str = "auto",
+    device: str | None = None,
+    revision: str | None = None,
+    local_files_only: bool = False,
+) -> Mapping[str, Policy]:
+    """Both halves of one GLM-Image as policies, which phases train in turn.
+
+    Args:
+        model: as of `GlmImageAR`.
+        size: height and width of the pictures in pixels, multiples of 32.
+        ar: further parameters of `GlmImageAR`.
+        dit: further parameters of `GlmImageDiT`.
+        dtype: of the weights: "auto", "float32" or "bfloat16".
+        device: where to load the weights; None loads on the GPU if there is one.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+
+    Returns:
+        "ar" and "dit". What one has learnt, the other sees.
+
+    Raises:
+        UsageError: the model or a setting cannot be used.
+    """
+    common = {"dtype": dtype, "device": device, "revision": revision, "local_files_only": local_files_only}
+    for name, own in (("ar", ar), ("dit", dit)):
+        twice = sorted({*(own or {})} & {*common, "size", "model"})
+        if twice:
+            raise UsageError(f"{name}: {twice[0]} is for both halves. Set it as policy.{twice[0]}.")
+    writes = GlmImageAR(model, size=size, **common, **(ar or {}))
+    return {"ar": writes, "dit": GlmImageDiT(writes, size=size, **(dit or {}))}

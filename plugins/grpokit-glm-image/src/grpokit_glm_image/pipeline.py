@@ -97,10 +97,10 @@ class Prepared:
     edits: bool
     load: Callable[[], Loaded]
 
-    def encoder(self, size: tuple[int, int]) -> PromptEncoder:
-        """What reads prompts for pictures of height and width in pixels."""
+    def encoder(self, size: tuple[int, int], *, edits: bool) -> PromptEncoder:
+        """What reads prompts, with or without pictures to edit, for pictures of height and width in pixels."""
         context: int = self.config.text_config.max_position_embeddings
-        return PromptEncoder(self.processor, self.config, size=size, edits=self.edits, context=context)
+        return PromptEncoder(self.processor, self.config, size=size, edits=edits, context=context)
 
     def skeleton(self) -> GlmImageForConditionalGeneration:
         """The autoregressive half with shapes and no values: a new one on the device "meta"."""

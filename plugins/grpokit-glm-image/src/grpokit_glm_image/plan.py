@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from grpokit import UsageError
+from grpokit.hf import dtypes
 from grpokit.hf.adapters import AdapterSettings, add_adapter, around
 from grpokit.hf.counting import sizes_of
 from grpokit.hf.trained_adapter import find_adapter
@@ -41,9 +42,9 @@ KEPT: Kept = {  # of a layer with four norms, measured on a CPU as docs/memory.m
 
 _FINE = 16  # pixels of a picture's side, for one token of the diffusion transformer
 _PROMPT = 100  # tokens, if nobody says how many
-_LIVE = 16  # numbers per token and width that the diffusion transformer has at a time
-_MAPS = 4.5  # feature maps of the autoencoder's second width that exist at a time: 4.8 GB at 1024 x 1024, as reported
-_KERNELS = 30  # of a layer of the diffusion transformer
+LIVE = 16  # numbers per token and width that the diffusion transformer has at a time
+MAPS = 4.5  # feature maps of the autoencoder's second width that exist at a time: 4.8 GB at 1024 x 1024, as reported
+TRANSFORMER_KERNELS = 30  # of a layer of the diffusion transformer
 
 
 def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
@@ -70,7 +71,9 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         edits=edits,
         number=types(parameters["dtype"], trains_base=False, device="cuda")[1].itemsize,
     )
-    parts = [_moved(part) if idle and part.name == "weights" else part for part in writer.parts()]
+    parts = writer.parts()
+    if idle:
+        parts = [each for part in parts for each in (_waiting(part, writer) if part.name == "weights" else [part])]
     adapter = settings.adapter
     if job.reference and (adapter is None or adapter.adapter is not None):
         parts.append(Part(name="reference", bytes=4 * (writer.sizes.trained + writer.sizes.adapter)))
@@ -145,12 +148,12 @@ class _Painter:
         """Its memory; `idle`: it is on the GPU only while it decodes."""
         config, vae = self.skeleton.transformer.config, self.skeleton.vae
         width = config.num_attention_heads * config.attention_head_dim
-        rows = math.ceil(self.job.group_size / self._passes)
+        rows = math.ceil(self._together / self._passes)
         pixels = max(self._pixels, min(rows * self._pixels, PIXELS_PER_PASS))
-        painting = _LIVE * width * rows * self._tokens
-        unfolding = _MAPS * vae.config.block_out_channels[1] * pixels
+        painting = LIVE * width * rows * self._tokens
+        unfolding = MAPS * vae.config.block_out_channels[1] * pixels
         remembered = 2 * config.num_layers * width * self._tokens if self.edits else 0  # keys and values
-        weights = sum(_count(part) for part in (self.skeleton.transformer, vae, self.skeleton.text_encoder))
+        weights = sum(count(part) for part in (self.skeleton.transformer, vae, self.skeleton.text_encoder))
         decoding: tuple[Moment, ...] = ("decode",)
         return [
             Part(name="decoder", bytes=self.number * weights, moments=decoding if idle else MOMENTS),
@@ -164,12 +167,13 @@ class _Painter:
     def works(self) -> list[Work]:
         """Its time: denoising steps, each twice with guidance, and the autoencoder."""
         transformer, settings = self.skeleton.transformer, self.settings
-        calls = settings.steps * (2 if settings.guidance > 1 else 1) * self.job.prompts * self._passes
+        turns = self.job.prompts * math.ceil(self.job.group_size / self._together)
+        calls = settings.steps * (2 if settings.guidance > 1 else 1) * turns * self._passes
         a_picture = forward_flop(transformer, self._tokens, more=self._tokens if self.edits else 0)
         denoising = Work(
             phase="decode",
-            flop=a_picture * self.job.group_size / self._passes,
-            kernels=_KERNELS * transformer.config.num_layers,
+            flop=a_picture * self.job.rows / (turns * self._passes),
+            kernels=TRANSFORMER_KERNELS * transformer.config.num_layers,
             times=calls,
             mfu=MFU,
         )
@@ -177,9 +181,14 @@ class _Painter:
         return [denoising, Work(phase="decode", flop=unfolding, times=self.job.rows, mfu=MFU)]
 
     @property
+    def _together(self) -> int:
+        """The most pictures of a group that are there at a time: all, or those of a smaller rollout."""
+        return min(self.job.group_size, self.job.rollout_rows)
+
+    @property
     def _passes(self) -> int:
-        """In how many parts a group is decoded."""
-        return math.ceil(self.job.group_size / (self.settings.rows or max(1, TOKENS_PER_PASS // self._tokens)))
+        """In how many parts they are decoded."""
+        return math.ceil(self._together / (self.settings.rows or max(1, TOKENS_PER_PASS // self._tokens)))
 
     @property
     def _pixels(self) -> int:
@@ -228,12 +237,17 @@ def _adapter(ar: Any, settings: AdapterSettings, *, local_files_only: bool) -> C
     return partial(around, ar, trained.config)
 
 
-def _moved(part: Part) -> Part:
-    """A part that waits in the CPU's memory while pictures are made."""
-    return Part(name=part.name, bytes=part.bytes, moments=("rollout", "score", "train"))
+def _waiting(weights: Part, writer: TokenWork) -> list[Part]:
+    """Weights of which the frozen ones wait in the CPU's memory while pictures are made."""
+    stay = writer.sizes.trained * writer.sizes.width
+    return [
+        Part(name=weights.name, bytes=weights.bytes - stay, moments=("rollout", "score", "train")),
+        Part(name=weights.name, bytes=stay),
+    ]
 
 
-def _count(model: nn.Module) -> int:
+def count(model: nn.Module) -> int:
+    """The weights of a part."""
     return sum(p.numel() for p in model.parameters())
 
 
@@ -252,7 +266,7 @@ def _remedies(parameters: Mapping[str, Any], settings: DecodeSettings) -> list[R
         remedies.append(Remedy(words=("policy.decode.rows=1",), price="pictures are made one by one"))
     if parameters["lora"] is None:
         remedies.append(Remedy(words=("policy.lora.r=32",), price="only an adapter is trained, not the weights"))
-    elif parameters["dtype"] == "float32":
+    elif dtypes.dtype_of(parameters["dtype"]) == torch.float32:
         price = "the frozen weights are rounded to 16 bits"
         remedies.append(Remedy(words=("policy.dtype=bfloat16",), price=price))
     return remedies

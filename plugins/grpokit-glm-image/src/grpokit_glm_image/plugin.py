@@ -22,13 +22,18 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         install=_INSTALL,
         plan="grpokit_glm_image.plan:plan",
         reader="grpokit_glm_image.policy:reader",
+        row_draws="visual tokens",
+        group_draws="the decoder's noise",
     )
     yield PolicySpec(
         name="glm-image-dit",
         factory="grpokit_glm_image.dit:GlmImageDiT",
         summary="GLM-Image's diffusion transformer: paints what visual tokens say; its denoising steps are decisions",
         install=_INSTALL,
+        plan="grpokit_glm_image.dit_plan:plan",
         reader="grpokit_glm_image.dit:reader",
+        row_draws="noise",
+        group_draws="visual tokens",
     )
 
 

@@ -133,7 +133,7 @@ class GlmImageAR(Policy):
             revision=revision,
             local_files_only=local_files_only,
         )
-        self.encoder = prepared.encoder(settings.size)
+        self.encoder = prepared.encoder(settings.size, edits=edits)
         if trained is not None:
             check_adapter(prepared.skeleton(), trained)
         elif adapter is not None:
@@ -263,6 +263,7 @@ class GlmImageAR(Policy):
     def updated(self, version: int) -> None:
         """Tell the reference, which may only be copied from weights that have not changed."""
         self._reference.updated(version)
+        self.writer.changes += 1
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The autoregressive half, with its adapter."""
@@ -275,6 +276,7 @@ class GlmImageAR(Policy):
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
         self._casts.clear()
+        self.writer.changes += 1
         self._reference.load(Path(folder))
         load_weights(self.model, Path(folder))
 
@@ -311,7 +313,7 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
     settings = Settings.read(**{name: parameters[name] for name in NAMES})
     names = ("model", "edits", "dtype", "device", "offload", "revision", "local_files_only")
     prepared = prepare(**{name: parameters[name] for name in names}, size=settings.size)
-    return prepared.encoder(settings.size)
+    return prepared.encoder(settings.size, edits=parameters["edits"])
 
 
 def _completions(rollout: Rollout, device: torch.device, *, before: int, stop: int) -> Completions:

@@ -11,7 +11,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from grpokit import Prompt, UsageError
-from grpokit.errors import counted, shown
+from grpokit.errors import counted, one_line, shown
 from grpokit_glm_image.grids import PIXELS, Grid, Target, prompt_positions
 
 
@@ -113,7 +113,15 @@ class PromptEncoder:
                 f"The prompt {shown(prompt.text)} has {name!r} in its text, which is a token of the model's own. Take "
                 "it out."
             )
-        tokens, grids = self._processed(prompt.text, prompt.images)
+        try:
+            tokens, grids = self._processed(prompt.text, prompt.images)
+        except ValueError as error:
+            if not prompt.images:
+                raise
+            raise UsageError(
+                f"The prompt {shown(prompt.text)} has a picture that the model's processor refuses: {one_line(error)}. "
+                "Crop or resize it."
+            ) from error
         sources = [Grid(rows=rows, columns=columns) for _, rows, columns in grids[: len(prompt.images)].tolist()]
         for picture, grid in zip(prompt.images, sources, strict=True):
             width, height = picture.size
@@ -135,11 +143,14 @@ class PromptEncoder:
         content: list[dict[str, Any]] = [{"type": "image"} for _ in pictures]
         messages = [{"role": "user", "content": [*content, {"type": "text", "text": text}]}]
         height, width = self.size
+        whole = self.processor.apply_chat_template(messages, tokenize=False)
         made = self.processor(
-            text=[self.processor.apply_chat_template(messages, tokenize=False)],
+            text=[whole],
             images=list(pictures) or None,
             target_h=height,
             target_w=width,
             return_tensors="pt",
+            # as in `apply_chat_template(tokenize=True)`, which the stock pipeline calls
+            add_special_tokens=not whole.startswith(self.processor.tokenizer.bos_token),
         )
         return made["input_ids"][0], made["image_grid_thw"]

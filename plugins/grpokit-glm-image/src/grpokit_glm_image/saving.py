@@ -19,6 +19,7 @@ from peft import PeftModel
 from torch import nn
 
 from grpokit import UsageError
+from grpokit.diffusion.saving import save_lora
 from grpokit.hf.adapters import quiet
 from grpokit.hf.bars import progress_bars
 from grpokit.hf.sources import in_package
@@ -51,6 +52,39 @@ def export(
         save_weights(model, folder)
         return _facts(loaded, "peft", _ADAPTER_USAGE, size)
     parts = loaded.pipeline.components | {"vision_language_encoder": _whole(model, loaded)}
+    with progress_bars(f"save {folder}"):
+        GlmImagePipeline(**parts).save_pretrained(folder)
+    return _facts(loaded, "diffusers", _USAGE, size)
+
+
+def export_painter(
+    model: nn.Module, loaded: Loaded, folder: Path, *, size: tuple[int, int], merge: bool = False
+) -> Mapping[str, str]:
+    """Write the trained diffusion half for other programs.
+
+    Args:
+        model: the trained transformer, or the adapter around it; it is not changed.
+        loaded: where it came from.
+        folder: exists already, and is empty.
+        size: height and width of the pictures that it was trained on.
+        merge: add the adapter to the base, and write a whole pipeline.
+
+    Returns:
+        Facts for a model card, as `export`.
+
+    Raises:
+        UsageError: there is no adapter to merge.
+    """
+    adapted = isinstance(model, PeftModel)
+    if merge and not adapted:
+        raise UsageError("There is no adapter to merge: this run trained the model's own weights. Leave out --merge.")
+    if adapted and not merge:
+        save_lora(model, folder)
+        return _facts(loaded, "diffusers", _PAINTER_USAGE, size)
+    own = copy.deepcopy(model).to("cpu")
+    painter = own.merge_and_unload(safe_merge=True) if isinstance(own, PeftModel) else own
+    writer = whole_writer(loaded) if loaded.ar.model.visual is None else loaded.ar
+    parts = loaded.pipeline.components | {"vision_language_encoder": writer, "transformer": painter}
     with progress_bars(f"save {folder}"):
         GlmImagePipeline(**parts).save_pretrained(folder)
     return _facts(loaded, "diffusers", _USAGE, size)
@@ -103,5 +137,13 @@ _USAGE = """import torch
 from diffusers import GlmImagePipeline
 
 pipe = GlmImagePipeline.from_pretrained("FOLDER", torch_dtype=torch.bfloat16)
+picture = pipe("a cat on a wall", height={height}, width={width}).images[0]
+"""
+
+_PAINTER_USAGE = """import torch
+from diffusers import GlmImagePipeline
+
+pipe = GlmImagePipeline.from_pretrained("BASE_MODEL", torch_dtype=torch.bfloat16)
+pipe.transformer.load_lora_adapter("FOLDER", use_safetensors=True)
 picture = pipe("a cat on a wall", height={height}, width={width}).images[0]
 """

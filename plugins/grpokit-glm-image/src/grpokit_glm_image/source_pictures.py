@@ -27,8 +27,9 @@ def source_codes(model: Any, processor: Any, pictures: Sequence[Image]) -> list[
     read = processor.image_processor(images=[to_rgb(picture) for picture in pictures], return_tensors="pt")
     grids = read["image_grid_thw"].to(model.device)
     tower, codebook = model.model.visual, model.model.vqmodel
-    features = tower(read["pixel_values"].to(model.device, tower.dtype), grid_thw=grids).pooler_output  # [all, C]
     codes = []
-    for own, (_, rows, columns) in zip(features.split(grids.prod(-1).tolist()), grids.tolist(), strict=True):
-        codes.append(codebook.encode(own.view(1, rows, columns, -1).permute(0, 3, 1, 2)).image_tokens.flatten())
+    with torch.autocast(model.device.type, enabled=False):  # codes close to each other would be taken for one another
+        features = tower(read["pixel_values"].to(model.device, tower.dtype), grid_thw=grids).pooler_output  # [all, C]
+        for own, (_, rows, columns) in zip(features.split(grids.prod(-1).tolist()), grids.tolist(), strict=True):
+            codes.append(codebook.encode(own.view(1, rows, columns, -1).permute(0, 3, 1, 2)).image_tokens.flatten())
     return codes

@@ -85,36 +85,44 @@ class Turns:
     ) -> None:
         self._writer, self._decoder = Half(writer, device), Half(decoder, device)
         self._takes_turns = offload == "idle" and device.type != "cpu"
-        self._decoding = False
+        self._decoding = False  # whether the decoder is on the device
+        self._inside: list[bool] = []  # for each context that is open, the same
         if self._takes_turns:
             self._decoder.leave()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Inside, the writer is on the device, even if this is inside of `decoding`."""
-        was_decoding = self._decoding
-        self._let(decoding=False)
-        try:
+        with self._turn(decoding=False):
             yield
-        finally:
-            self._let(decoding=was_decoding)
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
         """Inside, the decoder is on the device."""
-        was_decoding = self._decoding
-        self._let(decoding=True)
+        with self._turn(decoding=True):
+            yield
+
+    @contextmanager
+    def _turn(self, *, decoding: bool) -> Iterator[None]:
+        self._inside.append(decoding)
         try:
+            self._let(decoding=decoding)
             yield
         finally:
-            self._let(decoding=was_decoding)
+            self._inside.pop()
+            self._let(decoding=self._inside[-1] if self._inside else False)
 
     def _let(self, *, decoding: bool) -> None:
         if decoding == self._decoding or not self._takes_turns:
             return
         idle, busy = (self._writer, self._decoder) if decoding else (self._decoder, self._writer)
-        idle.leave()
-        busy.enter()
+        try:
+            idle.leave()
+            busy.enter()
+        except BaseException:  # memory ran out: what was said to be there before is there again
+            busy.leave()
+            idle.enter()
+            raise
         self._decoding = decoding
 
 

@@ -46,11 +46,13 @@ class Writer:
 
     Attributes:
         forbidden: [V] bool on the CPU: ids that no picture has, such as its end.
+        changes: how often the network's weights have changed, for who keeps what it wrote.
     """
 
     def __init__(self, network: Any, encoder: PromptEncoder, sampling: SamplerSettings, *, merged: bool = True) -> None:
         config = network.config
         self.network, self.encoder, self.sampling, self._merged = network, encoder, sampling, merged
+        self.changes = 0
         # The codes of a picture have the ids before that of its start.
         self.forbidden = torch.arange(config.text_config.vision_vocab_size) >= config.image_start_token_id
 

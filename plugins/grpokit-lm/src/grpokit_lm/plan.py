@@ -14,6 +14,7 @@ from grpokit.hf.quantized import stored_settings
 from grpokit.hf.references import Average, dtype_of_twin
 from grpokit.hf.trained_adapter import find_adapter
 from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, Sizes, TokenWork
+from grpokit.policies.sampler import SamplerSettings
 from grpokit_lm.loading import find_skeleton
 from grpokit_lm.vision import freeze_vision
 
@@ -30,6 +31,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     Raises:
         UsageError: the model cannot be found, or a setting cannot be used.
     """
+    SamplerSettings.of(parameters)  # refuses what the policy will
     lora = None if parameters["lora"] is None else AdapterSettings.read(parameters["lora"])
     quantization = parameters["quantization"]
     if quantization not in (None, "4bit", "8bit"):

@@ -1,0 +1,122 @@
+"""Which of two random causes earns a reward's variance: what a sample draws for itself, or what its group shares.
+
+For each prompt a small grid is drawn: every row seed with every group seed. In a model of two halves, where the first
+draws from the row's seed and the second from the group's, a two-way analysis of variance then says which half moves the
+reward. Its components are those of the random-effects model without replication (Scheffé, "The Analysis of Variance",
+1959, section 7.4): what the two causes move only together cannot be told from chance, and is a share of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from grpokit.data import as_prompts
+from grpokit.errors import UsageError
+from grpokit.policy import Policy
+from grpokit.rewards.scoring import Rewards, as_terms, score
+from grpokit.sampling import derive_seeds
+from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.out_of_memory import fitting
+from grpokit.types import Prompt, Rollout, Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """Shares of a reward's variance inside prompts; they sum to 1, or are all 0 where there is none.
+
+    Attributes:
+        row: what samples draw for themselves.
+        group: what the samples of a group share.
+        both: what only the two together move, and chance.
+        variance: that is shared out, the mean over prompts.
+        prompts: how many were scored in full.
+    """
+
+    row: float
+    group: float
+    both: float
+    variance: float
+    prompts: int
+
+
+def two_way(scores: Tensor) -> Shares:
+    """The analysis of variance of scores [P, A, D]: A row seeds by D group seeds for each prompt.
+
+    Components are estimated without bias from mean squares, and negative ones count as 0. A prompt with a score that
+    is NaN is left out.
+
+    >>> moved_by_rows = torch.tensor([[[0.0, 0.0], [1.0, 1.0]]])
+    >>> two_way(moved_by_rows).row
+    1.0
+    """
+    scores = scores.double()
+    scores = scores[~scores.isnan().flatten(1).any(1)]
+    prompts, rows, groups = scores.shape
+    if rows < 2 or groups < 2:
+        raise UsageError(f"An analysis of variance needs at least 2 seeds of each kind, got {rows} by {groups}.")
+    if not prompts:
+        return Shares(row=0.0, group=0.0, both=0.0, variance=0.0, prompts=0)
+    by_row, by_group = scores.mean(2, keepdim=True), scores.mean(1, keepdim=True)
+    mean = scores.mean((1, 2), keepdim=True)
+    of_rows = float(groups * (by_row - mean).square().sum() / (prompts * (rows - 1)))  # mean squares
+    of_groups = float(rows * (by_group - mean).square().sum() / (prompts * (groups - 1)))
+    rest = float((scores - by_row - by_group + mean).square().sum() / (prompts * (rows - 1) * (groups - 1)))
+    parts = max(0.0, (of_rows - rest) / groups), max(0.0, (of_groups - rest) / rows), rest
+    total = sum(parts)
+    if total <= 1e-12 * max(1.0, float(scores.square().mean())):  # rounding
+        return Shares(row=0.0, group=0.0, both=0.0, variance=0.0, prompts=prompts)
+    row, group, both = (part / total for part in parts)
+    return Shares(row=row, group=group, both=both, variance=total, prompts=prompts)
+
+
+def attribute(
+    policy: Policy,
+    rewards: Rewards,
+    prompts: Iterable[str | Prompt],
+    *,
+    seed: int = 42,
+    row_seeds: int = 4,
+    group_seeds: int = 4,
+    batch_size: int = 64,
+    mixed_precision: str = "no",
+) -> Mapping[str, Shares]:
+    """Draw a grid of samples per prompt and share out each reward's variance; "reward" is their weighted total.
+
+    Args:
+        policy: used with its own settings for evaluation. What a group shares must follow from `seeds.group` alone,
+            which the conformance kit checks.
+        rewards: as for `Trainer`.
+        prompts: P texts or prompts.
+        seed: all randomness follows from it.
+        row_seeds: A.
+        group_seeds: D; P * A * D samples are drawn.
+        batch_size: the most samples at a time; halved if memory runs out.
+        mixed_precision: "no", "bf16" or "fp16", as in training.
+    """
+    terms, prompts = as_terms(rewards), as_prompts(prompts)
+    if min(row_seeds, group_seeds) < 2:
+        raise UsageError(f"Attribution needs at least 2 seeds of each kind, got {row_seeds} by {group_seeds}.")
+    checked, count = CheckedPolicy(policy, mixed_precision=mixed_precision), len(prompts)
+    size = max(1, batch_size)
+
+    def fit(attempt: Callable[[int], Rollout]) -> Rollout:
+        nonlocal size
+        rollout, size = fitting(attempt, size, what="drawing samples")
+        return rollout
+
+    columns: dict[str, list[Tensor]] = {}
+    own = derive_seeds(seed, stream="evaluate", step=0, prompts=count, group_size=row_seeds)
+    for index in range(group_seeds):
+        other = derive_seeds(seed, stream="evaluate", step=index + 1, prompts=count, group_size=row_seeds)
+        seeds = replace(own, group=other.group)
+        rollouts = checked.rollouts(prompts, row_seeds, seeds, fit=fit, evaluate=True)
+        samples: Sequence[Sample] = [sample for rollout in rollouts for sample in rollout.samples]
+        scored = score(terms, samples)
+        named = {**dict(zip(scored.names, scored.matrix.T, strict=True)), "reward": scored.totals}
+        for name, column in named.items():
+            columns.setdefault(name, []).append(column.reshape(count, row_seeds))
+    return {name: two_way(torch.stack(grids, dim=2)) for name, grids in columns.items()}
