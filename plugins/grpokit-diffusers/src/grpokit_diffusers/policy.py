@@ -10,6 +10,7 @@ from typing import Any
 
 from grpokit import flow
 from grpokit.diffusion.flow_policy import FlowPolicy
+from grpokit.diffusion.settings import FlowSettings
 from grpokit_diffusers.pipeline import prepare
 
 _LORA: Mapping[str, Any] = {"r": 32, "alpha": 64}
@@ -73,6 +74,9 @@ class DiffusersFlow(FlowPolicy):
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> None:
+        FlowSettings.read(  # before weights are read
+            steps=steps, eval_steps=eval_steps, sampler=sampler, noise=noise, window=window, lora=lora, ema=ema
+        )
         loaded = prepare(
             model,
             family=family,
