@@ -123,7 +123,7 @@ def test_a_family_that_is_none(family: str, message: str) -> None:
         ({"model": 3}, "got an? int"),
         ({"model": "./nowhere"}, "model folder 'nowhere' does not exist"),
         ({"size": (30, 32)}, "multiples of 4"),
-        ({"window": {"width": 9}}, "only 4 steps of the schedule"),
+        ({"model": "./nowhere", "window": {"width": 9}}, "only 4 steps of the schedule"),
         ({"lora": {"targets": ["q_proj"]}}, "no linear layer of SD3Transformer2DModel is called 'q_proj'"),
         ({"dtype": "int8"}, "dtype must be"),
         ({"revision": "main"}, "revision is for the hub's repositories"),
