@@ -117,3 +117,25 @@ def test_full_training_has_no_adapter_and_a_frozen_reference() -> None:
     policy = build("tiny-z-image", lora=None)
     assert all(p.requires_grad for p in policy.family.transformer.parameters())
     assert not any(p.requires_grad for p in policy.pipeline.text_encoder.parameters())
+
+
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("model", PIPELINES)
+def test_a_stock_pipeline_has_what_was_exported(model: str, merge: bool, tmp_path: Path) -> None:
+    """Its own loader adds the adapter, or the whole pipeline is read; both draw what the policy draws."""
+    policy, prompts = build(model), [Prompt(text="cat"), Prompt(text="two dogs")]
+    plain = pictures(policy, prompts)
+    with torch.no_grad():
+        for name, p in policy.model.named_parameters():
+            if ".lora_B." in name:
+                p.add_(0.2)
+    trained = pictures(policy, prompts)
+    facts = policy.export(tmp_path, merge=merge)
+    assert ("load_lora_weights" in facts["usage"]) == (not merge)
+    pipeline = type(policy.pipeline).from_pretrained(tmp_path) if merge else tiny_pipeline(model)
+    if not merge:
+        assert [file.name for file in tmp_path.iterdir()] == ["pytorch_lora_weights.safetensors"]
+        pipeline.load_lora_weights(tmp_path)
+    stock = pictures(build(pipeline, lora=None), prompts)
+    assert np.abs(stock - trained).max() <= 1
+    assert np.abs(plain - trained).max() > 5

@@ -5,12 +5,20 @@ How steps become decisions is `FlowPolicy`'s, what a pipeline is like its family
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from grpokit import flow
+import diffusers
+import peft
+from peft import PeftModel
+
+from grpokit import UsageError, flow
 from grpokit.diffusion.flow_policy import FlowPolicy
+from grpokit.diffusion.saving import save_lora
 from grpokit.diffusion.settings import FlowSettings
+from grpokit.hf.bars import progress_bars
 from grpokit_diffusers.pipeline import prepare
 
 _LORA: Mapping[str, Any] = {"r": 32, "alpha": 64}
@@ -87,6 +95,7 @@ class DiffusersFlow(FlowPolicy):
             local_files_only=local_files_only,
         ).load()
         self.pipeline = loaded.pipeline
+        self._name = str(model) if isinstance(model, (str, Path)) else type(self.pipeline).__name__
         if gradient_checkpointing:
             self.pipeline.transformer.enable_gradient_checkpointing()
         super().__init__(
@@ -105,3 +114,40 @@ class DiffusersFlow(FlowPolicy):
             ema=ema,
             rows=rows,
         )
+
+    def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
+        """Write a folder that plain diffusers loads, and return facts for its model card.
+
+        Args:
+            folder: exists already, and is empty.
+            merge: add the adapter to the base, and write a whole pipeline.
+
+        Raises:
+            UsageError: there is no adapter to merge.
+        """
+        with self.averaged() as model:
+            adapted = isinstance(model, PeftModel)
+            if merge and not adapted:
+                raise UsageError(
+                    "There is no adapter to merge: this run trained the model's own weights. Leave out --merge."
+                )
+            if adapted and not merge:
+                save_lora(model, Path(folder))
+            else:
+                own = copy.deepcopy(model).to("cpu")
+                transformer = own.merge_and_unload(safe_merge=True) if isinstance(own, PeftModel) else own
+                parts = self.pipeline.components | {"transformer": transformer}
+                with progress_bars(f"save {folder}"):
+                    type(self.pipeline)(**parts).save_pretrained(folder)
+        kind, source, then = type(self.pipeline).__name__, "FOLDER", ""
+        if adapted and not merge:
+            source, then = "BASE_MODEL", '\npipe.load_lora_weights("FOLDER")'
+            if not hasattr(self.pipeline, "load_lora_weights"):
+                then = '\npipe.transformer.load_lora_adapter("FOLDER", use_safetensors=True)'
+        return {
+            "base_model": self._name,
+            "library_name": "diffusers",
+            "versions": f"diffusers {diffusers.__version__}, peft {peft.__version__}",
+            "usage": f"import torch\nfrom diffusers import {kind}\n\n"
+            f'pipe = {kind}.from_pretrained("{source}", torch_dtype=torch.bfloat16){then}\n',
+        }
