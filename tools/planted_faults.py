@@ -97,6 +97,12 @@ PLACES = f"{GLM_TESTS}test_grids.py::test_a_text_and_its_picture_stand_where_the
 SOURCES = f"{GLM_TESTS}test_grids.py::test_source_pictures_stand_where_the_model_puts_them"
 PARTS = f"{GLM_TESTS}test_policy.py::test_only_the_tokens_that_train_are_decisions"
 CODES = f"{GLM_TESTS}test_policy.py::test_a_rollout_knows_no_token_but_codes"
+FLOW_TESTS = "tests/diffusion/test_flow_policy.py::"
+FLOW_CONTRACT = f"{FLOW_TESTS}test_contract"
+FLOW_SHARED = f"{FLOW_TESTS}test_what_comes_before_the_window_is_computed_once_for_a_group"
+FLOW_AVERAGE = f"{FLOW_TESTS}test_evaluations_draw_with_the_average"
+EXPORTED = f"{GLM_TESTS}test_dit.py::test_a_stock_pipeline_draws_what_the_policy_draws"
+HALVES = f"{GLM_TESTS}test_dit.py::test_both_halves_share_a_model"
 PAINTED = f"{GLM_TESTS}test_decoder.py::test_pictures_are_those_of_the_stock_pipeline"
 
 
@@ -259,8 +265,8 @@ FAULTS = (
     Fault(
         "the reference is the policy itself",
         "training/scoring_passes.py",
-        "(rollout, warnings, self.policy.reference)",
-        "(rollout, warnings)",
+        "(rollout, warnings, ask, self.policy.reference)",
+        "(rollout, warnings, ask)",
         (BY_HAND,),
     ),
     Fault(
@@ -935,17 +941,59 @@ FAULTS = (
     ),
     Fault(
         "end tokens inside a grid",
-        f"{GLM}policy.py",
-        "torch.arange(config.text_config.vision_vocab_size) >= codes",
+        f"{GLM}writer.py",
+        "torch.arange(config.text_config.vision_vocab_size) >= config.image_start_token_id",
         "torch.arange(config.text_config.vision_vocab_size) < 0",
         (CODES,),
     ),
     Fault(
         "a decoder that is told the time of the next step",
-        f"{GLM}decoder.py",
-        "timestep=time.expand(rows) - 1",
-        "timestep=time.expand(rows)",
+        f"{GLM}painter.py",
+        "timestep=time.to(latents.device).expand(rows) - 1",
+        "timestep=time.to(latents.device).expand(rows)",
         (PAINTED,),
+    ),
+    Fault(
+        "a flow's steps scored outside of its window",
+        "diffusion/flow_policy.py",
+        "first + t, condition)",
+        "t, condition)",
+        (FLOW_CONTRACT,),
+    ),
+    Fault(
+        "a flow's rows that share the noise of a step",
+        "diffusion/flow_policy.py",
+        "self._noise(rows, 1 + k, mode.size)",
+        "self._noise(group, 1 + k, mode.size)",
+        (FLOW_SHARED,),
+    ),
+    Fault(
+        "a flow's path before the window for each row",
+        "diffusion/flow_policy.py",
+        "x = self._noise(group if same else rows, 0, mode.size)",
+        "x = self._noise(rows, 0, mode.size)",
+        (FLOW_SHARED,),
+    ),
+    Fault(
+        "evaluations of a flow without its average",
+        "diffusion/flow_policy.py",
+        "with self.averaged() if evaluate else nullcontext():",
+        "with nullcontext():",
+        (FLOW_AVERAGE,),
+    ),
+    Fault(
+        "an exported adapter without its scale",
+        "diffusion/saving.py",
+        '* (scale if ".lora_B." in name else 1)',
+        "* 1",
+        (EXPORTED,),
+    ),
+    Fault(
+        "tokens of an earlier writer that are painted on",
+        f"{GLM}dit.py",
+        "            self._kept.clear()\n",
+        "",
+        (HALVES,),
     ),
 )
 
