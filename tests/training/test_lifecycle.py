@@ -64,7 +64,7 @@ def trainer(policy: TinyTokens, **options: Any) -> Trainer:
     objective = options.pop("objective", objectives.GRPO(kl_coef=0.1))
     return Trainer(
         policy, [options.pop("reward", digit_sum)], PROMPTS, objective=objective, learning_rate=1e-2,
-        rollout_batch_size=16, device="cpu", **{"updates_per_rollout": 2} | options,
+        rollout_batch_size=16, updates_per_rollout=options.pop("updates_per_rollout", 2), device="cpu", **options,
     )  # fmt: skip
 
 
@@ -91,11 +91,11 @@ def test_no_work_is_announced_that_is_not_done() -> None:
     trainer(policy, objective=objectives.GRPO()).step()
     assert policy.heard == ["rollout", "train", "train 1", "train 2"]
     steps = HearsGaussian()
-    gaussian = objectives.GRPO(kl="gaussian", kl_coef=0.1)
-    training = trainer(steps, objective=gaussian, reward=nearness, updates_per_rollout=1)
+    exact = objectives.GRPO(kl="gaussian", kl_coef=0.1)
+    training = trainer(steps, objective=exact, reward=nearness, updates_per_rollout=1)
     training.step()
     steps.heard.clear()
-    training.step()  # a single pass over the rollout: the reference is scored beside each slice
+    training.step()  # one pass over the rollout: the reference's means are found beside each slice
     assert steps.heard == ["rollout", "train", "train 2"]
 
 

@@ -1,0 +1,1 @@
+"""The families that this package knows, one file each."""

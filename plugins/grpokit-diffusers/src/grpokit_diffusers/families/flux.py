@@ -1,0 +1,54 @@
+"""FLUX.1: two text encoders, and a guidance that the transformer reads as a number."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grpokit.diffusion.family import Size
+from grpokit_diffusers.family import PackedFamily, Text, Told, rows
+
+
+class Flux(PackedFamily):
+    """`FluxPipeline`; FLUX.1 [schnell] reads no guidance."""
+
+    guidance = 3.5
+    eval_guidance = 3.5
+    negative = None
+
+    def encoded(self, text: str) -> Text:
+        """Embeddings [1, L, D] and their summary [1, E]."""
+        embeddings, pooled, _ = self.pipeline.encode_prompt(text, None, device=self.device)
+        return embeddings, pooled
+
+    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
+        """See `Family`; tokens of a picture to edit stand behind those of the latents."""
+        count, device = len(latents), latents.device
+        embeddings, pooled = condition.text
+        tokens, places = latents.to(self.transformer.dtype), self.places(self.grid(condition.size), 0)
+        if condition.source is not None:
+            source, theirs = condition.source
+            tokens = torch.cat([tokens, rows(source, count).to(tokens)], dim=1)
+            places = torch.cat([places, theirs])
+        told = torch.full((count,), guidance, device=device) if self.transformer.config.guidance_embeds else None
+        v: Tensor = self.transformer(
+            hidden_states=tokens,
+            timestep=time.to(device).expand(count) / 1000,
+            guidance=told,
+            encoder_hidden_states=rows(embeddings, count),
+            pooled_projections=rows(pooled, count),
+            txt_ids=embeddings.new_zeros(embeddings.shape[1], 3),
+            img_ids=places,
+            return_dict=False,
+        )[0]
+        return v[:, : latents.shape[1]].float()
+
+    def decoded(self, latents: Tensor, size: Size) -> Tensor:
+        """Pixels [n, 3, H, W] of tokens."""
+        return super().decoded(self.unpacked(latents, size), size)
+
+    def places(self, grid: tuple[int, int], picture: int) -> Tensor:
+        """Where the tokens of a picture are: [N, 3], with the number of the picture, row and column."""
+        height, width = grid
+        places = torch.cartesian_prod(torch.tensor([picture]), torch.arange(height), torch.arange(width))
+        return places.to(self.device, self.transformer.dtype)

@@ -1,0 +1,52 @@
+"""Qwen-Image: a vision-language model reads the text, and guidance keeps the length of each token's velocity."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grpokit.diffusion.family import Size
+from grpokit_diffusers.family import PackedFamily, Text, Told, rows
+
+
+class QwenImage(PackedFamily):
+    """`QwenImagePipeline`; guidance is its `true_cfg_scale`, and at most 1 leaves the second pass out."""
+
+    eval_guidance = 4.0
+    negative = " "  # what the model's authors take
+
+    def encoded(self, text: str) -> Text:
+        """Embeddings [1, L, D]; a text alone has no padding, and needs no mask."""
+        embeddings, _ = self.pipeline.encode_prompt(text, device=self.device, max_sequence_length=512)
+        return (embeddings,)
+
+    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
+        """See `Family`."""
+        guided = self._pass(latents, time, condition.text[0], condition.size)
+        if guidance <= 1:
+            return guided
+        unguided = self._pass(latents, time, condition.negative[0], condition.size)
+        v = unguided + guidance * (guided - unguided)
+        return v * (guided.norm(dim=-1, keepdim=True) / v.norm(dim=-1, keepdim=True))
+
+    def decoded(self, latents: Tensor, size: Size) -> Tensor:
+        """Pixels [n, 3, H, W] of tokens: the first and only frame of a film."""
+        vae = self.pipeline.vae
+        both = (vae.config.latents_mean, vae.config.latents_std)
+        mean, std = (torch.tensor(x).to(latents)[None, :, None, None] for x in both)
+        frames = (self.unpacked(latents, size) * std + mean)[:, :, None]
+        pixels: Tensor = vae.decode(frames, return_dict=False)[0][:, :, 0]
+        return pixels
+
+    def _pass(self, latents: Tensor, time: Tensor, embeddings: Tensor, size: Size) -> Tensor:
+        """Velocities [n, N, 4 C] for one text."""
+        count = len(latents)
+        v: Tensor = self.transformer(
+            hidden_states=latents.to(self.transformer.dtype),
+            timestep=time.to(latents.device).expand(count) / 1000,
+            encoder_hidden_states=rows(embeddings, count),
+            encoder_hidden_states_mask=None,
+            img_shapes=[[(1, *self.grid(size))]] * count,
+            return_dict=False,
+        )[0]
+        return v.float()

@@ -1,0 +1,44 @@
+"""Stable Diffusion 3 and 3.5: three text encoders, and guidance by a second pass with an empty text."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grpokit.diffusion.family import Schedule, Size
+from grpokit_diffusers.family import PipelineFamily, Text, Told, rows
+
+
+class SD3(PipelineFamily):
+    """`StableDiffusion3Pipeline`; a guidance of at most 1 leaves the second pass out."""
+
+    eval_guidance = 7.0
+    max_shift = 1.16
+
+    def schedule(self, steps: int, size: Size) -> Schedule:
+        """See `Family`: the scheduler's own steps."""
+        return self.scheduled(steps, size)
+
+    def encoded(self, text: str) -> Text:
+        """Embeddings [1, L, D] and their summary [1, E]."""
+        embeddings, _, pooled, _ = self.pipeline.encode_prompt(
+            text, None, None, device=self.device, do_classifier_free_guidance=False
+        )
+        return embeddings, pooled
+
+    def velocity(self, latents: Tensor, time: Tensor, condition: Told, *, guidance: float) -> Tensor:
+        """See `Family`."""
+        count = len(latents)
+        texts = [condition.negative, condition.text] if guidance > 1 else [condition.text]
+        embeddings, pooled = (torch.cat([rows(part, count) for part in parts]) for parts in zip(*texts, strict=True))
+        v: Tensor = self.transformer(
+            hidden_states=latents.to(self.transformer.dtype).repeat(len(texts), 1, 1, 1),
+            timestep=time.to(latents.device).expand(len(texts) * count),
+            encoder_hidden_states=embeddings,
+            pooled_projections=pooled,
+            return_dict=False,
+        )[0].float()
+        if guidance > 1:
+            unguided, guided = v.chunk(2)
+            v = unguided + guidance * (guided - unguided)
+        return v

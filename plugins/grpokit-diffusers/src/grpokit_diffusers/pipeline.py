@@ -1,0 +1,174 @@
+"""Finds and loads a pipeline of diffusers, or says in one message why that cannot be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import DiffusionPipeline
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError
+from torch import nn
+
+from grpokit import UsageError
+from grpokit.errors import a_type, one_line
+from grpokit.hf import dtypes, sources
+from grpokit.hf.bars import progress_bars
+from grpokit.hf.sources import Files
+from grpokit_diffusers.family import PipelineFamily
+from grpokit_diffusers.known import family_of
+from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
+
+_LIGHT = ("*.json", "*.jinja", "*/*.txt", "*.model")  # what is fetched first
+_NEED = (
+    "Give a folder that a pipeline's save_pretrained wrote, or a hub id like 'stabilityai/stable-diffusion-3.5-medium'."
+)
+_ERRORS = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, ImportError, SafetensorError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A pipeline that is there, with all that can be known before its weights are read.
+
+    Attributes:
+        kind: its family.
+        load: fetches and reads the weights, and makes the family.
+    """
+
+    kind: type[PipelineFamily]
+    load: Callable[[], PipelineFamily]
+
+
+def prepare(
+    model: Any,
+    *,
+    family: str | type | None = None,
+    dtype: str = "auto",
+    trains_base: bool = False,
+    device: str | None = None,
+    revision: str | None = None,
+    local_files_only: bool = False,
+) -> Prepared:
+    """Find a pipeline and its family, and read no weights yet.
+
+    Args:
+        model: a hub id, a folder, a folder in a package, the name of a tiny pipeline, or a pipeline object.
+        family: "package.module:Class" for a pipeline that is not known.
+        dtype: of the weights: "float32", "bfloat16", or "auto": bfloat16 on a GPU and float32 on a CPU.
+        trains_base: whether the transformer's own weights are trained; "auto" then loads it in float32.
+        device: "cpu" or "cuda"; None for the GPU if there is one, and for where a pipeline object is.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+
+    Raises:
+        UsageError: the model or a setting cannot be used; the message says what to do.
+    """
+    dtypes.check_settings(dtype=dtype, device=device)
+    if isinstance(model, DiffusionPipeline):
+        for option, value in {"revision": revision, "dtype": dtype != "auto"}.items():
+            if value:
+                raise UsageError(f"{option} is for models that are loaded by name; a pipeline object is used as it is.")
+        name, scheduler = type(model).__name__, type(getattr(model, "scheduler", None)).__name__
+        kind = family_of(name, scheduler, model=str(model.config.get("_name_or_path") or name), family=family)
+        return Prepared(kind=kind, load=lambda: kind(_placed(model, device)))
+    if not isinstance(model, (str, Path)) or not str(model).strip():
+        got = "an empty name" if isinstance(model, str) else a_type(model)
+        raise UsageError(f"model must be a hub id, a folder or a pipeline of diffusers, got {got}. {_NEED}")
+    name, place = str(model), device or ("cuda" if torch.cuda.is_available() else "cpu")
+    own = torch.bfloat16 if place == "cuda" else torch.float32
+    weights = dtypes.chosen(dtype, own, trains_base=False, device=place)
+
+    def ready(pipeline: Any) -> PipelineFamily:
+        if trains_base and dtype == "auto":
+            pipeline.transformer.float()  # an optimizer's small steps are lost in bfloat16
+        return kind(_placed(pipeline, place))
+
+    if revision is not None and (name in PIPELINES or sources.local(name) is not None):
+        raise UsageError(f"revision is for the hub's repositories, and '{model}' is none. Leave it out.")
+    if name in PIPELINES:
+        pipeline = tiny_pipeline(name)
+        kind = family_of(type(pipeline).__name__, type(pipeline.scheduler).__name__, model=name, family=family)
+        return Prepared(kind=kind, load=lambda: ready(_cast(pipeline, weights)))
+    files = sources.locate(name, revision=revision, local_files_only=local_files_only)
+    folder = _fetched(files, _LIGHT) or Path(files.place)
+    sources.warn_of_cache(files)
+    index = _index(folder)
+    parts = {part: each for part, each in index.items() if isinstance(each, list) and each[0] is not None}
+    scheduler = parts.get("scheduler", ["", "missing"])[1]
+    kind = family_of(str(index.get("_class_name")), scheduler, model=name, family=family)
+
+    def read() -> PipelineFamily:
+        there = _fetched(files, [*_LIGHT, *(f"{part}/*.safetensors" for part in parts)]) or folder
+        for part in parts:
+            _check_weights(there / part)
+        try:
+            with progress_bars(f"load {name}"):
+                pipeline = DiffusionPipeline.from_pretrained(there, dtype=weights, local_files_only=True)
+        except torch.OutOfMemoryError:
+            raise
+        except _ERRORS as error:
+            raise UsageError(sources.why_not(files, error, what="pipeline")) from error
+        return ready(pipeline)
+
+    return Prepared(kind=kind, load=read)
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    """What `model_index.json` of a folder says."""
+    if not folder.is_dir():
+        raise UsageError(f"The model folder '{folder}' does not exist. {_NEED}")
+    file = folder / "model_index.json"
+    if not file.is_file():
+        raise UsageError(f"The model folder '{folder}' has no model_index.json, so it holds no pipeline. {_NEED}")
+    try:
+        index = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{file}' is damaged ({one_line(error)}). {sources.AGAIN}") from error
+    if not isinstance(index, dict):
+        raise UsageError(f"'{file}' is damaged: expected keys and values. {sources.AGAIN}")
+    return index
+
+
+def _check_weights(folder: Path) -> None:
+    """Refuse a part whose weights are not there, torn or incomplete; they are not read."""
+    with_weights = (folder / "config.json").is_file() and not sources.has(folder, ("tokenizer*", "preprocessor*"))
+    if with_weights and not sources.has(folder, ("*.safetensors",)):
+        raise UsageError(
+            f"The folder '{folder.parent}' has no weights in '{folder.name}': expected .safetensors. {sources.AGAIN}"
+        )
+    sources.check_weights(folder)
+
+
+def _fetched(files: Files, patterns: Sequence[str]) -> Path | None:
+    """The folder in the cache with these files of a hub's repository; None if the model is a folder itself."""
+    if sources.local(files.name) is not None:
+        return None
+    options = {name: files.options[name] for name in ("revision", "local_files_only")}
+    try:
+        unused = ["*.fp16.*", "*.non_ema.*"]  # the same weights once more
+        return Path(snapshot_download(files.place, allow_patterns=list(patterns), ignore_patterns=unused, **options))
+    except (OSError, ValueError) as error:
+        raise UsageError(sources.why_not(files, error)) from error
+
+
+def _models(pipeline: Any) -> list[nn.Module]:
+    return [part for part in pipeline.components.values() if isinstance(part, nn.Module)]
+
+
+def _cast(pipeline: Any, dtype: torch.dtype) -> Any:
+    for part in _models(pipeline):
+        nn.Module.to(part, dtype)  # diffusers' own `to` warns about nothing
+    return pipeline
+
+
+def _placed(pipeline: Any, device: str | None) -> Any:
+    """The pipeline on a device, in eval mode and frozen: what trains, the policy says."""
+    for part in _models(pipeline):
+        part.eval().requires_grad_(False)
+        if device is not None:
+            nn.Module.to(part, device)
+    return pipeline

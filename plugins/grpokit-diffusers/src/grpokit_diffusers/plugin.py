@@ -1,0 +1,34 @@
+"""What this package brings to grpokit: the light module behind its entry point.
+
+It imports only grpokit, so that `grpokit plugins` can list the policy without importing torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from grpokit import PolicySpec, PresetSpec, hookimpl
+
+_INSTALL = "pip install 'grpokit[diffusers]'"
+
+
+@hookimpl
+def grpokit_policies() -> Iterable[PolicySpec]:
+    """One policy for all families."""
+    yield PolicySpec(
+        name="diffusers-flow",
+        factory="grpokit_diffusers.policy:DiffusersFlow",
+        summary="SD3, FLUX.1, FLUX Kontext, Qwen-Image, Z-Image and others: their denoising steps are decisions",
+        install=_INSTALL,
+    )
+
+
+@hookimpl
+def grpokit_presets() -> Iterable[PresetSpec]:
+    """A ready run."""
+    yield PresetSpec(
+        name="diffusers-tiny",
+        factory="grpokit_diffusers:presets/diffusers-tiny.yaml",
+        summary="a random SD3 of a megabyte learns to paint brightly, on a CPU in less than a minute",
+        install=_INSTALL,
+    )

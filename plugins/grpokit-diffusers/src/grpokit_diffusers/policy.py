@@ -1,0 +1,153 @@
+"""diffusers-flow: a flow-matching pipeline of diffusers as a policy, with one decision per noisy denoising step.
+
+How steps become decisions is `FlowPolicy`'s, what a pipeline is like its family's (see `families/`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import peft
+from peft import PeftModel
+
+from grpokit import UsageError, flow
+from grpokit.diffusion.flow_policy import FlowPolicy
+from grpokit.diffusion.saving import save_lora
+from grpokit.diffusion.settings import FlowSettings
+from grpokit.hf.bars import progress_bars
+from grpokit_diffusers.pipeline import prepare
+
+_LORA: Mapping[str, Any] = {"r": 32, "alpha": 64}
+
+
+class DiffusersFlow(FlowPolicy):
+    """The transformer of a pipeline.
+
+    Args:
+        model: a hub id, a folder that a pipeline's `save_pretrained` wrote, a folder in a package, a pipeline object,
+            or "tiny-sd3", "tiny-flux", "tiny-flux-kontext", "tiny-qwen-image" or "tiny-z-image" for a random one.
+        family: "package.module:Class" for a pipeline that this package does not know; None for one that it knows.
+        size: height and width of the pictures in pixels.
+        steps: of denoising in training samples.
+        guidance: of training samples, as the pipeline counts it, the same in drawing and in scoring; None: the
+            family's, which leaves a second pass out where guidance needs one.
+        sampler: "flow-sde", "dance-sde" or "cps".
+        noise: the sampler's noise level (see `grpokit.flow`); None for its default.
+        window: which steps are decisions, such as {"width": 2}; None: all that have noise.
+        shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone.
+        eval_steps: of the ODE in evaluation.
+        eval_guidance: in evaluation; None: the pipeline's own default.
+        eval_size: of the pictures in evaluation; None for `size`.
+        lora: settings of an adapter; None trains the transformer's own weights.
+        ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
+        gradient_checkpointing: keep less for the backward pass and compute it again.
+        rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
+        dtype: of the weights: "auto", "float32" or "bfloat16".
+        device: where to load the weights: "cpu" or "cuda"; None loads on the GPU if there is one.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+
+    Attributes:
+        pipeline: the stock pipeline, whose transformer trains.
+
+    Raises:
+        UsageError: the model or a setting cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        family: str | type | None = None,
+        size: Sequence[int] = (512, 512),
+        steps: int = 10,
+        guidance: float | None = None,
+        sampler: flow.Sampler = "flow-sde",
+        noise: float | None = None,
+        window: Mapping[str, Any] | None = None,
+        shared_noise: bool = True,
+        eval_steps: int = 40,
+        eval_guidance: float | None = None,
+        eval_size: Sequence[int] | None = None,
+        lora: Mapping[str, Any] | None = _LORA,
+        ema: Mapping[str, Any] | None = None,
+        gradient_checkpointing: bool = False,
+        rows: int | None = None,
+        dtype: str = "auto",
+        device: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        FlowSettings.read(  # before weights are read
+            steps=steps, eval_steps=eval_steps, sampler=sampler, noise=noise, window=window, lora=lora, ema=ema
+        )
+        loaded = prepare(
+            model,
+            family=family,
+            dtype=dtype,
+            trains_base=lora is None,
+            device=device,
+            revision=revision,
+            local_files_only=local_files_only,
+        ).load()
+        self.pipeline = loaded.pipeline
+        self._name = str(model) if isinstance(model, (str, Path)) else type(self.pipeline).__name__
+        if gradient_checkpointing:
+            self.pipeline.transformer.enable_gradient_checkpointing()
+        super().__init__(
+            loaded,
+            size=size,
+            steps=steps,
+            guidance=loaded.guidance if guidance is None else guidance,
+            sampler=sampler,
+            noise=noise,
+            window=window,
+            shared_noise=shared_noise,
+            eval_steps=eval_steps,
+            eval_guidance=loaded.eval_guidance if eval_guidance is None else eval_guidance,
+            eval_size=eval_size,
+            lora=lora,
+            ema=ema,
+            rows=rows,
+        )
+
+    def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
+        """Write a folder that plain diffusers loads, and return facts for its model card.
+
+        Args:
+            folder: exists already, and is empty.
+            merge: add the adapter to the base, and write a whole pipeline.
+
+        Raises:
+            UsageError: there is no adapter to merge.
+        """
+        with self.averaged() as model:
+            adapted = isinstance(model, PeftModel)
+            if merge and not adapted:
+                raise UsageError(
+                    "There is no adapter to merge: this run trained the model's own weights. Leave out --merge."
+                )
+            if adapted and not merge:
+                save_lora(model, Path(folder))
+            else:
+                own = copy.deepcopy(model).to("cpu")
+                transformer = own.merge_and_unload(safe_merge=True) if isinstance(own, PeftModel) else own
+                parts = self.pipeline.components | {"transformer": transformer}
+                with progress_bars(f"save {folder}"):
+                    type(self.pipeline)(**parts).save_pretrained(folder)
+        kind, source, then = type(self.pipeline).__name__, "FOLDER", ""
+        if adapted and not merge:
+            source, then = "BASE_MODEL", '\npipe.load_lora_weights("FOLDER")'
+            if not hasattr(self.pipeline, "load_lora_weights"):
+                then = '\npipe.transformer.load_lora_adapter("FOLDER", use_safetensors=True)'
+        return {
+            "base_model": self._name,
+            "library_name": "diffusers",
+            "versions": f"diffusers {diffusers.__version__}, peft {peft.__version__}",
+            "usage": f"import torch\nfrom diffusers import {kind}\n\n"
+            f'pipe = {kind}.from_pretrained("{source}", torch_dtype=torch.bfloat16){then}\n',
+        }

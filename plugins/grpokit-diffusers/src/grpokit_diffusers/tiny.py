@@ -1,0 +1,262 @@
+"""Tiny random pipelines of the real classes, made without any file or network.
+
+They draw nothing recognisable, but all of their parts work. Tests run on them, and so does `model: tiny-sd3`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    AutoencoderKLQwenImage,
+    FlowMatchEulerDiscreteScheduler,
+    FluxKontextPipeline,
+    FluxPipeline,
+    FluxTransformer2DModel,
+    QwenImagePipeline,
+    QwenImageTransformer2DModel,
+    SD3Transformer2DModel,
+    StableDiffusion3Pipeline,
+    ZImagePipeline,
+    ZImageTransformer2DModel,
+)
+from tokenizers import pre_tokenizers
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2Tokenizer,
+    Qwen3Config,
+    Qwen3Model,
+    T5Config,
+    T5EncoderModel,
+    T5Tokenizer,
+)
+
+_LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # a letter for each byte, so any text has tokens
+_WIDTH = 32
+_SMALL = {
+    "vocab_size": len(_LETTERS) + 1,
+    "hidden_size": _WIDTH,
+    "intermediate_size": 37,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "bos_token_id": len(_LETTERS),
+    "eos_token_id": len(_LETTERS),
+    "pad_token_id": len(_LETTERS),
+}
+
+
+def tiny_pipeline(name: str, *, seed: int = 0) -> Any:
+    """A pipeline with random weights, on the CPU in float32; the global random state stays as it is.
+
+    Args:
+        name: one of `PIPELINES`.
+        seed: of the weights.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reset a GPU's random state, too
+        return PIPELINES[name]()
+
+
+def _sd3() -> StableDiffusion3Pipeline:
+    return StableDiffusion3Pipeline(
+        transformer=SD3Transformer2DModel(
+            sample_size=32,
+            patch_size=2,
+            in_channels=4,
+            num_layers=2,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=_WIDTH,
+            caption_projection_dim=_WIDTH,
+            pooled_projection_dim=2 * _WIDTH,
+            out_channels=4,
+            pos_embed_max_size=16,
+        ).eval(),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        vae=_vae(),
+        text_encoder=_clip(CLIPTextModelWithProjection, _WIDTH // 2),
+        tokenizer=_clip_tokenizer(),
+        text_encoder_2=_clip(CLIPTextModelWithProjection, _WIDTH // 2),
+        tokenizer_2=_clip_tokenizer(),
+        text_encoder_3=_t5(),
+        tokenizer_3=_t5_tokenizer(),
+    )
+
+
+def _flux(kind: Any = FluxPipeline) -> Any:
+    return kind(
+        transformer=FluxTransformer2DModel(
+            in_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=_WIDTH,
+            pooled_projection_dim=_WIDTH // 2,
+            guidance_embeds=True,
+            axes_dims_rope=(4, 4, 8),
+        ).eval(),
+        scheduler=_shifting(),
+        vae=_vae(),
+        text_encoder=_clip(CLIPTextModel, _WIDTH // 2),
+        tokenizer=_clip_tokenizer(),
+        text_encoder_2=_t5(),
+        tokenizer_2=_t5_tokenizer(),
+    )
+
+
+def _flux_kontext() -> FluxKontextPipeline:
+    pipeline: FluxKontextPipeline = _flux(FluxKontextPipeline)
+    return pipeline
+
+
+def _qwen_image() -> QwenImagePipeline:
+    reader = Qwen2_5_VLConfig(
+        text_config={
+            **_SMALL,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]},
+        },
+        vision_config={
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 2,
+            "out_hidden_size": _WIDTH,
+        },
+    )
+    return QwenImagePipeline(
+        transformer=QwenImageTransformer2DModel(
+            in_channels=16,
+            out_channels=4,
+            num_layers=2,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=_WIDTH,
+            axes_dims_rope=(8, 4, 4),
+        ).eval(),
+        scheduler=_shifting(shift_terminal=0.02),
+        vae=AutoencoderKLQwenImage(
+            base_dim=8,
+            z_dim=4,
+            dim_mult=[1, 2, 2],
+            num_res_blocks=1,
+            temperal_downsample=[False, True],
+            latents_mean=[0.2, -0.1, 0.1, -0.2],
+            latents_std=[1.2, 0.8, 1.1, 0.9],
+        ).eval(),
+        text_encoder=Qwen2_5_VLForConditionalGeneration(reader).eval(),
+        tokenizer=_qwen_tokenizer(),
+    )
+
+
+def _z_image() -> ZImagePipeline:
+    transformer = ZImageTransformer2DModel(
+        in_channels=4,
+        dim=_WIDTH,
+        n_layers=2,
+        n_refiner_layers=1,
+        n_heads=2,
+        n_kv_heads=2,
+        cap_feat_dim=_WIDTH,
+        axes_dims=[8, 4, 4],
+        axes_lens=[1024, 64, 64],
+    ).eval()
+    with torch.no_grad():
+        for padding in (transformer.x_pad_token, transformer.cap_pad_token):
+            padding.normal_(std=0.02)  # of which the class says no value
+    return ZImagePipeline(
+        transformer=transformer,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        vae=_vae(),
+        text_encoder=Qwen3Model(Qwen3Config(**_SMALL, head_dim=8)).eval(),
+        tokenizer=_qwen_tokenizer(),
+    )
+
+
+def _shifting(**options: Any) -> FlowMatchEulerDiscreteScheduler:
+    """A scheduler whose noise levels follow from the number of tokens."""
+    return FlowMatchEulerDiscreteScheduler(
+        use_dynamic_shifting=True,
+        base_shift=0.5,
+        max_shift=1.15,
+        base_image_seq_len=16,
+        max_image_seq_len=64,
+        **options,
+    )
+
+
+def _vae() -> AutoencoderKL:
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=(8, 8),
+        layers_per_block=1,
+        norm_num_groups=1,
+        latent_channels=4,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+        mid_block_add_attention=False,
+        scaling_factor=1.5,
+        shift_factor=0.06,
+    ).eval()
+
+
+def _clip(kind: Any, width: int) -> Any:
+    config = CLIPTextConfig(
+        vocab_size=2 * len(_LETTERS) + 2,
+        hidden_size=width,
+        projection_dim=_WIDTH,
+        intermediate_size=37,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        bos_token_id=2 * len(_LETTERS),
+        eos_token_id=2 * len(_LETTERS) + 1,
+        pad_token_id=2 * len(_LETTERS) + 1,
+    )
+    return kind(config).eval()
+
+
+def _clip_tokenizer() -> CLIPTokenizer:
+    texts = [*_LETTERS, *(f"{letter}</w>" for letter in _LETTERS), "<|startoftext|>", "<|endoftext|>"]
+    return CLIPTokenizer(vocab={text: token for token, text in enumerate(texts)}, merges=[], model_max_length=77)
+
+
+def _t5() -> T5EncoderModel:
+    config = T5Config(
+        vocab_size=512, d_model=_WIDTH, d_kv=8, d_ff=37, num_layers=2, num_heads=2, feed_forward_proj="gated-gelu"
+    )
+    return T5EncoderModel(config).eval()
+
+
+def _t5_tokenizer() -> T5Tokenizer:
+    pieces = ["<pad>", "</s>", "<unk>", "▁", *_LETTERS]
+    return T5Tokenizer(vocab=[(piece, -float(place)) for place, piece in enumerate(pieces)], model_max_length=512)
+
+
+def _qwen_tokenizer() -> Qwen2Tokenizer:
+    vocab = {text: token for token, text in enumerate([*_LETTERS, "<|endoftext|>"])}
+    tokenizer = Qwen2Tokenizer(vocab=vocab, merges=[], model_max_length=2048)
+    tokenizer.chat_template = (
+        "{%- for message in messages -%}{{ message['role'] }}: {{ message['content'] }}\n{%- endfor -%}assistant: "
+    )
+    return tokenizer
+
+
+PIPELINES: Mapping[str, Callable[[], Any]] = {
+    "tiny-flux": _flux,
+    "tiny-flux-kontext": _flux_kontext,
+    "tiny-qwen-image": _qwen_image,
+    "tiny-sd3": _sd3,
+    "tiny-z-image": _z_image,
+}
+"""What `model` may name -> how it is made."""

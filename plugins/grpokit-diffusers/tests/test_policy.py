@@ -1,0 +1,124 @@
+"""diffusers-flow: the contract, its pictures against the stock pipelines, and what training changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from grpokit import Prompt, Rollout
+from grpokit.sampling import derive_seeds, normals
+from grpokit.testing import outcomes, policy_checks
+from grpokit_diffusers.policy import DiffusersFlow
+from grpokit_diffusers.tiny import tiny_pipeline
+
+TEXTS = ("cat", 'a red "CAT" sign')
+PROMPTS = [Prompt(text=text) for text in TEXTS]
+SIZE = (32, 48)
+
+
+def prompts_of(model: str) -> list[Prompt]:
+    if model != "tiny-flux-kontext":
+        return PROMPTS
+    return [
+        Prompt(text=text, image=Image.effect_noise((20 + 30 * i, 40), 90).convert("RGB"))
+        for i, text in enumerate(TEXTS)
+    ]
+
+
+def build(model: Any, **options: Any) -> DiffusersFlow:
+    defaults: dict[str, Any] = {"size": SIZE, "steps": 4, "eval_steps": 3, "lora": {"r": 4}}
+    return DiffusersFlow(model, **defaults | options)
+
+
+def drawn(policy: DiffusersFlow, prompts: list[Prompt], *, group: int = 2, evaluate: bool = False) -> Rollout:
+    seeds = derive_seeds(1, stream="train", step=0, prompts=len(prompts), group_size=group)
+    return policy.rollout(prompts, group, seeds=seeds, evaluate=evaluate)
+
+
+STOCK: dict[str, list[dict[str, Any]]] = {
+    "tiny-sd3": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
+    "tiny-flux": [{"guidance_scale": 2.0}],
+    "tiny-flux-kontext": [{"guidance_scale": 3.5}],
+    "tiny-qwen-image": [{"true_cfg_scale": 1.0}, {"true_cfg_scale": 4.0, "negative_prompt": " "}],
+    "tiny-z-image": [{"guidance_scale": 0.0}, {"guidance_scale": 2.0}],
+}
+CASES = [(model, call) for model, calls in STOCK.items() for call in calls]
+
+
+@pytest.mark.parametrize(("model", "call"), CASES, ids=str)
+def test_the_ode_is_that_of_the_stock_pipeline(
+    model: str, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the same noise: equal latents, and pictures that are equal to a level of 255."""
+    stock = tiny_pipeline(model)
+    stock.set_progress_bar_config(disable=True)
+    guidance = call.get("true_cfg_scale", call.get("guidance_scale"))
+    policy = build(tiny_pipeline(model), eval_guidance=guidance)
+    latents = []
+    pictures = policy.family.pictures
+    monkeypatch.setattr(policy.family, "pictures", lambda x, size: latents.append(x) or pictures(x, size))
+    prompts = prompts_of(model)
+    rollout = drawn(policy, prompts, evaluate=True)
+    seeds = derive_seeds(1, stream="train", step=0, prompts=2, group_size=2)
+    shape = policy.family.latent_shape(SIZE)
+    for row in range(4):
+        noise = normals(seeds.row[row : row + 1], int(np.prod(shape)), start=2**40).float().view(1, *shape)
+        given = {"latents": noise, "height": SIZE[0], "width": SIZE[1], "num_inference_steps": 3, **call}
+        if prompts[row // 2].images:
+            source = policy.family.source_size(prompts[row // 2].image, SIZE)
+            resized = stock.image_processor.resize(prompts[row // 2].image, *source)
+            given |= {"image": resized, "max_area": SIZE[0] * SIZE[1], "_auto_resize": False}
+        theirs = stock(prompt=TEXTS[row // 2], output_type="latent", **given).images
+        ours = latents[row // 2][row % 2]
+        assert float((ours - theirs[0]).abs().max()) <= 1e-5 * float(theirs.abs().max())
+        picture = np.asarray(stock(prompt=TEXTS[row // 2], **given).images[0], dtype=int)
+        assert np.abs(np.asarray(rollout.samples[row].output, dtype=int) - picture).max() <= 1
+
+
+@pytest.mark.parametrize("model", STOCK)
+def test_ratios_are_one_and_rows_stand_alone(model: str) -> None:
+    """Log-probs right after a rollout are the rollout's; a prompt alone, and a row alone, have the same ones."""
+    prompts = prompts_of(model)
+    policy = build(model, guidance=2.0)
+    rollout = drawn(policy, prompts)
+    again = policy.logprobs(rollout, slice(0, 4)).logprobs.detach()
+    assert float((again - rollout.old.logprobs).abs().max()) < 1e-4
+    one = policy.logprobs(rollout.select(torch.tensor([3])), slice(0, 4)).logprobs.detach()
+    assert float((one - again[3:]).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("model", STOCK)
+def test_the_adapter_reaches_the_transformer_and_nothing_else(model: str) -> None:
+    """All trained parameters are the adapter's, each gets a gradient, and the stock pipeline holds what trains."""
+    policy = build(model)
+    rollout = drawn(policy, prompts_of(model))
+    trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    policy.logprobs(rollout, slice(0, 1)).logprobs.sum().backward()
+    slopes = {name: p.grad for name, p in trained.items() if "lora_B" in name}  # those of lora_A begin as zero
+    assert all(slope is not None and bool(slope.any()) for slope in slopes.values())
+    assert len({name.rpartition(".lora_B")[0].rpartition("attn")[2] for name in slopes}) >= 4
+    inside = dict(policy.pipeline.transformer.named_parameters())
+    assert all(any(p is own for own in inside.values()) for p in trained.values())
+    for part in ("vae", "text_encoder"):
+        assert not any(p.requires_grad for p in getattr(policy.pipeline, part).parameters())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "tiny-sd3", "guidance": 2.0, "window": {"width": 2}},
+        {"model": "tiny-flux-kontext", "sampler": "cps", "gradient_checkpointing": True, "steps": 3},
+    ],
+    ids=str,
+)
+def test_contract(options: dict[str, Any]) -> None:
+    prompts = prompts_of(options["model"])
+    checks = policy_checks(lambda: build(**options), prompts, makes="image", module="grpokit_diffusers.plugin")
+    failures = [outcome for outcome in outcomes(checks) if outcome.state == "failed"]
+    assert not failures, failures

@@ -1,0 +1,173 @@
+"""One request to the judge: its place in the rate limit, new tries where they may help, and errors that say what to do.
+
+The key is read from the environment for each request. It is in no attribute, and taken out of what the server says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from typing import Any
+
+from grpokit import RewardError, UsageError
+from grpokit.errors import one_line, shown
+
+LONGEST_WAIT = 60.0
+"""Seconds before a new try, at most, also where the server asks for more."""
+
+_AGAIN = (408, 409, 429)
+"""HTTP states after which a new try may help, besides those from 500 on."""
+
+
+class StoppedError(Exception):
+    """Another request of the same call has failed for good."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The standard one would send the key to wherever an answer points."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirect)
+
+
+class Pace:
+    """Lets a request go each 60 / `per_minute` seconds, whichever thread it comes from; None: at once."""
+
+    def __init__(self, per_minute: float | None) -> None:
+        self.gap = 60.0 / per_minute if per_minute else 0.0
+        self._next = -math.inf
+        self._lock = threading.Lock()
+
+    def wait(self, stop: threading.Event) -> None:
+        """Wait for the next free place, or for `stop`."""
+        with self._lock:
+            place = max(self._next, time.monotonic())
+            self._next = place + self.gap
+        stop.wait(max(0.0, place - time.monotonic()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Sends requests to one address.
+
+    Attributes:
+        url: of the chat completions.
+        api_key_env: the environment variable with the key; None: no key is sent.
+        timeout: seconds without a sign of the server.
+        retries: new tries of a request.
+        backoff: seconds before the first new try; doubled for each further one.
+        pace: the rate limit.
+    """
+
+    url: str
+    api_key_env: str | None
+    timeout: float
+    retries: int
+    backoff: float
+    pace: Pace = field(repr=False)
+
+    def send(self, body: Mapping[str, Any], stop: threading.Event) -> tuple[dict[str, Any], int]:
+        """Return the server's answer, and how many new tries it took.
+
+        Raises:
+            RewardError: the server refuses the request, or does not answer it after all tries.
+            StoppedError: `stop` was set meanwhile.
+        """
+        for tries in range(self.retries + 1):
+            self.pace.wait(stop)
+            if stop.is_set():
+                raise StoppedError
+            try:
+                return self._answer(body), tries
+            except urllib.error.HTTPError as error:
+                with error:
+                    reason = self._reason(error)
+                if error.code not in _AGAIN and error.code < 500:
+                    raise RewardError(f"vlm-judge: {self._refusal(error, reason)}") from None
+                wait = _asked(error.headers.get("Retry-After"))
+            except (OSError, HTTPException, ValueError) as error:  # timeouts among them; the last: not JSON
+                reason, wait = one_line(error), 0.0
+            if tries < self.retries:
+                stop.wait(min(LONGEST_WAIT, max(wait, self.backoff * 2**tries)))
+        raise RewardError(
+            f"vlm-judge: {self.url} gave no answer in {self.retries + 1} tries; the last time: {reason}. Check that "
+            "the server runs and is not overloaded. Lower concurrency or requests_per_minute, or raise retries or "
+            "timeout. on_error: skip leaves such groups out."
+        )
+
+    def _answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        key = key_in(self.api_key_env)
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        request = urllib.request.Request(self.url, json.dumps(body).encode(), headers)
+        with _opener.open(request, timeout=self.timeout) as reply:
+            answer = json.load(reply)
+        if not isinstance(answer, dict):
+            raise ValueError(f"expected a JSON object, got {type(answer).__name__}")
+        return answer
+
+    def _reason(self, error: urllib.error.HTTPError) -> str:
+        """The server's state and words, without the key."""
+        try:
+            text = error.read(2000).decode(errors="replace")
+        except (OSError, HTTPException):
+            text = ""
+        try:
+            found = json.loads(text)["error"]
+            text = str(found["message"] if isinstance(found, dict) else found)
+        except (ValueError, KeyError, TypeError):
+            pass
+        key = key_in(self.api_key_env)
+        words = " ".join((text.replace(key, "***") if key else text).split())[:300]
+        return f"HTTP {error.code} {error.reason}{': ' * bool(words)}{words}".rstrip(". ")
+
+    def _refusal(self, error: urllib.error.HTTPError, reason: str) -> str:
+        where = f"{self.url} refused a request ({reason})."
+        if error.code in (401, 403):
+            if self.api_key_env:
+                return f"{where} Check the key in the environment variable {self.api_key_env}, and what it may do."
+            return f"{where} It wants a key: put it into an environment variable and give its name as api_key_env."
+        if error.code == 404:
+            return f"{where} Check url, which ends before /chat/completions, mostly in /v1, and the name of the model."
+        if 300 <= error.code < 400:
+            return f"{where} It points to {error.headers.get('Location', 'another address')}: give that as url."
+        return f"{where} Check model, template and extra; a model must take pictures."
+
+
+def key_in(variable: str | None) -> str:
+    """The key in an environment variable; empty where none is to be sent.
+
+    Raises:
+        UsageError: the variable is not set, or what it has cannot be sent.
+    """
+    if not variable:
+        return ""
+    key = os.environ.get(variable, "").strip()
+    if not key or not key.isascii() or not key.isprintable():  # the message of http.client would quote it
+        lack = "has characters that no key has" if key else "is not set"
+        raise UsageError(
+            f"vlm-judge: the environment variable {shown(variable)} (the parameter api_key_env) {lack}. Put the key "
+            "there, and its name here; a server without keys needs neither."
+        )
+    return key
+
+
+def _asked(value: str | None) -> float:
+    """The seconds of a header Retry-After; 0 where it has a date or nothing."""
+    try:
+        seconds = float(value or 0)
+    except ValueError:
+        return 0.0
+    return seconds if 0 <= seconds < math.inf else 0.0

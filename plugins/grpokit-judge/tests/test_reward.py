@@ -1,0 +1,290 @@
+"""vlm-judge against a server on this machine."""
+
+import itertools
+import math
+import pickle
+import time
+
+import pytest
+from PIL import Image
+
+from grpokit import Prompt, RewardError, Sample, UsageError, create
+from grpokit_judge.reward import VLMJudge
+
+KEY = "sk-very-secret-0123456789"
+
+
+def sample(gray=128, text="a cat", **other):
+    picture = gray if gray is None or isinstance(gray, str) else Image.new("RGB", (8, 8), (gray,) * 3)
+    return Sample(prompt=Prompt(text=text, **other), output=picture, group=0)
+
+
+def reward(judge, **params):
+    return VLMJudge(**{"url": judge.url, "model": "eye", "backoff": 0.01, **params})
+
+
+def saying(words):
+    return lambda request: words
+
+
+def test_each_picture_gets_the_rating_of_its_own_request(judge):
+    """Answers come back in another order than they were asked for."""
+    judge.script = [0.2, 0.1]
+    scores = reward(judge)([sample(gray) for gray in (0, 51, 102, 204, 255)])
+    assert scores == pytest.approx([0.0, 0.2, 0.4, 0.8, 1.0])
+    assert judge.most_working > 1
+    request = judge.requests[0]
+    assert request.path == "/v1/chat/completions"
+    assert "Authorization" not in request.headers
+    assert {name: request.body[name] for name in ("model", "max_tokens", "temperature")} == {
+        "model": "eye", "max_tokens": 256, "temperature": 0.0
+    }  # fmt: skip
+    assert "Prompt: a cat\n" in request.text
+
+
+def test_fields_of_the_template_are_replaced_once(judge):
+    template = '{"asked": "{prompt}", "wanted": "{target}"}'
+    reward(judge, template=template)([sample(text="show {target}", target="a {prompt}")])
+    assert judge.requests[0].text == '{"asked": "show {target}", "wanted": "a {prompt}"}'
+
+
+def test_a_picture_as_target_is_the_second_picture(judge):
+    target = Image.new("RGB", (4, 6), "red")
+    [score] = reward(judge, template="Compare with {target}.")([sample(255, text="", target=target)])
+    assert score == 1.0
+    assert judge.requests[0].text == "Compare with the second picture."
+    assert [picture.size for picture in judge.requests[0].pictures] == [(8, 8), (4, 6)]
+    reward(judge)([sample(target=target)])
+    assert len(judge.requests[1].pictures) == 1  # which the template does not ask for
+
+
+def test_pictures_are_sent_without_loss_and_not_too_large(judge):
+    large = Image.effect_noise((300, 100), 80).convert("RGB")
+    small = large.resize((60, 20))
+    reward(judge, concurrency=1, max_side=60)(
+        [sample(), *(Sample(prompt=Prompt(text="x"), output=p, group=0) for p in (small, large))]
+    )
+    sent = [request.pictures[0] for request in judge.requests]
+    assert sent[1].tobytes() == small.tobytes()
+    assert sent[2].size == (60, 20)
+
+
+def test_what_cannot_be_asked_is_nan_and_costs_no_request(judge):
+    scores = reward(judge, template="{prompt} {target}")(
+        [sample(text=" ", target="x"), sample(target=None), sample(None, target="x"), sample(255, target="x")]
+    )
+    assert [math.isnan(x) for x in scores] == [True, True, True, False]
+    assert len(judge.requests) == 1
+    with pytest.raises(RewardError, match=r"PIL.Image.Image as the output of row 1 \(reward 'vlm-judge'\), got str"):
+        reward(judge)([sample(), sample("words")])
+
+
+@pytest.mark.parametrize(
+    ("words", "params", "wanted"),
+    [
+        ('{"rating": 7}', {}, 0.7),
+        ('First {"rating": 2}, but then {"why": {"x": 1}, "rating": "8/10"}.', {}, 0.8),
+        ('```json\n{"score": 3}\n```', {"rating_key": "score", "low": 1, "high": 5}, 0.5),
+        ("Score: 2 at first. Score: 4.5", {"pattern": r"Score: ([0-9.]+)", "high": 5}, 0.9),
+        ('{"rating": 0}', {}, 0.0),
+        ('{"rating": 11}', {}, None),
+        ('{"rating": true}', {}, None),
+        ('{"rating": NaN}', {}, None),
+        ('{"rating": {}', {}, None),
+        ("ten", {}, None),
+        ("", {}, None),
+    ],
+)
+def test_ratings(judge, words, params, wanted):
+    judge.script = [saying(words)]
+    if wanted is not None:
+        assert reward(judge, **params)([sample()]) == pytest.approx([wanted])
+        return
+    with pytest.warns(UserWarning, match="vlm-judge: 1 of 1 answer had no rating from 0 to 10, such as"):
+        assert math.isnan(reward(judge, **params)([sample()])[0])
+
+
+def test_no_rating_at_all_stops_the_run_and_quotes_an_answer(judge):
+    judge.script = [saying("I cannot see pictures.")] * 2
+    with pytest.raises(
+        RewardError, match=r"2 of 2 answers had no rating .* such as 'I cannot see pictures\.'\. Ask for"
+    ):
+        reward(judge)([sample(), sample()])
+
+
+def test_a_judge_that_draws_its_answers_is_asked_again(judge):
+    judge.script = [saying("hm")] * 2
+    eye = reward(judge, temperature=0.7)
+    assert eye([sample(255)]) == [1.0]
+    assert len(judge.requests) == eye.usage.answers == 3
+
+
+@pytest.mark.parametrize("state", [408, 429, 500, 503])
+def test_tries_again_with_growing_pauses(judge, state):
+    judge.script = [(state, {}, "{}")] * 3
+    eye = reward(judge, backoff=0.05)
+    assert eye([sample(255)]) == [1.0]
+    times = [request.time for request in judge.requests]
+    pauses = [b - a for a, b in itertools.pairwise(times)]
+    assert len(pauses) == eye.usage.retries == 3
+    for pause, least in zip(pauses, (0.05, 0.1, 0.2), strict=True):
+        assert least <= pause < least + 0.5
+
+
+def test_a_timeout_and_what_is_no_json_are_tried_again(judge):
+    judge.script = [0.6, (200, {}, "<html>"), (200, {}, "[]")]
+    eye = reward(judge, timeout=0.2)
+    assert eye([sample(255)]) == [1.0]
+    assert eye.usage.retries == 3
+
+
+def test_waits_as_long_as_the_server_asks(judge):
+    judge.script = [(429, {"Retry-After": "0.4"}, "{}"), (429, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, "{}")]
+    assert reward(judge)([sample(255)]) == [1.0]
+    first, second, third = (request.time for request in judge.requests)
+    assert second - first >= 0.4 > third - second
+
+
+def test_when_all_tries_fail_the_run_stops_and_no_other_request_waits(judge):
+    judge.script = [(503, {}, '{"error": {"message": "too  busy"}}')] * 50
+    start = time.monotonic()
+    with pytest.raises(RewardError) as caught:
+        reward(judge, retries=2, concurrency=2)([sample()] * 10)
+    assert str(caught.value) == (
+        f"vlm-judge: {judge.url}/chat/completions gave no answer in 3 tries; the last time: HTTP 503 Service "
+        "Unavailable: too busy. Check that the server runs and is not overloaded. Lower concurrency or "
+        "requests_per_minute, or raise retries or timeout. on_error: skip leaves such groups out."
+    )
+    assert len(judge.requests) <= 6
+    assert time.monotonic() - start < 5
+    with pytest.raises(
+        RewardError, match=r"http://127.0.0.1:9/v1/chat/completions gave no answer in 1 tries; .*refused"
+    ):
+        VLMJudge(url="http://127.0.0.1:9/v1/", model="eye", retries=0)([sample()])
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (401, "It wants a key: put it into an environment variable and give its name as api_key_env."),
+        (404, "Check url, which ends before /chat/completions, mostly in /v1, and the name of the model."),
+        (400, "Check model, template and extra; a model must take pictures."),
+        (302, "It points to http://127.0.0.1:9/elsewhere: give that as url."),
+    ],
+)
+def test_a_refusal_says_what_to_do_at_once(judge, state, said):
+    judge.script = [(state, {"Location": "http://127.0.0.1:9/elsewhere"}, '{"error": "no"}')]
+    with pytest.raises(RewardError) as caught:
+        reward(judge)([sample()])
+    assert str(caught.value).endswith(f": no). {said}")
+    assert len(judge.requests) == 1
+
+
+def test_the_key_comes_from_the_environment_and_is_nowhere_else(judge, monkeypatch, capsys):
+    monkeypatch.setenv("JUDGE_KEY", f"{KEY}\n")
+    eye = reward(judge, api_key_env="JUDGE_KEY", concurrency=1)
+    judge.script = [
+        (200, {}, None) and saying('{"rating": 5}'),
+        (401, {}, f'{{"error": {{"message": "Incorrect API key provided: {KEY}"}}}}'),
+    ]
+    assert eye([sample()]) == [0.5]
+    assert judge.requests[0].headers["Authorization"] == f"Bearer {KEY}"
+    with pytest.raises(
+        RewardError, match=r"provided: \*\*\*\)\. Check the key in the environment variable JUDGE_KEY"
+    ) as e:
+        eye([sample()])
+    eye.usage.show(now=True)
+    held = f"{vars(eye)} {eye.caller} {eye.usage} {e.getrepr(style='long')} {capsys.readouterr()}"
+    assert KEY not in held
+    assert KEY.encode() not in pickle.dumps([eye.fields, eye.template, eye.caller.url, eye.caller.api_key_env])
+    monkeypatch.setenv("JUDGE_KEY", "one\ntwo")
+    with pytest.raises(UsageError, match="has characters that no key has") as bad:
+        eye([sample()])
+    assert "two" not in str(bad.value)
+
+
+def test_a_redirect_does_not_carry_the_key_away(judge, monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    judge.script = [(307, {"Location": f"{judge.url}/stolen"}, "")]
+    with pytest.raises(RewardError, match="It points to"):
+        reward(judge, api_key_env="JUDGE_KEY")([sample()])
+    assert [request.path for request in judge.requests] == ["/v1/chat/completions"]
+
+
+def test_concurrency_and_rate_are_limited(judge):
+    judge.script = [0.05] * 8
+    reward(judge, concurrency=3)([sample()] * 8)
+    assert judge.most_working == 3
+    judge.requests.clear()
+    judge.script = [(500, {}, "{}")]  # a new try has to wait its turn, too
+    reward(judge, requests_per_minute=600)([sample()] * 4)
+    times = sorted(request.time for request in judge.requests)
+    assert len(times) == 5
+    assert times[-1] - times[0] >= 0.38  # four gaps of 0.1 s, and as much as a thread may start late
+
+
+def test_tokens_and_cost_are_counted_and_shown(judge, capsys, at_exit):
+    eye = reward(judge, input_price=2.5, output_price=10.0)
+    judge.script = [saying("?"), (500, {}, "{}")]
+    with pytest.warns(UserWarning, match="1 of 4 answers had no rating"):
+        eye([sample()] * 4)
+    assert (eye.usage.answers, eye.usage.input_tokens, eye.usage.output_tokens) == (4, 400, 28)
+    assert eye.usage.cost == pytest.approx((400 * 2.5 + 28 * 10) / 1e6)
+    assert capsys.readouterr().err == ""
+    line = "grpokit-judge: 4 answers, 400 tokens in, 28 out, cost 0.0013, 1 sent again, 1 without a rating\n"
+    ((show, options),) = at_exit
+    show(**options)
+    assert capsys.readouterr().err == line
+    eye.usage.every = 0.0
+    eye([sample()])
+    assert capsys.readouterr().err.startswith("grpokit-judge: 5 answers, 500 tokens in, 35 out, cost 0.0016, ")
+
+
+def test_a_server_that_counts_no_tokens(judge):
+    judge.script = [
+        (200, {}, '{"choices": [{"message": {"content": [{"type": "text", "text": "{\\"rating\\": 5}"}]}}]}')
+    ]
+    eye = reward(judge)
+    assert eye([sample()]) == [0.5]
+    assert str(eye.usage) == "1 answer, 0 tokens in, 0 out"
+
+
+def test_max_cost_stops_before_more_is_spent(judge):
+    eye = reward(judge, input_price=1e4, output_price=0.0, max_cost=2.0, concurrency=1)  # 1.0 each
+    assert len(eye([sample()] * 2)) == 2
+    with pytest.raises(RewardError, match=r"^vlm-judge has spent 2\.0000 of max_cost = 2 \(2 answers, 200 tokens in"):
+        eye([sample()])
+    assert len(judge.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"url": "localhost:8000"}, r"expected a url such as http://localhost:8000/v1, got 'localhost:8000'"),
+        ({"url": "http://me:pass@host/v1"}, r"the url has a user, a password or a query in it\. It is stored"),
+        ({"url": "http://host/v1?key=pass"}, r"the url has a user, a password or a query in it\. It is stored"),
+        ({"template": "Rate it."}, r"expected a template with \{prompt\} or \{target\} in it, got 'Rate it\.'"),
+        ({"low": 5, "high": 5}, r"expected low below high, got 5 and 5"),
+        ({"pattern": "("}, r"the pattern '\(' is no regular expression"),
+        ({"pattern": "[0-9]"}, r"expected a pattern with one group, the number, .* with 0\."),
+        ({"api_key_env": "NO_SUCH_KEY"}, r"the environment variable 'NO_SUCH_KEY' .* is not set\. Put the key there"),
+        ({"max_cost": 1.0}, r"max_cost needs input_price and output_price"),
+        ({"concurrency": 0}, r"concurrency must be at least 1, got 0"),
+        ({"retries": -1}, r"retries must be at least 0, got -1"),
+        ({"timeout": 0}, r"timeout must be above 0, got 0"),
+        ({"requests_per_minute": 0}, r"requests_per_minute must be above 0, got 0"),
+    ],
+)
+def test_parameters_that_cannot_be_used(changed, said):
+    with pytest.raises(UsageError, match=said) as caught:
+        VLMJudge(**{"url": "http://localhost:8000/v1", "model": "eye", **changed})
+    assert "pass@" not in str(caught.value)
+
+
+def test_fields_of_the_request_can_be_left_out_and_added(judge):
+    params = {"max_tokens": None, "temperature": None, "extra": {"seed": 3, "max_completion_tokens": 9}}
+    create("reward", "vlm-judge", {"url": f"{judge.url}/chat/completions", "model": "eye", **params})([sample()])
+    assert judge.requests[0].path == "/v1/chat/completions"
+    assert {name: x for name, x in judge.requests[0].body.items() if name != "messages"} == {
+        "model": "eye", "seed": 3, "max_completion_tokens": 9
+    }  # fmt: skip

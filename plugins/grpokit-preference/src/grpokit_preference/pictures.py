@@ -1,0 +1,52 @@
+"""Pictures as the three models were given them: the same steps for all, but for half a pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+STD = (0.26862954, 0.26130258, 0.27577711)
+"""Of OpenAI's CLIP, which all three models took over."""
+
+LONGEST = 64
+"""How many times longer than wide a picture is looked at: only its middle counts anyway."""
+
+
+def pixels(pictures: Sequence[Image.Image], size: int, *, odd: Literal["down", "even"]) -> Tensor:
+    """RGB pictures -> [b, 3, size, size] in fp32: the shorter side to `size` (bicubic), the middle, normalised.
+
+    Args:
+        pictures: b pictures.
+        size: of the model's pictures.
+        odd: where the middle lies if an odd number of pixels is cut off: "down" as transformers does it, "even" as
+            torchvision does it (to the even one of the two places).
+    """
+    return torch.stack([_normalised(_square(picture, size, odd)) for picture in pictures])
+
+
+def _square(picture: Image.Image, size: int, odd: str) -> Image.Image:
+    picture = _middle(picture)
+    short = min(picture.size)
+    width, height = (size if side == short else int(size * side / short) for side in picture.size)
+    picture = picture.resize((width, height), Image.Resampling.BICUBIC)
+    left, top = ((x - size) // 2 if odd == "down" else round((x - size) / 2) for x in (width, height))
+    return picture.crop((left, top, left + size, top + size))
+
+
+def _middle(picture: Image.Image) -> Image.Image:
+    """Cut a very long picture, which would take memory without end when it is enlarged."""
+    most = LONGEST * min(picture.size)
+    width, height = (min(side, most) for side in picture.size)
+    left, top = (picture.width - width) // 2, (picture.height - height) // 2
+    return picture.crop((left, top, left + width, top + height))
+
+
+def _normalised(picture: Image.Image) -> Tensor:
+    x = torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)  # [size, size, 3]
+    return ((x - torch.tensor(MEAN)) / torch.tensor(STD)).permute(2, 0, 1)

@@ -1,0 +1,24 @@
+"""pickscore, hpsv2 and imagereward against grpokit's conformance checks, with tiny models."""
+
+import pytest
+
+from grpokit import registry
+from grpokit.testing import example_samples, outcomes, reward_checks
+
+
+@pytest.mark.parametrize("name", ["pickscore", "hpsv2", "imagereward"])
+def test_conformance(tiny, name):
+    params = tiny.params[name]
+    results = list(
+        outcomes(
+            reward_checks(
+                registry.create("reward", name, params),
+                example_samples({"image"}),
+                spec=registry.find("reward", name)[1],
+                params=params,
+                module="grpokit_preference.plugin",
+            )
+        )
+    )
+    assert len(results) >= 10
+    assert [result for result in results if result.failed] == []
