@@ -26,11 +26,11 @@ def attribute(
     groups: Annotated[int, typer.Option("--groups", min=2, help="Draws of what a group shares.")] = 4,
     limit: Limit = None,
 ) -> None:
-    """Say which random cause moves each reward: what samples draw for themselves, or what a group shares.
+    """Say which random cause moves each reward.
 
-    Draws a grid of --rows by --groups samples for each held-out prompt, with the weights of RUN_OR_PRESET, and shares
-    out each reward's variance. For glm-image-ar the two causes are its visual tokens and the decoder's noise, so the
-    larger share names the half that is worth training next.
+    A sample draws for itself, and a group shares something. This draws a grid of --rows by --groups samples for each
+    held-out prompt, with the weights of RUN_OR_PRESET, and shares out each reward's variance. For glm-image-ar the two
+    causes are its visual tokens and the decoder's noise, so the larger share names the half to train next.
     """
     config, folder = runs.read(source, overrides)
     from grpokit import registry
@@ -71,7 +71,7 @@ def _print_shares(shares: Mapping[str, Shares], row: str, group: str) -> None:
     """A table of the shares of each reward's variance inside prompts."""
     from rich.table import Table
 
-    table = Table("reward", row, group, "both together", "standard deviation", "prompts", box=None, pad_edge=False)
+    table = Table("reward", row, group, "both", "std", "prompts", box=None, pad_edge=False)
     for name, own in shares.items():
         parts = [f"{part:.0%}" for part in (own.row, own.group, own.both)] if own.variance else ["-"] * 3
         table.add_row(name, *parts, f"{own.variance**0.5:.3g}", str(own.prompts))

@@ -87,8 +87,8 @@ class PolicySpec(Spec):
     makes: str = "image"
     plan: str = ""
     reader: str = ""
-    row_draws: str = "a sample's own draws"
-    group_draws: str = "what its group shares"
+    row_draws: str = "own draws"
+    group_draws: str = "shared draws"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -210,7 +210,7 @@ VALUES = {
     "an infinite weight": change("rewards.0.weight=.inf", "rewards.0.weight: expected a finite number, got inf"),
     "a weight that is true": change("rewards.0.weight=true", "rewards.0.weight: expected a number, got true"),
     "a seed beyond 64 bits": change("seed=1e20", "seed: expected less than 9,223,372,036,854,775,808, got 1"),
-    "a kl that is none": change("trainer.kl=k4", "expected 'k1', 'k2', 'k3' or 'gaussian', got 'k4'."),
+    "a kl that is none": change("trainer.kl=k4", "expected 'k1', 'k2', 'k3', 'gaussian' or 'velocity', got 'k4'."),
     "precision by another name": change("trainer.mixed_precision=bf61", "'bf16'", "got 'bf61' (did you mean 'bf16'?)"),
     "a tracker misspelt": change(
         "run.trackers=[tensorbored]",

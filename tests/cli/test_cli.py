@@ -662,7 +662,7 @@ def test_attribute(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) 
     done = call("attribute", "out", "--rows", 3, "--groups", 2, "--limit", 2)
     assert (done.code, done.err) == (0, "drawing and scoring 12 samples of 2 held-out prompts ...\n")
     header, *lines = [re.split(r"\s{2,}", line.strip()) for line in done.out.splitlines()]
-    assert header[:4] == ["reward", "a sample's own draws", "what its group shares", "both together"]
+    assert header[:4] == ["reward", "own draws", "shared draws", "both"]
     assert {name: parts[:3] for name, *parts in lines}["digit_sum"] == ["100%", "0%", "0%"]
     assert call("attribute", "out", "--groups", 1).code == 2
 
@@ -986,7 +986,7 @@ def test_help_version_and_schema(call: Call) -> None:
     for command in ("train", "sample", "evaluate", "report", "plugins", "schema"):
         assert f"\n  {command} " in done.out
     commands = done.out[done.out.index("Commands:") :].splitlines()[1:]
-    assert len(commands) == 13
+    assert len(commands) == 14
     assert not any(line.endswith("...") for line in commands)  # no summary is cut
     assert call("--version").out == f"{grpokit.__version__}\n"
     assert list(json.loads(call("schema").out)["properties"]) == ["seed", "policy", "data", "rewards", "trainer", "run"]
