@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from grpokit import advantages as advantage_functions
@@ -31,7 +32,7 @@ from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.arguments import check_arguments
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.devices import make_accelerator
+from grpokit.training.devices import make_accelerator, shared_accelerator
 from grpokit.training.drawing import Drawing
 from grpokit.training.entropy_filter import keep_top_entropy
 from grpokit.training.loss_weights import reduction_weights
@@ -62,12 +63,13 @@ class Trainer(TrainerSettings, SeedSettings):
         correction: importance weights where the rollout's log-probs are not those of training; None for none.
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
         folder: where trackers write.
+        accelerator: that of another trainer, where several share a process; made from the knobs if it is not given.
         progress: iterating prints the batches, warnings, and a line about every ten seconds on stderr.
         completed: the number of completed steps.
 
     Raises:
         UsageError: numbers that do not fit together (the message names them), no reward, no prompt, no trainable
-            parameter, a world size above one.
+            parameter, a world size above one, an accelerator of another precision or device.
     """
 
     policy: Policy
@@ -79,6 +81,7 @@ class Trainer(TrainerSettings, SeedSettings):
     correction: Correction | None = None
     trackers: Sequence[str] = ()
     folder: Path | str | None = None
+    accelerator: Accelerator = None
     progress: bool = True
     completed: int = field(default=0, init=False)
 
@@ -86,7 +89,9 @@ class Trainer(TrainerSettings, SeedSettings):
         self.terms, self.train_prompts = as_terms(rewards), as_prompts(prompts)
         self._check()
         check_prompts(self.policy, self.train_prompts)
-        self.accelerator = make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
+        self.accelerator = shared_accelerator(self.accelerator, self.mixed_precision, self.device) or make_accelerator(
+            self.mixed_precision, self.device, self.trackers, self.folder
+        )
         self.updates = Updates(trainable(self.policy, self.accelerator.device), self, self.accelerator)
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self._backward = Backward(self._policy, self.objective, self.correction, self.accelerator.backward)
@@ -128,15 +133,21 @@ class Trainer(TrainerSettings, SeedSettings):
         """Why there is nothing left to learn; empty until then."""
         return self._zero_std.converged
 
-    def step(self) -> StepReport:
+    def step(self, *, log: bool = True) -> StepReport:
         """Draw, score and learn from one rollout; a step that fails does not count.
+
+        Args:
+            log: whether trackers get the metrics.
 
         Raises:
             RewardError: a reward failed or returned something unusable.
             RunError: a guard stopped the step; `updates.done` says how many of its updates were made.
         """
         with parts.undone_on_error(self._parts):
-            return self._step(self.completed + 1)
+            report = self._step(self.completed + 1)
+        if log and self.accelerator.trackers:
+            self.accelerator.log(dict(report.metrics), step=report.step)
+        return report
 
     def _step(self, number: int) -> StepReport:
         watch = metrics.Stopwatch(self.accelerator.device)
@@ -187,7 +198,7 @@ class Trainer(TrainerSettings, SeedSettings):
         if number == 1:
             self._probe.check(when="after the first step")
         self.completed, self.updates.done = number, 0
-        report = StepReport(
+        return StepReport(
             step=number,
             metrics={
                 "step": number,
@@ -209,9 +220,6 @@ class Trainer(TrainerSettings, SeedSettings):
             prompts=prompts,
             warnings=warnings,
         )
-        if self.accelerator.trackers:
-            self.accelerator.log(dict(report.metrics), step=number)
-        return report
 
     def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
         """Write weights, optimizer and position into `folder`, atomically: it is complete or does not exist.
@@ -223,14 +231,8 @@ class Trainer(TrainerSettings, SeedSettings):
         Raises:
             RunError: it cannot be written, or the reference has changed.
         """
-        self._probe.check_before_save(step=self.completed)
-        position = {"step": self.completed, "updates_done": self.updates.done, "version": self.updates.version}
         checkpoint.save(
-            Path(folder),
-            policy=self.policy,
-            optimizer=self.updates.optimizer,
-            parts=self._parts,
-            state={**position, "notes": dict(notes or {})},
+            Path(folder), policies={"": self.policy}, learners={"": self.learner()}, state={"notes": dict(notes or {})}
         )
 
     def load(self, folder: Path | str) -> None:
@@ -240,14 +242,34 @@ class Trainer(TrainerSettings, SeedSettings):
             CheckpointError: it is incomplete, was not written by grpokit, or belongs to another policy.
             RunError: the policy's reference is not the one of the checkpoint's run.
         """
-        self.completed = checkpoint.load(
-            Path(folder), policy=self.policy, optimizer=self.updates.optimizer, parts=self._parts
-        )
+        states = checkpoint.load(Path(folder), policies={"": self.policy}, learners={"": self.learner()})
+        self.take_up(states[""], when=f"after loading {folder}")
+
+    def learner(self) -> checkpoint.Learner:
+        """What a checkpoint keeps of this trainer besides the policy's weights.
+
+        Raises:
+            RunError: the reference has changed.
+        """
+        self._probe.check_before_save(step=self.completed)
+        position = {"step": self.completed, "updates_done": self.updates.done, "version": self.updates.version}
+        return checkpoint.Learner(optimizer=self.updates.optimizer, parts=self._parts, position=position)
+
+    def take_up(self, state: Mapping[str, Any], *, when: str) -> None:
+        """Continue from a position whose weights, optimizer and parts are read already.
+
+        Args:
+            state: of a checkpoint's learner.
+            when: for a message, such as "after loading runs/a".
+
+        Raises:
+            RunError: the policy's reference is not the one of the checkpoint's run.
+        """
+        self.completed = int(state["step"])
         self.updates.done, self.updates.incomplete = 0, False
-        whole_steps = self.completed * self.updates_per_step
-        self.updates.version = checkpoint.read_state(Path(folder)).get("version", whole_steps)
+        self.updates.version = int(state.get("version", self.completed * self.updates_per_step))
         self._policy.updated(self.updates.version)
-        self._probe.check(when=f"after loading {folder}")
+        self._probe.check(when=when)
 
     def close(self) -> None:
         """Let trackers write everything and finish."""

@@ -47,10 +47,11 @@ MAY_IMPORT = {
     "rewards": "errors knobs types reward_totals registry",
     "training": "errors files knobs types sampling policy advantages objectives data rewards",
     "trainer": "errors knobs types sampling policy advantages objectives data rewards training",
+    "phases": "errors policy training trainer",
     "evaluation": "errors types images sampling policy reward_totals data registry rewards training",
     "report": "errors files images config evaluation",
     "runs": "errors files knobs types images sampling policy advantages objectives data registry config rewards "
-    "training trainer evaluation report",
+    "training trainer phases evaluation report",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
     "cli": "errors files knobs types images data registry config scaffold rewards training trainer evaluation report "
     "runs plan testing",

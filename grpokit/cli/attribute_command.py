@@ -48,13 +48,13 @@ def attribute(
     named = spec if isinstance(spec, PolicySpec) else PolicySpec(name="own", factory="own:policy")
     terms = build.rewards(config)
     try:
-        policy = build.policy(config)
+        policies = build.policies(config)
         if folder is not None:
-            checkpoint.load_policy(folder, policy)
+            checkpoint.load_policies(folder, policies)
         work = f"{counted(len(prompts) * rows * groups, 'sample')} of {counted(len(prompts), 'held-out prompt')}"
         print(f"drawing and scoring {work} ...", file=sys.stderr)
         shares = attributed(
-            policy,
+            build.drawing(policies),
             terms,
             prompts,
             seed=config.seed,

@@ -19,8 +19,8 @@ from grpokit.errors import counted
 
 if TYPE_CHECKING:
     from grpokit.evaluation.held_out import Evaluation
+    from grpokit.phases.phased_trainer import PhasedTrainer
     from grpokit.runs.train import Watcher
-    from grpokit.trainer import Trainer
     from grpokit.training.step_report import StepReport
 
 _LONGEST_SILENCE = 60  # seconds without a line, where no bar shows that the run goes on
@@ -48,7 +48,7 @@ def watch(console: Console) -> Iterator[Watcher]:
     def say(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
-    def start(trainer: Trainer) -> None:
+    def start(trainer: PhasedTrainer) -> None:
         nonlocal total
         total = trainer.steps
         say(trainer.describe())

@@ -32,8 +32,8 @@ from grpokit.errors import RunError, UsageError, counted, shown
 
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
+    from grpokit.phases.phased_trainer import PhasedTrainer
     from grpokit.runs.train import Result
-    from grpokit.trainer import Trainer
     from grpokit.types import Sample
 
 _TEXTS = 5  # drawn texts that a command shows
@@ -64,7 +64,7 @@ def train(
     try:
         with watch(console()) as watcher:
 
-            def start(trainer: Trainer) -> None:
+            def start(trainer: PhasedTrainer) -> None:
                 nonlocal first
                 first = trainer.completed
                 watcher.start(trainer)
@@ -123,12 +123,12 @@ def sample(
         own_prompts = train_prompts if held_out is None else held_out
     drawn = own_prompts[: limit or _PROMPTS]
     build.check_prompts(config, drawn)
-    policy = build.policy(config)
+    policies = build.policies(config)
     for folder, weights in ((out / "before", None), (out / "after", place)) if before else ((out, place),):
         if weights is not None:
-            checkpoint.load_policy(weights, policy)
+            checkpoint.load_policies(weights, policies)
         samples = draw(
-            policy,
+            build.drawing(policies),
             drawn,
             seed=config.seed,
             samples_per_prompt=count or 1,
@@ -170,17 +170,17 @@ def evaluate(
     terms = build.rewards(config)
     columns = {}
     try:
-        policy = build.policy(config)
+        policies = build.policies(config)
         per_prompt = count or config.run.eval_samples
         for label, place in (("before", None), ("after", folder)):
             if label == "after":
                 if place is None:
                     continue
-                checkpoint.load_policy(place, policy)
+                checkpoint.load_policies(place, policies)
             work = f"{counted(len(prompts) * per_prompt, 'sample')} of {counted(len(prompts), 'held-out prompt')}"
             print(f"{label} training: drawing and scoring {work} ...", file=sys.stderr)
             evaluation = score_policy(
-                policy,
+                build.drawing(policies),
                 terms,
                 prompts,
                 seed=config.seed,
@@ -286,13 +286,13 @@ def redraw(
 
 def _complete(result: Result, config: RunConfig) -> str:
     """The line for a resume of a run that is complete, and how to train it further."""
-    total = config.trainer.steps
+    total, several = result.planned, bool(config.phases or config.order == "auto")
     if result.steps < total:
         return f"{result.folder} is already complete: it converged after {result.steps} of {counted(total, 'step')}."
     more = "" if config.trainer.schedule == "constant" else " (with this schedule it also needs --force)"
     return (
-        f"{result.folder} is already complete ({result.steps} of {counted(total, 'step')}). Raise trainer.steps to "
-        f"train further{more}."
+        f"{result.folder} is already complete ({result.steps} of {counted(total, 'step')}). Raise "
+        f"{'rounds' if several else 'trainer.steps'} to train further{more}."
     )
 
 

@@ -16,6 +16,7 @@ from grpokit.errors import nearest, shown
 TWO_SOURCES = "two_sources"
 """The kind of the mistake that `data` names no source of prompts, or several."""
 
+_BRANCHES = ("str", "constrained-str", "Component")  # a component is a name or a group of keys
 _EXPECTED = {  # pydantic's kinds of mistake, in our words; its own words for any other
     "int_type": "a whole number",
     "float_type": "a number",
@@ -48,11 +49,11 @@ def explain(error: ValidationError, source: Source, model: type[BaseModel]) -> s
     lines = []
     for issue in error.errors():
         value = issue["input"]
-        branch = next((p for p in issue["loc"][2:3] if p in ("str", "constrained-str", "Component")), None)
-        text = branch in ("str", "constrained-str")
-        if (text and isinstance(value, dict)) or (branch and issue["type"] == "model_type"):
+        branch = next((i for i, p in enumerate(issue["loc"]) if i >= 2 and p in _BRANCHES), None)
+        text = branch is not None and issue["loc"][branch] != "Component"
+        if (text and isinstance(value, dict)) or (branch is not None and issue["type"] == "model_type"):
             continue  # a name or a group of keys would do: only the mistakes of the nearer one are listed
-        path = tuple(p for i, p in enumerate(issue["loc"]) if not (branch and i == 2) and p != "[key]")
+        path = tuple(p for i, p in enumerate(issue["loc"]) if i != branch and p != "[key]")
         place, key = source.place(path), ".".join(map(str, path))
         if issue["type"] == "extra_forbidden":
             known = _beside(path, model)
@@ -111,6 +112,8 @@ def groups(model: type[BaseModel]) -> dict[str | int, list[str]]:
 def _beside(path: Path, model: type[BaseModel]) -> list[str]:
     """The keys of the group that a key stands in."""
     for part in path[:-1]:
+        if isinstance(part, int):
+            continue
         annotation = model.model_fields[str(part)].annotation
         kinds = (annotation, *get_args(annotation))
         model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))

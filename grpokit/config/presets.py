@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from grpokit import registry
-from grpokit.config.schema import RunConfig, TrainerConfig, load, parse
+from grpokit.config.parts import TrainerConfig
+from grpokit.config.schema import RunConfig, load, parse
 from grpokit.errors import ConfigError, PluginError, typed_line
 
 
@@ -75,16 +76,20 @@ def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]
 
 def _components(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Kind, group and key of each name of a component in a config that is not validated yet."""
-    rewards = data.get("rewards")
-    components = [
-        ("policy", data.get("policy")),
-        *(("reward", r) for r in (rewards if isinstance(rewards, list) else [])),
-    ]
-    trainer = data.setdefault("trainer", {})
-    if isinstance(trainer, dict):
+    data.setdefault("trainer", {})
+    components = [("policy", data.get("policy"))]
+    for part in (data, *_listed(data.get("phases"))):
+        components += [("reward", reward) for reward in _listed(part.get("rewards"))]
+        trainer = part.get("trainer")
+        if not isinstance(trainer, dict):
+            continue
         for kind in ("advantage", "objective"):
             if isinstance(trainer.get(kind), dict):
                 components.append((kind, trainer[kind]))
-            else:
+            elif part is data or kind in trainer:
                 yield kind, trainer, kind
     yield from ((kind, component, "use") for kind, component in components if isinstance(component, dict))
+
+
+def _listed(items: Any) -> list[dict[str, Any]]:
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []

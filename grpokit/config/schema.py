@@ -9,239 +9,40 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    create_model,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from grpokit import files
-from grpokit.config.mistakes import TWO_SOURCES, explain, where
+from grpokit.config.mistakes import explain, where
 from grpokit.config.overrides import apply
-from grpokit.config.yaml_source import Source, read
-from grpokit.errors import ConfigError, UsageError, nearest, shown
-from grpokit.knobs import (
-    ClipSettings,
-    Correction,
-    Count,
-    ObjectiveSettings,
-    RewardSettings,
-    SeedSettings,
-    Total,
-    TrainerSettings,
-    Whole,
-    check_bounds,
-    meanings,
+from grpokit.config.parts import (
+    Component,
+    DataConfig,
+    RewardConfig,
+    Strict,
+    Text,
+    TrainerConfig,
+    described_by,
+    trained_on,
 )
+from grpokit.config.phases import PhaseConfig, PhaseTrainerConfig, twice
+from grpokit.config.yaml_source import Source, read
+from grpokit.errors import ConfigError, UsageError, shown
+from grpokit.knobs import Count, SeedSettings, Total, Whole
 
-_Text = Annotated[str, Field(min_length=1, max_length=1000)]
 _Tracker = Literal[  # accelerate's, which is too heavy to be asked
     "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
 ]
 
 
-class _Base(BaseModel):
-    @model_validator(mode="before")
-    @classmethod
-    def _whole_numbers(cls, data: Any) -> Any:
-        """`1e3` and `2.0` are whole numbers too."""
-        if not isinstance(data, dict):
-            return data
-        whole = {name for name, field in cls.model_fields.items() if _takes_whole_numbers(field.annotation)}
-        return {
-            key: int(value) if key in whole and isinstance(value, float) and value.is_integer() else value
-            for key, value in data.items()
-        }
-
-
-def _takes_whole_numbers(annotation: Any) -> bool:
-    return annotation is int or any(_takes_whole_numbers(part) for part in get_args(annotation))
-
-
-class _Strict(_Base):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-def _described_by(*settings: type) -> Callable[[dict[str, Any]], None]:
-    """Gives the keys of a schema the meanings that these dataclasses declare."""
-
-    def describe(schema: dict[str, Any]) -> None:
-        for name, text in (item for kind in settings for item in meanings(kind).items()):
-            schema["properties"].get(name, {}).setdefault("description", text)
-
-    return describe
-
-
-class Component(_Base):
-    """`use: name` and the component's own flat parameters beside it."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    use: _Text = Field(description="a plugin's name for it, `plugin:name`, or `package.module:function`")
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """Everything that goes to the factory."""
-        return dict(self.model_extra or {})
-
-
-class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no dataclass itself, so frozen or not
-    """A reward in the mix; keys beside these go to its factory."""
-
-    model_config = ConfigDict(
-        extra="allow", strict=True, allow_inf_nan=False, json_schema_extra=_described_by(RewardSettings)
-    )
-
-    name: _Text | None = Field(default=None, description="its name in metrics; by default what `use` says")
-    workers: int = Field(default=0, ge=0, le=256, description="processes that it runs in; 0: the run's own")
-    reward_timeout: float | None = Field(
-        default=None, gt=0, le=86_400, description="with workers, seconds that a call may take"
-    )
-
-    @model_validator(mode="after")
-    def _keys_that_go_together(self) -> RewardConfig:
-        if self.every > 1 and self.weight != 0:
-            raise ValueError(
-                f"every: {self.every} goes with weight: 0 (a monitor); a reward that is trained on is needed in each "
-                "step"
-            )
-        if self.reward_timeout is not None and not self.workers:
-            raise ValueError("reward_timeout needs a process that can be ended: set workers to 1 or more")
-        return self
-
-
-_COMPANIONS = {
-    "prompts": ["targets", "images"],
-    "dataset": ["subset", "columns", "eval_split"],
-    "eval_prompts": ["eval_targets", "eval_images"],
-}
-
-
-class DataConfig(_Strict):
-    """Where prompts come from: exactly one of `prompts`, `jsonl`, `dataset` and `use`."""
-
-    # a source's own keys are allowed beside `use` only, which is checked below
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-
-    prompts: _Text | None = Field(default=None, description="text file, one prompt per line")
-    targets: _Text | None = Field(default=None, description="folder of target pictures named by line number from 1")
-    images: _Text | None = Field(default=None, description="folder of source pictures, likewise")
-    jsonl: _Text | None = Field(default=None, description="JSON lines with prompt, target, image or images")
-    dataset: _Text | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
-    subset: _Text | None = Field(default=None, description="the dataset's subset, where it has several")
-    split: _Text = Field(default="train", description="the dataset's split")
-    columns: dict[str, str] = Field(default_factory=dict, description="its columns for prompt, target, image")
-    use: _Text | None = Field(default=None, description="`package.module:function` called with split='train' or 'eval'")
-    eval_prompts: _Text | None = Field(default=None, description="held-out prompts, as `prompts`")
-    eval_targets: _Text | None = Field(default=None, description="their target pictures")
-    eval_images: _Text | None = Field(default=None, description="their source pictures")
-    eval_jsonl: _Text | None = Field(default=None, description="held-out prompts, as `jsonl`")
-    eval_split: _Text | None = Field(default=None, description="the dataset's split of held-out prompts")
-    eval_fraction: float | None = Field(default=None, gt=0, lt=1, description="share of the prompts to hold out")
-    max_pixels: Total | None = Field(
-        default=None, ge=1, description="a picture with more pixels is refused; null: grpokit's limit, 36 million"
-    )
-
-    @model_validator(mode="after")
-    def _one_source(self) -> DataConfig:
-        sources = [name for name in ("prompts", "jsonl", "dataset", "use") if getattr(self, name) is not None]
-        if len(sources) != 1:
-            raise PydanticCustomError(
-                TWO_SOURCES,
-                "give exactly one of prompts, jsonl, dataset and use; got {sources}",
-                {"sources": " and ".join(sources) or "none"},
-            )
-        if self.use is not None and self.max_pixels is not None:
-            raise ValueError("'max_pixels' does not go with 'use': a function opens its own pictures")
-        unknown = next(iter(self.model_extra or {}), None)
-        if unknown and self.use is None:
-            raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")
-        kinds = [
-            n for n in ("eval_prompts", "eval_jsonl", "eval_split", "eval_fraction") if getattr(self, n) is not None
-        ]
-        if len(kinds) > 1:
-            raise ValueError(
-                f"give one kind of held-out prompts; got {' and '.join(kinds)} (set a key to null to remove it)"
-            )
-        for owner, companions in _COMPANIONS.items():
-            alone = [n for n in companions if getattr(self, owner) is None and getattr(self, n)]
-            if alone:  # without this check it would be ignored
-                raise ValueError(f"'{alone[0]}' goes with '{owner}', which is not set")
-        return self
-
-
-OBJECTIVE_KEYS: dict[str, Any] = {
-    name: hint
-    for kind in (ObjectiveSettings, ClipSettings)
-    for name, hint in get_type_hints(kind, include_extras=True).items()
-}
-if TYPE_CHECKING:
-    _FlatObjective = _Strict
-else:
-    _FlatObjective = create_model(  # a key that is not given leaves the objective's own default
-        "_FlatObjective", __base__=_Strict, **{name: (hint | None, None) for name, hint in OBJECTIVE_KEYS.items()}
-    )
-
-
-class CorrectionConfig(_Strict, Correction):  # type: ignore[misc]  # no dataclass itself, so frozen or not
-    """Importance weights where a rollout's log-probs are not those of training."""
-
-    model_config = ConfigDict(json_schema_extra=_described_by(Correction))
-
-    @model_validator(mode="after")
-    def _bounds_around_one(self) -> CorrectionConfig:
-        try:
-            check_bounds(self)
-        except UsageError as error:
-            raise ValueError(str(error).rstrip(".")) from error
-        return self
-
-
-class TrainerConfig(_FlatObjective, TrainerSettings):
-    """The knobs of `grpokit.Trainer`, and those of the advantage and the objective."""
-
-    model_config = ConfigDict(json_schema_extra=_described_by(TrainerSettings, ObjectiveSettings, ClipSettings))
-
-    advantage: _Text | Component = "group"
-    objective: _Text | Component = "grpo"
-    correction: CorrectionConfig | None = None
-
-    @property
-    def flat_objective(self) -> dict[str, Any]:
-        """The objective's knobs among the trainer's."""
-        return {name: getattr(self, name) for name in OBJECTIVE_KEYS if name in self.model_fields_set}
-
-    @field_validator("device", mode="before")
-    @classmethod
-    def _the_name_of_a_gpu(cls, device: Any) -> Any:
-        if device == "gpu":
-            raise ValueError("a GPU is called 'cuda' here")
-        return device
-
-    @model_validator(mode="after")
-    def _numbers_that_fit_together(self) -> TrainerConfig:
-        try:
-            self.check_shares()
-        except UsageError as error:
-            raise ValueError(str(error).rstrip(".")) from error
-        return self
-
-
-class RunSettings(_Strict):
+class RunSettings(Strict):
     """What a run leaves behind."""
 
-    dir: _Text | None = Field(default=None, description="the run folder; by default runs/<config's name>")
+    dir: Text | None = Field(default=None, description="the run folder; by default runs/<config's name>")
     save_every: Whole = Field(default=0, description="checkpoint every n steps; 0: only at the end")
     keep_last: Total | None = Field(default=3, description="how many step checkpoints to keep; null: all")
-    best: _Text | None = Field(
+    best: Text | None = Field(
         default=None, description="a held-out score; the checkpoint with its best value is kept as well"
     )
     record: bool = Field(default=False, description="keep every rollout in rollouts/, for rescore and redraw")
@@ -265,28 +66,64 @@ class RunSettings(_Strict):
         return self
 
 
-class RunConfig(_Strict, SeedSettings):
+def _or_auto(schema: dict[str, Any]) -> None:
+    """Allow the word `auto` in the place of a list, for editors."""
+    listed = {key: schema.pop(key) for key in ("type", "items") if key in schema}
+    schema["anyOf"] = [listed, {"const": "auto"}]
+
+
+class RunConfig(Strict, SeedSettings):
     """A whole run."""
 
-    model_config = ConfigDict(json_schema_extra=_described_by(SeedSettings))
+    model_config = ConfigDict(json_schema_extra=described_by(SeedSettings))
 
     policy: Component
     data: DataConfig
     rewards: list[RewardConfig] = Field(min_length=1)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+    phases: list[PhaseConfig] = Field(
+        default_factory=list,
+        description="policies that learn in turn; `auto`: each of the policy's, in the order `auto`",
+        json_schema_extra=_or_auto,
+    )
+    rounds: Count = Field(default=1, description="how often the phases are gone through")
+    order: Literal["listed", "auto"] = Field(
+        default="listed", description="of phases; auto: next learns what moves the reward most (`grpokit attribute`)"
+    )
     run: RunSettings = Field(default_factory=RunSettings)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _phases_auto(cls, data: Any) -> Any:
+        """`phases: auto` is a phase for each policy, in the order `auto`."""
+        if isinstance(data, dict) and data.get("phases") == "auto":
+            return {**data, "phases": [], "order": "auto"}
+        return data
 
     @field_validator("rewards")
     @classmethod
     def _something_to_train_on(cls, rewards: list[RewardConfig]) -> list[RewardConfig]:
-        if not any(reward.weight for reward in rewards):
-            raise ValueError(
-                "every reward has weight 0, so all are monitors and none is trained on; give at least one of them "
-                "another weight"
-            )
-        return rewards
+        return trained_on(rewards)
+
+    @field_validator("phases")
+    @classmethod
+    def _names_of_their_own(cls, phases: list[PhaseConfig]) -> list[PhaseConfig]:
+        for name in twice(phases):
+            raise ValueError(f"two phases are called '{name}'; give each a name of its own")
+        return phases
+
+    @model_validator(mode="after")
+    def _keys_that_go_with_phases(self) -> RunConfig:
+        if self.phases and "steps" in self.trainer.model_fields_set:
+            raise ValueError("trainer.steps does not go with phases: each phase has steps, and rounds repeats them all")
+        if self.rounds > 1 and not self.phases and self.order == "listed":
+            raise ValueError("rounds repeats phases, and there are none")
+        if self.order == "auto" and len(self.phases) == 1:
+            raise ValueError("order: auto chooses between phases, and there is only one")
+        return self
 
     _source: Source | None = PrivateAttr(default=None)
+    _phase: int | None = PrivateAttr(default=None)  # of which this is the config
 
     def place(self, *path: str | int, message: str = "") -> str:
         """The place of a key, to begin a message with; empty for a config that was not read from text.
@@ -298,8 +135,44 @@ class RunConfig(_Strict, SeedSettings):
         >>> parse("policy: {use: p}\\ndata: {use: d}\\nrewards: [{use: r}]", "run.yaml").place("rewards", 0)
         'run.yaml, line 3: rewards.0: '
         """
+        if self._phase is not None and _given_by(self.phases[self._phase], path):
+            path = ("phases", self._phase, *path)
         key = ".".join(map(str, path))
         return f"{where(self._source, path, message)}: {key}: " if self._source else ""
+
+    def phased(self, policies: Sequence[str]) -> list[tuple[PhaseConfig, RunConfig]]:
+        """Each phase with the config of a run that would consist of it alone; a single one without phases.
+
+        Args:
+            policies: the names of all policies; of `phases: auto` each has a phase.
+
+        Raises:
+            ConfigError: the keys of a phase and those of the run do not fit together.
+        """
+        phases = self.phases
+        if self.order == "auto" and not phases:
+            phases = [PhaseConfig(name=name, policy=name, steps=self.trainer.steps) for name in policies]
+        elif not phases:
+            return [(PhaseConfig.model_construct(name="", steps=self.trainer.steps), self)]
+        total = self.rounds * sum(phase.steps for phase in phases)
+        views = []
+        for place, phase in enumerate(phases):
+            steps = total if self.order == "auto" else self.rounds * phase.steps
+            try:
+                trainer = phase.merged(self.trainer, steps)
+            except UsageError as error:
+                raise ConfigError(f"{self.place('phases', place, 'trainer', message=str(error))}{error}") from error
+            view = self.model_copy(update={"trainer": trainer, "rewards": phase.rewards or self.rewards})
+            view._phase = place if self.phases else None
+            views.append((phase, view))
+        return views
+
+
+def _given_by(phase: PhaseConfig, path: Sequence[str | int]) -> bool:
+    """Whether a key of a run is one that a phase has set."""
+    if path[:1] == ("rewards",):
+        return phase.rewards is not None
+    return path[:1] == ("trainer",) and any(key in phase.trainer.model_fields_set for key in path[1:2])
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -339,13 +212,15 @@ def parse(
     except ValidationError as error:
         raise ConfigError(explain(error, source, RunConfig)) from error
     config._source = source
+    config.phased([])  # which refuses keys that do not fit together
     return config
 
 
 def resolved(config: BaseModel) -> dict[str, Any]:
     """The config as plain data, defaults included; `parse` reads it back to the same config.
 
-    A null that the config sets is kept, since it may mean something else than the default.
+    A null that the config sets is kept, since it may mean something else than the default. Of the keys that a phase
+    changes only these are there, and of phases nothing where there are none.
     """
 
     def plain(value: Any) -> Any:
@@ -353,7 +228,15 @@ def resolved(config: BaseModel) -> dict[str, Any]:
             return [plain(item) for item in value]
         return resolved(value) if isinstance(value, BaseModel) else value
 
-    return {name: plain(value) for name, value in config if value is not None or name in config.model_fields_set}
+    keys = {name: plain(value) for name, value in config if value is not None or name in config.model_fields_set}
+    if isinstance(config, PhaseTrainerConfig):
+        return {name: value for name, value in keys.items() if name in config.model_fields_set}
+    if isinstance(config, RunConfig):
+        if config.phases:
+            del keys["trainer"]["steps"]
+        elif config.order == "listed":
+            keys = {name: value for name, value in keys.items() if name not in ("phases", "rounds", "order")}
+    return keys
 
 
 def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

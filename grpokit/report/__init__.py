@@ -10,7 +10,9 @@ from grpokit.report.charts import figure as figure
 from grpokit.report.page import alarm as alarm
 from grpokit.report.page import compare as compare
 from grpokit.report.page import write as write
+from grpokit.report.reading import ATTRIBUTION as ATTRIBUTION
 from grpokit.report.reading import listed as listed
+from grpokit.report.reading import read_attributions as read_attributions
 from grpokit.report.reading import read_journal as read_journal
 
-__all__ = ["alarm", "compare", "figure", "listed", "read_journal", "write"]
+__all__ = ["ATTRIBUTION", "alarm", "compare", "figure", "listed", "read_attributions", "read_journal", "write"]

@@ -19,6 +19,9 @@ import yaml
 from grpokit.errors import UsageError, one_line
 from grpokit.files import read_json, step_folders, step_name
 
+ATTRIBUTION = "attribution.jsonl"
+_WORDS = ("message", "phase")  # what is text in a row of a journal
+
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
@@ -51,6 +54,7 @@ class Run:
         evaluations: a row for each evaluation.
         warnings: (message, its steps), in the order of their first step.
         damage: a sentence for each file with damaged lines.
+        attributions: what moved the rewards after some steps.
     """
 
     folder: Path
@@ -61,6 +65,7 @@ class Run:
     evaluations: Rows
     warnings: Sequence[tuple[str, Sequence[int]]]
     damage: Sequence[str]
+    attributions: Rows = ()
 
     @property
     def title(self) -> str:
@@ -134,6 +139,7 @@ def read(folder: Path) -> Run:
         evaluations=rows["eval.jsonl"],
         warnings=list(steps_of.items()),
         damage=damage,
+        attributions=read_attributions(folder / ATTRIBUTION),
     )
 
 
@@ -152,6 +158,11 @@ def read_journal(path: Path) -> tuple[Rows, list[int]]:
     cut_off = bool(lines) and lines[-1][1] is None and not path.read_bytes().endswith(b"\n")
     torn = lines[-1][0] if cut_off else 0
     return [row for number, row in lines if row is not None and number not in bad], [n for n in bad if n != torn]
+
+
+def read_attributions(path: Path) -> list[Row]:
+    """Rows of an `attribution.jsonl`; a damaged line is left out."""
+    return [row for _, row in _lines(path) if row is not None and _is_attribution(row)]
 
 
 def read_samples(path: Path) -> tuple[Rows, list[int]]:
@@ -216,7 +227,18 @@ def _is_journal_row(row: Row) -> bool:
     step = row.get("step")
     if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 10**10:
         return False
-    return all(isinstance(value, str) if key == "message" else _is_score(value) for key, value in row.items())
+    return all(isinstance(value, str) if key in _WORDS else _is_score(value) for key, value in row.items())
+
+
+def _is_attribution(row: Row) -> bool:
+    shares = row.get("shares")
+    names = ("row", "group", "both", "variance", "prompts")
+    return (
+        isinstance(row.get("step"), int)
+        and all(isinstance(row.get(name), str) for name in ("row", "group", "phase"))
+        and isinstance(shares, dict)
+        and all(isinstance(own, dict) and all(_is_score(own.get(n)) for n in names) for own in shares.values())
+    )
 
 
 def _is_sample(row: Row) -> bool:

@@ -38,6 +38,16 @@ _PROCESS = Path("/proc/self")
 
 
 def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:
+    """A warning for each reward of a run and of its phases that cannot score some prompts.
+
+    Raises:
+        UsageError: of a phase, no reward with a weight can score any training prompt.
+    """
+    configs = [own for _, own in config.phased([])] or [config]
+    return list(dict.fromkeys(line for own in configs for line in _unscorable(own, prompts, held_out)))
+
+
+def _unscorable(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:
     """A warning for each reward that cannot score some prompts, where its plugin knows that from the prompt alone.
 
     Raises:

@@ -7,8 +7,8 @@ is reported with its place in the config, before anything is written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,17 +16,21 @@ import torch
 
 from grpokit import data, registry
 from grpokit.advantages import AdvantageFn
-from grpokit.config.schema import Component, RewardConfig, RunConfig
+from grpokit.config.parts import Component, RewardConfig
+from grpokit.config.phases import PhaseConfig
+from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest, reworded
 from grpokit.images import MAX_PIXELS
 from grpokit.knobs import Correction, RewardSettings, TrainerSettings, meanings
 from grpokit.objectives import Objective
+from grpokit.phases.phased_trainer import Phase, PhasedTrainer
 from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.worker_pool import PooledReward
+from grpokit.sampling import mix
 from grpokit.trainer import Trainer
 from grpokit.training import devices
 from grpokit.types import Prompt
@@ -41,19 +45,33 @@ def _at(config: RunConfig, *path: str | int) -> Iterator[None]:
         raise reworded(error, f"{config.place(*path, message=str(error))}{error}") from error
 
 
-def policy(config: RunConfig) -> Policy:
-    """Build the policy, on the config's device."""
+def policies(config: RunConfig) -> dict[str, Policy]:
+    """Build what `policy` names, on the config's device: one policy, which is called "", or several over one model."""
     with _at(config, "policy"):
         built = registry.create("policy", config.policy.use, config.policy.params)
-        methods = missing_methods(built)
-        if methods:
-            raise PluginError(
-                f"The policy '{config.policy.use}' lacks {', '.join(methods)} of the policy contract (it is of type "
-                f"{type(built).__name__})."
-            )
+        several = dict(built) if isinstance(built, Mapping) else {"": built}
+        for name, one in several.items():
+            methods = missing_methods(one)
+            if methods:
+                which = f"'{name}' of '{config.policy.use}'" if name else f"'{config.policy.use}'"
+                raise PluginError(
+                    f"The policy {which} lacks {', '.join(methods)} of the policy contract (it is of type "
+                    f"{type(one).__name__})."
+                )
     with _at(config, "trainer", "device"):
-        devices.place(built.modules(), devices.find(config.trainer.device))
-    return built  # type: ignore[no-any-return]
+        for one in several.values():
+            devices.place(one.modules(), devices.find(config.trainer.device))
+    return several
+
+
+def policy(config: RunConfig) -> Policy:
+    """Build the policy that draws samples for evaluations: the only one, or the first of several."""
+    return drawing(policies(config))
+
+
+def drawing(policies: Mapping[str, Policy]) -> Policy:
+    """The policy that draws samples for evaluations."""
+    return next(iter(policies.values()))
 
 
 def check_prompts(config: RunConfig, *sequences: Sequence[Prompt] | None) -> None:
@@ -69,22 +87,57 @@ def check_prompts(config: RunConfig, *sequences: Sequence[Prompt] | None) -> Non
             data.check_prompts(reader, prompts)
 
 
-def rewards(config: RunConfig) -> list[RewardTerm]:
+def rewards(config: RunConfig, *, others: Sequence[tuple[RunConfig, list[RewardTerm]]] = ()) -> list[RewardTerm]:
     """Build the reward terms, in the config's order; each must accept what the policy makes.
 
     Those with worker processes have them started; `close` ends these.
+
+    Args:
+        config: the run's, or that of a phase.
+        others: configs with terms that are built already. A reward that one of them has, too, is not built again.
     """
     with _at(config, "policy"):
         spec = registry.spec_of("policy", config.policy.use)
     makes = spec.makes if isinstance(spec, PolicySpec) else None
+    built = [
+        (reward, term.reward) for other, terms in others for reward, term in zip(other.rewards, terms, strict=True)
+    ]
+    new: list[RewardTerm] = []
     terms: list[RewardTerm] = []
     try:
         for i, reward in enumerate(config.rewards):
-            terms.append(_term(config, i, reward, makes))
+            same = next((scorer for earlier, scorer in built if _is_same(earlier, reward)), None)
+            terms.append(_term(config, i, reward, makes) if same is None else _weighted(reward, same))
+            if same is None:
+                new.append(terms[-1])
     except BaseException:
-        close(terms)
+        close(new)
         raise
     return terms
+
+
+def phase_rewards(config: RunConfig, terms: list[RewardTerm]) -> list[list[RewardTerm]]:
+    """The reward terms of each phase that the config lists; without phases, those of the run.
+
+    Args:
+        config: the run's.
+        terms: of the run. What a phase has in common with it, or with an earlier phase, is not built again.
+    """
+    built = [(config, terms)]
+    try:
+        for _, own in config.phased([]):
+            built.append((own, terms if own.rewards is config.rewards else rewards(own, others=built)))
+    except BaseException:
+        close([term for _, own_terms in built[1:] for term in own_terms])
+        raise
+    return [own_terms for _, own_terms in built[1:]]
+
+
+def _is_same(one: RewardConfig, other: RewardConfig) -> bool:
+    """Whether two rewards score alike, whatever their weights."""
+    return (one.use, one.params, one.workers, one.reward_timeout) == (
+        *(other.use, other.params, other.workers, other.reward_timeout),
+    )
 
 
 def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
@@ -96,9 +149,9 @@ def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
 
 def close(terms: Sequence[RewardTerm]) -> None:
     """End what rewards hold elsewhere, such as worker processes."""
-    for term in terms:
-        if isinstance(term.reward, Submits):
-            term.reward.close()
+    for reward in {id(term.reward): term.reward for term in terms}.values():
+        if isinstance(reward, Submits):
+            reward.close()
 
 
 def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None) -> RewardTerm:
@@ -113,11 +166,13 @@ def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None
             built = registry.create("reward", reward.use, reward.params)
             if not isinstance(built, Submits):
                 _check_callable("reward", reward.use, built, "samples")
-    return RewardTerm(
-        name=name_of(reward),
-        reward=built,
-        **{name: getattr(reward, name) for name in meanings(RewardSettings)},
-    )
+    return _weighted(reward, built)
+
+
+def _weighted(reward: RewardConfig, scorer: Any) -> RewardTerm:
+    """The term of a reward that is built."""
+    settings = {name: getattr(reward, name) for name in meanings(RewardSettings)}
+    return RewardTerm(name=name_of(reward), reward=scorer, **settings)
 
 
 def name_of(reward: RewardConfig) -> str:
@@ -213,21 +268,69 @@ def _path(name: str | None) -> Path | None:
 
 
 def trainer(
-    config: RunConfig, policy: Policy, rewards: list[RewardTerm], prompts: Sequence[Prompt], folder: Path
-) -> Trainer:
-    """Build the trainer."""
-    return Trainer(
-        policy,
-        rewards,
-        prompts,
-        seed=config.seed,
-        advantage=advantage(config, rewards),
-        objective=objective(config),
-        correction=correction(config),
-        trackers=config.run.trackers,
-        folder=folder,
-        **{name: getattr(config.trainer, name) for name in meanings(TrainerSettings)},
-    )
+    config: RunConfig,
+    policies: Mapping[str, Policy],
+    rewards: Sequence[list[RewardTerm]],
+    prompts: Sequence[Prompt],
+    folder: Path,
+    *,
+    choose: Callable[[], str] | None = None,
+) -> PhasedTrainer:
+    """Build the trainer of a run: of its phases, or of the only one, which is called "".
+
+    Args:
+        config: the run's.
+        policies: as `policies` gives them.
+        rewards: the terms of each phase.
+        prompts: the training prompts.
+        folder: the run's.
+        choose: gives the name of the next phase, with `order: auto`.
+    """
+    phases: list[Phase] = []
+    for place, ((phase, own), terms) in enumerate(zip(config.phased(list(policies)), rewards, strict=True)):
+        named = _policy_of(config, place, phase, policies)
+        settings: dict[str, Any] = {name: getattr(own.trainer, name) for name in meanings(TrainerSettings)}
+        settings |= {"advantage": advantage(own, terms), "objective": objective(own), "correction": correction(own)}
+        with _at(config, "phases", place) if config.phases else nullcontext():
+            built = Trainer(
+                policies[named],
+                terms,
+                prompts,
+                seed=mix(config.seed, place) if phase.name else config.seed,
+                trackers=() if phases else config.run.trackers,
+                folder=folder,
+                accelerator=phases[0].trainer.accelerator if phases else None,
+                **settings,
+            )
+        phases.append(Phase(name=phase.name, trainer=built, steps=phase.steps, policy=named))
+    return PhasedTrainer(phases, rounds=config.rounds, choose=choose)
+
+
+def _policy_of(config: RunConfig, place: int, phase: PhaseConfig, policies: Mapping[str, Policy]) -> str:
+    """The name of the policy that learns in a phase.
+
+    Raises:
+        ConfigError: it names none of several, or one that does not exist.
+    """
+    known = ", ".join(policies)
+    if phase.policy is None:
+        if "" in policies:
+            return ""
+        if phase.name:
+            where = config.place("phases", place)
+            raise ConfigError(f"{where}policy is missing: '{config.policy.use}' gives the policies {known}.")
+        first = next(iter(policies))
+        raise ConfigError(
+            f"{config.place('policy')}'{config.policy.use}' gives the policies {known}, so the config has to say which "
+            f"one learns when, as in phases: [{{name: {first}, policy: {first}, steps: {phase.steps}}}]."
+        )
+    if phase.policy not in policies:
+        gives = "gives a single policy; leave the key out" if "" in policies else f"gives the policies {known}"
+        raise ConfigError(
+            f"{config.place('phases', place, 'policy')}there is no policy '{phase.policy}'"
+            f"{nearest(phase.policy, policies)}: '{config.policy.use}' {gives}."
+        )
+    return phase.policy
 
 
 def advantage(config: RunConfig, rewards: Sequence[RewardTerm]) -> AdvantageFn:

@@ -62,13 +62,17 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
     if to.exists() and (not to.is_dir() or set(to.iterdir()) - {*leftovers}):
         state = "holds files already" if to.is_dir() else "is a file"
         raise UsageError(f"{to} {state}. Choose another folder with --to.")
-    policy = build.policy(config)
-    if not isinstance(policy, Exports):
-        raise UsageError(
-            f"The policy '{config.policy.use}' cannot be exported: it has no method export. Its weights are in "
-            f"{place / 'policy'}."
-        )
-    checkpoint.load_policy(place, policy)
+    policies = build.policies(config)
+    exporters: dict[str, Exports] = {}
+    for name, policy in policies.items():
+        if not isinstance(policy, Exports):
+            which = f"'{name}' of '{config.policy.use}'" if name else f"'{config.policy.use}'"
+            raise UsageError(
+                f"The policy {which} cannot be exported: it has no method export. Its weights are in "
+                f"{place / checkpoint.POLICY / name}."
+            )
+        exporters[name] = policy
+    trained = checkpoint.load_policies(place, policies)
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         # A folder that is there stays: somebody may stand in it, or it may be where a disk is mounted.
@@ -77,11 +81,15 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
             delete(file)
         with replacing(written) as temporary:
             temporary.mkdir()
-            with checkpoint.policy_writes("export"):
-                facts = policy.export(temporary, merge=merge)
             step = int(checkpoint.read_state(place)["step"])
-            card = model_card(_run_of(place), step=step, title=to.resolve().name, facts=facts)
-            (temporary / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
+            for name in trained:  # several each have a folder of their own
+                own = temporary / name
+                own.mkdir(exist_ok=True)
+                with checkpoint.policy_writes("export"):
+                    facts = exporters[name].export(own, merge=merge)
+                title = f"{to.resolve().name}/{name}" if name else to.resolve().name
+                card = model_card(_run_of(place), step=step, title=title, facts=facts)
+                (own / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
         if written != to:
             for file in written.iterdir():
                 file.rename(to / file.name)

@@ -1,6 +1,7 @@
 """The files of a run that grow: what is known after each step and each evaluation.
 
 `metrics.jsonl` (one object per step), `eval.jsonl` (one per evaluation), `warnings.jsonl` (what guards noticed),
+`attribution.jsonl` (what moves the rewards),
 `samples/` (the same held-out prompts at every evaluation), `groups/` (the best and the worst group of some steps). What
 `grpokit.report` reads is written here.
 """
@@ -15,15 +16,17 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation
 from grpokit.files import step_folders, step_name
 from grpokit.images import Drawable
-from grpokit.report import listed, read_journal
+from grpokit.report import ATTRIBUTION, listed, read_attributions, read_journal
 from grpokit.runs.folder import write_text, writing
 from grpokit.training.step_report import StepReport
 from grpokit.types import Sample
@@ -67,6 +70,13 @@ class Journal:
                 self.last_step = rows[-1]["step"]
             if name == "metrics.jsonl" and (missing := set(range(1, completed + 1)) - {row["step"] for row in rows}):
                 self.damage.append(f"{name} lacks the rows of some steps: {listed(missing)}")
+        if (folder / ATTRIBUTION).is_file():  # a phase is chosen again where a resume begins at its border
+            rows = [
+                row
+                for row in read_attributions(folder / ATTRIBUTION)
+                if row["step"] < completed or (row["step"] == completed and not row["phase"])
+            ]
+            write_text(folder / ATTRIBUTION, "".join(json.dumps(row) + "\n" for row in rows))
         for number, place in [*step_folders(folder / "samples"), *step_folders(folder / "groups")]:
             if number > completed:
                 shutil.rmtree(place)
@@ -75,7 +85,7 @@ class Journal:
         """Append a step's metrics, and what guards noticed in it."""
         for line in report.warnings:
             self.warning(report.step, line)
-        self._append("metrics.jsonl", _finite(report.metrics))
+        self._append("metrics.jsonl", journal_row(report))
         self.last_step = report.step
 
     def warning(self, step: int, message: str) -> None:
@@ -97,6 +107,17 @@ class Journal:
         self._append("eval.jsonl", row)
         self.evaluations.append(row)
         self.last_evaluation = step
+
+    def attribution(self, step: int, shares: Mapping[str, Shares], causes: tuple[str, str], phase: str = "") -> None:
+        """Append what moves the rewards.
+
+        Args:
+            step: completed steps.
+            shares: of each reward's variance.
+            causes: what rows draw, and what groups share.
+            phase: that learns next because of it; empty where nothing follows from it.
+        """
+        self._append(ATTRIBUTION, attribution_row(step, shares, causes, phase))
 
     def set_evaluations_aside(self) -> str:
         """Rename all evaluations, so that the report leaves them out; returns a warning about it.
@@ -158,6 +179,25 @@ class Journal:
         path = self.folder / name
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def attribution_row(
+    step: int, shares: Mapping[str, Shares], causes: tuple[str, str], phase: str = ""
+) -> dict[str, Any]:
+    """A row of `attribution.jsonl`, as `Journal.attribution` appends it."""
+    return {
+        "step": step,
+        "row": causes[0],
+        "group": causes[1],
+        "phase": phase,
+        "shares": {name: asdict(share) for name, share in shares.items()},
+    }
+
+
+def journal_row(report: StepReport) -> dict[str, Any]:
+    """A step's row in `metrics.jsonl`."""
+    phase = {"phase": report.phase, "phase_step": report.phase_step} if report.phase else {}
+    return {**_finite(report.metrics), **phase}
 
 
 def has_start(folder: Path) -> bool:

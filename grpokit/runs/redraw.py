@@ -20,12 +20,13 @@ from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences
 from grpokit.errors import UsageError
 from grpokit.files import read_json
+from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.report import read_journal
 from grpokit.rewards.scoring import RewardTerm
-from grpokit.runs import build, rollout_record
+from grpokit.runs import build, choosing, rollout_record
 from grpokit.runs.folder import versions
+from grpokit.runs.journal import journal_row
 from grpokit.runs.rollout_record import Recorded
-from grpokit.trainer import Trainer
 from grpokit.training import checkpoint
 from grpokit.training.step_report import StepReport
 
@@ -130,8 +131,10 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
     trace = rollout_record.read_trace(run, step) if step in record_steps else {}
     config = _without_trackers(presets.read_config(run)[0])
     terms = build.rewards(config)
+    of_phases: list[list[RewardTerm]] = []
     try:
-        trainer, start = _trainer(run, config, terms, step)
+        of_phases = build.phase_rewards(config, terms)
+        trainer, start = _trainer(run, config, terms, of_phases, step)
         if trainer.completed < step - 1:
             first = trainer.completed + 1
             before = f"step {first}" if first == step - 1 else f"steps {first} to {step - 1}"
@@ -140,26 +143,31 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         while report.step < step:
             report = trainer.step()
     finally:
-        build.close(terms)
+        build.close([*terms, *(term for own in of_phases for term in own)])
+    device = trainer.current.trainer.accelerator.device
     parts = [] if record is None else list(_parts(record, trace, report))
     if step in rows:
-        parts.append(_metrics(rows[step], report.metrics))
+        parts.append(_metrics(rows[step], journal_row(report)))
     return Redrawn(
         step=step,
         rows=report.rollout.rows,
         start=start,
         recorded=record is not None,
         parts=parts,
-        changes=[(what, *pair) for what, pair in _changes(run, record, trainer.accelerator.device).items()],
+        changes=[(what, *pair) for what, pair in _changes(run, record, device).items()],
     )
 
 
-def _trainer(run: Path, config: RunConfig, terms: list[RewardTerm], step: int) -> tuple[Trainer, Path | None]:
+def _trainer(
+    run: Path, config: RunConfig, terms: list[RewardTerm], of_phases: Sequence[list[RewardTerm]], step: int
+) -> tuple[PhasedTrainer, Path | None]:
     """The run's trainer as it was some steps before `step`, as few as its checkpoints allow."""
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
-    prompts, _ = build.prompts(config)
-    trainer = build.trainer(config, build.policy(config), terms, prompts, run)
+    prompts, held_out = build.prompts(config)
+    policies = build.policies(config)
+    choose = choosing.chooser(config, policies, terms, held_out)
+    trainer = build.trainer(config, policies, of_phases or [terms] * len(policies), prompts, run, choose=choose)
     start = None
     for place in checkpoint.steps(run / "checkpoints"):
         state = checkpoint.read_state(place)
@@ -226,12 +234,11 @@ def _listed(part: str, then: Sequence[Any], now: Sequence[Any]) -> Part:
     return Part(name=part, differing=len(rows), of=len(now), note=_few(rows) if rows else "")
 
 
-def _metrics(then: Mapping[str, Any], now: Mapping[str, float]) -> Part:
+def _metrics(then: Mapping[str, Any], now: Mapping[str, Any]) -> Part:
     names = [name for name in {**then, **now} if not name.startswith(_MEASURED) and not name.endswith("/seconds")]
     notes = []
     for name in names:
         a, b = then.get(name), now.get(name)
-        b = None if b is not None and not math.isfinite(b) else b  # as in the journal
         if a != b:
             notes.append(f"{name} {a} -> {b}")
     more = f" and {len(notes) - 3} more" if len(notes) > 3 else ""

@@ -37,12 +37,14 @@ def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests
 def refuse_other_config(folder: Path, config: RunConfig) -> None:
     """A resumed run is the same run only with the same config.
 
-    The part `run` (folders, how often) may change, and the number of steps where the schedule does not depend on it.
+    The part `run` (folders, how often) may change, and the number of steps or rounds where no schedule depends on it.
 
     Raises:
         UsageError: lists what differs.
     """
-    free = ["run.", "data.max_pixels", *(["trainer.steps"] if config.trainer.schedule == "constant" else [])]
+    configs = [config, *(own for _, own in config.phased([]))]
+    constant = all(own.trainer.schedule == "constant" for own in configs)
+    free = ["run.", "data.max_pixels", *(["trainer.steps", "rounds"] if constant else [])]
     before = presets.read_config(folder / CONFIG)[0]
     changes = [
         f"  {key}: {old!r} -> {new!r}"
@@ -58,8 +60,8 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
 
 def _renamed(key: str, old: Any, new: Any) -> bool:
     """Whether a name of one of grpokit's own components was only made longer, as a plugin has it now, too."""
-    match = re.fullmatch(r"(policy|reward|objective|advantage)s?(\.\d+)?(\.use)?", key.removeprefix("trainer."))
-    return match is not None and isinstance(old, str) and new == registry.meant_by_preset(match[1], old, "")
+    match = re.fullmatch(r"(phases\.\d+\.)?(trainer\.)?(policy|reward|objective|advantage)s?(\.\d+)?(\.use)?", key)
+    return match is not None and isinstance(old, str) and new == registry.meant_by_preset(match[3], old, "")
 
 
 def changed_prompts(

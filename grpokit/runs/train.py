@@ -20,15 +20,16 @@ from grpokit import registry, report
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import PromptSequence, check_prompts
 from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, reworded, typed_line
+from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
+from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
-from grpokit.runs import before_training, build, resuming, rollout_record
+from grpokit.runs import before_training, build, choosing, resuming, rollout_record
 from grpokit.runs.folder import claimed, locked, versions, write_header
 from grpokit.runs.journal import Journal, has_start
-from grpokit.trainer import Trainer
 from grpokit.training import checkpoint
 from grpokit.training.step_report import StepReport
 from grpokit.types import Prompt
@@ -47,7 +48,7 @@ class Watcher:
     """
 
     say: Callable[[str], None] = lambda line: None
-    start: Callable[[Trainer], None] = lambda trainer: None
+    start: Callable[[PhasedTrainer], None] = lambda trainer: None
     step: Callable[[StepReport], None] = lambda report: None
     evaluating: Callable[[int], None] = lambda samples: None
     evaluated: Callable[[int, Evaluation], None] = lambda step, evaluation: None
@@ -60,6 +61,7 @@ class Result:
     Attributes:
         folder: the run folder.
         steps: completed steps.
+        planned: the steps that the config asks for.
         before: evaluation before the first step, None without held-out prompts.
         after: evaluation after the last step.
         interrupted: it was stopped by Ctrl-C, and can be resumed.
@@ -67,6 +69,7 @@ class Result:
 
     folder: Path
     steps: int
+    planned: int
     before: Mapping[str, float] | None
     after: Mapping[str, float] | None
     interrupted: bool = False
@@ -109,13 +112,16 @@ def train(
         unscorable = before_training.unscorable_prompts(config, *data)
         build.check_prompts(config, *data)
         terms = build.rewards(config)
+        of_phases: list[list[RewardTerm]] = []
         try:
+            of_phases = build.phase_rewards(config, terms)
             with locked(folder):
                 return _train(
                     config,
                     folder,
                     data,
                     terms,
+                    of_phases,
                     watcher or Watcher(),
                     warnings=unscorable,
                     resume=resume,
@@ -123,7 +129,7 @@ def train(
                     force=force,
                 )
         finally:
-            build.close(terms)
+            build.close([*terms, *(term for own in of_phases for term in own)])
 
 
 def _train(
@@ -131,6 +137,7 @@ def _train(
     folder: Path,
     data: tuple[PromptSequence, PromptSequence | None],
     terms: list[RewardTerm],
+    of_phases: list[list[RewardTerm]],
     watcher: Watcher,
     *,
     warnings: list[str],
@@ -145,23 +152,42 @@ def _train(
             f"run.best is '{config.run.best}', a held-out score, but the config names no held-out prompts: give "
             "data.eval_prompts, data.eval_jsonl or data.eval_fraction."
         )
-    score_names = ["reward", *(term.name for term in as_terms(terms))]
-    if config.run.best not in (None, *score_names):
+    weights = {"reward": 1.0, **{term.name: term.weight for term in as_terms(terms)}}
+    if config.run.best not in (None, *weights):
         raise ConfigError(
             f"{config.place('run', 'best')}there is no held-out score '{config.run.best}'"
-            f"{nearest(str(config.run.best), score_names)}. The scores are {', '.join(score_names)}."
+            f"{nearest(str(config.run.best), weights)}. The scores are {', '.join(weights)}."
         )
-    policy = build.policy(config)
+    policies = build.policies(config)
+    drawing = build.drawing(policies)
     if held_out is not None:
-        check_prompts(policy, held_out)  # the trainer looks at its own
+        check_prompts(drawing, held_out)  # a trainer looks at its own
     every = config.run.eval_every
     notes = {"config": resolved(config), "versions": versions()}
     checkpoints = folder / "checkpoints"
 
+    def scored(held_out: Sequence[Prompt]) -> Evaluation:
+        now = trainer.current.trainer
+        return evaluate(
+            drawing,
+            terms,
+            held_out,
+            seed=config.seed,
+            samples_per_prompt=config.run.eval_samples,
+            batch_size=config.run.eval_batch_size or now.rollout_batch_size or now.prompts_per_step * now.group_size,
+            mixed_precision=config.trainer.mixed_precision,
+        )
+
+    def attributed(shares: Mapping[str, Shares], causes: tuple[str, str], phase: str) -> None:
+        journal.attribution(trainer.completed, shares, causes, phase)
+        total = shares["reward"]
+        drawn = f"{causes[0]} {total.row:.0%}, {causes[1]} {total.group:.0%}"
+        watcher.say(f"after step {trainer.completed} the reward is moved by {drawn}: '{phase}' learns next")
+
     def evaluate_now(step: int) -> None:
         if held_out is not None and journal.last_evaluation != step:
             watcher.evaluating(len(held_out) * config.run.eval_samples)
-            evaluation = _evaluate(config, trainer, held_out)
+            evaluation = scored(held_out)
             journal.evaluation(step, evaluation)
             watcher.evaluated(step, evaluation)
             for line in evaluation.scores.notes:
@@ -171,8 +197,7 @@ def _train(
 
     def keep_best() -> None:
         name = config.run.best
-        weight = next((term.weight for term in trainer.terms if term.name == name), 1.0)
-        if name is not None and journal.is_best(name, weight=weight):
+        if name is not None and journal.is_best(name, weight=weights[name]):
             trainer.save(checkpoints / "best", notes=notes)
 
     def save() -> Path:
@@ -192,18 +217,24 @@ def _train(
                 resuming.refuse_other_prompts(folder, changes, unknown)
         else:
             write_header(folder, config, digests)  # first, so that a killed set-up can be recognised
-        trainer = build.trainer(config, policy, terms, prompts, folder)
-        before_training.refuse_what_cannot_fit(trainer)
-        warnings += before_training.repeated_prompts(trainer)
+        choose = choosing.chooser(config, policies, terms, held_out, found=attributed)
+        trainer = build.trainer(config, policies, of_phases or [terms] * len(policies), prompts, folder, choose=choose)
+        own_trainers = [phase.trainer for phase in trainer.phases.values()]
+        for own in own_trainers:
+            before_training.refuse_what_cannot_fit(own)
+        warnings += dict.fromkeys(line for own in own_trainers for line in before_training.repeated_prompts(own))
         warnings += before_training.trained_held_out_prompts(prompts, held_out, digests)
         no_start = resume and held_out is not None and not has_start(folder)
-        start = _start_evaluation(config, trainer, held_out) if no_start or "held_out" in changes else None
+        start = scored(held_out) if held_out is not None and (no_start or "held_out" in changes) else None
         if no_start:
             warnings.append(
                 f"{folder / 'eval.jsonl'} has no evaluation before training (it was changed or cut), so the untrained "
                 "policy was scored on the held-out prompts again"
             )
-        warnings += _resume(trainer, folder, watcher) if resume else too_seldom(trainer.terms, trainer.steps)
+        if resume:
+            warnings += _resume(trainer, folder, watcher)
+        else:
+            warnings += dict.fromkeys(line for own in own_trainers for line in too_seldom(own.terms, own.steps))
         watcher.start(trainer)
         _notify(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
         journal = Journal(folder, trainer.completed)
@@ -254,31 +285,14 @@ def _train(
     return Result(
         folder=folder,
         steps=trainer.completed,
+        planned=trainer.steps,
         before=next((row for row in journal.evaluations if row["step"] == 0), None),
         after=journal.evaluations[-1] if journal.evaluations else None,
         interrupted=interrupted,
     )
 
 
-def _evaluate(config: RunConfig, trainer: Trainer, held_out: Sequence[Prompt]) -> Evaluation:
-    room = trainer.rollout_batch_size or trainer.prompts_per_step * trainer.group_size
-    return evaluate(
-        trainer.policy,
-        trainer.terms,
-        held_out,
-        seed=config.seed,
-        samples_per_prompt=config.run.eval_samples,
-        batch_size=config.run.eval_batch_size or room,
-        mixed_precision=config.trainer.mixed_precision,
-    )
-
-
-def _start_evaluation(config: RunConfig, trainer: Trainer, held_out: Sequence[Prompt] | None) -> Evaluation | None:
-    """What held-out prompts score before training, by a policy that has read no checkpoint yet."""
-    return None if held_out is None else _evaluate(config, trainer, held_out)
-
-
-def _resume(trainer: Trainer, folder: Path, watcher: Watcher) -> list[str]:
+def _resume(trainer: PhasedTrainer, folder: Path, watcher: Watcher) -> list[str]:
     """Load the last checkpoint; returns warnings about it."""
     checkpoint.prune(folder / "checkpoints", None)  # repairs what a kill has left
     latest = checkpoint.latest(folder / "checkpoints")
@@ -291,13 +305,13 @@ def _resume(trainer: Trainer, folder: Path, watcher: Watcher) -> list[str]:
         return []
     return [
         f"{latest} was saved in the middle of step {trainer.completed + 1}, when {updates} of its "
-        f"{trainer.updates_per_step} updates were made; the step is drawn again, so this run differs from an "
-        "uninterrupted one"
+        f"{trainer.current.trainer.updates_per_step} updates were made; the step is drawn again, so this run differs "
+        "from an uninterrupted one"
     ]
 
 
 @contextmanager
-def _nothing_lost(folder: Path, journal: Journal, trainer: Trainer, save: Callable[[], Path]) -> Iterator[None]:
+def _nothing_lost(folder: Path, journal: Journal, trainer: PhasedTrainer, save: Callable[[], Path]) -> Iterator[None]:
     """After an error in here, the run is saved, the report is written, and the message says how to go on."""
     try:
         yield
@@ -308,7 +322,7 @@ def _nothing_lost(folder: Path, journal: Journal, trainer: Trainer, save: Callab
         raise
 
 
-def _left(error: Exception, folder: Path, journal: Journal, trainer: Trainer, save: Callable[[], Path]) -> str:
+def _left(error: Exception, folder: Path, journal: Journal, trainer: PhasedTrainer, save: Callable[[], Path]) -> str:
     """What is left of a run that failed, after saving what can be saved and writing the report."""
     remedy, resume = "correct the cause, then", "--resume"
     if isinstance(error, UsageError):
@@ -316,14 +330,16 @@ def _left(error: Exception, folder: Path, journal: Journal, trainer: Trainer, sa
     checkpoints = folder / "checkpoints"
     last, here = checkpoint.latest(checkpoints), checkpoints / step_name(trainer.completed)
     go_on = f"{remedy} go on from {last} with {resume}" if last else "start again with --overwrite"
+    learning = trainer.current.trainer
+    updates = learning.updates
     try:
-        if trainer.updates.incomplete or journal.last_step != trainer.completed:
+        if updates.incomplete or journal.last_step != trainer.completed:
             left = f"This state was not saved: {go_on}"  # half an update, or a step that would be a gap in the journal
-        elif here == last and (trainer.updates.done or not checkpoint.read_state(here).get("updates_done")):
+        elif here == last and (updates.done or not checkpoint.read_state(here).get("updates_done")):
             left = f"The state after step {trainer.completed} is saved in {here}; {remedy} go on with {resume}"
-        elif trainer.updates.done:
+        elif updates.done:
             left = (
-                f"The weights after {trainer.updates.done} of {trainer.updates_per_step} updates of step "
+                f"The weights after {updates.done} of {learning.updates_per_step} updates of step "
                 f"{trainer.completed + 1} are saved in {save()}; {remedy} go on with {resume}, which draws that step "
                 "again"
             )

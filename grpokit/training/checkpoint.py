@@ -29,34 +29,50 @@ from grpokit.training.parts import Part, restore, split
 
 FORMAT = 4
 STATE, OPTIMIZER, PARTS = "state.json", "optimizer.safetensors", "parts.safetensors"
+POLICY = "policy"
+_PHASES, _POLICIES = "phases", "policies"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """What a checkpoint keeps of a trainer besides the policy's weights.
+
+    Attributes:
+        optimizer: a torch optimizer that knows its parameters' names.
+        parts: the trainer's parts by name.
+        position: plain data; `step` is the number of completed steps.
+    """
+
+    optimizer: Any
+    parts: Mapping[str, Part]
+    position: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Loaded:
-    """The contents of a checkpoint, without the policy's weights.
+    """What a checkpoint has kept of a trainer.
 
     Attributes:
-        step: the number of completed steps.
         parts: part -> its plain data.
         optimizer: for the optimizer's `load_state_dict`.
         tensors: the tensors of the parts.
     """
 
-    step: int
     parts: Mapping[str, Any]
     optimizer: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
-def save(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Part], state: Mapping[str, Any]) -> None:
+def save(
+    folder: Path, *, policies: Mapping[str, Policy], learners: Mapping[str, Learner], state: Mapping[str, Any]
+) -> None:
     """Write a checkpoint, replacing one of the same name; `folder` appears only once all of it is on disk.
 
     Args:
         folder: where to write it.
-        policy: writes its own weights, into `folder/policy`.
-        optimizer: a torch optimizer that knows its parameters' names.
-        parts: the trainer's parts by name.
-        state: further plain data; `step` is the number of completed steps.
+        policies: each writes its own weights, into `folder/policy/<name>`; a single one is called "".
+        learners: what is to be kept of each trainer, by the name of its phase; a single one is called "".
+        state: further plain data. With several learners it has the number of completed steps, `step`.
 
     Raises:
         UsageError: the folder is a file, or contains files that are not a checkpoint.
@@ -68,20 +84,22 @@ def save(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Pa
         raise UsageError(
             f"{folder} contains files that are not a checkpoint; saving would replace them. Choose another folder."
         )
-    plain, tensors = split(parts)
+    states = {name: split(learner.parts) for name, learner in learners.items()}
     _put_back(folder)
     former = _former(folder)
     try:
         with replacing(folder) as temporary:
-            (temporary / "policy").mkdir(parents=True)
-            with policy_writes("save"):
-                policy.save(temporary / "policy")
-            moments, numbers = _split(optimizer.state_dict()["state"])
-            save_file(moments, temporary / OPTIMIZER)
-            if tensors:
-                save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, temporary / PARTS)
-            names = {"parameters": _parameters(optimizer), "optimizer": numbers}
-            content = {"format": FORMAT, **state, "parts": plain, **names, "files": _digests(temporary)}
+            for name, policy in policies.items():
+                own = temporary / POLICY / name
+                own.mkdir(parents=True)
+                with policy_writes("save"):
+                    policy.save(own)
+            entries = {
+                name: _write_learner(_place_of(temporary, name), learner, *states[name])
+                for name, learner in learners.items()
+            }
+            kept = entries.get("") or {_PHASES: entries, _POLICIES: list(policies)}
+            content = {"format": FORMAT, **state, **kept, "files": _digests(temporary)}
             text = json.dumps({**content, "digest": _digest_of(content)})
             (temporary / STATE).write_text(text, encoding="utf-8")
             _flush(temporary)
@@ -93,6 +111,19 @@ def save(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Pa
         if former.exists() and not folder.exists():
             os.replace(former, folder)
         raise RunError(f"The checkpoint {folder} cannot be written: {error}.") from error
+
+
+def _write_learner(
+    place: Path, learner: Learner, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Write the tensors of a learner with the state of its parts; returns what belongs into `state.json`."""
+    place.mkdir(parents=True, exist_ok=True)
+    moments, numbers = _split(learner.optimizer.state_dict()["state"])
+    save_file(moments, place / OPTIMIZER)
+    if tensors:
+        save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, place / PARTS)
+    parameters = _parameters(learner.optimizer)
+    return {**learner.position, "parts": plain, "parameters": parameters, "optimizer": numbers}
 
 
 @contextmanager
@@ -108,76 +139,128 @@ def policy_writes(method: str) -> Iterator[None]:
         raise OSError(f"the policy's {method} raised {typed_line(error)}") from error
 
 
-def load(folder: Path, *, policy: Policy, optimizer: Any, parts: Mapping[str, Part]) -> int:
-    """Read a checkpoint into a policy, an optimizer and a trainer's parts; all of them are checked first.
+def load(folder: Path, *, policies: Mapping[str, Policy], learners: Mapping[str, Learner]) -> Mapping[str, Any]:
+    """Read a checkpoint into policies, optimizers and the trainers' parts; all of them are checked first.
+
+    Args:
+        folder: the checkpoint.
+        policies: as in `save`.
+        learners: as in `save`; their positions are not read.
 
     Returns:
-        The number of completed steps.
+        The state of each learner by its name, with what its `position` was.
 
     Raises:
         CheckpointError: something is missing, damaged, of another policy, or from a newer grpokit.
     """
-    loaded = _read(folder, optimizer=optimizer)
-    restore(parts, loaded.parts, loaded.tensors)
-    _load_policy(folder, policy)
-    optimizer.load_state_dict(loaded.optimizer)
-    return loaded.step
-
-
-def _read(folder: Path, *, optimizer: Any) -> _Loaded:
-    """Read a checkpoint and compare it with the optimizer; nothing is changed."""
     state = read_state(folder)
-    place = _place(folder)
     if state["format"] < FORMAT:  # an older format lacks parts of the state
         raise CheckpointError(
             f"The checkpoint {folder} was written by an earlier version of grpokit, and training cannot continue from "
             "it. Start a new run in another run.dir; `grpokit sample` and `grpokit evaluate` still read it."
         )
-    ours, theirs = _parameters(optimizer), state["parameters"]
-    if theirs != ours:  # in any order
-        changes = {
-            "only in the checkpoint": [name for name in theirs if name not in ours],
-            "only in this policy": [name for name in ours if name not in theirs],
-            "with another shape": [n for n in theirs if n in ours and theirs[n] != ours[n]],
-        }
-        difference = "; ".join(f"{_few(names)} {how}" for how, names in changes.items() if names)
-        raise CheckpointError(
-            f"The checkpoint {folder} belongs to another policy, with other trainable parameters ({difference}). "
-            "Resume with the policy of the run's config."
-        )
+    entries: dict[str, Any] = state.get(_PHASES, {"": state})
+    for what, theirs, ours in (
+        ("phases", list(entries), list(learners)),
+        ("policies", state.get(_POLICIES, [""]), list(policies)),
+    ):
+        if sorted(theirs) != sorted(ours):
+            raise CheckpointError(
+                f"The checkpoint {folder} belongs to a run with {_named(what, theirs)}, and this one has "
+                f"{_named(what, ours)}. Resume with the run's own config."
+            )
+    for name, learner in learners.items():
+        _check_parameters(folder, entries[name]["parameters"], _parameters(learner.optimizer))
     with _explained(folder):
         _check_files(folder, state)
+    loaded = {name: _read(folder, name, entries[name], learner) for name, learner in learners.items()}
+    for name, learner in learners.items():
+        restore(learner.parts, loaded[name].parts, loaded[name].tensors)
+    for name, policy in policies.items():
+        _load_policy(folder, policy, name)
+    for name, learner in learners.items():
+        learner.optimizer.load_state_dict(loaded[name].optimizer)
+    return entries
+
+
+def _named(what: str, names: Sequence[str]) -> str:
+    return f"no {what}" if list(names) == [""] else f"the {what} {', '.join(map(repr, names))}"
+
+
+def _check_parameters(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Compare the parameters that a checkpoint's run has trained with those of now.
+
+    Raises:
+        CheckpointError: they differ, in other things than their order.
+    """
+    if theirs == ours:
+        return
+    changes = {
+        "only in the checkpoint": [name for name in theirs if name not in ours],
+        "only in this policy": [name for name in ours if name not in theirs],
+        "with another shape": [n for n in theirs if n in ours and theirs[n] != ours[n]],
+    }
+    difference = "; ".join(f"{_few(names)} {how}" for how, names in changes.items() if names)
+    raise CheckpointError(
+        f"The checkpoint {folder} belongs to another policy, with other trainable parameters ({difference}). "
+        "Resume with the policy of the run's config."
+    )
+
+
+def _read(folder: Path, name: str, entry: Mapping[str, Any], learner: Learner) -> _Loaded:
+    """Read what a checkpoint has kept of a trainer; nothing is changed."""
+    place = _place_of(_place(folder), name)
+    ours, theirs = _parameters(learner.optimizer), entry["parameters"]
     try:
         moments = load_file(place / OPTIMIZER)
         tensors = load_file(place / PARTS) if (place / PARTS).is_file() else {}
     except (OSError, SafetensorError) as error:
         raise _damaged(folder, f"{error}") from error
-    entries = _join(moments, state["optimizer"])
-    index = {name: i for i, name in enumerate(ours)}
-    entries = {index[name]: entries[i] for i, name in enumerate(theirs) if i in entries}  # by name, in our own order
+    moments_by_place = _join(moments, entry["optimizer"])
+    index = {parameter: i for i, parameter in enumerate(ours)}
+    ordered = {index[parameter]: moments_by_place[i] for i, parameter in enumerate(theirs) if i in moments_by_place}
     return _Loaded(
-        step=state["step"],
-        parts=state["parts"],
-        optimizer={**optimizer.state_dict(), "state": entries},
+        parts=entry["parts"],
+        optimizer={**learner.optimizer.state_dict(), "state": ordered},  # by name, in our own order
         tensors=tensors,
     )
 
 
-def load_policy(folder: Path, policy: Policy) -> None:
-    """Read only a checkpoint's weights.
+def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
+    """Read only the weights of a checkpoint: of those policies that its run has trained.
+
+    Args:
+        folder: the checkpoint.
+        policies: by name, as in `save`.
+
+    Returns:
+        The names of those policies.
 
     Raises:
-        CheckpointError: they were changed, or the policy cannot read them.
+        CheckpointError: the weights were changed, a policy cannot read them, or there is none of that name.
     """
     state = read_state(folder)
+    trained: list[str] = state.get(_POLICIES, [""])
+    if not set(trained) <= set(policies):
+        raise CheckpointError(
+            f"The checkpoint {folder} belongs to a run with {_named('policies', trained)}, and the config gives "
+            f"{_named('policies', list(policies))}."
+        )
     with _explained(folder):
-        _check_files(folder, state, below="policy/")
-    _load_policy(folder, policy)
+        _check_files(folder, state, below=f"{POLICY}/")
+    for name in trained:
+        _load_policy(folder, policies[name], name)
+    return trained
 
 
-def _load_policy(folder: Path, policy: Policy) -> None:
+def load_policy(folder: Path, policy: Policy) -> None:
+    """As `load_policies`, for the only policy of a run."""
+    load_policies(folder, {"": policy})
+
+
+def _load_policy(folder: Path, policy: Policy, name: str) -> None:
     try:
-        policy.load(_place(folder) / "policy")
+        policy.load(_place(folder) / POLICY / name)
     except GrpokitError:
         raise
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
@@ -332,6 +415,11 @@ def _own(folder: Path) -> Path:
 def _place(folder: Path) -> Path:
     """Where to read a checkpoint: at its `_former` between the two renames of a replacement, else in its folder."""
     return _former(folder) if not folder.exists() and (_former(folder) / STATE).is_file() else folder
+
+
+def _place_of(folder: Path, learner: str) -> Path:
+    """Where the tensors of a learner are."""
+    return folder / _PHASES / learner if learner else folder
 
 
 def _put_back(folder: Path) -> None:

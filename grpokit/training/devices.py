@@ -16,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, shown
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -70,6 +70,26 @@ def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManag
         mixed_precision: "no", "bf16" or "fp16".
     """
     return torch.autocast(device.type, _DTYPES[mixed_precision]) if mixed_precision in _DTYPES else nullcontext()
+
+
+def shared_accelerator(accelerator: Accelerator | None, mixed_precision: str, device: str) -> Accelerator | None:
+    """The accelerator of another trainer, if there is one.
+
+    Raises:
+        UsageError: it has another precision or another kind of device.
+    """
+    if accelerator is None:
+        return None
+    if not isinstance(accelerator, Accelerator):
+        raise UsageError(f"accelerator is {shown(accelerator)}; expected that of another trainer: `other.accelerator`.")
+    ours = (mixed_precision, find(device).type)
+    theirs = (str(accelerator.mixed_precision), accelerator.device.type)
+    if ours != theirs:
+        raise UsageError(
+            f"The shared accelerator has the precision '{theirs[0]}' on '{theirs[1]}', and this trainer asks for "
+            f"'{ours[0]}' on '{ours[1]}'. Give both trainers the same mixed_precision and device."
+        )
+    return accelerator
 
 
 def make_accelerator(

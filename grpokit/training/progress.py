@@ -7,8 +7,8 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
-from grpokit.knobs import TrainerSettings
 from grpokit.training.step_report import StepReport
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -37,36 +37,51 @@ def score_text(mean: float) -> str:
 
 
 class Course:
-    """The course of a run: the rewards of its steps, for one line about each step."""
+    """The course of a run: the rewards of its steps, by phase, for one line about each step."""
 
     def __init__(self) -> None:
-        self.rewards: list[float] = []
+        self.rewards: dict[str, list[float]] = {}
 
     def line(self, report: StepReport) -> str:
-        """One line about a step: the reward and its course, KL, clipped decisions, the gradient's norm."""
+        """One line about a step: its phase, the reward and its course, KL, clipped decisions, the gradient's norm."""
         m = report.metrics
+        rewards = self.rewards.setdefault(report.phase, [])  # a phase may have rewards of its own
         if not math.isnan(m["reward"]):
-            self.rewards.append(m["reward"])
-        parts = [f"reward {score_text(m['reward'])} {sparkline(self.rewards)}"]
+            rewards.append(m["reward"])
+        parts = [report.phase] if report.phase else []
+        parts += [f"reward {score_text(m['reward'])} {sparkline(rewards)}"]
         parts += [f"kl {m['kl']:.3f}"] if "kl" in m else []
         clipped = m.get("clip_ratio/low_mean", 0.0) + m.get("clip_ratio/high_mean", 0.0)
         parts += [f"clipped {clipped:.1%}", f"grad {m['grad_norm']:.2g}"]
         return "  ".join(parts)
 
 
+class _Described(Protocol):
+    """What is shown of a trainer."""
+
+    @property
+    def steps(self) -> int:
+        """In all."""
+        ...
+
+    def describe(self) -> str:
+        """The arithmetic of batches."""
+        ...
+
+
 class IntervalLines:
     """Prints on stderr how a training loop goes on: its batches, every warning, and a line per `INTERVAL`.
 
     Args:
-        settings: of the trainer.
+        trainer: whose steps they are.
         enabled: if not, nothing is printed.
     """
 
-    def __init__(self, settings: TrainerSettings, *, enabled: bool) -> None:
-        self.steps, self.enabled = settings.steps, enabled
+    def __init__(self, trainer: _Described, *, enabled: bool) -> None:
+        self.steps, self.enabled = trainer.steps, enabled
         self.course = Course()
         self.printed = time.monotonic()
-        self._print(settings.describe())
+        self._print(trainer.describe())
 
     def step(self, report: StepReport) -> None:
         """Add a step, and print its warnings, and a line about it if one is due."""

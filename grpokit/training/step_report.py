@@ -24,6 +24,8 @@ class StepReport:
         advantages: [B] or [B, T].
         prompts: P indices into the training prompts, in the order of the groups.
         warnings: from guards that did not stop the step; a sentence or two each.
+        phase: the phase that the step belongs to; empty where a run has only one.
+        phase_step: the step's number among those of the phase, from 1; 0 where a run has only one.
     """
 
     step: int
@@ -35,6 +37,8 @@ class StepReport:
     advantages: Tensor
     prompts: Sequence[int] = ()
     warnings: Sequence[str] = ()
+    phase: str = ""
+    phase_step: int = 0
 
     def row_advantages(self) -> Tensor:
         """[B] fp64 on the CPU: each row's advantage, or the mean of its decisions' advantages."""

@@ -50,6 +50,8 @@ class Updates:
     Attributes:
         done: the number of updates in the current step, or in the step that failed; those that changed nothing count.
         version: how often weights have changed since the start of the run, in a step that failed, too.
+        names: name -> trainable parameter.
+        parameters: the same without names.
         incomplete: whether an error interrupted an update.
         parts: state that lasts from one update to the next.
 
@@ -65,6 +67,7 @@ class Updates:
         settings: TrainerSettings,
         accelerator: Accelerator,
     ) -> None:
+        self.names = dict(parameters)
         self.parameters = list(parameters.values())
         self.settings, self.accelerator = settings, accelerator
         # Not with a loss scaler: a fused optimizer skips an update itself, so nobody could count those. Not on a CPU,

@@ -24,8 +24,9 @@ from safetensors.torch import load_file
 
 import grpokit
 from command_line import Call, config, rows, steady
-from grpokit import RunError, Trainer, cli
+from grpokit import RunError, cli
 from grpokit.config import presets
+from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.runs import train as run
 from tiny_policies import TinyTokens
 
@@ -544,7 +545,7 @@ def test_a_full_disk_at_the_end(call: Call, tmp_path: Path, monkeypatch: pytest.
     config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=2)
     written = []
     monkeypatch.setattr("grpokit.runs.train.report", SimpleNamespace(write=written.append))
-    monkeypatch.setattr(Trainer, "save", full)
+    monkeypatch.setattr(PhasedTrainer, "save", full)
     done = call("train", "c.yaml")
     assert done.code == 1
     assert done.err == (

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from command_line import write_no_report
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError
 from grpokit.config import schema
+from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.runs import train as run
 from grpokit.runs.folder import claimed, locked
 from grpokit.runs.journal import Journal
@@ -423,18 +424,18 @@ def test_a_failure_between_two_updates_leaves_a_clean_checkpoint_alone(monkeypat
 
 
 def test_a_best_that_could_not_be_written_is_written_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    save = Trainer.save
+    save = PhasedTrainer.save
 
-    def full(self: Trainer, folder: Path, **options: Any) -> None:
+    def full(self: PhasedTrainer, folder: Path, **options: Any) -> None:
         if folder.name == "best" and self.completed == 3:
             raise RunError("The checkpoint best cannot be written: No space left on device.")
         save(self, folder, **options)
 
-    monkeypatch.setattr(Trainer, "save", full)
+    monkeypatch.setattr(PhasedTrainer, "save", full)
     options = {"run__eval_every": 3, "run__best": "digits"}
     with pytest.raises(RunError, match=r"best cannot be written.*\nThe state after step 3 is saved"):
         train("out", **options, trainer__steps=4)
-    monkeypatch.setattr(Trainer, "save", save)
+    monkeypatch.setattr(PhasedTrainer, "save", save)
     train("out", **options, trainer__steps=4, resume=True)
     scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl")}
     assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == max((3, 4), key=lambda s: (scores[s], -s))

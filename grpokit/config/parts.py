@@ -1,0 +1,225 @@
+"""The parts of a config: their keys with types, defaults and bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from grpokit.config.mistakes import TWO_SOURCES
+from grpokit.errors import UsageError, nearest
+from grpokit.knobs import (
+    ClipSettings,
+    Correction,
+    ObjectiveSettings,
+    RewardSettings,
+    Total,
+    TrainerSettings,
+    check_bounds,
+    meanings,
+)
+
+Text = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class Base(BaseModel):
+    """A group of keys."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, data: Any) -> Any:
+        """`1e3` and `2.0` are whole numbers too."""
+        if not isinstance(data, dict):
+            return data
+        whole = {name for name, field in cls.model_fields.items() if _takes_whole_numbers(field.annotation)}
+        return {
+            key: int(value) if key in whole and isinstance(value, float) and value.is_integer() else value
+            for key, value in data.items()
+        }
+
+
+def _takes_whole_numbers(annotation: Any) -> bool:
+    return annotation is int or any(_takes_whole_numbers(part) for part in get_args(annotation))
+
+
+class Strict(Base):
+    """A group of known keys; their values are not converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def described_by(*settings: type) -> Callable[[dict[str, Any]], None]:
+    """Gives the keys of a schema the meanings that these dataclasses declare."""
+
+    def describe(schema: dict[str, Any]) -> None:
+        for name, text in (item for kind in settings for item in meanings(kind).items()):
+            schema["properties"].get(name, {}).setdefault("description", text)
+
+    return describe
+
+
+class Component(Base):
+    """`use: name` and the component's own flat parameters beside it."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    use: Text = Field(description="a plugin's name for it, `plugin:name`, or `package.module:function`")
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Everything that goes to the factory."""
+        return dict(self.model_extra or {})
+
+
+class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no dataclass itself, so frozen or not
+    """A reward in the mix; keys beside these go to its factory."""
+
+    model_config = ConfigDict(
+        extra="allow", strict=True, allow_inf_nan=False, json_schema_extra=described_by(RewardSettings)
+    )
+
+    name: Text | None = Field(default=None, description="its name in metrics; by default what `use` says")
+    workers: int = Field(default=0, ge=0, le=256, description="processes that it runs in; 0: the run's own")
+    reward_timeout: float | None = Field(
+        default=None, gt=0, le=86_400, description="with workers, seconds that a call may take"
+    )
+
+    @model_validator(mode="after")
+    def _keys_that_go_together(self) -> RewardConfig:
+        if self.every > 1 and self.weight != 0:
+            raise ValueError(
+                f"every: {self.every} goes with weight: 0 (a monitor); a reward that is trained on is needed in each "
+                "step"
+            )
+        if self.reward_timeout is not None and not self.workers:
+            raise ValueError("reward_timeout needs a process that can be ended: set workers to 1 or more")
+        return self
+
+
+def trained_on(rewards: list[RewardConfig]) -> list[RewardConfig]:
+    """The same rewards, if at least one of them has a weight."""
+    if not any(reward.weight for reward in rewards):
+        raise ValueError(
+            "every reward has weight 0, so all are monitors and none is trained on; give at least one of them another "
+            "weight"
+        )
+    return rewards
+
+
+_COMPANIONS = {
+    "prompts": ["targets", "images"],
+    "dataset": ["subset", "columns", "eval_split"],
+    "eval_prompts": ["eval_targets", "eval_images"],
+}
+
+
+class DataConfig(Strict):
+    """Where prompts come from: exactly one of `prompts`, `jsonl`, `dataset` and `use`."""
+
+    # a source's own keys are allowed beside `use` only, which is checked below
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    prompts: Text | None = Field(default=None, description="text file, one prompt per line")
+    targets: Text | None = Field(default=None, description="folder of target pictures named by line number from 1")
+    images: Text | None = Field(default=None, description="folder of source pictures, likewise")
+    jsonl: Text | None = Field(default=None, description="JSON lines with prompt, target, image or images")
+    dataset: Text | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
+    subset: Text | None = Field(default=None, description="the dataset's subset, where it has several")
+    split: Text = Field(default="train", description="the dataset's split")
+    columns: dict[str, str] = Field(default_factory=dict, description="its columns for prompt, target, image")
+    use: Text | None = Field(default=None, description="`package.module:function` called with split='train' or 'eval'")
+    eval_prompts: Text | None = Field(default=None, description="held-out prompts, as `prompts`")
+    eval_targets: Text | None = Field(default=None, description="their target pictures")
+    eval_images: Text | None = Field(default=None, description="their source pictures")
+    eval_jsonl: Text | None = Field(default=None, description="held-out prompts, as `jsonl`")
+    eval_split: Text | None = Field(default=None, description="the dataset's split of held-out prompts")
+    eval_fraction: float | None = Field(default=None, gt=0, lt=1, description="share of the prompts to hold out")
+    max_pixels: Total | None = Field(
+        default=None, ge=1, description="a picture with more pixels is refused; null: grpokit's limit, 36 million"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataConfig:
+        sources = [name for name in ("prompts", "jsonl", "dataset", "use") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            raise PydanticCustomError(
+                TWO_SOURCES,
+                "give exactly one of prompts, jsonl, dataset and use; got {sources}",
+                {"sources": " and ".join(sources) or "none"},
+            )
+        if self.use is not None and self.max_pixels is not None:
+            raise ValueError("'max_pixels' does not go with 'use': a function opens its own pictures")
+        unknown = next(iter(self.model_extra or {}), None)
+        if unknown and self.use is None:
+            raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")
+        kinds = [
+            n for n in ("eval_prompts", "eval_jsonl", "eval_split", "eval_fraction") if getattr(self, n) is not None
+        ]
+        if len(kinds) > 1:
+            raise ValueError(
+                f"give one kind of held-out prompts; got {' and '.join(kinds)} (set a key to null to remove it)"
+            )
+        for owner, companions in _COMPANIONS.items():
+            alone = [n for n in companions if getattr(self, owner) is None and getattr(self, n)]
+            if alone:  # without this check it would be ignored
+                raise ValueError(f"'{alone[0]}' goes with '{owner}', which is not set")
+        return self
+
+
+OBJECTIVE_KEYS: dict[str, Any] = {
+    name: hint
+    for kind in (ObjectiveSettings, ClipSettings)
+    for name, hint in get_type_hints(kind, include_extras=True).items()
+}
+if TYPE_CHECKING:
+    _FlatObjective = Strict
+else:
+    _FlatObjective = create_model(  # a key that is not given leaves the objective's own default
+        "_FlatObjective", __base__=Strict, **{name: (hint | None, None) for name, hint in OBJECTIVE_KEYS.items()}
+    )
+
+
+class CorrectionConfig(Strict, Correction):  # type: ignore[misc]  # no dataclass itself, so frozen or not
+    """Importance weights where a rollout's log-probs are not those of training."""
+
+    model_config = ConfigDict(json_schema_extra=described_by(Correction))
+
+    @model_validator(mode="after")
+    def _bounds_around_one(self) -> CorrectionConfig:
+        try:
+            check_bounds(self)
+        except UsageError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+        return self
+
+
+class TrainerConfig(_FlatObjective, TrainerSettings):
+    """The knobs of `grpokit.Trainer`, and those of the advantage and the objective."""
+
+    model_config = ConfigDict(json_schema_extra=described_by(TrainerSettings, ObjectiveSettings, ClipSettings))
+
+    advantage: Text | Component = "group"
+    objective: Text | Component = "grpo"
+    correction: CorrectionConfig | None = None
+
+    @property
+    def flat_objective(self) -> dict[str, Any]:
+        """The objective's knobs among the trainer's."""
+        return {name: getattr(self, name) for name in OBJECTIVE_KEYS if name in self.model_fields_set}
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _the_name_of_a_gpu(cls, device: Any) -> Any:
+        if device == "gpu":
+            raise ValueError("a GPU is called 'cuda' here")
+        return device
+
+    @model_validator(mode="after")
+    def _numbers_that_fit_together(self) -> TrainerConfig:
+        try:
+            self.check_shares()
+        except UsageError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+        return self

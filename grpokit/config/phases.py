@@ -1,0 +1,80 @@
+"""Phases of a run: one policy of a model learns for some steps while the others are frozen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from grpokit.config.parts import RewardConfig, Strict, Text, TrainerConfig, trained_on
+from grpokit.errors import UsageError, shown
+from grpokit.knobs import Total
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")  # also a folder's
+_OF_THE_RUN = ("device", "mixed_precision")
+
+
+class PhaseTrainerConfig(TrainerConfig):
+    """Keys that are another than those of `trainer` while a phase lasts."""
+
+    @model_validator(mode="after")
+    def _numbers_that_fit_together(self) -> PhaseTrainerConfig:  # only together with those of `trainer`
+        if "steps" in self.model_fields_set:
+            raise ValueError("steps stands beside the phase's name, as in {name: first, steps: 50}")
+        for name in _OF_THE_RUN:
+            if name in self.model_fields_set:
+                raise ValueError(f"{name} is the same for the whole run: set it in trainer")
+        return self
+
+
+class PhaseConfig(Strict):
+    """A phase."""
+
+    name: Text = Field(description="letters, digits, - and _")
+    policy: Text | None = Field(default=None, description="the policy that learns, where `policy` gives several")
+    steps: Total = Field(description="its steps in each round")
+    rewards: list[RewardConfig] | None = Field(
+        default=None, min_length=1, description="what it learns from; by default the run's rewards"
+    )
+    trainer: PhaseTrainerConfig = Field(
+        default_factory=PhaseTrainerConfig, description="keys that are another than those of `trainer`"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _a_name_that_a_folder_can_have(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"expected letters, digits, - and _, at most 40, got {shown(name)}")
+        return name
+
+    @field_validator("rewards")
+    @classmethod
+    def _something_to_train_on(cls, rewards: list[RewardConfig] | None) -> list[RewardConfig] | None:
+        return None if rewards is None else trained_on(rewards)
+
+    def merged(self, trainer: TrainerConfig, steps: int) -> TrainerConfig:
+        """The keys of a run's trainer with those of the phase in their place.
+
+        Args:
+            trainer: of the run.
+            steps: of the phase in all rounds.
+
+        Raises:
+            UsageError: numbers that do not fit together.
+        """
+        keys = {**_set(trainer), **_set(self.trainer), "steps": steps}
+        try:
+            return TrainerConfig.model_validate(keys)
+        except ValidationError as error:
+            raise UsageError(f"{error.errors()[0]['ctx']['error']}.") from error
+
+
+def twice(phases: list[PhaseConfig]) -> Iterator[str]:
+    """Names that two phases have."""
+    names = [phase.name for phase in phases]
+    return (name for name in dict.fromkeys(names) if names.count(name) > 1)
+
+
+def _set(model: BaseModel) -> dict[str, object]:
+    return {name: getattr(model, name) for name in model.model_fields_set}

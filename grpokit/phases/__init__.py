@@ -1,0 +1,1 @@
+"""A run in phases: several trainers over one model take turns."""

@@ -1,0 +1,289 @@
+"""Several trainers over one model that take turns: a run in phases.
+
+Each phase has a trainer of its own, with its policy, rewards, rates and optimizer. While one learns, what the others
+train is frozen. Steps count through all phases, and so do reports and checkpoints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from grpokit.errors import GrpokitError, UsageError, counted, reworded, shown
+from grpokit.phases.course import Course
+from grpokit.policy import Policy
+from grpokit.trainer import Trainer
+from grpokit.training import checkpoint
+from grpokit.training.progress import IntervalLines
+from grpokit.training.step_report import StepReport
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")  # also a folder's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of a run in which one policy learns.
+
+    Attributes:
+        name: letters, digits, - and _; empty for the only phase of a run.
+        trainer: trains in every round, so its `steps` are those of all rounds.
+        steps: in a round.
+        policy: the policy's name among those of the model; empty for the only one.
+    """
+
+    name: str
+    trainer: Trainer
+    steps: int
+    policy: str = ""
+
+
+class PhasedTrainer:
+    """Takes the steps of several trainers in turn.
+
+    Args:
+        phases: in their order. Trainers need seeds of their own, such as `grpokit.sampling.mix(seed, index)`, since
+            they would draw the same prompts and the same noise else, and one accelerator.
+        rounds: how often the phases are gone through.
+        choose: gives the name of the next phase before each stretch; None for their order.
+
+    Attributes:
+        phases: as given, by name.
+        course: which phases have learnt so far, and which does now.
+
+    Raises:
+        UsageError: names, seeds, steps or accelerators that do not go together, or two policies that train the same
+            weights.
+    """
+
+    def __init__(self, phases: Sequence[Phase], *, rounds: int = 1, choose: Callable[[], str] | None = None) -> None:
+        _check_names(phases)
+        if rounds < 1:
+            raise UsageError(f"rounds must be at least 1, got {rounds}.")
+        self.phases = {phase.name: phase for phase in phases}
+        self.course = Course({phase.name: phase.steps for phase in phases}, rounds=rounds, choose=choose)
+        for phase in phases:
+            _check_steps(phase, self.course.of(phase.name))
+        _check_seeds(phases)
+        _check_accelerators(phases)
+        self._policies = _policies(phases)
+        _check_weights(phases)
+
+    def __iter__(self) -> Iterator[StepReport]:
+        """Take the remaining steps, or stop earlier when no phase has anything left to learn."""
+        lines = IntervalLines(self, enabled=self._trainers[0].progress)
+        while self.completed < self.steps and not self.converged:
+            report = self.step()
+            lines.step(report)
+            yield report
+
+    @property
+    def completed(self) -> int:
+        """The steps completed so far, of all phases."""
+        return self.course.completed
+
+    @property
+    def steps(self) -> int:
+        """The steps of all phases in all rounds."""
+        return self.course.total
+
+    @property
+    def converged(self) -> str:
+        """Why no phase has anything left to learn; empty until then."""
+        if self.course.goes_on(self._finished):
+            return ""
+        reasons = {name: self.phases[name].trainer.converged for name in self._finished}
+        return " ".join(f"Phase '{name}': {reason}" if name else reason for name, reason in reasons.items())
+
+    @property
+    def current(self) -> Phase:
+        """The phase of the latest step, or the first phase."""
+        stretches = self.course.stretches
+        return self.phases[stretches[-1].phase] if stretches else next(iter(self.phases.values()))
+
+    def step(self) -> StepReport:
+        """Take a step of the phase whose turn it is.
+
+        Raises:
+            RewardError: a reward failed or returned something unusable.
+            RunError: a guard stopped the step, or no phase has anything left to learn.
+        """
+        stretch = self.course.under_way(self._finished)
+        if stretch is None:
+            raise UsageError(f"All {counted(self.steps, 'step')} are taken, or nothing is left to learn.")
+        phase = self.phases[stretch.phase]
+        trainer, number = phase.trainer, self.completed + 1
+        trainer.updates.version = self._version(trainer.policy)
+        try:
+            with self._others_frozen(trainer):
+                report = trainer.step(log=False)
+        except GrpokitError as error:
+            if not phase.name:
+                raise
+            raise reworded(error, f"In {_where(phase, trainer.completed + 1)}: {error}") from error
+        self.course.stepped()
+        if phase.name:
+            report = replace(
+                report,
+                step=number,
+                metrics={**report.metrics, "step": number},
+                warnings=[f"{_where(phase, report.step)}: {line}" for line in report.warnings],
+                phase=phase.name,
+                phase_step=report.step,
+            )
+        if trainer.accelerator.trackers:
+            own = {"phase": list(self.phases).index(phase.name)} if phase.name else {}
+            trainer.accelerator.log({**report.metrics, **own}, step=number)
+        return report
+
+    def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
+        """As `Trainer.save`, with the weights of each policy and the position of each phase.
+
+        Raises:
+            RunError: it cannot be written, or a reference has changed.
+        """
+        updates_done = self.current.trainer.updates.done
+        position = {} if "" in self.phases else {"step": self.completed, "updates_done": updates_done}
+        course = {} if "" in self.phases else {"course": self.course.state()}
+        checkpoint.save(
+            Path(folder),
+            policies=self._policies,
+            learners=self._learners(),
+            state={**position, **course, "notes": dict(notes or {})},
+        )
+
+    def load(self, folder: Path | str) -> None:
+        """As `Trainer.load`.
+
+        Raises:
+            CheckpointError: it is incomplete, was not written by grpokit, or belongs to other phases or policies.
+            RunError: a policy's reference is not the one of the checkpoint's run.
+        """
+        states = checkpoint.load(Path(folder), policies=self._policies, learners=self._learners())
+        for name, phase in self.phases.items():
+            versions = [states[other].get("version") for other, p in self.phases.items() if p.policy == phase.policy]
+            newest = {} if None in versions else {"version": max(versions)}  # of all that train the policy
+            phase.trainer.take_up({**states[name], **newest}, when=f"after loading {folder}")
+        completed = {"phase": name, "steps": self.phases[name].trainer.completed}
+        self.course.restore(checkpoint.read_state(Path(folder)).get("course", [completed]))
+
+    def close(self) -> None:
+        """Let trackers write everything and finish."""
+        self._trainers[0].close()
+
+    def describe(self) -> str:
+        """The arithmetic of batches, a line for each phase."""
+        if "" in self.phases:
+            return self.phases[""].trainer.describe()
+        lines = [f"{name}: {phase.trainer.describe()}" for name, phase in self.phases.items()]
+        return "\n".join([self.course.describe(), *lines])
+
+    @property
+    def _trainers(self) -> list[Trainer]:
+        return [phase.trainer for phase in self.phases.values()]
+
+    @property
+    def _finished(self) -> list[str]:
+        """The phases that have nothing left to learn."""
+        return [name for name, phase in self.phases.items() if phase.trainer.converged]
+
+    def _learners(self) -> dict[str, checkpoint.Learner]:
+        return {name: phase.trainer.learner() for name, phase in self.phases.items()}
+
+    def _version(self, policy: Policy) -> int:
+        """How often a policy's weights have changed, in all phases that train it."""
+        return max(trainer.updates.version for trainer in self._trainers if trainer.policy is policy)
+
+    @contextmanager
+    def _others_frozen(self, trainer: Trainer) -> Iterator[None]:
+        """Inside, what other policies train has no gradient."""
+        others = [p for other in self._trainers if other.policy is not trainer.policy for p in other.updates.parameters]
+        wanted = [p for p in others if p.requires_grad]
+        for parameter in wanted:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in wanted:
+                parameter.requires_grad_(True)
+
+
+def _where(phase: Phase, step: int) -> str:
+    return f"phase '{phase.name}', its step {step}"
+
+
+def _check_names(phases: Sequence[Phase]) -> None:
+    """Refuse phases without a name, or with one that another has."""
+    if not phases:
+        raise UsageError("There is no phase; give at least one.")
+    names = [phase.name for phase in phases]
+    if names == [""]:
+        return
+    for name in names:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UsageError(f"A phase's name is made of letters, digits, - and _, at most 40, got {shown(name)}.")
+        if names.count(name) > 1:
+            raise UsageError(f"Two phases are called '{name}'. Give each a name of its own.")
+
+
+def _check_steps(phase: Phase, total: int) -> None:
+    """Refuse a trainer whose schedule would end before its last step, or go on behind it."""
+    if phase.trainer.steps != total:
+        raise UsageError(
+            f"The phase '{phase.name}' may take {counted(total, 'step')} in all rounds, and its trainer has steps="
+            f"{phase.trainer.steps}. Build the trainer with steps={total}."
+        )
+
+
+def _check_seeds(phases: Sequence[Phase]) -> None:
+    """Refuse trainers that would draw the same prompts with the same noise."""
+    seen: dict[int, str] = {}
+    for phase in phases:
+        other = seen.setdefault(phase.trainer.seed, phase.name)
+        if other != phase.name:
+            raise UsageError(
+                f"The phases '{other}' and '{phase.name}' have the same seed, {phase.trainer.seed}, and would draw the "
+                "same prompts with the same noise. Give each a seed of its own, such as grpokit.sampling.mix(seed, 1)."
+            )
+
+
+def _check_accelerators(phases: Sequence[Phase]) -> None:
+    """Refuse trainers of which one has reset the other's accelerator."""
+    first = phases[0].trainer.accelerator
+    for phase in phases[1:]:
+        if phase.trainer.accelerator is not first:
+            raise UsageError(
+                f"The trainers of the phases '{phases[0].name}' and '{phase.name}' have accelerators of their own. "
+                "Build the second with accelerator=first.accelerator."
+            )
+
+
+def _policies(phases: Sequence[Phase]) -> dict[str, Policy]:
+    """The policies by name.
+
+    Raises:
+        UsageError: a name stands for two policies, or two names for one.
+    """
+    policies: dict[str, Policy] = {}
+    for phase in phases:
+        if policies.setdefault(phase.policy, phase.trainer.policy) is not phase.trainer.policy:
+            raise UsageError(f"Two policies are called '{phase.policy}'. Give each a name of its own.")
+    if len({id(policy) for policy in policies.values()}) < len(policies):
+        raise UsageError(f"One policy has the names {', '.join(map(repr, policies))}. Give it one name.")
+    return policies
+
+
+def _check_weights(phases: Sequence[Phase]) -> None:
+    """Refuse two policies that train the same weights: what one learns, the other's optimizer would not know."""
+    owners: dict[int, Phase] = {}
+    for phase in phases:
+        for name, parameter in phase.trainer.updates.names.items():
+            other = owners.setdefault(id(parameter), phase)
+            if other.trainer.policy is not phase.trainer.policy:
+                raise UsageError(
+                    f"The policies of the phases '{other.name}' and '{phase.name}' both train the weight '{name}'. Let "
+                    "each train weights of its own, such as adapters, or use one policy in both phases."
+                )
