@@ -271,6 +271,16 @@ class Trainer(TrainerSettings, SeedSettings):
         self._policy.updated(self.updates.version)
         self._probe.check(when=when)
 
+    def follow(self, version: int) -> None:
+        """Go on after another trainer of the same policy.
+
+        Args:
+            version: how often the weights have changed so far.
+        """
+        if version != self.updates.version:
+            self.updates.version = version
+            self._policy.updated(version)
+
     def close(self) -> None:
         """Let trackers write everything and finish."""
         self.accelerator.end_training()

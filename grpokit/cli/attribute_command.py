@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,13 +31,14 @@ def attribute(
 
     A sample draws for itself, and a group shares something. This draws a grid of --rows by --groups samples for each
     held-out prompt, with the weights of RUN_OR_PRESET, and shares out each reward's variance. For glm-image-ar the two
-    causes are its visual tokens and the decoder's noise, so the larger share names the half to train next.
+    causes are its visual tokens and the decoder's noise, so the larger share names the half to train next. What is
+    found for a run is kept in its folder, and shown in its report.
     """
     config, folder = runs.read(source, overrides)
-    from grpokit import registry
+    from grpokit import registry, report
     from grpokit.evaluation.attribution import attribute as attributed
     from grpokit.registry.specs import PolicySpec
-    from grpokit.runs import build
+    from grpokit.runs import build, journal
     from grpokit.training import checkpoint
 
     _, held_out = build.prompts(config)
@@ -65,6 +67,10 @@ def attribute(
     finally:
         build.close(terms)
     _print_shares(shares, named.row_draws, named.group_draws)
+    if folder is not None and runs.is_run(source):
+        step = int(checkpoint.read_state(folder)["step"])
+        journal.append_attribution(Path(source), step, shares, (named.row_draws, named.group_draws))
+        print(f"report: {report.write(Path(source))}")
 
 
 def _print_shares(shares: Mapping[str, Shares], row: str, group: str) -> None:

@@ -326,6 +326,13 @@ def read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     return config, last
 
 
+def is_run(source: str) -> bool:
+    """Whether `read` takes it for a run folder."""
+    from grpokit.config import presets
+
+    return (Path(source) / "config.yaml").is_file() and not presets.names_preset(source)
+
+
 def _print_scores(columns: Mapping[str, Mapping[str, Any]]) -> None:
     """A table of mean scores with their confidence half-widths."""
     from rich.table import Table

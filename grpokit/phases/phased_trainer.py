@@ -116,7 +116,7 @@ class PhasedTrainer:
             raise UsageError(f"All {counted(self.steps, 'step')} are taken, or nothing is left to learn.")
         phase = self.phases[stretch.phase]
         trainer, number = phase.trainer, self.completed + 1
-        trainer.updates.version = self._version(trainer.policy)
+        trainer.follow(self._version(trainer.policy))
         try:
             with self._others_frozen(trainer):
                 report = trainer.step(log=False)

@@ -96,7 +96,7 @@ def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
     """
     weights = {name: weight for run in runs for name, weight in run.weights.items()}
     names = {name: name if weight else f"{name} (monitor)" for name, weight in weights.items()}
-    keys = list(dict.fromkeys(key for run in runs for key in (run.metrics[-1] if run.metrics else {})))
+    keys = list(dict.fromkeys(key for run in runs for key in run.keys))
     rewards = {label: "reward" if name == "reward" else f"rewards/{name}/mean" for name, label in names.items()}
     phases = {key.removeprefix("time/"): key for key in keys if key.startswith("time/")}
     memory = {key.removeprefix("memory/"): key for key in keys if key.startswith("memory/")}
@@ -113,13 +113,16 @@ def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
         ("Seconds per step", "by phase", phases),
         ("Memory", "MiB", memory),
     ]
+    shaded = [(first, last) for _, first, last in runs[0].stretches[1::2]] if len(runs) == 1 else []
     held_out = [_lines(run.evaluations, {label: name for name, label in names.items()}, widths=True) for run in runs]
-    figures = [_chart("Reward on held-out prompts", "mean, with its 95 % confidence interval", _merged(held_out))]
+    figures = [
+        _chart("Reward on held-out prompts", "mean, with its 95 % confidence interval", _merged(held_out), shaded)
+    ]
     for title, unit, columns in specs:
         lines = _merged([_lines(run.metrics, columns) for run in runs])
         if title == _UNSCORED and not any(value for line in lines for value in line.values):
             continue
-        figures.append(_chart(title, unit, lines))
+        figures.append(_chart(title, unit, lines, shaded))
     return [chart for chart in figures if chart["svg"]]
 
 
@@ -198,7 +201,7 @@ def _merged(runs: Sequence[Sequence[Line]]) -> list[Line]:
 
 
 @quiet()
-def _chart(title: str, unit: str, lines: Sequence[Line]) -> dict[str, str]:
+def _chart(title: str, unit: str, lines: Sequence[Line], shaded: Sequence[tuple[int, int]] = ()) -> dict[str, str]:
     if not lines:
         return {"title": title, "unit": unit, "summary": "", "svg": ""}
     window = 0
@@ -215,6 +218,8 @@ def _chart(title: str, unit: str, lines: Sequence[Line]) -> dict[str, str]:
             axes.set_ylim(-0.02 * top, top)  # so that a line at 0 is seen whole
         else:
             _widen(axes)
+        for first, last in shaded:
+            axes.axvspan(first - 0.5, last + 0.5, color=_INK, alpha=0.14, linewidth=0, zorder=0)
         if len(lines) > 1:
             _name_lines(fig, fig)
         out = io.StringIO()

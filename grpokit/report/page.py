@@ -21,7 +21,7 @@ from grpokit.files import replacing
 from grpokit.report.charts import charts, quiet, story
 from grpokit.report.reading import listed, read
 from grpokit.report.samples import Album, figure, first_and_last, grid, groups, pairs
-from grpokit.report.scores import changes, hacking, headline, prompts_of
+from grpokit.report.scores import changes, hacking, headline, moved, prompts_of
 
 
 def alarm(run: Path) -> str:
@@ -45,6 +45,7 @@ def write(run: Path) -> Path:
         headline=tiles,
         alarm=hacking(tiles),
         prompts=prompts_of(content),
+        moved=moved(content),
         charts=charts([content]),
         grid=grid(content, album),
         pairs=first_and_last(content, album),

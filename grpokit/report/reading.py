@@ -78,24 +78,50 @@ class Run:
         return int(self.metrics[-1]["step"]) if self.metrics else 0
 
     @property
+    def stretches(self) -> list[tuple[str, int, int]]:
+        """Phase, first and last step of consecutive steps in one phase; none where the run has no phases."""
+        stretches: list[tuple[str, int, int]] = []
+        for row in self.metrics:
+            phase, step = row.get("phase"), row["step"]
+            if phase and stretches and stretches[-1][0] == phase:
+                stretches[-1] = (phase, stretches[-1][1], step)
+            elif phase:
+                stretches.append((phase, step, step))
+        return stretches
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of all metrics; a monitor may miss in a row, and each phase has its own."""
+        ends = {step for _, *steps in self.stretches for step in steps}
+        rows = [*self.metrics[:1], *(row for row in self.metrics if row["step"] in ends), *self.metrics[-1:]]
+        return list(dict.fromkeys(key for row in rows for key in row))
+
+    @property
     def planned(self) -> int:
         """Steps that the config asks for; 0 where the config does not say."""
-        trainer = self.settings.get("trainer")
+        phases, rounds, trainer = (self.settings.get(name) for name in ("phases", "rounds", "trainer"))
+        if phases and isinstance(phases, list) and isinstance(rounds, int):
+            of_phases = [phase.get("steps") if isinstance(phase, dict) else None for phase in phases]
+            return rounds * sum(steps for steps in of_phases if isinstance(steps, int))
+        if "phases" in self.settings:  # as many as there are policies
+            return 0
         steps = trainer.get("steps") if isinstance(trainer, dict) else None
         return steps if isinstance(steps, int) else 0
 
     @property
     def names(self) -> list[str]:
         """The rewards' names, in the order of the config."""
-        ends = [key for row in (*self.metrics[:1], *self.metrics[-1:]) for key in row]  # a monitor may miss the last
-        names = list(dict.fromkeys(m.group(1) for key in ends if (m := re.fullmatch(r"rewards/(.+)/mean", key))))
+        names = list(dict.fromkeys(m.group(1) for key in self.keys if (m := re.fullmatch(r"rewards/(.+)/mean", key))))
         evaluation = self.evaluations[-1] if self.evaluations else {}
         return names or [key for key in evaluation if key not in ("step", "reward") and not key.endswith("/ci95")]
 
     @property
     def weights(self) -> dict[str, float]:
         """Name -> weight, of "reward" (the weighted sum) and of the rewards; no sum of one with the weight 1."""
-        of_config = _weights(self.settings.get("rewards"))
+        phases = self.settings.get("phases")
+        of_config: dict[str, float] = {}
+        for part in (self.settings, *(phases if isinstance(phases, list) else [])):
+            of_config = {**_weights(part.get("rewards") if isinstance(part, dict) else None), **of_config}
         weights = {name: of_config.get(name, 1.0) for name in self.names}
         return weights if [w for w in weights.values() if w] == [1.0] else {"reward": 1.0, **weights}
 

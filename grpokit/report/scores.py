@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from grpokit.evaluation.intervals import Mean, half_width, mean_of_totals
 from grpokit.report.reading import Row, Run, Scored
@@ -51,7 +51,33 @@ def headline(run: Run) -> list[Change]:
     if not run.evaluations:
         return []
     first, last = run.evaluations[0], run.evaluations[-1]
-    return changes(first, last, run.scored(first["step"]), run.scored(last["step"]), run.weights)
+    weights = {name: weight for name, weight in run.weights.items() if name in last}  # a phase may have others
+    return changes(first, last, run.scored(first["step"]), run.scored(last["step"]), weights)
+
+
+def moved(run: Run) -> dict[str, Any] | None:
+    """What `grpokit attribute`, or a run that chooses its phases by itself, has found: the cells of a table.
+
+    A step that was looked at twice is shown as it was found last.
+    """
+    found = {(row["step"], row["row"], row["group"]): row for row in run.attributions}
+    if not found:
+        return None
+    chosen = any(row["phase"] for row in found.values())
+    body = [
+        [row["step"], name, *_shares(own), *([row["phase"] or "–"] if chosen else [])]
+        for row in found.values()
+        for name, own in row["shares"].items()
+    ]
+    last = run.attributions[-1]
+    head = ["after step", "reward", last["row"], last["group"], "both", "std", *(["learns next"] if chosen else [])]
+    return {"head": head, "body": body}
+
+
+def _shares(own: Mapping[str, float]) -> list[str]:
+    """The shares of a reward's variance and its standard deviation, as text."""
+    parts = [f"{own[part]:.0%}" if own["variance"] else "–" for part in ("row", "group", "both")]
+    return [*parts, f"{own['variance'] ** 0.5:.3g}"]
 
 
 def changes(

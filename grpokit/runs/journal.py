@@ -117,7 +117,7 @@ class Journal:
             causes: what rows draw, and what groups share.
             phase: that learns next because of it; empty where nothing follows from it.
         """
-        self._append(ATTRIBUTION, attribution_row(step, shares, causes, phase))
+        append_attribution(self.folder, step, shares, causes, phase)
 
     def set_evaluations_aside(self) -> str:
         """Rename all evaluations, so that the report leaves them out; returns a warning about it.
@@ -176,22 +176,21 @@ class Journal:
             _write_rows(folder, rows)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        path = self.folder / name
-        with writing(path), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        _append(self.folder / name, row)
 
 
-def attribution_row(
-    step: int, shares: Mapping[str, Shares], causes: tuple[str, str], phase: str = ""
-) -> dict[str, Any]:
-    """A row of `attribution.jsonl`, as `Journal.attribution` appends it."""
-    return {
-        "step": step,
-        "row": causes[0],
-        "group": causes[1],
-        "phase": phase,
-        "shares": {name: asdict(share) for name, share in shares.items()},
-    }
+def _append(path: Path, row: Mapping[str, Any]) -> None:
+    with writing(path), path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def append_attribution(
+    folder: Path, step: int, shares: Mapping[str, Shares], causes: tuple[str, str], phase: str = ""
+) -> None:
+    """Append to a run what moves its rewards; the arguments are those of `Journal.attribution`."""
+    row, group = causes
+    found = {name: asdict(own) for name, own in shares.items()}
+    _append(folder / ATTRIBUTION, {"step": step, "row": row, "group": group, "phase": phase, "shares": found})
 
 
 def journal_row(report: StepReport) -> dict[str, Any]:

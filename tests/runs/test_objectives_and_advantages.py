@@ -35,12 +35,12 @@ def trained(objective: str, advantage: str, *overrides: str) -> tuple[list[Tenso
     """The gradients of both updates of the first step of toy-lm, and the report of the second step."""
     chosen = (f"trainer.objective={objective}", f"trainer.advantage={advantage}")
     config, _ = presets.read_config("toy-lm", [*SETTINGS, *chosen, *overrides])
-    trainer = build.trainer(
-        config, build.policy(config), build.rewards(config), build.prompts(config)[0], Path("unused")
-    )
+    prompts, _ = build.prompts(config)
+    trainer = build.trainer(config, build.policies(config), [build.rewards(config)], prompts, Path("unused"))
+    updates = trainer.current.trainer.updates
     gradients: list[Tensor] = []
-    trainer.updates.optimizer.optimizer.register_step_pre_hook(
-        lambda *_: gradients.append(torch.cat([p.grad.flatten() for p in trainer.updates.parameters]))
+    updates.optimizer.optimizer.register_step_pre_hook(
+        lambda *_: gradients.append(torch.cat([p.grad.flatten() for p in updates.parameters]))
     )
     first = trainer.step()
     assert all(map(math.isfinite, (*first.metrics.values(), *trainer.step().metrics.values())))

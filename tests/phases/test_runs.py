@@ -1,0 +1,251 @@
+"""Runs in phases: their files, their resume, their mistakes, and phases that are chosen."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from grpokit import ConfigError, PolicySpec, UsageError, registry
+from grpokit.config.schema import parse, resolved
+from grpokit.report import read_attributions
+from grpokit.runs import build
+from grpokit.runs import train as run
+from grpokit.runs.export import export
+from grpokit.runs.redraw import redraw
+from grpokit.training import checkpoint
+from small_runs import rows, write_prompts
+from whole_runs import assert_same, assert_same_record
+
+CONFIG = """
+policy: {use: "tests.two_halves:both"}
+data: {jsonl: prompts.jsonl, eval_jsonl: held_out.jsonl}
+rewards: [{use: "tests.two_halves:first_is_high"}, {use: "tests.two_halves:second_is_high"}]
+trainer: {prompts_per_step: 2, group_size: 4, learning_rate: 0.3, device: cpu, kl_coef: 0.02}
+phases:
+  - {name: a, policy: first, steps: 2, rewards: [{use: "tests.two_halves:first_is_high", weight: 2}]}
+  - {name: b, policy: second, steps: 1, trainer: {learning_rate: 0.5}}
+rounds: 2
+run: {dir: out, threads: 1, save_every: 1, keep_last: null, eval_every: 2, record: true}
+"""
+
+
+class StoppedError(Exception):
+    """Ends a run in a test."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_prompts([str(number) for number in range(5)])
+    write_prompts([str(number) for number in range(6, 9)], "held_out.jsonl")
+    return tmp_path
+
+
+def train(*overrides: str, text: str = CONFIG, **options: Any) -> run.Result:
+    return run.train(parse(text, "c.yaml", overrides), **options)
+
+
+def test_a_run_has_one_folder() -> None:
+    result = train()
+    assert (result.steps, result.planned) == (6, 6)
+    metrics = rows("out/metrics.jsonl")
+    assert [(row["step"], row["phase"], row["phase_step"]) for row in metrics] == [
+        *[(1, "a", 1), (2, "a", 2), (3, "b", 1), (4, "a", 3), (5, "a", 4), (6, "b", 2)]
+    ]
+    assert [row["learning_rate"] for row in metrics] == [0.3, 0.3, 0.5] * 2
+    assert "rewards/second_is_high/mean" not in metrics[0]
+    assert metrics[0]["reward"] == pytest.approx(2 * metrics[0]["rewards/first_is_high/mean"])
+    assert metrics[2]["reward"] == pytest.approx(
+        metrics[2]["rewards/first_is_high/mean"] + metrics[2]["rewards/second_is_high/mean"]
+    )
+    evaluations = rows("out/eval.jsonl")
+    assert [row["step"] for row in evaluations] == [0, 2, 4, 6]
+    assert all({"first_is_high", "second_is_high"} <= set(row) for row in evaluations)
+    state = checkpoint.read_state(Path("out/checkpoints/step_000004"))
+    assert state["step"] == 4
+    assert state["course"] == [{"phase": "a", "steps": 2}, {"phase": "b", "steps": 1}, {"phase": "a", "steps": 1}]
+    page = Path("out/report.html").read_text()
+    assert "first_is_high" in page
+    assert "phase" in page
+
+
+@pytest.mark.parametrize("steps", range(1, 6))
+def test_a_resume_is_exact_at_every_step(steps: int) -> None:
+    train("run.dir=whole")
+
+    def step(report: Any) -> None:
+        if report.step == steps + 1:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        train("run.dir=half", watcher=run.Watcher(step=step))
+    train("run.dir=half", resume=True)
+    assert_same(Path("whole"), Path("half"))
+    assert_same_record(Path("whole"), Path("half"))
+
+
+def test_a_step_is_drawn_again_in_its_phase() -> None:
+    train("run.save_every=2")
+    for step in (2, 3, 6):
+        assert redraw(Path("out"), step).equal
+
+
+def test_more_rounds_go_on_where_fewer_ended() -> None:
+    train("run.dir=whole")
+    train("run.dir=half", "rounds=1")
+    train("run.dir=half", resume=True)
+    keys = ("step", "phase", "loss", "reward")
+    whole, half = ([[row[key] for key in keys] for row in rows(f"{name}/metrics.jsonl")] for name in ("whole", "half"))
+    assert whole == half
+    with pytest.raises(UsageError, match=r"phases\.0\.steps: 2 -> 3"):
+        train("run.dir=half", "phases.0.steps=3", resume=True)
+
+
+def test_a_reward_of_several_phases_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    create = registry.create
+
+    def counted(kind: str, name: str, params: Any) -> Any:
+        built.append((kind, name))
+        return create(kind, name, params)
+
+    monkeypatch.setattr(registry, "create", counted)
+    config = parse(CONFIG, "c.yaml")
+    terms = build.rewards(config)
+    first, second = build.phase_rewards(config, terms)
+    assert [name for kind, name in built if kind == "reward"] == [
+        "tests.two_halves:first_is_high",
+        "tests.two_halves:second_is_high",
+    ]
+    assert first[0].reward is terms[0].reward
+    assert [term.weight for term in first] == [2.0]
+    assert second is terms
+    own = parse(CONFIG, "c.yaml", ["phases.0.rewards.0.use=tiny_rewards:letters", "phases.0.rewards.0.factor=2.0"])
+    first, _ = build.phase_rewards(own, build.rewards(own))
+    assert first[0].reward is not terms[0].reward
+
+
+def test_a_config_survives_its_own_text() -> None:
+    config = parse(CONFIG, "c.yaml")
+    text = yaml.safe_dump(resolved(config))
+    again = parse(text, "again.yaml")
+    assert resolved(again) == resolved(config)
+    (_, first), (_, second) = again.phased([])
+    assert (first.trainer.learning_rate, second.trainer.learning_rate) == (0.3, 0.5)
+    assert (first.trainer.steps, second.trainer.steps) == (4, 2)
+    plain = resolved(parse(CONFIG[: CONFIG.index("phases:")] + "run: {dir: out}", "c.yaml"))
+    assert not {"phases", "rounds", "order"} & set(plain)
+
+
+MISTAKES = {
+    "phases.0.policy=firts": "phases.0.policy: there is no policy 'firts' (did you mean 'first'?): 'tests.two_halves",
+    "phases.0={name: a, steps: 2}": "phases.0: policy is missing: 'tests.two_halves:both' gives the policies first",
+    "phases=[] rounds=1": "line 2: policy: 'tests.two_halves:both' gives the policies first, second, so the config has",
+    "phases.1.name=a": "phases.1.name=a': phases: two phases are called 'a'; give each a name of its own",
+    "phases.1.name=a/b": "phases.1.name: expected letters, digits, - and _, at most 40, got 'a/b'",
+    "trainer.steps=5": "trainer.steps does not go with phases: each phase has steps, and rounds",
+    "phases.0.trainer={steps: 3}": "steps stands beside the phase's name, as in {name: first, steps: 50}",
+    "phases.1.trainer.device=cpu": "device is the same for the whole run: set it in trainer",
+    "phases.1.trainer.lr=1": "unknown key 'phases.1.trainer.lr' (did you mean 'trainer.learning_rate'?)",
+    "phases.1.polcy=second": "unknown key 'phases.1.polcy' (did you mean 'policy'?). Known keys: name, policy, steps",
+    "phases.1.trainer.minibatches=3": "override 'phases.1.trainer.minibatches=3': phases.1.trainer: ",
+    "phases=[] rounds=3": "rounds repeats phases, and there are none",
+    "phases.0.rewards.0.weight=0": "phases.0.rewards: every reward has weight 0",
+    "phases.0.rewards.0.use=ssmi": "phases.0.rewards.0: ",
+    "phases.1.trainer.objective=grop": "phases.1.trainer.objective: ",
+    "order=auto": "order: auto needs a phase for each of two policies, and a plugin that says which of them draws what",
+    "phases=[{name: a, policy: first, steps: 2}] order=auto": "auto chooses between phases, and there is only one",
+    "policy.use=tests.two_halves:one": "there is no policy 'first': 'tests.two_halves:one' gives a single policy",
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES.items(), ids=MISTAKES)
+def test_mistakes(overrides: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        train(*re.split(r" (?=\w+=)", overrides))
+    assert message in str(error.value), str(error.value)
+    assert not Path("out").exists()
+
+
+def test_phases_of_one_policy() -> None:
+    """The same policy learns first from one reward, then from another."""
+    phases = "phases=[{name: a, steps: 2, rewards: [{use: 'tests.two_halves:first_is_high'}]}, {name: b, steps: 2}]"
+    train("policy.use=tests.two_halves:one", phases, "rounds=1")
+    assert [row["phase"] for row in rows("out/metrics.jsonl")] == ["a", "a", "b", "b"]
+    assert Path("out/checkpoints/step_000004/policy/half.safetensors").is_file()
+    assert Path("out/checkpoints/step_000004/phases/b/optimizer.safetensors").is_file()
+
+
+def test_an_export_has_a_folder_for_each_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    train()
+    place, config = Path("out/checkpoints/step_000006"), parse(CONFIG, "c.yaml")
+    with pytest.raises(UsageError, match=r"The policy 'first' of .* cannot be exported: it has no method export"):
+        export(config, place, Path("there"))
+
+    def write(self: Any, folder: Path, *, merge: bool) -> dict[str, str]:
+        self.save(folder)
+        return {}
+
+    monkeypatch.setattr("tests.two_halves.Writer.export", write, raising=False)
+    export(config, place, Path("there"))
+    assert sorted(str(p.relative_to("there")) for p in Path("there").rglob("*.*")) == [
+        *["first/README.md", "first/half.safetensors", "second/README.md", "second/half.safetensors"]
+    ]
+
+
+@pytest.fixture
+def announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy of two halves as if a plugin brought it."""
+    spec = PolicySpec(name="both", factory="tests.two_halves:both", row_draws="first", group_draws="second")
+    find = registry.spec_of
+    monkeypatch.setattr(registry, "spec_of", lambda kind, name: spec if kind == "policy" else find(kind, name))
+
+
+@pytest.mark.usefixtures("announced")
+@pytest.mark.parametrize(("reward", "phase"), [("first_is_high", "a"), ("second_is_high", "b")])
+def test_the_phase_that_moves_the_reward_is_chosen(reward: str, phase: str) -> None:
+    said: list[str] = []
+    text = CONFIG.replace(
+        '[{use: "tests.two_halves:first_is_high"}, {use: "tests.two_halves:second_is_high"}]',
+        f'[{{use: "tests.two_halves:{reward}"}}]',
+    ).replace(', rewards: [{use: "tests.two_halves:first_is_high", weight: 2}]', "")
+    train("order=auto", text=text, watcher=run.Watcher(say=said.append))
+    assert {row["phase"] for row in rows("out/metrics.jsonl")} == {phase}
+    found = read_attributions(Path("out/attribution.jsonl"))
+    assert [row["step"] for row in found] == ([0, 2, 4] if phase == "a" else [0, 1, 2, 3, 4, 5])
+    cause = "row" if phase == "a" else "group"
+    assert all(row["shares"]["reward"][cause] > 0.9 for row in found)
+    assert all((row["row"], row["group"], row["phase"]) == ("first", "second", phase) for row in found)
+    name = "first" if phase == "a" else "second"
+    assert any(f"{name} 100%" in line and f"'{phase}' learns next" in line for line in said)
+    page = Path("out/report.html").read_text()
+    assert "What moves the rewards" in page
+
+
+@pytest.mark.usefixtures("announced")
+def test_chosen_phases_are_chosen_again_on_resume() -> None:
+    """Each policy has a phase with the config's settings; what was chosen before the stop is the same after it."""
+    text = CONFIG[: CONFIG.index("phases:")] + CONFIG[CONFIG.index("run:") :]
+    auto = ("phases=auto", "trainer.steps=2", "rounds=2")
+    assert train("run.dir=whole", *auto, text=text).planned == 8
+
+    def step(report: Any) -> None:
+        if report.step == 5:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        train("run.dir=half", *auto, text=text, watcher=run.Watcher(step=step))
+    train("run.dir=half", *auto, text=text, resume=True)
+    assert_same(Path("whole"), Path("half"))
+    assert Path("whole/attribution.jsonl").read_text() == Path("half/attribution.jsonl").read_text()
+    assert {row["phase"] for row in rows("whole/metrics.jsonl")} <= {"first", "second"}
+    assert "order: auto" in Path("whole/config.yaml").read_text()
+
+
+def test_phases_cannot_be_chosen_without_held_out_prompts() -> None:
+    with pytest.raises(ConfigError, match=r"auto compares the policies on held-out prompts, and the config names none"):
+        train("order=auto", "data.eval_jsonl=null", "run.eval_every=0")
