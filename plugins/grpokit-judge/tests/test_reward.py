@@ -1,8 +1,11 @@
 """vlm-judge against a server on this machine."""
 
 import itertools
+import json
 import math
 import pickle
+import signal
+import threading
 import time
 
 import pytest
@@ -87,6 +90,14 @@ def test_what_cannot_be_asked_is_nan_and_costs_no_request(judge):
         ('```json\n{"score": 3}\n```', {"rating_key": "score", "low": 1, "high": 5}, 0.5),
         ("Score: 2 at first. Score: 4.5", {"pattern": r"Score: ([0-9.]+)", "high": 5}, 0.9),
         ('{"rating": 0}', {}, 0.0),
+        ('{"rating": "8 out of 10."}', {}, 0.8),
+        ("Score: 4.5.", {"pattern": "Score: ([0-9.]+)", "high": 5}, 0.9),
+        ("I'd give it a 10 out of 10, not 3.", {"pattern": r"(\d+ out of \d+)"}, 1.0),
+        ("Score: 9 of 10. Score: -3.", {"pattern": r"Score: (-?\d+)"}, None),
+        ('{"rating": "4/5"}', {}, None),
+        ('{"rating": "1_0"}', {}, None),
+        ("I'd give it a 10 out of 10, not 3.", {}, None),
+        ('{"rating": -1}', {}, None),
         ('{"rating": 11}', {}, None),
         ('{"rating": true}', {}, None),
         ('{"rating": NaN}', {}, None),
@@ -102,6 +113,16 @@ def test_ratings(judge, words, params, wanted):
         return
     with pytest.warns(UserWarning, match="vlm-judge: 1 of 1 answer had no rating from 0 to 10, such as"):
         assert math.isnan(reward(judge, **params)([sample()])[0])
+
+
+def test_a_number_at_the_end_of_an_answer_that_was_cut_is_no_rating(judge):
+    """The 1 may have been a 10."""
+    cut = {"finish_reason": "length", "message": {"content": "Score: 7, no, Score: 1"}}
+    judge.script = [(200, {}, json.dumps({"choices": [cut]}))]
+    eye = reward(judge, pattern=r"Score: (\d+)")
+    assert eye([sample()]) == [0.7]
+    judge.script = [(200, {}, json.dumps({"choices": [{**cut, "finish_reason": "stop"}]}))]
+    assert eye([sample()]) == [0.1]
 
 
 def test_no_rating_at_all_stops_the_run_and_quotes_an_answer(judge):
@@ -132,10 +153,32 @@ def test_tries_again_with_growing_pauses(judge, state):
 
 
 def test_a_timeout_and_what_is_no_json_are_tried_again(judge):
-    judge.script = [0.6, (200, {}, "<html>"), (200, {}, "[]")]
+    judge.script = [0.6, (200, {}, "<html>"), (200, {}, "[]"), (200, {}, "[" * 100_000)]
     eye = reward(judge, timeout=0.2)
     assert eye([sample(255)]) == [1.0]
-    assert eye.usage.retries == 3
+    assert eye.usage.retries == 4
+
+
+def test_an_error_that_comes_as_an_answer_is_tried_again_and_named(judge):
+    """A service may report so that the one behind it is overloaded."""
+    busy = (200, {}, '{"error": {"message": "the provider is busy", "code": 502}}')
+    judge.script = [busy]
+    assert reward(judge)([sample(255)]) == [1.0]
+    judge.script = [busy] * 2
+    with pytest.raises(RewardError, match="in 2 tries; the last time: an answer with an error: the provider is busy"):
+        reward(judge, retries=1)([sample()])
+
+
+def test_ctrl_c_does_not_wait_for_answers(judge):
+    judge.script = [8.0] * 20
+    timer = threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        reward(judge, timeout=30)([sample()] * 20)
+    assert time.monotonic() - start < 5
+    assert len(judge.requests) <= 8
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "vlm-judge")  # nor does the exit
 
 
 def test_waits_as_long_as_the_server_asks(judge):
@@ -197,6 +240,18 @@ def test_the_key_comes_from_the_environment_and_is_nowhere_else(judge, monkeypat
     held = f"{vars(eye)} {eye.caller} {eye.usage} {e.getrepr(style='long')} {capsys.readouterr()}"
     assert KEY not in held
     assert KEY.encode() not in pickle.dumps([eye.fields, eye.template, eye.caller.url, eye.caller.api_key_env])
+    judge.script = [
+        saying(f"no rating, but {KEY}"),
+        (302, {"Location": f"http://x/?key={KEY}"}, ""),
+        *[(200, {}, json.dumps({"error": "x" * 262 + KEY}))] * 6,
+    ]
+    with pytest.warns(UserWarning, match=r"such as 'no rating, but \*\*\*'"):
+        eye([sample()])
+    with pytest.raises(RewardError, match=r"It points to http://x/\?key=\*\*\*: give"):
+        eye([sample()])
+    with pytest.raises(RewardError, match=r"an answer with an error: x+\*\*\*\. Check") as e:
+        eye([sample()])
+    assert KEY[:5] not in str(e.value)
     monkeypatch.setenv("JUDGE_KEY", "one\ntwo")
     with pytest.raises(UsageError, match="has characters that no key has") as bad:
         eye([sample()])
@@ -246,7 +301,16 @@ def test_a_server_that_counts_no_tokens(judge):
     ]
     eye = reward(judge)
     assert eye([sample()]) == [0.5]
-    assert str(eye.usage) == "1 answer, 0 tokens in, 0 out"
+    assert str(eye.usage) == "1 answer, 0 tokens in, 0 out, 1 without a count of tokens"
+
+
+def test_max_cost_needs_a_server_that_counts_tokens(judge):
+    """Or it would never be reached."""
+    judge.script = [(200, {}, '{"choices": [{"message": {"content": "{\\"rating\\": 5}"}}]}')]
+    with pytest.raises(
+        RewardError, match=r"^vlm-judge: max_cost cannot be kept, since the server's answers do not say"
+    ):
+        reward(judge, input_price=1.0, output_price=1.0, max_cost=1.0)([sample()])
 
 
 def test_max_cost_stops_before_more_is_spent(judge):
@@ -261,8 +325,18 @@ def test_max_cost_stops_before_more_is_spent(judge):
     ("changed", "said"),
     [
         ({"url": "localhost:8000"}, r"expected a url such as http://localhost:8000/v1, got 'localhost:8000'"),
-        ({"url": "http://me:pass@host/v1"}, r"the url has a user, a password or a query in it\. It is stored"),
-        ({"url": "http://host/v1?key=pass"}, r"the url has a user, a password or a query in it\. It is stored"),
+        ({"url": "http://host:port/v1"}, r"expected a url such as http://localhost:8000/v1, got 'http://host:port/v1'"),
+        ({"url": "http://host:70000/v1"}, r"expected a url such as"),
+        ({"url": "http://[::1/v1"}, r"expected a url such as"),
+        ({"url": "http://host/v1 "}, r"expected a url such as"),
+        ({"url": "http://host/v1\n"}, r"expected a url such as"),
+        ({"url": "http://me:pass@host/v1"}, r"the url has a user, a password, a query or a fragment in it\. It is"),
+        ({"url": "http://me:pass@ho st/v1"}, r"the url has a user, a password, a query or a fragment in it\. It is"),
+        ({"url": "http://host/v1?key=pass"}, r"the url has a user, a password, a query or a fragment in it\. It is"),
+        ({"url": "http://host/v1#pass"}, r"the url has a user, a password, a query or a fragment in it\. It is"),
+        ({"model": " "}, r"model is empty; expected the server's name of a model"),
+        ({"extra": {"stream": True}}, r"extra has 'stream', which the judge sets by itself"),
+        ({"api_key_env": "sk-pass@word"}, r"api_key_env is not the name of an environment variable"),
         ({"template": "Rate it."}, r"expected a template with \{prompt\} or \{target\} in it, got 'Rate it\.'"),
         ({"low": 5, "high": 5}, r"expected low below high, got 5 and 5"),
         ({"pattern": "("}, r"the pattern '\(' is no regular expression"),

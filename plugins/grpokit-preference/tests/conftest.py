@@ -26,7 +26,6 @@ class Tiny:
     params: dict
     clip: CLIPModel
     open_clip: torch.nn.Module
-    preprocess: object
     state: dict
 
 
@@ -38,7 +37,7 @@ def tiny(tmp_path_factory):
         clip = _clip(place / "clip")
         (place / "tiny-hps.json").write_text(json.dumps(_OPEN_CLIP))
         open_clip.add_model_config(place / "tiny-hps.json")
-        hps, _, preprocess = open_clip.create_model_and_transforms("tiny-hps", pretrained=None, output_dict=True)
+        hps = open_clip.create_model("tiny-hps", output_dict=True)
         state = _image_reward()
     _words().save_pretrained(place / "bert")
     torch.save({"epoch": 1, "state_dict": hps.state_dict()}, place / "hps.pt")
@@ -49,7 +48,7 @@ def tiny(tmp_path_factory):
         "imagereward": {"weights": str(place / "ImageReward.pt"), "tokenizer": str(place / "bert")},
     }
     params = {name: {**own, "device": "cpu"} for name, own in params.items()}
-    return Tiny(params=params, clip=clip, open_clip=hps.eval(), preprocess=preprocess, state=state)
+    return Tiny(params=params, clip=clip, open_clip=hps.eval(), state=state)
 
 
 def _clip(folder: Path):

@@ -7,8 +7,10 @@ import pytest
 import torch
 from huggingface_hub import constants
 from safetensors.torch import save_file
+from transformers import AutoTokenizer
 
 from grpokit import UsageError, create
+from grpokit.hf import sources
 from grpokit_preference import files
 
 
@@ -37,8 +39,51 @@ def test_published_weights_that_are_not_here_say_how_to_come_by_them(tiny):
     ):
         params = {key: x for key, x in tiny.params[name].items() if key != "weights"}
         said = refusal(name, params)
-        assert said.startswith(f"The reward '{name}' needs the file '{file}' of '{repository}'. It is no file here, ")
-        assert said.endswith(f"Fetch it with `hf download {repository} {file}`, or give the path of a copy as weights.")
+        assert said.startswith(f"The reward '{name}' needs the file '{file}' of '{repository}'. It is no file here ")
+        assert (
+            "and cannot be fetched: HF_HUB_OFFLINE is set. Fetch it on a machine with network by `hf download " in said
+        )
+        assert said.endswith(
+            f"`hf download {repository} {file}` and copy the cache, or give the path of a copy as weights."
+        )
+        assert "local_files_only" not in said  # which is no parameter
+
+
+def test_a_hub_that_cannot_be_reached_is_the_reason(tiny, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(sources.hub, "unreachable", lambda endpoint: "no route to host")
+    params = {**tiny.params["hpsv2"], "weights": "some/rater/rater.pt"}
+    assert f"cannot be fetched: {constants.ENDPOINT} cannot be reached: no route to host. Fetch it" in refusal(
+        "hpsv2", params
+    )
+
+
+@pytest.mark.parametrize(("parameter", "what"), [("model", "model"), ("tokenizer", "tokenizer")])
+def test_a_folder_that_is_not_there(tiny, tmp_path, parameter, what):
+    assert refusal("pickscore", {**tiny.params["pickscore"], parameter: str(tmp_path / "no")}) == (
+        f"The reward 'pickscore': there is no folder '{tmp_path / 'no'}' with a {what}. Give the path of a folder that "
+        "save_pretrained wrote, or a hub id."
+    )
+
+
+@pytest.mark.parametrize("name", ["pickscore", "imagereward"])
+def test_a_tokenizer_of_another_model(tiny, tmp_path, name):
+    """Its tokens would be looked up beyond the end of the embeddings, at the first prompt that has one."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny.params[name]["tokenizer"])
+    own = len(tokenizer)
+    tokenizer.add_tokens([f"<word {i}>" for i in range(300)])
+    tokenizer.save_pretrained(tmp_path / "larger")
+    known = {"pickscore": 190, "imagereward": 90}[name]
+    params = {**tiny.params[name], "tokenizer": str(tmp_path / "larger")}
+    assert refusal(name, params) == (
+        f"The reward '{name}': the tokenizer '{tmp_path / 'larger'}' has {own + 300} tokens, and the model knows "
+        f"{known}. Name the one that the model was trained with."
+    )
+    tokenizer = AutoTokenizer.from_pretrained(tiny.params[name]["tokenizer"])
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path / "unpadded")
+    params = {**tiny.params[name], "tokenizer": str(tmp_path / "unpadded")}
+    assert "unpadded' has no token for padding. Name the one" in refusal(name, params)
 
 
 def test_a_cached_file_of_the_hub_is_taken(tiny, tmp_path):

@@ -15,7 +15,7 @@ from grpokit import Prompt, RewardError, Sample, UsageError, create
 from grpokit_preference.hpsv2 import HPSv2Reward
 from grpokit_preference.imagereward import ImageRewardReward
 from grpokit_preference.pickscore import PickScoreReward
-from grpokit_preference.pictures import MEAN, STD, pixels
+from grpokit_preference.pictures import MEAN, STD, pixels, whole_pixels
 
 CLASSES = {"pickscore": PickScoreReward, "hpsv2": HPSv2Reward, "imagereward": ImageRewardReward}
 NAMES = tuple(CLASSES)
@@ -55,9 +55,20 @@ def pickscore(tiny, picture, text):
 
 
 def hpsv2(tiny, picture, text):
-    """As img_score.py has it: the product of the model's normalised features."""
-    found = tiny.open_clip(tiny.preprocess(picture)[None], open_clip.get_tokenizer("tiny-hps")([text]))
+    """As img_score.py has it: the product of the model's normalised features, of the whole picture."""
+    found = tiny.open_clip(whole(picture, 32)[None], open_clip.get_tokenizer("tiny-hps")([text]))
     return (found["image_features"] @ found["text_features"].T)[0, 0]
+
+
+def whole(picture, size):
+    """As `image_transform` of the published package has it where `light_augmentation` is on."""
+    x = transforms.functional.to_tensor(picture)
+    if size != max(picture.size):
+        sides = [round(side * (size / max(picture.size))) for side in x.shape[1:]]
+        x = transforms.functional.resize(x, sides, transforms.InterpolationMode.BICUBIC, antialias=True)
+    down, right = (size - side for side in x.shape[1:])
+    x = transforms.functional.pad(x, [right // 2, down // 2, right - right // 2, down - down // 2])
+    return transforms.functional.normalize(x, MEAN, STD)
 
 
 def image_reward(tiny, picture, text):
@@ -178,6 +189,21 @@ def test_pixels_are_those_of_the_libraries(size):
     assert torch.equal(pixels([picture], 32, odd="even")[0], prepare(picture))
     theirs = processor(picture, return_tensors="pt").pixel_values
     assert torch.allclose(pixels([picture], 32, odd="down"), theirs, atol=1e-6)
+    assert torch.equal(whole_pixels([picture], 32)[0], whole(picture, 32))
+
+
+def test_hpsv2_sees_the_sides_of_a_wide_picture_and_black_above_it(tiny):
+    """Pictures that differ outside their middle get the same score where only the middle is looked at."""
+    wide, other = noise(96, 32, 6), noise(96, 32, 6)
+    other.paste("white", (0, 0, 30, 32))
+    both = [sample(wide, "a cat"), sample(other, "a cat")]
+    a, b = create("reward", "hpsv2", tiny.params["hpsv2"])(both)
+    assert abs(a - b) > 1e-3
+    a, b = create("reward", "pickscore", tiny.params["pickscore"])(both)
+    assert a == b
+    seen = whole_pixels([Image.new("RGB", (1, 100), "white")], 32)[0]  # as thin as it may get: one pixel is left
+    black = (0 - torch.tensor(MEAN)) / torch.tensor(STD)
+    assert [x for x in range(32) if not torch.allclose(seen[:, 5, x], black)] == [15]
 
 
 def test_a_very_long_picture_is_cut_before_it_is_enlarged(monkeypatch):
@@ -206,6 +232,7 @@ def test_scores_that_are_not_finite_stop_the_run(tiny, tmp_path):
         ({"dtype": "int8"}, r": dtype must be one of float32, bfloat16, float16, got 'int8'\.$"),
         ({"batch_size": 0}, r": batch_size must be at least 1, got 0\.$"),
         ({"device": "gpu"}, r": the device 'gpu' cannot be used here: .* Leave it out, or say cpu\.$"),
+        ({"device": "meta"}, r": the device 'meta' cannot be used here: .* Leave it out, or say cpu\.$"),
     ],
 )
 def test_parameters_are_checked_before_weights_are_looked_for(name, changed, said):

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
@@ -25,6 +27,8 @@ LONGEST_WAIT = 60.0
 
 _AGAIN = (408, 409, 429)
 """HTTP states after which a new try may help, besides those from 500 on."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class StoppedError(Exception):
@@ -96,8 +100,8 @@ class Caller:
                 if error.code not in _AGAIN and error.code < 500:
                     raise RewardError(f"vlm-judge: {self._refusal(error, reason)}") from None
                 wait = _asked(error.headers.get("Retry-After"))
-            except (OSError, HTTPException, ValueError) as error:  # timeouts among them; the last: not JSON
-                reason, wait = one_line(error), 0.0
+            except (OSError, HTTPException, ValueError, RecursionError) as error:  # timeouts; the last two: not JSON
+                reason, wait = self.public(one_line(error, most=10_000))[:300], 0.0  # no half of a key
             if tries < self.retries:
                 stop.wait(min(LONGEST_WAIT, max(wait, self.backoff * 2**tries)))
         raise RewardError(
@@ -116,7 +120,14 @@ class Caller:
             answer = json.load(reply)
         if not isinstance(answer, dict):
             raise ValueError(f"expected a JSON object, got {type(answer).__name__}")
+        if answer.get("error"):  # some services report an overload of those behind them in this way
+            raise ValueError(f"an answer with an error: {_message(answer, json.dumps(answer))}")
         return answer
+
+    def public(self, text: str) -> str:
+        """What a server says, without the key."""
+        key = key_in(self.api_key_env)
+        return text.replace(key, "***") if key else text
 
     def _reason(self, error: urllib.error.HTTPError) -> str:
         """The server's state and words, without the key."""
@@ -124,14 +135,10 @@ class Caller:
             text = error.read(2000).decode(errors="replace")
         except (OSError, HTTPException):
             text = ""
-        try:
-            found = json.loads(text)["error"]
-            text = str(found["message"] if isinstance(found, dict) else found)
-        except (ValueError, KeyError, TypeError):
-            pass
-        key = key_in(self.api_key_env)
-        words = " ".join((text.replace(key, "***") if key else text).split())[:300]
-        return f"HTTP {error.code} {error.reason}{': ' * bool(words)}{words}".rstrip(". ")
+        with suppress(ValueError, RecursionError):
+            text = _message(json.loads(text), text)
+        words = " ".join(self.public(text).split())[:300]
+        return f"HTTP {error.code} {self.public(error.reason)}{': ' * bool(words)}{words}".rstrip(". ")
 
     def _refusal(self, error: urllib.error.HTTPError, reason: str) -> str:
         where = f"{self.url} refused a request ({reason})."
@@ -142,18 +149,31 @@ class Caller:
         if error.code == 404:
             return f"{where} Check url, which ends before /chat/completions, mostly in /v1, and the name of the model."
         if 300 <= error.code < 400:
-            return f"{where} It points to {error.headers.get('Location', 'another address')}: give that as url."
+            place = self.public(error.headers.get("Location", "another address"))
+            return f"{where} It points to {place}: give that as url."
         return f"{where} Check model, template and extra; a model must take pictures."
+
+
+def _message(answer: Any, text: str) -> str:
+    """What an answer's error says; the whole text where it is written in another way."""
+    error = answer.get("error", answer) if isinstance(answer, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message or text)
 
 
 def key_in(variable: str | None) -> str:
     """The key in an environment variable; empty where none is to be sent.
 
     Raises:
-        UsageError: the variable is not set, or what it has cannot be sent.
+        UsageError: this is no name of a variable, it is not set, or what it has cannot be sent.
     """
     if not variable:
         return ""
+    if not _NAME.fullmatch(variable):  # it may be the key, and the message would be logged
+        raise UsageError(
+            "vlm-judge: api_key_env is not the name of an environment variable: letters, digits and _. It is stored "
+            "with the run, so if it is the key, put that into a variable and give its name."
+        )
     key = os.environ.get(variable, "").strip()
     if not key or not key.isascii() or not key.isprintable():  # the message of http.client would quote it
         lack = "has characters that no key has" if key else "is not set"

@@ -8,7 +8,6 @@ import threading
 import urllib.parse
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from grpokit import RewardError, Sample, UsageError
@@ -16,6 +15,7 @@ from grpokit.errors import counted, shown
 from grpokit_judge.calls import Caller, Pace, StoppedError, key_in
 from grpokit_judge.questions import TEMPLATE, check_template, question
 from grpokit_judge.ratings import reader, scaled
+from grpokit_judge.threads import in_threads
 from grpokit_judge.usage import Usage
 
 
@@ -44,7 +44,7 @@ class VLMJudge:
         input_price: of a million tokens that are sent, for the count of the cost.
         output_price: of a million tokens of answers.
         max_cost: the run stops when so much is spent; needs both prices.
-        extra: further fields of the request, such as {"seed": 0}.
+        extra: further fields of the request, such as {"seed": 0}; not messages, stream or n.
 
     Raises:
         UsageError: a parameter cannot be used, or the environment variable is not set.
@@ -84,7 +84,15 @@ class VLMJudge:
             raise UsageError("vlm-judge: max_cost needs input_price and output_price, each for a million tokens.")
         key_in(api_key_env)
         check_template(template)
-        self.read = reader(key=rating_key, pattern=pattern)
+        if not model.strip():
+            raise UsageError("vlm-judge: model is empty; expected the server's name of a model.")
+        fixed = sorted({"messages", "stream", "n"} & set(extra or {}))
+        if fixed:
+            raise UsageError(
+                f"vlm-judge: extra has '{fixed[0]}', which the judge sets by itself: it asks one question and reads "
+                "one answer, in one piece."
+            )
+        self.read = reader(key=rating_key, pattern=pattern, high=high)
         self.template, self.low, self.high = template, low, high
         self.max_side, self.retries, self.concurrency = max_side, retries, concurrency
         fields = {"model": model, "max_tokens": max_tokens, "temperature": temperature, **(extra or {})}
@@ -128,14 +136,12 @@ class VLMJudge:
                 stop.set()  # the others need not wait for their new tries
                 raise
 
-        with ThreadPoolExecutor(max_workers=self.concurrency, thread_name_prefix="vlm-judge") as pool:
-            futures = [pool.submit(rated, row) for row in asked]
-            try:
-                errors = [error for future in futures if (error := future.exception()) is not None]
-            except BaseException:  # the user's Ctrl-C
-                stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        try:
+            futures = in_threads(rated, asked, most=self.concurrency)
+            errors = [error for future in futures if (error := future.exception()) is not None]
+        except BaseException:  # the user's Ctrl-C, which does not wait for answers
+            stop.set()
+            raise
         self.usage.show()
         for error in errors:
             if not isinstance(error, StoppedError):
@@ -158,8 +164,8 @@ class VLMJudge:
             answer, again = self.caller.send(body, stop)
             self.usage.add(answer.get("usage"))
             self.usage.note(retries=again)
-            text = _words(answer)
-            score = scaled(self.read(text), self.low, self.high)
+            text, cut = _words(answer)
+            score = scaled(self.read(text, cut), self.low, self.high)
             if score is not None:
                 return score, text
             if self.fields.get("temperature") == 0:
@@ -171,10 +177,11 @@ class VLMJudge:
         """Say once that ratings are missing; stop where no answer has one."""
         if not unread:
             return
+        example = shown(self.caller.public(unread[0]), most=200)
         said = (
             f"vlm-judge: {len(unread):,} of {counted(asked, 'answer')} had no rating from {self.low:g} to "
-            f"{self.high:g}, such as {shown(unread[0], most=200)}. Ask for it in the template as rating_key or pattern "
-            "reads it, or raise max_tokens if answers are cut."
+            f"{self.high:g}, such as {example}. Ask for it in the template as rating_key or pattern reads it, or raise "
+            "max_tokens if answers are cut."
         )
         if len(unread) == asked and asked > 1:
             raise RewardError(said)
@@ -183,26 +190,31 @@ class VLMJudge:
             warnings.warn(f"{said} Such samples are not scored.", stacklevel=3)
 
 
-def _words(answer: Mapping[str, Any]) -> str:
-    """The text of an answer; empty where a server leaves it out."""
+def _words(answer: Mapping[str, Any]) -> tuple[str, bool]:
+    """The text of an answer, and whether it was cut at its end; empty where a server leaves it out."""
     try:
-        words = answer["choices"][0]["message"]["content"]
+        choice = answer["choices"][0]
+        words = choice["message"]["content"]
     except (KeyError, IndexError, TypeError):
-        return ""
+        return "", False
     if isinstance(words, list):  # in parts
         words = "".join(str(part.get("text", "")) for part in words if isinstance(part, dict))
-    return words if isinstance(words, str) else ""
+    return words if isinstance(words, str) else "", choice.get("finish_reason") == "length"
 
 
 def _address(url: str) -> str:
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"vlm-judge: expected a url such as http://localhost:8000/v1, got {shown(url)}.")
-    if parts.username or parts.password or parts.query:
+    if "@" in url.rpartition("://")[2].partition("/")[0] or "?" in url or "#" in url:
         raise UsageError(
-            "vlm-judge: the url has a user, a password or a query in it. It is stored with the run, so a key does not "
-            "belong there: put it into an environment variable and give its name as api_key_env."
+            "vlm-judge: the url has a user, a password, a query or a fragment in it. It is stored with the run, so a "
+            "key does not belong there: put it into an environment variable and give its name as api_key_env."
         )
+    try:
+        parts = urllib.parse.urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0  # or raises, beyond 65535
+    except ValueError:
+        fits = False
+    if not fits or not url.isascii() or not url.isprintable() or " " in url:
+        raise UsageError(f"vlm-judge: expected a url such as http://localhost:8000/v1, got {shown(url)}.")
     return f"{url.rstrip('/').removesuffix('/chat/completions')}/chat/completions"
 
 

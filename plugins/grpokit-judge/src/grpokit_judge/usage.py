@@ -27,6 +27,7 @@ class Usage:
         unread: so many answers had no rating.
         input_tokens: as the server counts them.
         output_tokens: likewise.
+        uncounted: so many answers came without a count.
     """
 
     input_price: float | None = None
@@ -38,6 +39,7 @@ class Usage:
     unread: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    uncounted: int = 0
     _shown: float = field(default_factory=time.monotonic)
     _lock: Any = field(default_factory=threading.Lock)
 
@@ -49,12 +51,22 @@ class Usage:
         return (self.input_tokens * self.input_price + self.output_tokens * self.output_price) / 1e6
 
     def add(self, usage: Any) -> None:
-        """Count an answer; `usage` is the field of that name in it, which some servers leave out."""
+        """Count an answer; `usage` is the field of that name in it, which some servers leave out.
+
+        Raises:
+            RewardError: it is left out, so that `max_cost` would never be reached.
+        """
         tokens = usage if isinstance(usage, Mapping) else {}
         with self._lock:
             self.answers += 1
+            self.uncounted += not _count(tokens.get("prompt_tokens"))
             self.input_tokens += _count(tokens.get("prompt_tokens"))
             self.output_tokens += _count(tokens.get("completion_tokens"))
+        if self.max_cost is not None and self.uncounted:
+            raise RewardError(
+                "vlm-judge: max_cost cannot be kept, since the server's answers do not say how many tokens they took "
+                "(usage.prompt_tokens). Remove max_cost, and look at the cost where the service shows it."
+            )
 
     def note(self, *, retries: int = 0, unread: int = 0) -> None:
         """Count what went wrong on the way."""
@@ -87,7 +99,11 @@ class Usage:
         cost = "" if self.cost is None else f", cost {self.cost:.4f}"
         more = "".join(
             f", {number:,} {what}"
-            for number, what in ((self.retries, "sent again"), (self.unread, "without a rating"))
+            for number, what in (
+                (self.retries, "sent again"),
+                (self.unread, "without a rating"),
+                (self.uncounted, "without a count of tokens"),
+            )
             if number
         )
         return f"{counted(self.answers, 'answer')}, {tokens}{cost}{more}"

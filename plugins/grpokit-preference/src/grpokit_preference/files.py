@@ -35,6 +35,11 @@ def pretrained(kind: Any, name: str, *, reward: str, what: str = "model") -> Any
         UsageError: it is not there, torn, or lacks weights, which transformers would start at random.
     """
     files = sources.locate(name)
+    if sources.local(name) is not None and not Path(files.place).is_dir():
+        raise UsageError(
+            f"The reward '{reward}': there is no folder '{files.place}' with a {what}. Give the path of a folder that "
+            "save_pretrained wrote, or a hub id."
+        )
     model = isinstance(kind, type) and issubclass(kind, nn.Module)
     options = {**files.options, **({"output_loading_info": True} if model else {})}
     try:
@@ -57,6 +62,26 @@ def pretrained(kind: Any, name: str, *, reward: str, what: str = "model") -> Any
             f"{kind.__name__}, such as '{missing[0]}'. Name a model of that class."
         )
     return loaded
+
+
+def check_tokenizer(tokenizer: Any, name: str, *, known: int, reward: str) -> None:
+    """Refuse a tokenizer of another model, whose tokens would be other words, or none at all.
+
+    Args:
+        tokenizer: of transformers.
+        name: where it came from.
+        known: so many tokens have an embedding in the model.
+        reward: the reward's name, for messages.
+
+    Raises:
+        UsageError: it has a token beyond these, or none to fill up a short prompt.
+    """
+    tokens = 1 + max(tokenizer.get_vocab().values())
+    if tokens > known or tokenizer.pad_token is None:
+        lack = f"has {tokens:,} tokens, and the model knows {known:,}" if tokens > known else "has no token for padding"
+        raise UsageError(
+            f"The reward '{reward}': the tokenizer '{name}' {lack}. Name the one that the model was trained with."
+        )
 
 
 def weights(name: str, *, reward: str) -> dict[str, Tensor]:
@@ -113,12 +138,20 @@ def _found(name: str, reward: str) -> Path:
             "owner/repository/file of the Hugging Face hub."
         )
     repository, file = on_hub.groups()
-    options = sources.locate(repository).options  # the hub is asked once, and not with growing pauses
+    files = sources.locate(repository)  # the hub is asked once, and not with growing pauses
     try:
-        return Path(hf_hub_download(repository, file, local_files_only=options["local_files_only"]))
+        return Path(hf_hub_download(repository, file, local_files_only=files.options["local_files_only"]))
     except Exception as error:  # of the hub, of the network, of the disk
+        reason = (
+            "HF_HUB_OFFLINE is set"
+            if constants.HF_HUB_OFFLINE
+            else f"{constants.ENDPOINT} cannot be reached: {files.unreachable}"
+            if files.unreachable
+            else one_line(error)
+        )
         raise UsageError(
-            f"The reward '{reward}' needs the file '{file}' of '{repository}'. It is no file here, and fetching it "
-            f"from {constants.ENDPOINT} failed: {one_line(error)}. Fetch it with `hf download {repository} {file}`, or "
-            "give the path of a copy as weights."
+            f"The reward '{reward}' needs the file '{file}' of '{repository}'. It is no file here and not in the "
+            f"Hugging Face cache ('{constants.HF_HUB_CACHE}'), and cannot be fetched: {reason}. Fetch it on a machine "
+            f"with network by `hf download {repository} {file}` and copy the cache, or give the path of a copy as "
+            "weights."
         ) from error

@@ -13,7 +13,7 @@ from torch import Tensor
 from grpokit import UsageError
 from grpokit.errors import nearest
 from grpokit_preference import files
-from grpokit_preference.pictures import pixels
+from grpokit_preference.pictures import whole_pixels
 from grpokit_preference.scoring import Dtype, Preference, cosines
 
 
@@ -60,6 +60,6 @@ class HPSv2Reward(Preference):
 
     def scores(self, pictures: Sequence[Image.Image], texts: Sequence[str]) -> Tensor:
         """The published score of each of b RGB pictures with its text, [b]."""
-        images = self.clip.encode_image(pixels(pictures, self.size, odd="even").to(self.device))  # [b, D]
+        images = self.clip.encode_image(whole_pixels(pictures, self.size).to(self.device))  # [b, D]
         prompts = self.clip.encode_text(self.tokenizer(list(texts)).to(self.device))  # [b, D]
         return cosines(images, prompts)

@@ -83,6 +83,8 @@ class ImageRewardReward(Preference):
                 f"of ImageReward.pt: {error} is not there, or has another shape."
             ) from error
         files.fill(model, state, name=weights, reward=self.name)
+        words = model.text.config.vocab_size
+        files.check_tokenizer(self.tokenizer, tokenizer, known=words, reward=self.name)
         self.model: Any = self.frozen(model)
 
     def scores(self, pictures: Sequence[Image.Image], texts: Sequence[str]) -> Tensor:
@@ -92,7 +94,7 @@ class ImageRewardReward(Preference):
         ).to(self.device)
         batch = pixels(pictures, self.model.vision.config.image_size, odd="even").to(self.device)
         rates: Tensor = self.model(batch, tokens.input_ids, tokens.attention_mask)
-        return (rates.double() - MEAN) / STD
+        return (rates.cpu().double() - MEAN) / STD
 
 
 class Rater(nn.Module):

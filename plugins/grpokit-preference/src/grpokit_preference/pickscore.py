@@ -44,6 +44,8 @@ class PickScoreReward(Preference):
         super().__init__(device=device, batch_size=batch_size, dtype=dtype)
         self.tokenizer: Any = files.pretrained(AutoTokenizer, tokenizer, reward=self.name, what="tokenizer")
         self.clip: Any = self.frozen(files.pretrained(CLIPModel, model, reward=self.name))
+        words = self.clip.config.text_config.vocab_size
+        files.check_tokenizer(self.tokenizer, tokenizer, known=words, reward=self.name)
 
     def scores(self, pictures: Sequence[Image.Image], texts: Sequence[str]) -> Tensor:
         """The published score of each of b RGB pictures with its text, [b]."""
@@ -60,5 +62,5 @@ class PickScoreReward(Preference):
         prompts = clip.text_projection(
             clip.text_model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask).pooler_output
         )  # [b, D]
-        scale: Tensor = clip.logit_scale.double().exp()
+        scale: Tensor = clip.logit_scale.cpu().double().exp()
         return scale * cosines(images, prompts)

@@ -1,4 +1,4 @@
-"""Pictures as the three models were given them: the same steps for all, but for half a pixel."""
+"""Pictures as the three models were given them: `pickscore` and `imagereward` the middle, `hpsv2` the whole."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -15,7 +16,7 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 """Of OpenAI's CLIP, which all three models took over."""
 
 LONGEST = 64
-"""How many times longer than wide a picture is looked at: only its middle counts anyway."""
+"""How many times longer than wide a picture is looked at: of more, nothing would be left to see."""
 
 
 def pixels(pictures: Sequence[Image.Image], size: int, *, odd: Literal["down", "even"]) -> Tensor:
@@ -27,7 +28,28 @@ def pixels(pictures: Sequence[Image.Image], size: int, *, odd: Literal["down", "
         odd: where the middle lies if an odd number of pixels is cut off: "down" as transformers does it, "even" as
             torchvision does it (to the even one of the two places).
     """
-    return torch.stack([_normalised(_square(picture, size, odd)) for picture in pictures])
+    return torch.stack([_normalised(_colours(_square(picture, size, odd))) for picture in pictures])
+
+
+def whole_pixels(pictures: Sequence[Image.Image], size: int) -> Tensor:
+    """RGB pictures -> [b, 3, size, size] in fp32: the longer side to `size`, black beside the shorter one, normalised.
+
+    It is resized in floats (bicubic, antialiased), as torchvision does it with tensors: nothing is rounded or clipped.
+
+    Args:
+        pictures: b pictures.
+        size: of the model's pictures.
+    """
+    return torch.stack([_normalised(_padded(_colours(_middle(picture)), size)) for picture in pictures])
+
+
+def _padded(x: Tensor, size: int) -> Tensor:
+    longer = max(x.shape[1:])
+    height, width = (max(1, round(side * (size / longer))) for side in x.shape[1:])
+    if longer != size:
+        x = F.interpolate(x[None], size=(height, width), mode="bicubic", antialias=True)[0]
+    down, right = size - height, size - width
+    return F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2))  # [3, h, w] -> [3, size, size]
 
 
 def _square(picture: Image.Image, size: int, odd: str) -> Image.Image:
@@ -47,6 +69,10 @@ def _middle(picture: Image.Image) -> Image.Image:
     return picture.crop((left, top, left + width, top + height))
 
 
-def _normalised(picture: Image.Image) -> Tensor:
-    x = torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)  # [size, size, 3]
-    return ((x - torch.tensor(MEAN)) / torch.tensor(STD)).permute(2, 0, 1)
+def _colours(picture: Image.Image) -> Tensor:
+    """[3, h, w], from 0 to 1."""
+    return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255).permute(2, 0, 1).contiguous()
+
+
+def _normalised(x: Tensor) -> Tensor:
+    return (x - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]

@@ -84,8 +84,8 @@ class Preference:
 
 
 def cosines(images: Tensor, texts: Tensor) -> Tensor:
-    """Cosine of each pair of embeddings, in float64: [b, D], [b, D] -> [b]."""
-    return torch.nn.functional.cosine_similarity(images.double(), texts.double()).clamp(-1.0, 1.0)
+    """Cosine of each pair of embeddings, in float64, which not all devices have: [b, D], [b, D] -> [b] on the CPU."""
+    return torch.nn.functional.cosine_similarity(images.cpu().double(), texts.cpu().double()).clamp(-1.0, 1.0)
 
 
 def _device(reward: str, name: str | None) -> torch.device:
@@ -93,7 +93,8 @@ def _device(reward: str, name: str | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).tolist()  # one that computes: meta does not
+        torch.autocast(device.type, enabled=False)
     except (RuntimeError, AssertionError) as error:  # the second: a torch without CUDA
         reason = str(error).splitlines()[0]
         raise UsageError(
