@@ -11,8 +11,11 @@ import typer
 from grpokit.cli.app import FAILED, app, console
 from grpokit.cli.config_options import ConfigCommand
 from grpokit.cli.options import Overrides, Source, whole_number
+from grpokit.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    from grpokit.config.phases import PhaseConfig
+    from grpokit.config.schema import RunConfig
     from grpokit.plan.cards import Card
     from grpokit.plan.needs import Job, Needs
     from grpokit.plan.planner import Planner
@@ -26,6 +29,7 @@ def plan(
     prompt_tokens: Annotated[
         int | None, whole_number("--prompt-tokens", help="Tokens of a prompt; else the plan assumes some.")
     ] = None,
+    phase: Annotated[str | None, typer.Option("--phase", help="A phase of the run; by default the first.")] = None,
 ) -> None:
     """Estimate memory and time of a training step on a GPU.
 
@@ -41,18 +45,37 @@ def plan(
     from grpokit.runs import build
 
     card = None if gpu is None else cards.by_name(gpu)
-    reference = build.objective(config).needs_reference
+    which, own = _phase(config, phase)
+    reference = build.objective(own).needs_reference
+    title = f"{name}, phase '{which.name}'" if which.name else name
 
     def planned(changes: tuple[str, ...]) -> tuple[Job, Needs]:
         changed, _ = presets.read_config(source, [*(overrides or []), *changes])
-        return needs_of(changed, reference=reference, prompt_tokens=prompt_tokens)
+        _, changed_phase = _phase(changed, phase)
+        return needs_of(changed_phase, reference=reference, prompt_tokens=prompt_tokens, policy=which.policy or "")
 
     planner = Planner(planned)
     card = card or cards.here()
-    fits = _print_card(planner, card, name, source, overrides or []) if card else _print_cards(planner, name)
+    fits = _print_card(planner, card, title, source, overrides or []) if card else _print_cards(planner, title)
     _print("\nassumed", *(f"  {line}" for line in table.assumptions(planner.on(card or cards.CARDS[0]))))
     if not fits:
         raise typer.Exit(FAILED)
+
+
+def _phase(config: RunConfig, name: str | None) -> tuple[PhaseConfig, RunConfig]:
+    """A phase by its name, or the first, with its config.
+
+    Raises:
+        UsageError: there is no such phase.
+    """
+    phases = config.phased([name] if name else [])
+    if not phases:
+        raise UsageError("With phases: auto each policy has a phase. Name one with --phase.")
+    names = [phase.name for phase, _ in phases]
+    if name is None or name in names:
+        return phases[names.index(name) if name else 0]
+    known = f"The phases are {', '.join(names)}." if names != [""] else "This run has no phases."
+    raise UsageError(f"There is no phase '{name}'{nearest(name, names)}. {known}")
 
 
 def _print_cards(planner: Planner, name: str) -> bool:

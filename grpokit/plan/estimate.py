@@ -13,18 +13,21 @@ from grpokit.plan.needs import BANDWIDTH, LAUNCH, MOMENTS, REPLAY, Job, Moment, 
 from grpokit.registry.specs import PolicySpec
 
 
-def needs_of(config: RunConfig, *, reference: bool, prompt_tokens: int | None = None) -> tuple[Job, Needs]:
+def needs_of(
+    config: RunConfig, *, reference: bool, prompt_tokens: int | None = None, policy: str = ""
+) -> tuple[Job, Needs]:
     """Ask the plan of the config's policy; weights are not loaded.
 
     Args:
-        config: of the run.
+        config: of the run, or of a phase.
         reference: whether its objective needs the reference's log-probs.
         prompt_tokens: of a prompt; None for the plan's own assumption.
+        policy: the name of the policy that learns, where a factory gives several.
 
     Raises:
         UsageError: the policy has no plan, or a setting cannot be used.
     """
-    job = Job.of(config.trainer, reference=reference, prompt_tokens=prompt_tokens)
+    job = Job.of(config.trainer, reference=reference, prompt_tokens=prompt_tokens, policy=policy)
     use = config.policy.use
     try:
         spec = registry.spec_of("policy", use)

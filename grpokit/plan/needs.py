@@ -40,6 +40,7 @@ class Job:
         entropy: whether a pass without gradient is made for entropies.
         mixed_precision: "no", "bf16" or "fp16".
         prompt_tokens: the tokens of a prompt, if the user said so.
+        policy: the name of the policy that learns, where a factory gives several; empty for the only one.
     """
 
     prompts: int
@@ -53,9 +54,10 @@ class Job:
     entropy: bool = False
     mixed_precision: Precision = "no"
     prompt_tokens: int | None = None
+    policy: str = ""
 
     @classmethod
-    def of(cls, settings: TrainerSettings, *, reference: bool, prompt_tokens: int | None) -> Job:
+    def of(cls, settings: TrainerSettings, *, reference: bool, prompt_tokens: int | None, policy: str = "") -> Job:
         """The job that the knobs of a trainer describe."""
         rows, group = settings.prompts_per_step * settings.group_size, settings.group_size
         drawn = min(rows, settings.rollout_batch_size or rows)
@@ -71,6 +73,7 @@ class Job:
             entropy=settings.top_entropy_quantile < 1,
             mixed_precision=settings.mixed_precision,
             prompt_tokens=prompt_tokens,
+            policy=policy,
         )
 
     @property

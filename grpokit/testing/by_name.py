@@ -7,7 +7,7 @@ needs prompts. A reward that no preset uses scores the examples of its spec, or 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,7 +80,13 @@ def of_policy(name: str, params: dict[str, Any], prompts: Sequence[Prompt] | Non
             )
         params = config.policy.params | params
         prompts = build.prompts(config)[0][:3]
-    _check_prompts(registry.create("policy", name, params), prompts)
+    built = registry.create("policy", name, params)
+    if isinstance(built, Mapping):
+        raise UsageError(
+            f"'{name}' gives several policies ({', '.join(built)}), and a check is of one. Check each by the name that "
+            "its plugin has for it, or by `package.module:function`."
+        )
+    _check_prompts(built, prompts)
     spec, module = _announced("policy", name)
     return policy_checks(
         lambda: registry.create("policy", name, params),

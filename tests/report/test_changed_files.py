@@ -63,6 +63,7 @@ def look(folder: Path) -> None:
         headline=changes,
         alarm=scores.hacking(changes),
         prompts=scores.prompts_of(run),
+        moved=scores.moved(run),
         charts=[],
         grid=samples.grid(run, album),
         pairs=samples.first_and_last(run, album),

@@ -15,7 +15,8 @@ from PIL import Image
 from grpokit import Prompt, Rollout, Sample, Trainer, UsageError
 from grpokit.sampling import derive_seeds, normals
 from grpokit.testing import outcomes, policy_checks
-from grpokit_glm_image.dit import GlmImageDiT, halves
+from grpokit_glm_image.dit import GlmImageDiT
+from grpokit_glm_image.halves import halves
 from grpokit_glm_image.tiny import tiny_pipeline
 
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]

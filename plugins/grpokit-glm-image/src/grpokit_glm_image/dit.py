@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit import Policy, Prompt, Seeds, UsageError, flow
+from grpokit import Prompt, Seeds, UsageError, flow
 from grpokit.diffusion.flow_policy import FlowPolicy
 from grpokit.diffusion.settings import FlowSettings
 from grpokit.policies.packed_attention import install
@@ -28,6 +28,7 @@ from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.writer import Writer
 
+_FLOW = ("steps", "eval_steps", "sampler", "noise", "window", "lora", "ema")  # what `FlowSettings` reads
 _TOKENS = 0x544F4B454E53  # sets the draws of kept tokens apart from all others
 
 
@@ -134,14 +135,19 @@ class GlmImageDiT(FlowPolicy):
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        if token_sets is not None and token_sets < 1:
-            raise UsageError(
-                f"token_sets must be at least 1, or null for tokens of each group's own; got {token_sets}."
-            )
-        sampling = SamplerSettings(temperature=temperature, top_p=top_p)
-        FlowSettings.read(  # before weights are read
-            steps=steps, eval_steps=eval_steps, sampler=sampler, noise=noise, window=window, lora=lora, ema=ema
+        self.check_settings(  # before weights are read
+            steps=steps,
+            eval_steps=eval_steps,
+            sampler=sampler,
+            noise=noise,
+            window=window,
+            lora=lora,
+            ema=ema,
+            token_sets=token_sets,
+            temperature=temperature,
+            top_p=top_p,
         )
+        sampling = SamplerSettings(temperature=temperature, top_p=top_p)
         if isinstance(model, GlmImageAR):
             _check_shared(model, size, dtype=dtype, device=device, revision=revision, local_files_only=local_files_only)
             encoder, self.loaded, changes = model.encoder, model.loaded, lambda: model.writer.changes
@@ -175,6 +181,32 @@ class GlmImageDiT(FlowPolicy):
             rows=rows,
         )
 
+    @staticmethod
+    def check_settings(*, token_sets: int | None, temperature: float, top_p: float, **others: Any) -> None:
+        """Refuse settings that cannot be used with any model.
+
+        Args:
+            token_sets: as of the policy.
+            temperature: likewise.
+            top_p: likewise.
+            others: further parameters of the policy.
+
+        Raises:
+            UsageError: naming the setting.
+        """
+        if token_sets is not None and token_sets < 1:
+            raise UsageError(
+                f"token_sets must be at least 1, or null for tokens of each group's own; got {token_sets}."
+            )
+        SamplerSettings(temperature=temperature, top_p=top_p)
+        FlowSettings.read(**{name: others[name] for name in _FLOW})
+
+    @property
+    def painter(self) -> Painter:
+        """What paints: the transformer with all around it."""
+        assert isinstance(self.family, Painter)
+        return self.family
+
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain diffusers loads; returns facts for its model card."""
         with self.averaged() as painter:
@@ -205,41 +237,3 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
     names = ("model", "size", "dtype", "device", "revision", "local_files_only")
     prepared = prepare(**{name: parameters[name] for name in names})
     return prepared.encoder(check_size(parameters["size"]), edits=False)
-
-
-def halves(
-    model: Any = "zai-org/GLM-Image",
-    *,
-    size: Sequence[int] = (512, 512),
-    ar: Mapping[str, Any] | None = None,
-    dit: Mapping[str, Any] | None = None,
-    dtype: str = "auto",
-    device: str | None = None,
-    revision: str | None = None,
-    local_files_only: bool = False,
-) -> Mapping[str, Policy]:
-    """Both halves of one GLM-Image as policies, which phases train in turn.
-
-    Args:
-        model: as of `GlmImageAR`.
-        size: height and width of the pictures in pixels, multiples of 32.
-        ar: further parameters of `GlmImageAR`.
-        dit: further parameters of `GlmImageDiT`.
-        dtype: of the weights: "auto", "float32" or "bfloat16".
-        device: where to load the weights; None loads on the GPU if there is one.
-        revision: a branch, tag or commit of the hub's repository.
-        local_files_only: use the cache and ask no hub.
-
-    Returns:
-        "ar" and "dit". What one has learnt, the other sees.
-
-    Raises:
-        UsageError: the model or a setting cannot be used.
-    """
-    common = {"dtype": dtype, "device": device, "revision": revision, "local_files_only": local_files_only}
-    for name, own in (("ar", ar), ("dit", dit)):
-        twice = sorted({*(own or {})} & {*common, "size", "model"})
-        if twice:
-            raise UsageError(f"{name}: {twice[0]} is for both halves. Set it as policy.{twice[0]}.")
-    writes = GlmImageAR(model, size=size, **common, **(ar or {}))
-    return {"ar": writes, "dit": GlmImageDiT(writes, size=size, **(dit or {}))}

@@ -14,7 +14,7 @@ _INSTALL = "pip install 'grpokit[glm-image]'"
 
 @hookimpl
 def grpokit_policies() -> Iterable[PolicySpec]:
-    """The two halves of GLM-Image."""
+    """The two halves of GLM-Image, each by itself, and both together."""
     yield PolicySpec(
         name="glm-image-ar",
         factory="grpokit_glm_image.policy:GlmImageAR",
@@ -35,6 +35,16 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         row_draws="noise",
         group_draws="visual tokens",
     )
+    yield PolicySpec(
+        name="glm-image",
+        factory="grpokit_glm_image.halves:halves",
+        summary="both halves of one GLM-Image, the policies `ar` and `dit`, for runs in phases",
+        install=_INSTALL,
+        plan="grpokit_glm_image.halves:plan",
+        reader="grpokit_glm_image.halves:reader",
+        row_draws="ar",
+        group_draws="dit",
+    )
 
 
 @hookimpl
@@ -50,6 +60,12 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         name="glm-image-dit-tiny",
         factory="grpokit_glm_image:presets/glm-image-dit-tiny.yaml",
         summary="the diffusion half of the same learns to paint brightly, on a CPU in less than a minute",
+        install=_INSTALL,
+    )
+    yield PresetSpec(
+        name="glm-image-halves-tiny",
+        factory="grpokit_glm_image:presets/glm-image-halves-tiny.yaml",
+        summary="both halves of the same learn in turn, on a CPU in about a minute",
         install=_INSTALL,
     )
     yield PresetSpec(

@@ -7,8 +7,8 @@ distribution is the model's over the codes of a picture: end tokens and special 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -145,6 +145,7 @@ class GlmImageAR(Policy):
         self._trained = self.target.part(train_tokens)
         self._decoding, self._eval_decoding = settings.decode, settings.eval_decode
         self.decoder = Decoder(Painter(self.loaded.pipeline))
+        self._evaluating: Callable[[], AbstractContextManager[Any]] = nullcontext
         _freeze_all_but_writer(network)
         self.model: Any = network
         if adapter is not None:
@@ -154,6 +155,15 @@ class GlmImageAR(Policy):
         self.writer = Writer(network, self.encoder, settings.sampling, merged=merge_adapter)
         self._head, self._casts = FusedHead(), Casts()
         self._recomputed = gradient_checkpointing
+
+    def paint_with(self, painter: Painter, *, evaluating: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Let a half that another policy trains make the pictures.
+
+        Args:
+            painter: with what that policy has learnt.
+            evaluating: a context for pictures of evaluations, such as one with an average of the weights.
+        """
+        self.decoder, self._evaluating = Decoder(painter), evaluating
 
     @property
     def device(self) -> torch.device:
@@ -298,7 +308,7 @@ class GlmImageAR(Policy):
             with self.loaded.writer_at_work():
                 sources = [self.writer.sources(prompt) for prompt in prompts]
         settings = self._eval_decoding if evaluate else self._decoding
-        with self.loaded.decoder_at_work():
+        with self.loaded.decoder_at_work(), self._evaluating() if evaluate else nullcontext():
             return self.decoder.pictures(
                 tokens, prompts, seeds=seeds, settings=settings, target=self.target, source_codes=sources
             )

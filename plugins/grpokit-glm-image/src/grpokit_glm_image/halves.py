@@ -1,0 +1,120 @@
+"""Both halves of one GLM-Image as policies, which the phases of a run train in turn."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from grpokit import Policy, UsageError
+from grpokit.errors import nearest
+from grpokit.plan import Job, Needs
+from grpokit_glm_image import dit_plan, policy
+from grpokit_glm_image import plan as ar_plan
+from grpokit_glm_image.dit import GlmImageDiT
+from grpokit_glm_image.policy import GlmImageAR
+from grpokit_glm_image.prompts import PromptEncoder
+
+_COMMON = ("model", "size", "dtype", "device", "revision", "local_files_only")
+_NOT_HERE = {"ar": ("edits", "offload"), "dit": ()}
+_HALVES = {"ar": GlmImageAR, "dit": GlmImageDiT}
+
+
+def halves(
+    model: Any = "zai-org/GLM-Image",
+    *,
+    size: Sequence[int] = (512, 512),
+    ar: Mapping[str, Any] | None = None,
+    dit: Mapping[str, Any] | None = None,
+    dtype: str = "auto",
+    device: str | None = None,
+    revision: str | None = None,
+    local_files_only: bool = False,
+) -> Mapping[str, Policy]:
+    """Both halves of one GLM-Image.
+
+    Args:
+        model: as of `GlmImageAR`.
+        size: height and width of the pictures in pixels, multiples of 32.
+        ar: further parameters of `GlmImageAR`, but for `edits` and `offload`.
+        dit: further parameters of `GlmImageDiT`.
+        dtype: of the weights: "auto", "float32" or "bfloat16".
+        device: where to load the weights; None loads on the GPU if there is one.
+        revision: a branch, tag or commit of the hub's repository.
+        local_files_only: use the cache and ask no hub.
+
+    Returns:
+        "ar" and "dit". What one has learnt, the other sees.
+
+    Raises:
+        UsageError: the model or a setting cannot be used.
+    """
+    _check({"ar": ar, "dit": dit})
+    GlmImageDiT.check_settings(**_all("dit", {"dit": dit}))  # before weights are read
+    common = {"dtype": dtype, "device": device, "revision": revision, "local_files_only": local_files_only}
+    writes = GlmImageAR(model, size=size, **common, **(ar or {}))
+    paints = GlmImageDiT(writes, size=size, **(dit or {}))
+    writes.paint_with(paints.painter, evaluating=paints.averaged)
+    return {"ar": writes, "dit": paints}
+
+
+def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
+    """What reads prompts, from all parameters of `halves`, without the model's weights.
+
+    Raises:
+        UsageError: as of `halves`, where that is known without weights.
+    """
+    _check(parameters)
+    GlmImageDiT.check_settings(**_all("dit", parameters))
+    return policy.reader(_all("ar", parameters))
+
+
+def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
+    """The needs of a step of the half that `job` says: what that half alone needs.
+
+    Args:
+        parameters: all of `halves`.
+        job: the step.
+
+    Raises:
+        UsageError: the model cannot be found, or a setting cannot be used.
+    """
+    _check(parameters)
+    name = job.policy or "ar"
+    needs = (dit_plan if name == "dit" else ar_plan).plan(_all(name, parameters), job)
+    note = "The other half is there with its weights; what it trains, and its optimizer, are not counted."
+    return replace(needs, assumptions=(*needs.assumptions, note), remedies=())  # whose words are for one half alone
+
+
+def _all(half: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """All parameters of a half."""
+    declared = inspect.signature(_HALVES[half]).parameters.values()
+    defaults = {p.name: p.default for p in declared}
+    common = {name: parameters[name] for name in _COMMON if name in parameters}
+    return {**defaults, **common, **(parameters[half] or {})}
+
+
+def _check(parameters: Mapping[str, Any]) -> None:
+    """Refuse parameters of a half that it does not have, or that are for both.
+
+    Raises:
+        UsageError: naming the first one.
+    """
+    for half, kind in _HALVES.items():
+        own = parameters[half]
+        if own is None:
+            continue
+        if not isinstance(own, Mapping):
+            raise UsageError(f"{half} must be keys with values, such as {{lora: {{r: 16}}}}; got {own!r}.")
+        left_out = (*_COMMON, *_NOT_HERE[half])
+        known = [name for name in inspect.signature(kind).parameters if name not in left_out]
+        for name in own:
+            if name in _COMMON:
+                raise UsageError(f"{half}: {name} is for both halves. Set it as policy.{name}.")
+            if name in _NOT_HERE[half]:
+                raise UsageError(f"{half}: {name} is not offered where both halves train. Leave it out.")
+            if name not in known:
+                raise UsageError(
+                    f"{half}: there is no parameter '{name}'{nearest(name, known)}. There are {', '.join(known)}."
+                )
