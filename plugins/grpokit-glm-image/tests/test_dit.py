@@ -156,6 +156,7 @@ def test_token_sets() -> None:
     [
         ({"size": (64, 100)}, "multiples of 32"),
         ({"token_sets": 0}, "token_sets must be at least 1"),
+        ({"rows": 0}, "rows must be a whole number of at least 1, or null for a whole group; got 0"),
         ({"window": {"width": 9}}, "only 4 steps of the schedule"),
         ({"lora": {"targets": ["q_proj"]}}, "no linear layer of GlmImageTransformer2DModel is called 'q_proj'"),
     ],
@@ -192,6 +193,7 @@ def test_both_halves_share_a_model() -> None:
     [
         ({"dit": {"size": (64, 64)}}, "dit: size is for both halves"),
         ({"ar": {"edits": True}}, "has edits: true"),
+        ({"ar": {"offload": "idle"}}, "Leave offload out there"),
     ],
     ids=str,
 )

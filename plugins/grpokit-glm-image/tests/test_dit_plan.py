@@ -26,6 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "window": {"width": 2},
     "shared_noise": True,
     "eval_steps": 50,
+    "eval_guidance": 1.5,
     "lora": {"r": 32},
     "ema": None,
     "gradient_checkpointing": False,
@@ -153,5 +154,7 @@ def test_memory_of_training() -> None:
 def test_refusals_are_those_of_the_policy() -> None:
     with pytest.raises(UsageError, match="only 10 steps of the schedule"):
         needs(window={"width": 11})
+    with pytest.raises(UsageError, match="rows must be"):
+        needs(rows=0)
     with pytest.raises(UsageError, match="multiples of 32"):
         needs(size=[512, 500])

@@ -140,7 +140,16 @@ class GlmImageDiT(FlowPolicy):
             )
         sampling = SamplerSettings(temperature=temperature, top_p=top_p)
         FlowSettings.read(  # before weights are read
-            steps=steps, eval_steps=eval_steps, sampler=sampler, noise=noise, window=window, lora=lora, ema=ema
+            steps=steps,
+            eval_steps=eval_steps,
+            sampler=sampler,
+            noise=noise,
+            window=window,
+            lora=lora,
+            ema=ema,
+            guidance=guidance,
+            eval_guidance=eval_guidance,
+            rows=rows,
         )
         if isinstance(model, GlmImageAR):
             _check_shared(model, size, dtype=dtype, device=device, revision=revision, local_files_only=local_files_only)
@@ -190,6 +199,11 @@ def _check_shared(other: GlmImageAR, size: Sequence[int], *, dtype: str, **optio
     for name, value in {**options, "dtype": dtype != "auto"}.items():
         if value:
             raise UsageError(f"{name} is that of the policy whose model is shared. Set it there.")
+    if other.loaded.turns.offload != "none":
+        raise UsageError(
+            "glm-image-dit trains what the policy whose model it shares keeps in the CPU's memory (offload: "
+            f"{other.loaded.turns.offload}). Leave offload out there."
+        )
     if other.encoder.edits:
         raise UsageError("glm-image-dit paints from texts alone, and the policy whose model it shares has edits: true.")
     if other.encoder.size != check_size(size):

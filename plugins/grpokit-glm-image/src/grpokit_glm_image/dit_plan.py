@@ -36,7 +36,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         UsageError: the model cannot be found, or a setting cannot be used.
     """
     check_dtype(parameters["dtype"])
-    names = ("steps", "eval_steps", "sampler", "noise", "window", "lora", "ema")
+    names = ("steps", "eval_steps", "sampler", "noise", "window", "lora", "ema", "guidance", "eval_guidance", "rows")
     settings = FlowSettings.read(**{name: parameters[name] for name in names})
     size = check_size(parameters["size"])
     reading = {name: parameters[name] for name in ("revision", "local_files_only")}
