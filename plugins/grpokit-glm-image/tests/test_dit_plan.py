@@ -139,6 +139,15 @@ def test_time_of_training(options: dict[str, Any], job: dict[str, Any], name: st
     assert seconds(needs(job, **options), name) / seconds(needs(), name) == pytest.approx(ratio)
 
 
+def test_passes_that_are_made_once_for_a_rollout() -> None:
+    """The reference's, whose means serve all updates; the old log-probs', which mixed precision needs as well."""
+    twice = {"passes": 2, "updates": 2, "reference": True}
+    once = 64 * 2 * 13.1e12 / (0.4 * 989e12)
+    assert seconds(needs(twice), "reference") == pytest.approx(once, rel=0.02)
+    assert seconds(needs(twice, dtype="float32"), "old") == 0
+    assert seconds(needs(twice | {"mixed_precision": "bf16"}, dtype="float32"), "old") == pytest.approx(once, rel=0.02)
+
+
 def test_memory_of_training() -> None:
     usual = part(needs(), "activations", "train")
     assert part(needs(guidance=1.5), "activations", "train") == pytest.approx(2 * usual)
