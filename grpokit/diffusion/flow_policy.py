@@ -165,7 +165,7 @@ class FlowPolicy(Policy):
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` pictures per prompt, group by group; in evaluation by the ODE, which decides nothing."""
-        shared = self.family.shared(prompts, seeds)
+        shared = self.family.shared(prompts, seeds, evaluate=evaluate)
         with self.averaged() if evaluate else nullcontext():
             drawn = [
                 self._draw(

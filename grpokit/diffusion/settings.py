@@ -75,6 +75,9 @@ class FlowSettings:
             own.check(able)
         adapter = None if lora is None else AdapterSettings.read(lora)
         if adapter is not None and adapter.adapter is not None:
-            raise UsageError("lora: adapter: an adapter of a diffusion transformer cannot be trained on yet.")
+            raise UsageError(
+                "lora: adapter: a flow policy cannot begin with a trained adapter yet. Leave it out and give r and "
+                "alpha. A run of its own goes on with --resume."
+            )
         average = None if ema is None else read_settings(Average, ema, key="ema", example="{decay: 0.9, every: 8}")
         return cls(able=able, window=own, adapter=adapter, average=average)

@@ -27,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "shared_noise": True,
     "eval_steps": 50,
     "eval_guidance": 1.5,
+    "eval_size": None,
     "lora": {"r": 32},
     "ema": None,
     "gradient_checkpointing": False,
@@ -167,3 +168,5 @@ def test_refusals_are_those_of_the_policy() -> None:
         needs(rows=0)
     with pytest.raises(UsageError, match="multiples of 32"):
         needs(size=[512, 500])
+    with pytest.raises(UsageError, match="eval_size is 1024 x 512"):
+        needs(eval_size=[1024, 512])

@@ -21,7 +21,7 @@ from grpokit.policies.packed_attention import install
 from grpokit.policies.sampler import SamplerSettings
 from grpokit.sampling import mix, uniforms
 from grpokit_glm_image import saving
-from grpokit_glm_image.decoder import check_size
+from grpokit_glm_image.decoder import check_eval_size, check_size
 from grpokit_glm_image.painter import Painter
 from grpokit_glm_image.pipeline import prepare
 from grpokit_glm_image.policy import GlmImageAR
@@ -37,7 +37,7 @@ class Illustrator(Painter):
     Args:
         writer: the autoregressive half.
         pipeline: the other parts.
-        token_sets: how many sets of tokens a prompt has; None: each group has one of its own.
+        token_sets: how many sets of tokens a prompt has in training; None: each group has one of its own.
         changes: how often the weights of the autoregressive half have changed; what it wrote before is written again.
     """
 
@@ -53,19 +53,22 @@ class Illustrator(Painter):
         """Refuse prompts that the autoregressive half cannot read."""
         self._writer.encoder.check(prompts)
 
-    def shared(self, prompts: Sequence[Prompt], seeds: Seeds) -> Mapping[str, Tensor]:
-        """The codes [P, rows, columns] of the large grids, for a prompt and for one of its sets always the same."""
+    def shared(self, prompts: Sequence[Prompt], seeds: Seeds, *, evaluate: bool) -> Mapping[str, Tensor]:
+        """The codes [P, rows, columns] of the large grids, for a prompt and for one of its sets always the same.
+
+        An evaluation's are those of the group's own seed, which has the same value in each evaluation of a run.
+        """
         if self._token_sets is None:
             return {"codes": self._write(prompts, seeds.group)}
         if self._changes() != self._kept_at:
             self._kept.clear()
             self._kept_at = self._changes()
-        keys = [
-            (prompt.text, seed % self._token_sets) for prompt, seed in zip(prompts, seeds.group.tolist(), strict=True)
-        ]
+        own = seeds.group.tolist()
+        drawn_by = own if evaluate else [mix(_TOKENS, seed % self._token_sets) for seed in own]
+        keys = [(prompt.text, seed) for prompt, seed in zip(prompts, drawn_by, strict=True)]
         for prompt, key in zip(prompts, keys, strict=True):
             if key not in self._kept:  # by itself, so that it does not depend on what is kept already
-                self._kept[key] = self._write([prompt], torch.tensor([mix(_TOKENS, key[1])]))[0].cpu()
+                self._kept[key] = self._write([prompt], torch.tensor([key[1]]))[0].cpu()
         return {"codes": torch.stack([self._kept[key] for key in keys])}
 
     def _write(self, prompts: Sequence[Prompt], seeds: Tensor) -> Tensor:
@@ -90,9 +93,10 @@ class GlmImageDiT(FlowPolicy):
         shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone.
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation.
-        eval_size: of the pictures in evaluation; None for `size`.
-        token_sets: how many sets of visual tokens a prompt has. They are written once and kept; a group's seed picks
-            one. None: each group has tokens of its own.
+        eval_size: of the pictures in evaluation, in the shape of `size`; their tokens are those of a picture of `size`.
+            None for `size`.
+        token_sets: how many sets of visual tokens a prompt has in training. They are written once and kept; a group's
+            seed picks one. None: each group has tokens of its own, as in evaluation.
         temperature: of the visual tokens, as the released model is used.
         top_p: likewise.
         lora: settings of an adapter, such as {"r": 32, "alpha": 64}; None trains the transformer's own weights.
@@ -138,6 +142,7 @@ class GlmImageDiT(FlowPolicy):
             raise UsageError(
                 f"token_sets must be at least 1, or null for tokens of each group's own; got {token_sets}."
             )
+        check_eval_size(eval_size, size)
         sampling = SamplerSettings(temperature=temperature, top_p=top_p)
         FlowSettings.read(  # before weights are read
             steps=steps,

@@ -13,7 +13,7 @@ from typing import Any
 from grpokit.diffusion.adapters import add_adapter
 from grpokit.diffusion.settings import FlowSettings
 from grpokit.plan import Job, Needs, Part, Remedy, Work
-from grpokit_glm_image.decoder import check_size
+from grpokit_glm_image.decoder import check_eval_size, check_size
 from grpokit_glm_image.painter import PIXELS_PER_PASS, Painter
 from grpokit_glm_image.pipeline import check_dtype, types
 from grpokit_glm_image.plan import LIVE, MAPS, MFU, TRANSFORMER_KERNELS, count, forward_flop
@@ -39,6 +39,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     names = ("steps", "eval_steps", "sampler", "noise", "window", "lora", "ema", "guidance", "eval_guidance", "rows")
     settings = FlowSettings.read(**{name: parameters[name] for name in names})
     size = check_size(parameters["size"])
+    check_eval_size(parameters["eval_size"], size)
     reading = {name: parameters[name] for name in ("revision", "local_files_only")}
     skeleton = skeleton_of(parameters["model"], size=size, edits=False, **reading)
     writes_in, paints_in = (each.itemsize for each in types(parameters["dtype"], trains_base=False, device="cuda"))
