@@ -249,8 +249,9 @@ def kl_divergence(new: Decisions, reference: Decisions, mask: Tensor, kind: KLKi
             raise UsageError("kl 'gaussian' needs decisions with a mean and a std, but this policy gives none: use k3.")
         mean, ref_mean = (_masked(x, mask, 0.0) for x in (new.mean, reference.mean))
         std, ref_std = (_masked(x, mask, 1.0) for x in (new.std, reference.std))
-        variance = std.square() + (mean - ref_mean).square()
-        exact = (ref_std / std).log() + variance / (2 * ref_std.square()) - 0.5
+        # (s^2 + d^2) / (2 s_ref^2) - 1/2, written so that nothing cancels where both are nearly the same
+        excess = (std - ref_std) * (std + ref_std) + (mean - ref_mean).square()
+        exact = (ref_std / std).log() + excess / (2 * ref_std.square())
         return torch.where(mask, _per_dimension(exact), 0.0)
     d = _bounded(torch.where(mask, reference.logprobs - new.logprobs, 0.0))
     if kind == "k1":

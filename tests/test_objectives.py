@@ -317,6 +317,16 @@ def test_gaussian_kl_by_hand() -> None:
     assert kl_divergence(ref, wide, ones.bool(), "gaussian").item() == pytest.approx(torch_says.item())
 
 
+@pytest.mark.parametrize("std", [0.7, 0.3, 0.11])
+def test_a_small_gaussian_kl_is_exact_too(std: float) -> None:
+    """Of means that are 1e-5 standard deviations apart, as after a first small update; a KL is never negative."""
+    mean, deviation = torch.randn(64, 1, 8, generator=torch.Generator().manual_seed(0)), torch.full((64, 1, 1), std)
+    new, ref = (Decisions(logprobs=torch.ones(64, 1), mean=m, std=deviation) for m in (mean * 1e-5 * std, mean * 0))
+    expected = (mean * 1e-5).double().square().mean(-1) / 2
+    kl = kl_divergence(new, ref, torch.ones(64, 1).bool(), "gaussian")
+    torch.testing.assert_close(kl, expected.float(), rtol=1e-5, atol=0)
+
+
 def test_k2_and_k3_of_a_mean_over_dimensions_are_too_weak_by_their_number() -> None:
     """64 dimensions, all means 0.05 apart: a KL of 0.00125 per dimension."""
     generator = torch.Generator().manual_seed(0)

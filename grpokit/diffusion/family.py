@@ -53,8 +53,14 @@ class Family(ABC):
             UsageError: naming the prompt.
         """
 
-    def shared(self, prompts: Sequence[Prompt], seeds: Seeds) -> Mapping[str, Tensor]:
-        """What the samples of a group share beyond their noise, drawn from `seeds.group`: name -> [P, ...]."""
+    def shared(self, prompts: Sequence[Prompt], seeds: Seeds, *, evaluate: bool) -> Mapping[str, Tensor]:
+        """What the samples of a group share beyond their noise, drawn from `seeds.group`: name -> [P, ...].
+
+        Args:
+            prompts: P.
+            seeds: of all randomness.
+            evaluate: whether the samples are an evaluation's.
+        """
         return {}
 
     @abstractmethod

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from PIL.Image import Image
 from torch import Tensor, nn
 
@@ -108,8 +109,22 @@ class FlowPolicy(Policy):
         rows: int | None = None,
     ) -> None:
         settings = FlowSettings.read(
-            steps=steps, eval_steps=eval_steps, sampler=sampler, noise=noise, window=window, lora=lora, ema=ema
+            steps=steps,
+            eval_steps=eval_steps,
+            sampler=sampler,
+            noise=noise,
+            window=window,
+            lora=lora,
+            ema=ema,
+            guidance=guidance,
+            eval_guidance=eval_guidance,
+            rows=rows,
         )
+        if any(isinstance(module, BaseTunerLayer) for module in family.transformer.modules()):
+            raise UsageError(
+                f"The {type(family.transformer).__name__} has an adapter in it, maybe of an earlier policy. Load the "
+                "model again, or merge the adapter into it first."
+            )
         self.family = family
         self._training = self._mode(steps, guidance, size, key="size")
         self._evaluation = self._mode(
@@ -150,7 +165,7 @@ class FlowPolicy(Policy):
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Draw `group_size` pictures per prompt, group by group; in evaluation by the ODE, which decides nothing."""
-        shared = self.family.shared(prompts, seeds)
+        shared = self.family.shared(prompts, seeds, evaluate=evaluate)
         with self.averaged() if evaluate else nullcontext():
             drawn = [
                 self._draw(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,9 @@ class FlowSettings:
         window: Mapping[str, Any] | None,
         lora: Mapping[str, Any] | None,
         ema: Mapping[str, Any] | None,
+        guidance: float | None = None,
+        eval_guidance: float | None = None,
+        rows: int | None = None,
     ) -> FlowSettings:
         """The settings of parameters, which are those of `FlowPolicy`.
 
@@ -55,6 +59,11 @@ class FlowSettings:
         for name, count in (("steps", steps), ("eval_steps", eval_steps)):
             if type(count) is not int or not 1 <= count <= 1000:
                 raise UsageError(f"{name} must be a whole number from 1 to 1000, got {count!r}.")
+        for name, strength in (("guidance", guidance), ("eval_guidance", eval_guidance)):
+            if strength is not None and not 0 <= strength < math.inf:
+                raise UsageError(f"{name} must be a number of at least 0, got {strength}.")
+        if rows is not None and (type(rows) is not int or rows < 1):
+            raise UsageError(f"rows must be a whole number of at least 1, or null for a whole group; got {rows!r}.")
         sigmas = flow.linear_sigmas(steps)
         able = int((flow.kernel(sampler, sigmas[:-1], sigmas[1:], noise=noise).std > 0).sum())
         if able == 0:
@@ -66,6 +75,9 @@ class FlowSettings:
             own.check(able)
         adapter = None if lora is None else AdapterSettings.read(lora)
         if adapter is not None and adapter.adapter is not None:
-            raise UsageError("lora: adapter: an adapter of a diffusion transformer cannot be trained on yet.")
+            raise UsageError(
+                "lora: adapter: a flow policy cannot begin with a trained adapter yet. Leave it out and give r and "
+                "alpha. A run of its own goes on with --resume."
+            )
         average = None if ema is None else read_settings(Average, ema, key="ema", example="{decay: 0.9, every: 8}")
         return cls(able=able, window=own, adapter=adapter, average=average)

@@ -219,7 +219,8 @@ class Twin:
         own, path = _own(self._twin, self._live), folder / FILE
         if not path.is_file():
             raise CheckpointError(
-                f"'{path}' is missing: the checkpoint was saved without reference_ema or without a KL."
+                f"'{path}' is missing: the checkpoint holds no average of the weights. It was saved without ema, or "
+                "without reference_ema and a KL."
             )
         with safe_open(path, framework="pt") as file:
             names = set(file.keys())

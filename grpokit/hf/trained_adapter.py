@@ -26,6 +26,7 @@ from grpokit.hf.weights import tensors_of
 
 _TRAINED = re.compile(r"base_model\.model\.(.+)\.lora_(?:A|B|magnitude_vector)\.default\.weight")
 _KEEP_THE_BASE = ("True", "False", "gaussian", "eva", "orthogonal")  # values of init_lora_weights
+_DIFFUSION = "pytorch_lora_weights.safetensors"  # as diffusers names it
 _NEED = "Give a folder that peft's save_pretrained or `grpokit export` wrote, or a hub id like 'org/name'."
 
 
@@ -62,6 +63,11 @@ def find_adapter(adapter: str | Path, *, revision: str | None = None, local_file
     if own is not None and revision is not None:
         raise UsageError(f"lora: revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
     folder = own or _fetched(name, revision, local_files_only)
+    if not (folder / "adapter_config.json").is_file() and (folder / _DIFFUSION).is_file():
+        raise UsageError(
+            f"{what} is an adapter of a diffusion transformer ('{_DIFFUSION}'), and this policy trains another model. "
+            "Give an adapter of that one."
+        )
     if not (folder / "adapter_config.json").is_file():
         whole = (folder / "config.json").is_file()
         raise UsageError(f"{what} {'holds a whole model' if whole else 'has no adapter_config.json'}. {_NEED}")

@@ -149,6 +149,15 @@ def test_evaluations_draw_with_the_average() -> None:
     assert pictures[0.9999999] == [picture.tobytes() for picture in before]
 
 
+@pytest.mark.parametrize("options", [{}, {"lora": {"r": 2}}], ids=str)
+def test_a_transformer_with_an_adapter_is_refused(options: dict[str, Any]) -> None:
+    """It would train along, or hide the layers that are to be adapted."""
+    family = TinyFamily()
+    FlowPolicy(family, size=(32, 32), lora={"r": 2})
+    with pytest.raises(UsageError, match="Painter has an adapter in it, maybe of an earlier policy"):
+        FlowPolicy(family, size=(32, 32), **options)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -160,8 +169,12 @@ def test_evaluations_draw_with_the_average() -> None:
         ({"sampler": "ode"}, "needs a sampler with noise"),
         ({"sampler": "cps", "steps": 1}, "has no step with noise"),
         ({"steps": 0}, "steps must be a whole number from 1 to 1000, got 0"),
+        ({"guidance": -1.0}, "guidance must be a number of at least 0, got -1"),
+        ({"eval_guidance": float("nan")}, "eval_guidance must be a number of at least 0, got nan"),
+        ({"rows": -1}, "rows must be a whole number of at least 1, or null for a whole group; got -1"),
+        ({"rows": 0}, "got 0"),
         ({"ema": {"decay": 2}}, "ema: decay"),
-        ({"lora": {"adapter": "x"}}, "cannot be trained on yet"),
+        ({"lora": {"adapter": "x"}}, "cannot begin with a trained adapter yet. Leave it out"),
         ({"lora": {"targets": ["to_k"]}}, "no linear layer of Painter is called 'to_k'"),
     ],
     ids=str,

@@ -13,10 +13,12 @@ from diffusers import GlmImagePipeline
 from PIL import Image
 
 from grpokit import Prompt, Rollout, Sample, Trainer, UsageError
+from grpokit.evaluation.attribution import attribute
 from grpokit.sampling import derive_seeds, normals
 from grpokit.testing import outcomes, policy_checks
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.halves import halves
+from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
 
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]
@@ -152,11 +154,35 @@ def test_token_sets() -> None:
     assert torch.equal(alone[0], codes["one"][0][1])  # whatever was kept before
 
 
+def test_what_moves_a_reward_is_found_with_any_number_of_token_sets() -> None:
+    """Evaluations draw their own tokens, so a grid of draws varies them even where training keeps one set."""
+
+    def red(samples: Sequence[Sample]) -> list[float]:
+        return [float(np.asarray(sample.output)[..., 0].mean()) for sample in samples]
+
+    shares = {sets: attribute(build(token_sets=sets), {"red": red}, PROMPTS)["red"] for sets in (1, None)}
+    assert shares[1].group == pytest.approx(shares[None].group, abs=1e-3)
+    assert shares[1].group > 0.4
+
+
+def test_evaluations_keep_their_tokens() -> None:
+    """They are written once for a prompt and its seed, and are not those that training keeps."""
+    policy = build(token_sets=1)
+    training = drawn(policy).trace.per_group["codes"]
+    first = drawn(policy, evaluate=True).trace.per_group["codes"]
+    assert not torch.equal(first, training)
+    policy.loaded.ar.lm_head.weight.data.zero_()  # what would be written now has no shape
+    assert torch.equal(drawn(policy, evaluate=True).trace.per_group["codes"], first)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"eval_size": (64, 128)}, "eval_size is 64 x 128, and the picture of the tokens has the shape of 64 x 96"),
+        ({"eval_size": (64, 100)}, "eval_size must be height and width"),
         ({"size": (64, 100)}, "multiples of 32"),
         ({"token_sets": 0}, "token_sets must be at least 1"),
+        ({"rows": 0}, "rows must be a whole number of at least 1, or null for a whole group; got 0"),
         ({"window": {"width": 9}}, "only 4 steps of the schedule"),
         ({"lora": {"targets": ["q_proj"]}}, "no linear layer of GlmImageTransformer2DModel is called 'q_proj'"),
     ],
@@ -188,14 +214,44 @@ def test_both_halves_share_a_model() -> None:
     assert not {id(p) for p in ar.modules()["model"].parameters()} & {id(p) for p in dit.model.parameters()}
 
 
+def test_neither_half_takes_the_adapter_of_the_other(tmp_path: Path) -> None:
+    both = halves("tiny", size=(64, 96), ar={"lora": {"r": 2}}, dit={"lora": {"r": 2}, "steps": 3, "eval_steps": 2})
+    for name, half in both.items():
+        assert isinstance(half, (GlmImageAR, GlmImageDiT))
+        (tmp_path / name).mkdir()
+        half.export(tmp_path / name)
+    with pytest.raises(UsageError, match=r"an adapter of a diffusion transformer .* this policy trains another model"):
+        GlmImageAR("tiny", size=(64, 96), lora={"adapter": str(tmp_path / "dit")})
+    with pytest.raises(UsageError, match="a flow policy cannot begin with a trained adapter"):
+        build(lora={"adapter": str(tmp_path / "ar")})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"dit": {"size": (64, 64)}}, "dit: size is for both halves"),
-        ({"ar": {"edits": True}}, "has edits: true"),
+        ({"ar": {"edits": True}}, "ar: edits is not offered where both halves train"),
+        ({"ar": {"offload": "idle"}}, "ar: offload is not offered where both halves train"),
+        ({"ar": {"tempature": 1.0}}, r"ar: there is no parameter 'tempature' \(did you mean 'temperature'\?\)"),
+        ({"dit": {"window": {"width": 20}}}, "only 10 steps of the schedule"),
+        ({"dit": ["lora"]}, r"dit must be keys with values, such as \{lora: \{r: 16\}\}; got \['lora'\]"),
     ],
     ids=str,
 )
 def test_halves_that_do_not_fit(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         halves("tiny", size=(64, 96), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"edits": True}, "has edits: true"),
+        ({"offload": "idle"}, "Leave offload out there"),
+        ({"size": (64, 64)}, r"size is \[64, 96\], and the policy whose model is shared has \[64, 64\]"),
+    ],
+    ids=str,
+)
+def test_a_policy_whose_model_cannot_be_shared(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        GlmImageDiT(GlmImageAR("tiny", **{"size": (64, 96), **options}), size=(64, 96), steps=3, eval_steps=2)

@@ -26,6 +26,8 @@ DEFAULTS: dict[str, Any] = {
     "window": {"width": 2},
     "shared_noise": True,
     "eval_steps": 50,
+    "eval_guidance": 1.5,
+    "eval_size": None,
     "lora": {"r": 32},
     "ema": None,
     "gradient_checkpointing": False,
@@ -138,6 +140,15 @@ def test_time_of_training(options: dict[str, Any], job: dict[str, Any], name: st
     assert seconds(needs(job, **options), name) / seconds(needs(), name) == pytest.approx(ratio)
 
 
+def test_passes_that_are_made_once_for_a_rollout() -> None:
+    """The reference's, whose means serve all updates; the old log-probs', which mixed precision needs as well."""
+    twice = {"passes": 2, "updates": 2, "reference": True}
+    once = 64 * 2 * 13.1e12 / (0.4 * 989e12)
+    assert seconds(needs(twice), "reference") == pytest.approx(once, rel=0.02)
+    assert seconds(needs(twice, dtype="float32"), "old") == 0
+    assert seconds(needs(twice | {"mixed_precision": "bf16"}, dtype="float32"), "old") == pytest.approx(once, rel=0.02)
+
+
 def test_memory_of_training() -> None:
     usual = part(needs(), "activations", "train")
     assert part(needs(guidance=1.5), "activations", "train") == pytest.approx(2 * usual)
@@ -153,5 +164,9 @@ def test_memory_of_training() -> None:
 def test_refusals_are_those_of_the_policy() -> None:
     with pytest.raises(UsageError, match="only 10 steps of the schedule"):
         needs(window={"width": 11})
+    with pytest.raises(UsageError, match="rows must be"):
+        needs(rows=0)
     with pytest.raises(UsageError, match="multiples of 32"):
         needs(size=[512, 500])
+    with pytest.raises(UsageError, match="eval_size is 1024 x 512"):
+        needs(eval_size=[1024, 512])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import GlmImagePipeline
+from diffusers import FlowMatchHeunDiscreteScheduler, GlmImagePipeline
 from huggingface_hub import constants
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
@@ -152,6 +152,11 @@ def no_scheduler_config(folder: Path) -> Path:
     return folder
 
 
+def another_scheduler(folder: Path) -> Path:
+    change(folder / "scheduler" / "scheduler_config.json", _class_name="DDIMScheduler")
+    return folder
+
+
 def a_torn_config(folder: Path) -> Path:
     (folder / "transformer" / "config.json").write_text('{"patch_size": ')
     return folder
@@ -220,6 +225,7 @@ def a_short_context(folder: Path) -> Path:
         (no_vae, r"is incomplete: it has no 'vae/config\.json'\. Copy or download it again"),
         (no_tokens, r"is incomplete: it has no 'processor/\*\.json'"),
         (no_scheduler_config, r"is incomplete: it has no 'scheduler/scheduler_config\.json'"),
+        (another_scheduler, r"scheduler .*tiny' is DDIMScheduler\. Expected FlowMatchEulerDiscreteScheduler"),
         (a_torn_config, r"transformer/config\.json' is damaged"),
         (a_list, r"transformer/config\.json' is damaged: expected keys and values"),
         (another_writer, r"has a model of type 'glm4v' in 'vision_language_encoder'\. Expected 'glm_image'"),
@@ -400,6 +406,10 @@ def mixed(pipeline: GlmImagePipeline) -> None:
     pipeline.transformer.bfloat16()
 
 
+def heun(pipeline: GlmImagePipeline) -> None:
+    pipeline.scheduler = FlowMatchHeunDiscreteScheduler()
+
+
 def blind(pipeline: GlmImagePipeline) -> None:
     pipeline.vision_language_encoder.model.visual = None
 
@@ -411,6 +421,7 @@ def blind(pipeline: GlmImagePipeline) -> None:
         (with_an_adapter, "has an adapter in it"),
         (half_precision, "autoencoder .* is in float16, in which it overflows"),
         (mixed, "one dtype, and it has transformer bfloat16, vae float32"),
+        (heun, "scheduler .* is FlowMatchHeunDiscreteScheduler. Expected FlowMatchEuler"),
         (blind, "has no vision tower, which edits need"),
     ],
 )

@@ -83,7 +83,16 @@ class DiffusersFlow(FlowPolicy):
         local_files_only: bool = False,
     ) -> None:
         FlowSettings.read(  # before weights are read
-            steps=steps, eval_steps=eval_steps, sampler=sampler, noise=noise, window=window, lora=lora, ema=ema
+            steps=steps,
+            eval_steps=eval_steps,
+            sampler=sampler,
+            noise=noise,
+            window=window,
+            lora=lora,
+            ema=ema,
+            guidance=guidance,
+            eval_guidance=eval_guidance,
+            rows=rows,
         )
         loaded = prepare(
             model,

@@ -148,6 +148,21 @@ def check_size(size: Any, *, key: str = "size") -> tuple[int, int]:
     return size[0], size[1]
 
 
+def check_eval_size(eval_size: Any, size: Any) -> None:
+    """Refuse a size of evaluation at which the tokens of a picture would be distorted.
+
+    Args:
+        eval_size: what a config gives; None for `size`.
+        size: likewise, of the picture whose tokens are written.
+
+    Raises:
+        UsageError: one is no size, or they have different shapes.
+    """
+    own = check_size(size)
+    if eval_size is not None:
+        _check_shape("eval_size", check_size(eval_size, key="eval_size"), own, of="the picture of the tokens")
+
+
 class Decoder:
     """The diffusion decoder of a pipeline, which makes pictures of visual tokens.
 

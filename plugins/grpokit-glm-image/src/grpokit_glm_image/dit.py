@@ -16,7 +16,6 @@ from torch import Tensor
 
 from grpokit import Prompt, Seeds, UsageError, flow
 from grpokit.diffusion.flow_policy import FlowPolicy
-from grpokit.diffusion.settings import FlowSettings
 from grpokit.policies.packed_attention import install
 from grpokit.policies.sampler import SamplerSettings
 from grpokit.sampling import mix, uniforms
@@ -26,9 +25,9 @@ from grpokit_glm_image.painter import Painter
 from grpokit_glm_image.pipeline import prepare
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
+from grpokit_glm_image.settings import painting_settings
 from grpokit_glm_image.writer import Writer
 
-_FLOW = ("steps", "eval_steps", "sampler", "noise", "window", "lora", "ema")  # what `FlowSettings` reads
 _TOKENS = 0x544F4B454E53  # sets the draws of kept tokens apart from all others
 
 
@@ -38,7 +37,7 @@ class Illustrator(Painter):
     Args:
         writer: the autoregressive half.
         pipeline: the other parts.
-        token_sets: how many sets of tokens a prompt has; None: each group has one of its own.
+        token_sets: how many sets of tokens a prompt has in training; None: each group has one of its own.
         changes: how often the weights of the autoregressive half have changed; what it wrote before is written again.
     """
 
@@ -54,19 +53,22 @@ class Illustrator(Painter):
         """Refuse prompts that the autoregressive half cannot read."""
         self._writer.encoder.check(prompts)
 
-    def shared(self, prompts: Sequence[Prompt], seeds: Seeds) -> Mapping[str, Tensor]:
-        """The codes [P, rows, columns] of the large grids, for a prompt and for one of its sets always the same."""
+    def shared(self, prompts: Sequence[Prompt], seeds: Seeds, *, evaluate: bool) -> Mapping[str, Tensor]:
+        """The codes [P, rows, columns] of the large grids, for a prompt and for one of its sets always the same.
+
+        An evaluation's are those of the group's own seed, which has the same value in each evaluation of a run.
+        """
         if self._token_sets is None:
             return {"codes": self._write(prompts, seeds.group)}
         if self._changes() != self._kept_at:
             self._kept.clear()
             self._kept_at = self._changes()
-        keys = [
-            (prompt.text, seed % self._token_sets) for prompt, seed in zip(prompts, seeds.group.tolist(), strict=True)
-        ]
+        own = seeds.group.tolist()
+        drawn_by = own if evaluate else [mix(_TOKENS, seed % self._token_sets) for seed in own]
+        keys = [(prompt.text, seed) for prompt, seed in zip(prompts, drawn_by, strict=True)]
         for prompt, key in zip(prompts, keys, strict=True):
             if key not in self._kept:  # by itself, so that it does not depend on what is kept already
-                self._kept[key] = self._write([prompt], torch.tensor([mix(_TOKENS, key[1])]))[0].cpu()
+                self._kept[key] = self._write([prompt], torch.tensor([key[1]]))[0].cpu()
         return {"codes": torch.stack([self._kept[key] for key in keys])}
 
     def _write(self, prompts: Sequence[Prompt], seeds: Tensor) -> Tensor:
@@ -91,9 +93,10 @@ class GlmImageDiT(FlowPolicy):
         shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone.
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation.
-        eval_size: of the pictures in evaluation; None for `size`.
-        token_sets: how many sets of visual tokens a prompt has. They are written once and kept; a group's seed picks
-            one. None: each group has tokens of its own.
+        eval_size: of the pictures in evaluation, in the shape of `size`; their tokens are those of a picture of `size`.
+            None for `size`.
+        token_sets: how many sets of visual tokens a prompt has in training. They are written once and kept; a group's
+            seed picks one. None: each group has tokens of its own, as in evaluation.
         temperature: of the visual tokens, as the released model is used.
         top_p: likewise.
         lora: settings of an adapter, such as {"r": 32, "alpha": 64}; None trains the transformer's own weights.
@@ -135,7 +138,12 @@ class GlmImageDiT(FlowPolicy):
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        self.check_settings(  # before weights are read
+        painting_settings(  # before weights are read
+            size=size,
+            eval_size=eval_size,
+            token_sets=token_sets,
+            temperature=temperature,
+            top_p=top_p,
             steps=steps,
             eval_steps=eval_steps,
             sampler=sampler,
@@ -143,9 +151,9 @@ class GlmImageDiT(FlowPolicy):
             window=window,
             lora=lora,
             ema=ema,
-            token_sets=token_sets,
-            temperature=temperature,
-            top_p=top_p,
+            guidance=guidance,
+            eval_guidance=eval_guidance,
+            rows=rows,
         )
         sampling = SamplerSettings(temperature=temperature, top_p=top_p)
         if isinstance(model, GlmImageAR):
@@ -181,26 +189,6 @@ class GlmImageDiT(FlowPolicy):
             rows=rows,
         )
 
-    @staticmethod
-    def check_settings(*, token_sets: int | None, temperature: float, top_p: float, **others: Any) -> None:
-        """Refuse settings that cannot be used with any model.
-
-        Args:
-            token_sets: as of the policy.
-            temperature: likewise.
-            top_p: likewise.
-            others: further parameters of the policy.
-
-        Raises:
-            UsageError: naming the setting.
-        """
-        if token_sets is not None and token_sets < 1:
-            raise UsageError(
-                f"token_sets must be at least 1, or null for tokens of each group's own; got {token_sets}."
-            )
-        SamplerSettings(temperature=temperature, top_p=top_p)
-        FlowSettings.read(**{name: others[name] for name in _FLOW})
-
     @property
     def painter(self) -> Painter:
         """What paints: the transformer with all around it."""
@@ -222,6 +210,11 @@ def _check_shared(other: GlmImageAR, size: Sequence[int], *, dtype: str, **optio
     for name, value in {**options, "dtype": dtype != "auto"}.items():
         if value:
             raise UsageError(f"{name} is that of the policy whose model is shared. Set it there.")
+    if other.loaded.turns.offload != "none":
+        raise UsageError(
+            "glm-image-dit trains what the policy whose model it shares keeps in the CPU's memory (offload: "
+            f"{other.loaded.turns.offload}). Leave offload out there."
+        )
     if other.encoder.edits:
         raise UsageError("glm-image-dit paints from texts alone, and the policy whose model it shares has edits: true.")
     if other.encoder.size != check_size(size):

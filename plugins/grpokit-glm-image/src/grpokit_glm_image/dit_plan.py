@@ -17,6 +17,7 @@ from grpokit_glm_image.decoder import check_size
 from grpokit_glm_image.painter import PIXELS_PER_PASS, Painter
 from grpokit_glm_image.pipeline import check_dtype, types
 from grpokit_glm_image.plan import LIVE, MAPS, MFU, TRANSFORMER_KERNELS, count, forward_flop
+from grpokit_glm_image.settings import PAINTING, painting_settings
 from grpokit_glm_image.skeleton import skeleton_of
 
 KEPT = {("fp32", "lora"): 54, ("fp32", "full"): 90, ("bf16", "lora"): 41}
@@ -36,8 +37,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         UsageError: the model cannot be found, or a setting cannot be used.
     """
     check_dtype(parameters["dtype"])
-    names = ("steps", "eval_steps", "sampler", "noise", "window", "lora", "ema")
-    settings = FlowSettings.read(**{name: parameters[name] for name in names})
+    settings = painting_settings(**{name: parameters[name] for name in PAINTING})
     size = check_size(parameters["size"])
     reading = {name: parameters[name] for name in ("revision", "local_files_only")}
     skeleton = skeleton_of(parameters["model"], size=size, edits=False, **reading)
@@ -127,6 +127,10 @@ class _Painting:
         config = self.transformer.config
         return int(config.num_attention_heads * config.attention_head_dim)
 
+    @property
+    def _full_precision(self) -> bool:
+        return self.number == 4 and self.job.mixed_precision == "no"
+
     def live(self, rows: int) -> float:
         """Bytes of a pass without gradient."""
         return self.number * LIVE * self._width * min(rows, self.parameters["rows"] or rows) * self.tokens
@@ -153,10 +157,10 @@ class _Painting:
         backward = 3 if self.settings.adapter is None else 2
         again = 1 if self.parameters["gradient_checkpointing"] else 0
         works = [self._work("rollout", forwards), self._work("train", job.passes * scored * (backward + again))]
-        if job.old_pass(exact=self.number == 4):
+        if job.old_pass(exact=self._full_precision):
             works.append(self._work("old", scored))
         if job.reference:
-            works.append(self._work("reference", job.passes * scored))
+            works.append(self._work("reference", scored))  # once for all updates
         return works
 
     def _work(self, phase: str, forwards: float) -> Work:
@@ -168,7 +172,7 @@ class _Painting:
             kernels=TRANSFORMER_KERNELS * config.num_layers,
             times=self._calls * forwards / rows,
             mfu=MFU,
-            dtype="fp32" if self.number == 4 and self.job.mixed_precision == "no" else "bf16",
+            dtype="fp32" if self._full_precision else "bf16",
         )
 
 

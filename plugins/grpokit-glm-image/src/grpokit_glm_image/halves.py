@@ -15,6 +15,7 @@ from grpokit_glm_image import plan as ar_plan
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
+from grpokit_glm_image.settings import PAINTING, painting_settings
 
 _COMMON = ("model", "size", "dtype", "device", "revision", "local_files_only")
 _NOT_HERE = {"ar": ("edits", "offload"), "dit": ()}
@@ -51,7 +52,7 @@ def halves(
         UsageError: the model or a setting cannot be used.
     """
     _check({"ar": ar, "dit": dit})
-    GlmImageDiT.check_settings(**_all("dit", {"dit": dit}))  # before weights are read
+    _check_painting({"size": size, "dit": dit})  # before weights are read
     common = {"dtype": dtype, "device": device, "revision": revision, "local_files_only": local_files_only}
     writes = GlmImageAR(model, size=size, **common, **(ar or {}))
     paints = GlmImageDiT(writes, size=size, **(dit or {}))
@@ -66,7 +67,7 @@ def reader(parameters: Mapping[str, Any]) -> PromptEncoder:
         UsageError: as of `halves`, where that is known without weights.
     """
     _check(parameters)
-    GlmImageDiT.check_settings(**_all("dit", parameters))
+    _check_painting(parameters)
     return policy.reader(_all("ar", parameters))
 
 
@@ -85,6 +86,12 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     needs = (dit_plan if name == "dit" else ar_plan).plan(_all(name, parameters), job)
     note = "The other half is there with its weights; what it trains, and its optimizer, are not counted."
     return replace(needs, assumptions=(*needs.assumptions, note), remedies=())  # whose words are for one half alone
+
+
+def _check_painting(parameters: Mapping[str, Any]) -> None:
+    """Refuse settings of the half that paints, where no weights are needed to know."""
+    own = _all("dit", parameters)
+    painting_settings(**{name: own[name] for name in PAINTING})
 
 
 def _all(half: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

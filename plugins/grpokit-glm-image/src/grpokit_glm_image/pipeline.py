@@ -37,6 +37,7 @@ from grpokit_glm_image.pipeline_folder import (
     check_configs,
     check_context,
     check_fit,
+    check_scheduler,
     check_weights,
     lack_of,
 )
@@ -286,6 +287,7 @@ def _given(
         )
     if edits and writer.model.visual is None:
         raise UsageError(f"The pipeline '{name}' has no vision tower, which edits need. Load it with all of its parts.")
+    check_scheduler(name, type(pipeline.scheduler).__name__)
     types = {part: getattr(pipeline, part).dtype for part in _MODELS}
     if types["vae"] == torch.float16:
         raise UsageError(

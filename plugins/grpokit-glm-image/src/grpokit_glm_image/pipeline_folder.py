@@ -18,6 +18,7 @@ from grpokit_glm_image.grids import PIXELS
 
 WRITER = "vision_language_encoder"
 _PIPELINE = "GlmImagePipeline"
+_SCHEDULER = "FlowMatchEulerDiscreteScheduler"
 _CONFIGS = {  # part -> its configuration
     WRITER: "config.json",
     "transformer": "config.json",
@@ -70,10 +71,28 @@ def check_configs(folder: Path) -> tuple[GlmImageConfig, dict[str, Mapping[str, 
             f"{what} has a model of type '{kind}' in '{WRITER}'. Expected '{GlmImageConfig.model_type}', which writes "
             "visual tokens."
         )
+    check_scheduler(str(folder), str(configs["scheduler"].get("_class_name")))
     try:
         return GlmImageConfig.from_pretrained(folder / WRITER), configs
     except LOADING_ERRORS as error:
         raise UsageError(f"'{folder / WRITER / 'config.json'}' cannot be used: {one_line(error)}.") from error
+
+
+def check_scheduler(name: str, kind: str) -> None:
+    """Refuse a scheduler of another kind than the released model's.
+
+    Args:
+        name: of the pipeline.
+        kind: the name of its scheduler's class.
+
+    Raises:
+        UsageError: as it says.
+    """
+    if kind != _SCHEDULER:
+        raise UsageError(
+            f"The scheduler of the model '{name}' is {kind}. Expected {_SCHEDULER}: the decoder follows straight paths "
+            "from noise to data, in Euler's steps."
+        )
 
 
 def lack_of(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""What the parameters of `glm-image-ar` mean, for the policy and for its plan. No model is needed to refuse them."""
+"""What the parameters of both halves mean, for policies and plans. No model is needed to refuse them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpokit import UsageError
+from grpokit.diffusion.settings import FlowSettings
 from grpokit.hf.adapters import AdapterSettings
 from grpokit.policies.sampler import SamplerSettings
-from grpokit_glm_image.decoder import DecodeSettings, check_size
+from grpokit_glm_image.decoder import DecodeSettings, check_eval_size, check_size
 from grpokit_glm_image.grids import Target, target_of
 
 NAMES = (
@@ -27,6 +28,25 @@ NAMES = (
     "eval_top_p",
 )
 """The parameters that `Settings.read` takes."""
+
+PAINTING = (
+    "size",
+    "eval_size",
+    "token_sets",
+    "temperature",
+    "top_p",
+    "steps",
+    "eval_steps",
+    "sampler",
+    "noise",
+    "window",
+    "lora",
+    "ema",
+    "guidance",
+    "eval_guidance",
+    "rows",
+)
+"""The parameters that `painting_settings` takes."""
 
 _PARTS = ("draft", "large", "both")
 
@@ -94,3 +114,26 @@ class Settings:
             adapter=adapter,
             **both,
         )
+
+
+def painting_settings(
+    *, size: Any, eval_size: Any, token_sets: int | None, temperature: float, top_p: float, **flow: Any
+) -> FlowSettings:
+    """The settings of `GlmImageDiT` for its denoising steps.
+
+    Args:
+        size: as of the policy, like all others.
+        eval_size: of evaluations.
+        token_sets: of a prompt.
+        temperature: of tokens.
+        top_p: likewise.
+        flow: what `FlowSettings` reads.
+
+    Raises:
+        UsageError: one of them cannot be used with any model.
+    """
+    if token_sets is not None and token_sets < 1:
+        raise UsageError(f"token_sets must be at least 1, or null for tokens of each group's own; got {token_sets}.")
+    check_eval_size(eval_size, size)
+    SamplerSettings(temperature=temperature, top_p=top_p)
+    return FlowSettings.read(**flow)

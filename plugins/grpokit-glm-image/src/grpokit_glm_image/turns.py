@@ -78,12 +78,16 @@ class Turns:
         decoder: what makes pictures of them; on the CPU or on the device.
         device: where both work.
         offload: "idle": only one of them is there at a time; "none": both.
+
+    Attributes:
+        offload: the same.
     """
 
     def __init__(
         self, writer: Sequence[nn.Module], decoder: Sequence[nn.Module], *, device: torch.device, offload: str
     ) -> None:
         self._writer, self._decoder = Half(writer, device), Half(decoder, device)
+        self.offload = offload
         self._takes_turns = offload == "idle" and device.type != "cpu"
         self._decoding = False  # whether the decoder is on the device
         self._inside: list[bool] = []  # for each context that is open, the same
