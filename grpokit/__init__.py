@@ -36,6 +36,7 @@ _HOME = {
     "objectives": ["Objective"],
     "training.step_report": ["StepReport"],
     "trainer": ["Trainer"],
+    "phases.phased_trainer": ["Phase", "PhasedTrainer"],
     "evaluation.held_out": ["evaluate"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from grpokit.evaluation.held_out import evaluate as evaluate
     from grpokit.knobs import Correction as Correction
     from grpokit.objectives import Objective as Objective
+    from grpokit.phases.phased_trainer import Phase as Phase
+    from grpokit.phases.phased_trainer import PhasedTrainer as PhasedTrainer
     from grpokit.policies.reference import adapter_off as adapter_off
     from grpokit.policies.reference import frozen_copy as frozen_copy
     from grpokit.policies.reference import swapped as swapped

@@ -19,6 +19,12 @@ from pathlib import Path
 
 REPO = Path(__file__).parent.parent
 
+PHASE_FROZEN = "tests/phases/test_phased_trainer.py::test_what_others_train_has_no_gradient_while_a_phase_lasts"
+PHASE_VERSIONS = "tests/phases/test_phased_trainer.py::test_a_policy_of_two_phases_is_told_of_every_change"
+PHASE_RESUME = "tests/phases/test_phased_trainer.py::test_a_resume_is_exact_at_every_step[3]"
+PHASE_RUN = "tests/phases/test_runs.py::test_a_run_has_one_folder"
+PHASE_CHOSEN = "tests/phases/test_runs.py::test_the_phase_that_moves_the_reward_is_chosen[first_is_high-a]"
+HALVES_AVERAGE = "plugins/grpokit-glm-image/tests/test_halves.py::test_evaluations_paint_with_the_average"
 BY_HAND = "tests/test_run_by_hand.py::test_a_run_equals_one_written_by_hand"
 BLOCKS = "tests/policies/test_causal_blocks.py::test_values_and_gradients_are_those_of_the_table"
 WRITTEN = "tests/policies/test_group_decoding.py::test_tokens_and_logprobs_are_those_of_the_model"
@@ -994,6 +1000,55 @@ FAULTS = (
         "            self._kept.clear()\n",
         "",
         (HALVES,),
+    ),
+    Fault(
+        "phases that freeze nothing",
+        "phases/phased_trainer.py",
+        "            parameter.requires_grad_(False)\n",
+        "            pass\n",
+        (PHASE_FROZEN,),
+    ),
+    Fault(
+        "a phase that does not know what an earlier one has changed",
+        "phases/phased_trainer.py",
+        "        trainer.follow(self._version(trainer.policy))\n",
+        "",
+        (PHASE_VERSIONS,),
+    ),
+    Fault(
+        "phases that begin anew on resume",
+        "phases/phased_trainer.py",
+        "        self.course.restore(",
+        "        list(",
+        (PHASE_RESUME,),
+    ),
+    Fault(
+        "a phase with the run's rates",
+        "config/phases.py",
+        '{**_set(trainer), **_set(self.trainer), "steps": steps}',
+        '{**_set(self.trainer), **_set(trainer), "steps": steps}',
+        (PHASE_RUN,),
+    ),
+    Fault(
+        "phases that draw the same",
+        "runs/build.py",
+        "seed=mix(config.seed, place) if phase.name else config.seed",
+        "seed=config.seed + 0 * place",
+        (PHASE_RUN,),
+    ),
+    Fault(
+        "the phase that moves the reward less",
+        "runs/choosing.py",
+        "if total.row >= total.group",
+        "if total.row < total.group",
+        (PHASE_CHOSEN,),
+    ),
+    Fault(
+        "evaluations of both halves without the average",
+        f"{GLM}policy.py",
+        "self._evaluating() if evaluate else nullcontext()",
+        "nullcontext()",
+        (HALVES_AVERAGE,),
     ),
 )
 

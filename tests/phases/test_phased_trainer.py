@@ -145,7 +145,7 @@ def test_an_only_phase_is_its_trainer(tmp_path: Path) -> None:
     built().load(tmp_path / "b")
 
 
-def test_a_policy_may_learn_in_two_phases_and_is_told_of_every_change(tmp_path: Path) -> None:
+def test_a_policy_of_two_phases_is_told_of_every_change(tmp_path: Path) -> None:
     """Its versions go on from one phase to the next, since an average of weights moves with them."""
 
     def built() -> PhasedTrainer:
