@@ -17,6 +17,7 @@ from grpokit.sampling import derive_seeds, normals
 from grpokit.testing import outcomes, policy_checks
 from grpokit_glm_image.dit import GlmImageDiT, halves
 from grpokit_glm_image.tiny import tiny_pipeline
+from grpokit_glm_image.writer import Writer
 
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]
 
@@ -149,6 +150,24 @@ def test_token_sets() -> None:
     seeds = derive_seeds(1, stream="train", step=5, prompts=1, group_size=2)
     alone = fresh.rollout(PROMPTS[1:], 2, seeds=seeds).trace.per_group["codes"]
     assert torch.equal(alone[0], codes["one"][0][1])  # whatever was kept before
+
+
+@pytest.mark.parametrize(("dtype", "writes"), [("float32", [2]), ("bfloat16", [1, 1])])
+def test_tokens_that_are_not_kept_yet_are_written_together_where_that_changes_none(
+    dtype: str, writes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, written = build(dtype=dtype), []
+    write = Writer.write
+
+    def counting(self: Writer, prompts: Sequence[Prompt], *args: Any, **options: Any) -> Any:
+        written.append(len(prompts))
+        return write(self, prompts, *args, **options)
+
+    monkeypatch.setattr(Writer, "write", counting)
+    first = drawn(policy).trace.per_group["codes"]
+    assert written == writes
+    assert torch.equal(drawn(policy).trace.per_group["codes"], first)
+    assert written == writes
 
 
 @pytest.mark.parametrize(

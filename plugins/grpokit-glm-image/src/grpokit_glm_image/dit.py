@@ -63,9 +63,13 @@ class Illustrator(Painter):
         keys = [
             (prompt.text, seed % self._token_sets) for prompt, seed in zip(prompts, seeds.group.tolist(), strict=True)
         ]
-        for prompt, key in zip(prompts, keys, strict=True):
-            if key not in self._kept:  # by itself, so that it does not depend on what is kept already
-                self._kept[key] = self._write([prompt], torch.tensor([mix(_TOKENS, key[1])]))[0].cpu()
+        new = {key: prompt for prompt, key in zip(prompts, keys, strict=True) if key not in self._kept}
+        exact = all(weight.dtype == torch.float32 for weight in self._writer.network.parameters())
+        # Else tokens would depend on what is written beside them, and so on what is kept already.
+        for some in [list(new)] if exact and new else [[key] for key in new]:
+            sets = torch.tensor([mix(_TOKENS, token_set) for _, token_set in some])
+            codes = self._write([new[key] for key in some], sets).cpu()
+            self._kept.update(zip(some, codes, strict=True))
         return {"codes": torch.stack([self._kept[key] for key in keys])}
 
     def _write(self, prompts: Sequence[Prompt], seeds: Tensor) -> Tensor:
