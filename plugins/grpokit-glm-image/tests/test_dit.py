@@ -20,6 +20,7 @@ from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.halves import halves
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
+from grpokit_glm_image.writer import Writer
 
 PROMPTS = [Prompt(text=text) for text in ("cat", 'a red "CAT" sign')]
 
@@ -173,6 +174,28 @@ def test_evaluations_keep_their_tokens() -> None:
     assert not torch.equal(first, training)
     policy.loaded.ar.lm_head.weight.data.zero_()  # what would be written now has no shape
     assert torch.equal(drawn(policy, evaluate=True).trace.per_group["codes"], first)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "autocast", "writes"),
+    [("float32", False, [2]), ("bfloat16", False, [1, 1]), ("float32", True, [1, 1])],
+)
+def test_tokens_that_are_not_kept_yet_are_written_together_where_that_changes_none(
+    dtype: str, autocast: bool, writes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, written = build(dtype=dtype), []
+    write = Writer.write
+
+    def counting(self: Writer, prompts: Sequence[Prompt], *args: Any, **options: Any) -> Any:
+        written.append(len(prompts))
+        return write(self, prompts, *args, **options)
+
+    monkeypatch.setattr(Writer, "write", counting)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        first = drawn(policy).trace.per_group["codes"]
+    assert written == writes
+    assert torch.equal(drawn(policy).trace.per_group["codes"], first)
+    assert written == writes
 
 
 @pytest.mark.parametrize(

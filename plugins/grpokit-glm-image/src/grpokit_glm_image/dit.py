@@ -66,10 +66,19 @@ class Illustrator(Painter):
         own = seeds.group.tolist()
         drawn_by = own if evaluate else [mix(_TOKENS, seed % self._token_sets) for seed in own]
         keys = [(prompt.text, seed) for prompt, seed in zip(prompts, drawn_by, strict=True)]
-        for prompt, key in zip(prompts, keys, strict=True):
-            if key not in self._kept:  # by itself, so that it does not depend on what is kept already
-                self._kept[key] = self._write([prompt], torch.tensor([key[1]]))[0].cpu()
+        new = {key: prompt for prompt, key in zip(prompts, keys, strict=True) if key not in self._kept}
+        # In low precision, tokens would depend on what is written beside them, and so on what is kept already.
+        for some in [list(new)] if new and self._exact else [[key] for key in new]:
+            codes = self._write([new[key] for key in some], torch.tensor([seed for _, seed in some])).cpu()
+            self._kept.update(zip(some, codes, strict=True))
         return {"codes": torch.stack([self._kept[key] for key in keys])}
+
+    @property
+    def _exact(self) -> bool:
+        """Whether tokens are computed in float32."""
+        weights = self._writer.network.parameters()
+        lowered = torch.is_autocast_enabled(self._writer.device.type)
+        return not lowered and all(weight.dtype == torch.float32 for weight in weights)
 
     def _write(self, prompts: Sequence[Prompt], seeds: Tensor) -> Tensor:
         """The codes [P, rows, columns] of large grids, drawn by seeds [P]."""
