@@ -9,6 +9,10 @@ It takes five minutes on one free core, and is deterministic: the same seed, tor
 pipeline. It ends with what the reward `ocr` reads, so it needs grpokit-ocr too.
 
     python tools/make_glm_glyph.py
+
+The start of glm-glyph-dit has another transformer, which learns from blurred pictures:
+
+    python tools/make_glm_glyph.py --parts decoder --blur 5 --begin src/grpokit_glm_image/models/glyph --out FOLDER
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import matplotlib
 import numpy as np
 import torch
 from diffusers import AutoencoderKL, GlmImagePipeline, GlmImageTransformer2DModel
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 from torch.nn import functional
 from transformers import ByT5Tokenizer, GlmImageConfig, GlmImageForConditionalGeneration, T5Config, T5EncoderModel
@@ -168,9 +172,10 @@ def grids(count: int, random: np.random.Generator) -> Tensor:
     return torch.from_numpy(np.where(odd, random.integers(letters.CODES, size=codes.shape), codes))
 
 
-def pixels(codes: Tensor) -> Tensor:
-    """Pictures [n, 3, h, w] in -1 to 1 of large grids."""
-    pictures = np.stack([np.asarray(letters.picture(row.tolist())) for row in codes])
+def pixels(codes: Tensor, blur: float = 0.0) -> Tensor:
+    """Pictures [n, 3, h, w] in -1 to 1 of large grids, blurred by a Gaussian of so many pixels."""
+    soft = ImageFilter.GaussianBlur(blur)
+    pictures = np.stack([np.asarray(letters.picture(row.tolist()).filter(soft)) for row in codes])
     return torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
@@ -196,12 +201,12 @@ def teach_autoencoder(pipe: GlmImagePipeline, *, steps: int, seed: int) -> None:
 
 
 @torch.no_grad()
-def encoded(vae: AutoencoderKL, codes: Tensor) -> Tensor:
-    """The latents [n, C, h, w] of the pictures of large grids."""
-    return torch.cat([vae.encode(pixels(some)).latent_dist.mode() for some in codes.split(64)])
+def encoded(vae: AutoencoderKL, codes: Tensor, blur: float = 0.0) -> Tensor:
+    """The latents [n, C, h, w] of the pictures of large grids, blurred as by `pixels`."""
+    return torch.cat([vae.encode(pixels(some, blur)).latent_dist.mode() for some in codes.split(64)])
 
 
-def teach_decoder(pipe: GlmImagePipeline, *, steps: int, seed: int, batch: int = 32) -> None:
+def teach_decoder(pipe: GlmImagePipeline, *, steps: int, seed: int, blur: float, batch: int = 32) -> None:
     """Learn to paint: flow matching on latents, at the noise levels and times of the stock pipeline.
 
     The quoted words have nothing to do with the pictures, so the transformer learns to follow the tokens alone.
@@ -209,7 +214,7 @@ def teach_decoder(pipe: GlmImagePipeline, *, steps: int, seed: int, batch: int =
     transformer, vae, random = pipe.transformer.train(), pipe.vae, np.random.default_rng(seed)
     mean, std = (torch.tensor(x)[:, None, None] for x in (vae.config.latents_mean, vae.config.latents_std))
     codes = grids(2000, random)
-    pictures = (encoded(vae, codes) - mean) / std
+    pictures = (encoded(vae, codes, blur) - mean) / std
     prompts = quoted_words(pipe, 2000)
     optimizer, schedule = one_cycle(transformer, 3e-3, steps)
     shift = 0.25 + 0.75 * (HEIGHT * WIDTH / 256 / 256) ** 0.5
@@ -375,7 +380,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS, help="what to make")
     parser.add_argument("--begin", type=Path, help="a pipeline whose other parts are taken")
     parser.add_argument("--autoencoder-steps", type=int, default=300)
-    parser.add_argument("--decoder-steps", type=int, default=600, help="fewer leave its words blurred")
+    parser.add_argument("--decoder-steps", type=int, default=600)
+    parser.add_argument("--blur", type=float, default=0.0, help="pixels, of the pictures that the decoder learns from")
     parser.add_argument("--writer-steps", type=int, default=500, help="on a cell of the draft for each code")
     parser.add_argument("--draft-steps", type=int, default=400, help="behind those, on whole drafts and large grids")
     parser.add_argument("--seed", type=int, default=0)
@@ -392,7 +398,7 @@ def main() -> None:
         pipe.register_modules(**{name: getattr(begun, name) for name in taken})
     teach = {
         "autoencoder": lambda: teach_autoencoder(pipe, steps=options.autoencoder_steps, seed=options.seed),
-        "decoder": lambda: teach_decoder(pipe, steps=options.decoder_steps, seed=options.seed),
+        "decoder": lambda: teach_decoder(pipe, steps=options.decoder_steps, seed=options.seed, blur=options.blur),
         "writer": lambda: teach_writer(
             pipe, steps=options.writer_steps, draft_steps=options.draft_steps, seed=options.seed
         ),

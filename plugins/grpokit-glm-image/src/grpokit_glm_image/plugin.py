@@ -74,6 +74,12 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         summary="a GLM-Image small enough for a CPU learns to spell from SSIM and OCR, in a few minutes",
         install="pip install 'grpokit[demo,glm-image]'",
     )
+    yield PresetSpec(
+        name="glm-glyph-dit",
+        factory="grpokit_glm_image:presets/glm-glyph-dit.yaml",
+        summary="its diffusion half, taught on blurred pictures, learns to paint sharply from SSIM and OCR",
+        install="pip install 'grpokit[demo,glm-image]'",
+    )
     for name, summary in (
         ("glm-image-t2i", "GLM-Image learns from prompts.txt and target_images/ of the current folder, on a GPU"),
         ("glm-image-i2i", "GLM-Image learns to edit from prompts.txt, source_images/ and target_images/, on a GPU"),

@@ -2,7 +2,7 @@
 
 `words` are its words, `letters` their pictures and visual tokens; the pipeline lies in `models/glyph`, made by
 `tools/make_glm_glyph.py`. Its autoregressive half was taught on words with typos, so it spells badly. Its decoder draws
-what the tokens say.
+what the tokens say. `models/glyph-blurred` has another decoder, taught on blurred pictures, which draws soft words.
 """
 
 from __future__ import annotations
