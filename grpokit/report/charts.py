@@ -110,7 +110,7 @@ def charts(runs: Sequence[Run]) -> list[dict[str, str]]:
         ("Gradient norm", "before clipping", {"norm": "grad_norm"}),
         ("Rollout against training", "largest difference of log-probs, nats", {"difference": "logprob_diff/max"}),
         (_UNSCORED, "rows of a step", {label: f"rewards/{name}/unscored" for name, label in names.items()}),
-        ("Seconds per step", "by phase", phases),
+        ("Seconds per step", "by kind of work", phases),
         ("Memory", "MiB", memory),
     ]
     shaded = [(first, last) for _, first, last in runs[0].stretches[1::2]] if len(runs) == 1 else []

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
+import yaml
 
 from command_line import Call
+from grpokit.config import presets
+from grpokit.config.schema import resolved
 from grpokit.plan import cards
 from grpokit.plan.cards import Card
 
@@ -120,3 +124,21 @@ def test_a_plan_that_returns_something_else(call: Call, monkeypatch: pytest.Monk
     done = call("plan", PRESET)
     assert done.code == 2
     assert "The plan 'grpokit_lm.plan:plan' returned an object of type int; expected grpokit.plan.Needs." in done.err
+
+
+def test_a_phase_of_a_run(call: Call, tmp_path: Path) -> None:
+    config, _ = presets.read_config(PRESET)
+    settings = resolved(config)
+    del settings["trainer"]["steps"]
+    settings["phases"] = [{"name": "short", "steps": 2}, {"name": "wide", "steps": 2, "trainer": {"group_size": 64}}]
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    first, wide = (call("plan", path, "--gpu", "h100", *words) for words in ((), ("--phase", "wide")))
+    assert first.out.startswith("c, phase 'short' on H100")
+    assert wide.out.startswith("c, phase 'wide' on H100")
+    seconds = [number(r"time, s.*\n.* ([\d.]+)\n", done.out) for done in (first, wide)]
+    assert seconds[1] > 1.5 * seconds[0]
+    wrong = call("plan", path, "--phase", "wied")
+    assert wrong.code == 2
+    assert "There is no phase 'wied' (did you mean 'wide'?). The phases are short, wide." in wrong.err
+    assert "There is no phase 'wide'. This run has no phases." in call("plan", PRESET, "--phase", "wide").err
