@@ -49,8 +49,8 @@ def test_contract(options: dict[str, Any]) -> None:
     assert not failures, failures
 
 
-def stock(pipeline: GlmImagePipeline, rollout: Rollout) -> list[Image.Image]:
-    """The pictures of an evaluation's tokens and noise, by the stock pipeline."""
+def stock(pipeline: GlmImagePipeline, rollout: Rollout, **options: Any) -> list[Any]:
+    """The pictures, or the latents, of an evaluation's tokens and noise, by the stock pipeline."""
     pipeline.set_progress_bar_config(disable=True)
     seeds = derive_seeds(1, stream="train", step=0, prompts=len(PROMPTS), group_size=3)
     pictures = []
@@ -63,7 +63,7 @@ def stock(pipeline: GlmImagePipeline, rollout: Rollout) -> list[Image.Image]:
             height=64,
             width=96,
             num_inference_steps=3,
-            guidance_scale=1.5,
+            **{"guidance_scale": 1.5, **options},
             prior_token_ids=codes.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1),
             latents=noise,
         ).images
@@ -76,11 +76,17 @@ def largest(pictures: Sequence[Image.Image], rollout: Rollout) -> int:
     return int(np.abs(ours - np.stack([np.asarray(picture, dtype=int) for picture in pictures])).max())
 
 
-def test_evaluations_are_pictures_of_the_stock_pipeline() -> None:
-    """From the same tokens and noise."""
+@pytest.mark.parametrize("guidance", [1.0, 1.5])
+def test_evaluations_follow_the_ode_of_the_stock_pipeline(guidance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the same tokens and noise: equal latents, and pictures that are equal to a level of 255."""
     pipeline = tiny_pipeline()
-    rollout = drawn(build(pipeline), evaluate=True)
-    assert largest(stock(pipeline, rollout), rollout) <= 1
+    policy, latents = build(pipeline, eval_guidance=guidance), []
+    pictures = policy.painter.pictures
+    monkeypatch.setattr(policy.painter, "pictures", lambda x, size: latents.append(x) or pictures(x, size))
+    rollout = drawn(policy, evaluate=True)
+    theirs = torch.stack(stock(pipeline, rollout, guidance_scale=guidance, output_type="latent"))
+    assert float((torch.cat(latents) - theirs).abs().max()) <= 1e-5 * float(theirs.abs().max())
+    assert largest(stock(pipeline, rollout, guidance_scale=guidance), rollout) <= 1
 
 
 def test_an_update_changes_the_adapter_alone() -> None:
