@@ -55,6 +55,7 @@ class PipelineFamily(Family):
         eval_guidance: of evaluation, likewise: the pipeline's own.
         negative: the text that guidance leads away from; None where guidance is a number that the transformer reads.
         sources: how many pictures a prompt may bring.
+        optional: parts that a pipeline of this family can do without.
         max_shift: what diffusers takes for a scheduler's `max_shift` that its configuration does not name.
     """
 
@@ -62,6 +63,7 @@ class PipelineFamily(Family):
     eval_guidance: ClassVar[float]
     negative: ClassVar[str | None] = ""
     sources: ClassVar[int] = 0
+    optional: ClassVar[Sequence[str]] = ()
     max_shift: ClassVar[float] = 1.15
 
     def __init__(self, pipeline: Any) -> None:
