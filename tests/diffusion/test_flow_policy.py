@@ -161,7 +161,7 @@ def test_evaluations_draw_with_the_average() -> None:
         ({"sampler": "cps", "steps": 1}, "has no step with noise"),
         ({"steps": 0}, "steps must be a whole number from 1 to 1000, got 0"),
         ({"ema": {"decay": 2}}, "ema: decay"),
-        ({"lora": {"adapter": "x"}}, "cannot be trained on yet"),
+        ({"lora": {"adapter": "./nowhere"}}, "adapter: './nowhere' does not exist"),
         ({"lora": {"targets": ["to_k"]}}, "no linear layer of Painter is called 'to_k'"),
     ],
     ids=str,

@@ -18,10 +18,18 @@ from grpokit import UsageError, flow
 from grpokit.diffusion.flow_policy import FlowPolicy
 from grpokit.diffusion.saving import save_lora
 from grpokit.diffusion.settings import FlowSettings
+from grpokit.diffusion.trained_lora import find_lora
 from grpokit.hf.bars import progress_bars
 from grpokit_diffusers.pipeline import prepare
 
 _LORA: Mapping[str, Any] = {"r": 32, "alpha": 64}
+
+
+def _found(lora: Mapping[str, Any] | None, *, local_files_only: bool) -> Mapping[str, Any] | None:
+    """The settings of an adapter, with the file of one that was trained before in place of its name."""
+    if lora is None or lora.get("adapter") is None:
+        return lora
+    return {"adapter": find_lora(lora["adapter"], revision=lora.get("revision"), local_files_only=local_files_only)}
 
 
 class DiffusersFlow(FlowPolicy):
@@ -42,7 +50,8 @@ class DiffusersFlow(FlowPolicy):
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation; None: the pipeline's own default.
         eval_size: of the pictures in evaluation; None for `size`.
-        lora: settings of an adapter; None trains the transformer's own weights.
+        lora: settings of an adapter, or {"adapter": ...} to train on one from a .safetensors file, a folder or the hub;
+            None trains the transformer's own weights.
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
         gradient_checkpointing: keep less for the backward pass and compute it again.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
@@ -85,6 +94,7 @@ class DiffusersFlow(FlowPolicy):
         FlowSettings.read(  # before weights are read
             steps=steps, eval_steps=eval_steps, sampler=sampler, noise=noise, window=window, lora=lora, ema=ema
         )
+        lora = _found(lora, local_files_only=local_files_only)
         loaded = prepare(
             model,
             family=family,
