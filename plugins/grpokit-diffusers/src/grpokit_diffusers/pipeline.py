@@ -23,6 +23,7 @@ from grpokit.hf.sources import Files
 from grpokit_diffusers.family import PipelineFamily
 from grpokit_diffusers.folder import NEED, absent_parts, check_parts, read_index
 from grpokit_diffusers.known import family_of
+from grpokit_diffusers.skeleton import skeleton_of
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
 
 _LIGHT = ("*.json", "*.jinja", "*/*.txt", "*.model")  # what is fetched first
@@ -36,10 +37,12 @@ class Prepared:
     Attributes:
         kind: its family.
         load: fetches and reads the weights, and makes the family.
+        skeleton: makes the family around a pipeline without weights; None where that cannot be.
     """
 
     kind: type[PipelineFamily]
     load: Callable[[], PipelineFamily]
+    skeleton: Callable[[], PipelineFamily | None] = lambda: None
 
 
 def prepare(
@@ -91,7 +94,9 @@ def prepare(
     if name in PIPELINES:
         pipeline = tiny_pipeline(name)
         kind = family_of(type(pipeline).__name__, type(pipeline.scheduler).__name__, model=name, family=family)
-        return Prepared(kind=kind, load=lambda: ready(_cast(pipeline, weights)))
+        return Prepared(
+            kind=kind, load=lambda: ready(_cast(pipeline, weights)), skeleton=lambda: kind(tiny_pipeline(name))
+        )
     if name.startswith("tiny-") and not Path(name).exists():
         raise UsageError(f"There is no model '{name}'{nearest(name, PIPELINES)}. Tiny ones: {', '.join(PIPELINES)}.")
     files = sources.locate(name, revision=revision, local_files_only=local_files_only)
@@ -113,7 +118,11 @@ def prepare(
             raise UsageError(sources.why_not(files, error, what="pipeline")) from error
         return ready(pipeline)
 
-    return Prepared(kind=kind, load=read)
+    def skeleton() -> PipelineFamily | None:
+        pipeline = skeleton_of(folder, index)
+        return None if pipeline is None else kind(pipeline)
+
+    return Prepared(kind=kind, load=read, skeleton=skeleton)
 
 
 def _fetched(files: Files, patterns: Sequence[str]) -> Path | None:

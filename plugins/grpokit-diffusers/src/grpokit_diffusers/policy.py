@@ -6,6 +6,7 @@ How steps become decisions is `FlowPolicy`'s, what a pipeline is like its family
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import diffusers
 import peft
 from peft import PeftModel
 
-from grpokit import UsageError, flow
+from grpokit import Prompt, UsageError, flow
 from grpokit.diffusion.flow_policy import FlowPolicy
 from grpokit.diffusion.saving import save_lora
 from grpokit.diffusion.settings import FlowSettings
@@ -161,3 +162,30 @@ class DiffusersFlow(FlowPolicy):
             "usage": f"import torch\nfrom diffusers import {kind}\n\n"
             f'pipe = {kind}.from_pretrained("{source}", torch_dtype=torch.bfloat16){then}\n',
         }
+
+
+class _Silent:
+    """Stands for a reader where no skeleton can be built: the policy itself then looks at prompts."""
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse nothing."""
+
+
+def reader(parameters: Mapping[str, Any]) -> FlowPolicy | _Silent:
+    """What reads prompts, from all parameters of `DiffusersFlow`, without the model's weights.
+
+    It is a policy on a skeleton, so what its settings lack shows here.
+
+    Raises:
+        UsageError: as of `DiffusersFlow`, where that is known without weights.
+    """
+    own = {**parameters, "lora": _found(parameters["lora"], local_files_only=parameters["local_files_only"])}
+    FlowSettings.read(**{name: own[name] for name in inspect.signature(FlowSettings.read).parameters})
+    names = ("model", "family", "dtype", "device", "revision", "local_files_only")
+    family = prepare(**{name: own[name] for name in names}).skeleton()
+    if family is None:
+        return _Silent()
+    for name in ("guidance", "eval_guidance"):
+        own[name] = getattr(family, name) if own[name] is None else own[name]
+    own["family"] = family
+    return FlowPolicy(**{name: own[name] for name in inspect.signature(FlowPolicy).parameters})
