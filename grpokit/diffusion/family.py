@@ -10,11 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from PIL.Image import Image
 from torch import Tensor, nn
 
+from grpokit.diffusion.trained_lora import LoraFile, read_lora
 from grpokit.types import Prompt, Seeds
 
 Size = tuple[int, int]
@@ -62,6 +64,14 @@ class Family(ABC):
             evaluate: whether the samples are an evaluation's.
         """
         return {}
+
+    def lora_of(self, file: Path) -> LoraFile:
+        """What a file of safetensors with a trained LoRA holds; here one in the names of diffusers.
+
+        Raises:
+            OSError, ValueError, SafetensorError: it cannot be read.
+        """
+        return read_lora(file)
 
     @abstractmethod
     def schedule(self, steps: int, size: Size) -> Schedule:

@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from PIL.Image import Image
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from grpokit import flow
 from grpokit.diffusion.adapters import add_adapter
 from grpokit.diffusion.family import Family, Schedule, Size
 from grpokit.diffusion.settings import FlowSettings
-from grpokit.errors import UsageError
-from grpokit.hf.adapters import inner
+from grpokit.diffusion.trained_lora import continue_lora, find_lora
+from grpokit.errors import UsageError, one_line
+from grpokit.hf.adapters import AdapterSettings, inner
 from grpokit.hf.references import Base, Reference, Twin
 from grpokit.hf.weights import load_weights, save_tensors, save_weights
 from grpokit.policies.reference import swapped
@@ -79,7 +82,8 @@ class FlowPolicy(Policy):
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation; None for `guidance`.
         eval_size: of the pictures in evaluation; None for `size`.
-        lora: settings of an adapter, such as {"r": 32, "alpha": 64}; None trains the transformer's own weights.
+        lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": "a.safetensors"} to train one on;
+            None trains the transformer's own weights.
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
 
@@ -142,6 +146,9 @@ class FlowPolicy(Policy):
         if settings.adapter is None:
             self.model.requires_grad_(True)
             self._reference: Reference = Twin(self.model)
+        elif settings.adapter.adapter is not None:
+            self.model = self._continued(settings.adapter)
+            self._reference = Twin(self.model)
         else:
             self.model.requires_grad_(False)
             targets = settings.adapter.targets if lora is not None and "targets" in lora else family.lora_targets
@@ -266,6 +273,17 @@ class FlowPolicy(Policy):
             )
         both = (size[0], size[1])
         return _Mode(steps=steps, guidance=guidance, size=both, schedule=self.family.schedule(steps, both))
+
+    def _continued(self, settings: AdapterSettings) -> PeftModel:
+        """The transformer with a LoRA that was trained before."""
+        assert settings.adapter is not None
+        file = find_lora(settings.adapter, revision=settings.revision)
+        try:
+            lora = self.family.lora_of(file)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
+            raise UsageError(f"lora: adapter: '{file}' cannot be read: {one_line(error)}.") from error
+        self.model.requires_grad_(False)
+        return continue_lora(self.family.transformer, lora, name=str(settings.adapter))
 
     @contextmanager
     def averaged(self) -> Iterator[Any]:

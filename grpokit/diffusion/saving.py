@@ -33,10 +33,11 @@ def save_lora(model: PeftModel, folder: Path) -> None:
     for name, tensor in get_peft_model_state_dict(model, save_embedding_layers=False).items():
         own = tensor.detach().cpu() * (scale if ".lora_B." in name else 1)
         tensors[f"{_PREFIX}.{name.removeprefix('base_model.model.')}"] = own.contiguous()
+    targets = config.target_modules
     facts = {
         "r": config.r,
         "lora_alpha": config.r,
-        "target_modules": sorted(config.target_modules),
+        "target_modules": targets if isinstance(targets, str) else sorted(targets),
         "use_dora": config.use_dora,
     }
     named = {f"{_PREFIX}.{key}": value for key, value in facts.items()}

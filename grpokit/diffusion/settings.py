@@ -74,10 +74,5 @@ class FlowSettings:
             own = read_settings(Window, window, key="window", example="{width: 2}")
             own.check(able)
         adapter = None if lora is None else AdapterSettings.read(lora)
-        if adapter is not None and adapter.adapter is not None:
-            raise UsageError(
-                "lora: adapter: a flow policy cannot begin with a trained adapter yet. Leave it out and give r and "
-                "alpha. A run of its own goes on with --resume."
-            )
         average = None if ema is None else read_settings(Average, ema, key="ema", example="{decay: 0.9, every: 8}")
         return cls(able=able, window=own, adapter=adapter, average=average)

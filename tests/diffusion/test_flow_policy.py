@@ -174,7 +174,7 @@ def test_a_transformer_with_an_adapter_is_refused(options: dict[str, Any]) -> No
         ({"rows": -1}, "rows must be a whole number of at least 1, or null for a whole group; got -1"),
         ({"rows": 0}, "got 0"),
         ({"ema": {"decay": 2}}, "ema: decay"),
-        ({"lora": {"adapter": "x"}}, "cannot begin with a trained adapter yet. Leave it out"),
+        ({"lora": {"adapter": "./nowhere"}}, "adapter: './nowhere' does not exist"),
         ({"lora": {"targets": ["to_k"]}}, "no linear layer of Painter is called 'to_k'"),
     ],
     ids=str,

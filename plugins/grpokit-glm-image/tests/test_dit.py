@@ -251,7 +251,9 @@ def test_neither_half_takes_the_adapter_of_the_other(tmp_path: Path) -> None:
         half.export(tmp_path / name)
     with pytest.raises(UsageError, match=r"an adapter of a diffusion transformer .* this policy trains another model"):
         GlmImageAR("tiny", size=(64, 96), lora={"adapter": str(tmp_path / "dit")})
-    with pytest.raises(UsageError, match="a flow policy cannot begin with a trained adapter"):
+    with pytest.raises(
+        UsageError, match=r"has 24 tensors of another kind, such as 'base_model\.model\.model\.language_model"
+    ):
         build(lora={"adapter": str(tmp_path / "ar")})
 
 
@@ -284,3 +286,23 @@ def test_halves_that_do_not_fit(options: dict[str, Any], message: str) -> None:
 def test_a_policy_whose_model_cannot_be_shared(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         GlmImageDiT(GlmImageAR("tiny", **{"size": (64, 96), **options}), size=(64, 96), steps=3, eval_steps=2)
+
+
+def test_an_exported_adapter_trains_on(tmp_path: Path) -> None:
+    """It has the same weights; the reference is where it began."""
+    first = build(lora={"r": 2, "alpha": 6})
+    with torch.no_grad():
+        for name, p in first.model.named_parameters():
+            if "lora_B" in name:
+                p.add_(0.2)
+    first.export(tmp_path)
+    second = build(lora={"adapter": tmp_path})
+    names = [name for name, p in second.model.named_parameters() if p.requires_grad]
+    assert names == [name for name, p in first.model.named_parameters() if p.requires_grad]
+    scale = {"lora_A": 1, "lora_B": 3}
+    both = dict(first.model.named_parameters()), dict(second.model.named_parameters())
+    assert all(torch.equal(both[0][name] * scale[name.split(".")[-3]], both[1][name]) for name in names)
+    seeds = derive_seeds(1, stream="train", step=0, prompts=1, group_size=2)
+    rollout = second.rollout([Prompt(text="a cat")], 2, seeds=seeds)
+    with second.reference():
+        assert torch.equal(second.logprobs(rollout, slice(0, 1)).logprobs, rollout.old.logprobs[:, :1])

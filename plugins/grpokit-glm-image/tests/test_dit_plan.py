@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from grpokit import UsageError
 from grpokit.diffusion.adapters import add_adapter
 from grpokit.hf.adapters import AdapterSettings
 from grpokit.plan import Job, Needs
+from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.dit_plan import KEPT, plan
 from grpokit_glm_image.painter import Painter
 
@@ -32,6 +34,9 @@ DEFAULTS: dict[str, Any] = {
     "ema": None,
     "gradient_checkpointing": False,
     "rows": None,
+    "token_sets": 1,
+    "temperature": 0.9,
+    "top_p": 0.75,
     "dtype": "auto",
     "revision": None,
     "local_files_only": True,
@@ -159,6 +164,16 @@ def test_memory_of_training() -> None:
     assert part(full, "optimizer", "train") == pytest.approx(8 * 6.927e9 / GIB, rel=0.01)
     assert part(needs({"reference": True}, lora=None), "reference", "score") > 25
     assert part(needs({"reference": True}), "reference", "score") == 0
+
+
+def test_an_adapter_that_was_trained_before(tmp_path: Path) -> None:
+    """It has its own rank, and the reference is a copy of it."""
+    GlmImageDiT("tiny", size=(64, 64), lora={"r": 3}).export(tmp_path)
+    own, other = (
+        needs({"reference": True}, model="tiny", size=[64, 64], lora=lora) for lora in ({"adapter": tmp_path}, {"r": 3})
+    )
+    assert part(own, "optimizer", "train") == part(other, "optimizer", "train") > 0
+    assert part(own, "reference", "score") == part(other, "adapter", "score") > 0
 
 
 def test_refusals_are_those_of_the_policy() -> None:

@@ -6,10 +6,12 @@ class like those in `families/`, and a config that names it.
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from grpokit import Prompt, UsageError
 from grpokit.diffusion.family import Family, Schedule, Size
+from grpokit.diffusion.trained_lora import LoraFile
 from grpokit.errors import shown
 
 _PIXELS_PER_PASS = 2**18  # of the autoencoder: more at a time take more memory, and little less time
@@ -55,6 +58,7 @@ class PipelineFamily(Family):
         eval_guidance: of evaluation, likewise: the pipeline's own.
         negative: the text that guidance leads away from; None where guidance is a number that the transformer reads.
         sources: how many pictures a prompt may bring.
+        optional: parts that a pipeline of this family can do without.
         max_shift: what diffusers takes for a scheduler's `max_shift` that its configuration does not name.
     """
 
@@ -62,6 +66,7 @@ class PipelineFamily(Family):
     eval_guidance: ClassVar[float]
     negative: ClassVar[str | None] = ""
     sources: ClassVar[int] = 0
+    optional: ClassVar[Sequence[str]] = ()
     max_shift: ClassVar[float] = 1.15
 
     def __init__(self, pipeline: Any) -> None:
@@ -148,6 +153,19 @@ class PipelineFamily(Family):
             latents / config.scaling_factor + (config.shift_factor or 0.0), return_dict=False
         )[0]
         return pixels
+
+    def lora_of(self, file: Path) -> LoraFile:
+        """See `Family`; in all names that the pipeline's own `load_lora_weights` reads."""
+        read = getattr(self.pipeline, "lora_state_dict", None)
+        if read is None:
+            return super().lora_of(file)
+        options: dict[str, Any] = {"weight_name": file.name, "use_safetensors": True, "local_files_only": True}
+        if "return_alphas" in inspect.signature(read).parameters:
+            tensors, alphas, metadata = read(str(file.parent), return_alphas=True, return_lora_metadata=True, **options)
+        else:
+            tensors, metadata = read(str(file.parent), return_lora_metadata=True, **options)
+            alphas = {}
+        return LoraFile(tensors=tensors | (alphas or {}), metadata=metadata or {})
 
     def as_loaded(self) -> torch.autocast:
         """Inside, no mixed precision: texts are kept for later, and autoencoders lose what they need."""

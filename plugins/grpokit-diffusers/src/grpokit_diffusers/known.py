@@ -35,7 +35,7 @@ def family_of(pipeline: str, scheduler: str, *, model: str, family: str | type |
         family: "package.module:Class", or the class; None for what `FAMILIES` has.
 
     Raises:
-        UsageError: there is no such family, or the scheduler is not one of flow matching.
+        UsageError: there is no such family, or the scheduler does not take Euler's steps of flow matching.
     """
     if family is None and pipeline not in FAMILIES:
         raise UsageError(
@@ -44,8 +44,8 @@ def family_of(pipeline: str, scheduler: str, *, model: str, family: str | type |
         )
     if scheduler != _FLOW:
         raise UsageError(
-            f"The scheduler of '{model}' is {scheduler}, which is not one of flow matching. Log-probs of steps are "
-            f"those of straight paths from noise to data: expected {_FLOW}."
+            f"The scheduler of '{model}' is {scheduler}. Expected {_FLOW}: log-probs are those of Euler's steps on "
+            "straight paths from noise to data."
         )
     named = FAMILIES[pipeline] if family is None else family
     kind = _imported(named) if isinstance(named, str) else named

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from diffusers import DiffusionPipeline
+from diffusers.utils import logging
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from torch import nn
 
 from grpokit import UsageError
-from grpokit.errors import a_type, one_line
+from grpokit.errors import a_type, nearest
 from grpokit.hf import dtypes, sources
 from grpokit.hf.bars import progress_bars
 from grpokit.hf.sources import Files
 from grpokit_diffusers.family import PipelineFamily
+from grpokit_diffusers.folder import NEED, absent_parts, check_parts, read_index
 from grpokit_diffusers.known import family_of
+from grpokit_diffusers.skeleton import skeleton_of
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
 
 _LIGHT = ("*.json", "*.jinja", "*/*.txt", "*.model")  # what is fetched first
-_NEED = (
-    "Give a folder that a pipeline's save_pretrained wrote, or a hub id like 'stabilityai/stable-diffusion-3.5-medium'."
-)
 _ERRORS = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, ImportError, SafetensorError)
 
 
@@ -37,10 +37,12 @@ class Prepared:
     Attributes:
         kind: its family.
         load: fetches and reads the weights, and makes the family.
+        skeleton: makes the family around a pipeline without weights; None where that cannot be.
     """
 
     kind: type[PipelineFamily]
     load: Callable[[], PipelineFamily]
+    skeleton: Callable[[], PipelineFamily | None] = lambda: None
 
 
 def prepare(
@@ -77,7 +79,7 @@ def prepare(
         return Prepared(kind=kind, load=lambda: kind(_placed(model, device)))
     if not isinstance(model, (str, Path)) or not str(model).strip():
         got = "an empty name" if isinstance(model, str) else a_type(model)
-        raise UsageError(f"model must be a hub id, a folder or a pipeline of diffusers, got {got}. {_NEED}")
+        raise UsageError(f"model must be a hub id, a folder or a pipeline of diffusers, got {got}. {NEED}")
     name, place = str(model), device or ("cuda" if torch.cuda.is_available() else "cpu")
     own = torch.bfloat16 if place == "cuda" else torch.float32
     weights = dtypes.chosen(dtype, own, trains_base=False, device=place)
@@ -92,55 +94,35 @@ def prepare(
     if name in PIPELINES:
         pipeline = tiny_pipeline(name)
         kind = family_of(type(pipeline).__name__, type(pipeline.scheduler).__name__, model=name, family=family)
-        return Prepared(kind=kind, load=lambda: ready(_cast(pipeline, weights)))
+        return Prepared(
+            kind=kind, load=lambda: ready(_cast(pipeline, weights)), skeleton=lambda: kind(tiny_pipeline(name))
+        )
+    if name.startswith("tiny-") and not Path(name).exists():
+        raise UsageError(f"There is no model '{name}'{nearest(name, PIPELINES)}. Tiny ones: {', '.join(PIPELINES)}.")
     files = sources.locate(name, revision=revision, local_files_only=local_files_only)
     folder = _fetched(files, _LIGHT) or Path(files.place)
     sources.warn_of_cache(files)
-    index = _index(folder)
-    parts = {part: each for part, each in index.items() if isinstance(each, list) and each[0] is not None}
-    scheduler = parts.get("scheduler", ["", "missing"])[1]
-    kind = family_of(str(index.get("_class_name")), scheduler, model=name, family=family)
+    index = read_index(folder)
+    kind = family_of(index.kind, index.parts.get("scheduler", "missing"), model=name, family=family)
+    without = dict.fromkeys(absent_parts(index, model=name, optional=kind.optional))
 
     def read() -> PipelineFamily:
-        there = _fetched(files, [*_LIGHT, *(f"{part}/*.safetensors" for part in parts)]) or folder
-        for part in parts:
-            _check_weights(there / part)
+        there = _fetched(files, [*_LIGHT, *(f"{part}/*.safetensors" for part in index.parts)]) or folder
+        check_parts(there, index)
         try:
-            with progress_bars(f"load {name}"):
-                pipeline = DiffusionPipeline.from_pretrained(there, dtype=weights, local_files_only=True)
+            with progress_bars(f"load {name}"), _no_bar_of_parts():
+                pipeline = DiffusionPipeline.from_pretrained(there, dtype=weights, local_files_only=True, **without)
         except torch.OutOfMemoryError:
             raise
         except _ERRORS as error:
             raise UsageError(sources.why_not(files, error, what="pipeline")) from error
         return ready(pipeline)
 
-    return Prepared(kind=kind, load=read)
+    def skeleton() -> PipelineFamily | None:
+        pipeline = skeleton_of(folder, index)
+        return None if pipeline is None else kind(pipeline)
 
-
-def _index(folder: Path) -> dict[str, Any]:
-    """What `model_index.json` of a folder says."""
-    if not folder.is_dir():
-        raise UsageError(f"The model folder '{folder}' does not exist. {_NEED}")
-    file = folder / "model_index.json"
-    if not file.is_file():
-        raise UsageError(f"The model folder '{folder}' has no model_index.json, so it holds no pipeline. {_NEED}")
-    try:
-        index = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"'{file}' is damaged ({one_line(error)}). {sources.AGAIN}") from error
-    if not isinstance(index, dict):
-        raise UsageError(f"'{file}' is damaged: expected keys and values. {sources.AGAIN}")
-    return index
-
-
-def _check_weights(folder: Path) -> None:
-    """Refuse a part whose weights are not there, torn or incomplete; they are not read."""
-    with_weights = (folder / "config.json").is_file() and not sources.has(folder, ("tokenizer*", "preprocessor*"))
-    if with_weights and not sources.has(folder, ("*.safetensors",)):
-        raise UsageError(
-            f"The folder '{folder.parent}' has no weights in '{folder.name}': expected .safetensors. {sources.AGAIN}"
-        )
-    sources.check_weights(folder)
+    return Prepared(kind=kind, load=read, skeleton=skeleton)
 
 
 def _fetched(files: Files, patterns: Sequence[str]) -> Path | None:
@@ -153,6 +135,18 @@ def _fetched(files: Files, patterns: Sequence[str]) -> Path | None:
         return Path(snapshot_download(files.place, allow_patterns=list(patterns), ignore_patterns=unused, **options))
     except (OSError, ValueError) as error:
         raise UsageError(sources.why_not(files, error)) from error
+
+
+@contextmanager
+def _no_bar_of_parts() -> Iterator[None]:
+    """Hide the bar of diffusers that counts a pipeline's parts; those of transformers count what takes long."""
+    shows = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shows:
+            logging.enable_progress_bar()
 
 
 def _models(pipeline: Any) -> list[nn.Module]:

@@ -6,6 +6,7 @@ How steps become decisions is `FlowPolicy`'s, what a pipeline is like its family
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,22 @@ import diffusers
 import peft
 from peft import PeftModel
 
-from grpokit import UsageError, flow
+from grpokit import Prompt, UsageError, flow
 from grpokit.diffusion.flow_policy import FlowPolicy
 from grpokit.diffusion.saving import save_lora
 from grpokit.diffusion.settings import FlowSettings
+from grpokit.diffusion.trained_lora import find_lora
 from grpokit.hf.bars import progress_bars
 from grpokit_diffusers.pipeline import prepare
 
 _LORA: Mapping[str, Any] = {"r": 32, "alpha": 64}
+
+
+def _found(lora: Mapping[str, Any] | None, *, local_files_only: bool) -> Mapping[str, Any] | None:
+    """The settings of an adapter, with the file of one that was trained before in place of its name."""
+    if lora is None or lora.get("adapter") is None:
+        return lora
+    return {"adapter": find_lora(lora["adapter"], revision=lora.get("revision"), local_files_only=local_files_only)}
 
 
 class DiffusersFlow(FlowPolicy):
@@ -42,7 +51,8 @@ class DiffusersFlow(FlowPolicy):
         eval_steps: of the ODE in evaluation.
         eval_guidance: in evaluation; None: the pipeline's own default.
         eval_size: of the pictures in evaluation; None for `size`.
-        lora: settings of an adapter; None trains the transformer's own weights.
+        lora: settings of an adapter, or {"adapter": ...} to train on one from a .safetensors file, a folder or the hub;
+            None trains the transformer's own weights.
         ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
         gradient_checkpointing: keep less for the backward pass and compute it again.
         rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
@@ -94,6 +104,7 @@ class DiffusersFlow(FlowPolicy):
             eval_guidance=eval_guidance,
             rows=rows,
         )
+        lora = _found(lora, local_files_only=local_files_only)
         loaded = prepare(
             model,
             family=family,
@@ -160,3 +171,30 @@ class DiffusersFlow(FlowPolicy):
             "usage": f"import torch\nfrom diffusers import {kind}\n\n"
             f'pipe = {kind}.from_pretrained("{source}", torch_dtype=torch.bfloat16){then}\n',
         }
+
+
+class _Silent:
+    """Stands for a reader where no skeleton can be built: the policy itself then looks at prompts."""
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse nothing."""
+
+
+def reader(parameters: Mapping[str, Any]) -> FlowPolicy | _Silent:
+    """What reads prompts, from all parameters of `DiffusersFlow`, without the model's weights.
+
+    It is a policy on a skeleton, so what its settings lack shows here.
+
+    Raises:
+        UsageError: as of `DiffusersFlow`, where that is known without weights.
+    """
+    own = {**parameters, "lora": _found(parameters["lora"], local_files_only=parameters["local_files_only"])}
+    FlowSettings.read(**{name: own[name] for name in inspect.signature(FlowSettings.read).parameters})
+    names = ("model", "family", "dtype", "device", "revision", "local_files_only")
+    family = prepare(**{name: own[name] for name in names}).skeleton()
+    if family is None:
+        return _Silent()
+    for name in ("guidance", "eval_guidance"):
+        own[name] = getattr(family, name) if own[name] is None else own[name]
+    own["family"] = family
+    return FlowPolicy(**{name: own[name] for name in inspect.signature(FlowPolicy).parameters})

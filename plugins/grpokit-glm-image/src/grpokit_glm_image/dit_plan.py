@@ -12,6 +12,7 @@ from typing import Any
 
 from grpokit.diffusion.adapters import add_adapter
 from grpokit.diffusion.settings import FlowSettings
+from grpokit.diffusion.trained_lora import continue_lora, find_lora, read_lora
 from grpokit.plan import Job, Needs, Part, Remedy, Work
 from grpokit_glm_image.decoder import check_size
 from grpokit_glm_image.painter import PIXELS_PER_PASS, Painter
@@ -43,8 +44,14 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     skeleton = skeleton_of(parameters["model"], size=size, edits=False, **reading)
     writes_in, paints_in = (each.itemsize for each in types(parameters["dtype"], trains_base=False, device="cuda"))
     transformer, adapter, own = skeleton.transformer, 0, count(skeleton.transformer)
+    copied = own if settings.adapter is None else 0  # as the reference
     if settings.adapter is None:
         paints_in = 4
+    elif settings.adapter.adapter is not None:
+        file = find_lora(settings.adapter.adapter, revision=settings.adapter.revision)
+        adapted = continue_lora(transformer, read_lora(file), name=str(settings.adapter.adapter))
+        adapter = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+        copied = adapter
     else:
         targets = settings.adapter.targets if "targets" in parameters["lora"] else Painter.lora_targets
         adapted = add_adapter(transformer, settings.adapter, targets)
@@ -68,7 +75,7 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
             Part(name="optimizer", bytes=8 * trained),
             Part(name="gradients", bytes=4 * trained, moments=("train",)),
             Part(name="average", bytes=4 * trained if settings.average else 0),
-            Part(name="reference", bytes=4 * own if job.reference and not adapter else 0),
+            Part(name="reference", bytes=4 * copied if job.reference else 0),
             Part(name="writing half", bytes=writes_in * count(skeleton.ar)),
             Part(name="autoencoder", bytes=paints_in * around),
             Part(name="activations", bytes=painting.live(job.group_size), moments=("rollout",)),

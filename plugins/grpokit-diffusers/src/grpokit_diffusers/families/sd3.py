@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from grpokit import UsageError
 from grpokit.diffusion.family import Schedule, Size
 from grpokit_diffusers.family import PipelineFamily, Text, Told, rows
 
@@ -14,9 +15,13 @@ class SD3(PipelineFamily):
 
     eval_guidance = 7.0
     max_shift = 1.16
+    optional = ("text_encoder_3", "tokenizer_3")  # the largest of the three; its place in the text is then empty
 
     def schedule(self, steps: int, size: Size) -> Schedule:
         """See `Family`: the scheduler's own steps."""
+        limit = self.multiple * self.transformer.config.pos_embed_max_size
+        if max(size) > limit:
+            raise UsageError(f"size: this model has places for at most {limit} pixels a side, got {list(size)}.")
         return self.scheduled(steps, size)
 
     def encoded(self, text: str) -> Text:

@@ -1,0 +1,66 @@
+"""An exported LoRA has the names that ComfyUI's loader looks for.
+
+The layers are those of `model_lora_keys_unet` in its comfy/lora.py, which takes them with "transformer." in front: from
+`mmdit_to_diffusers`, `flux_to_diffusers` and `z_image_to_diffusers` in comfy/utils.py, and for Qwen-Image from its own
+model, comfy/ldm/qwen_image/model.py. The ends are those of `LoRAAdapter.load` in comfy/weight_adapter/lora.py. These
+files are of ComfyUI's commits 17358c8f73b5, 09708eae709a, 01f4512bf804 and 6f98b150e065.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from grpokit_diffusers.policy import DiffusersFlow
+from grpokit_diffusers.tiny import PIPELINES
+
+QKV = "to_q|to_k|to_v|add_q_proj|add_k_proj|add_v_proj|to_out.0|to_add_out"
+TIME = "time_text_embed.timestep_embedder.linear_[12]"
+TEXT = "time_text_embed.text_embedder.linear_[12]"
+FEED = "net.0.proj|net.2"
+MMDIT = rf"transformer_blocks.\d+.(attn.({QKV})|(ff|ff_context).({FEED})|(norm1|norm1_context).linear)"
+FLUX = (
+    rf"{MMDIT}|single_transformer_blocks.\d+.(attn.to_[qkv]|proj_mlp|proj_out|norm.linear)|{TIME}|{TEXT}|"
+    "time_text_embed.guidance_embedder.linear_[12]|x_embedder|context_embedder|norm_out.linear|proj_out"
+)
+LAYERS = {
+    "tiny-sd3": f"{MMDIT}|{TIME}|{TEXT}|context_embedder|norm_out.linear|proj_out",
+    "tiny-flux": FLUX,
+    "tiny-flux-kontext": FLUX,
+    "tiny-qwen-image": (
+        rf"transformer_blocks.\d+.(attn.({QKV})|(img_mlp|txt_mlp).({FEED})|(img_mod|txt_mod).1)|{TIME}|"
+        "img_in|txt_in|norm_out.linear|proj_out"
+    ),
+    "tiny-z-image": (
+        r"(layers|context_refiner|noise_refiner).\d+."
+        "(attention.(to_q|to_k|to_v|to_out.0)|feed_forward.w[123]|adaLN_modulation.0)|"
+        "all_final_layer.2-1.(linear|adaLN_modulation.1)|all_x_embedder.2-1|cap_embedder.1|t_embedder.mlp.[02]"
+    ),
+}
+
+
+def test_all_families_are_known() -> None:
+    assert LAYERS.keys() == PIPELINES.keys()
+
+
+@pytest.mark.parametrize("targets", [None, "all-linear"])
+@pytest.mark.parametrize("model", PIPELINES)
+def test_names_and_scale(model: str, targets: str | None, tmp_path: Path) -> None:
+    """No file has an `alpha`, so ComfyUI adds the product of the two factors as it is: the scale must be in it."""
+    policy = DiffusersFlow(model, size=(32, 32), lora={"r": 2, "alpha": 6} | ({"targets": targets} if targets else {}))
+    with torch.no_grad():
+        for name, p in policy.model.named_parameters():
+            if "lora_B" in name:
+                p.add_(0.1)
+    policy.export(tmp_path)
+    tensors = load_file(tmp_path / "pytorch_lora_weights.safetensors")
+    known = re.compile(rf"transformer\.({LAYERS[model]})\.lora_[AB]\.weight")
+    assert [name for name in tensors if not known.fullmatch(name)] == []
+    for name, module in policy.model.base_model.model.named_modules():
+        if f"transformer.{name}.lora_A.weight" in tensors:
+            added = tensors[f"transformer.{name}.lora_B.weight"] @ tensors[f"transformer.{name}.lora_A.weight"]
+            torch.testing.assert_close(added, module.get_delta_weight("default"))
