@@ -80,6 +80,12 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         summary="its diffusion half, taught on blurred pictures, learns to paint sharply from SSIM and OCR",
         install="pip install 'grpokit[demo,glm-image]'",
     )
+    yield PresetSpec(
+        name="glm-glyph-halves",
+        factory="grpokit_glm_image:presets/glm-glyph-halves.yaml",
+        summary="both halves of glm-glyph learn in turn to spell and to paint sharply, in a few minutes",
+        install="pip install 'grpokit[demo,glm-image]'",
+    )
     for name, summary in (
         ("glm-image-t2i", "GLM-Image learns from prompts.txt and target_images/ of the current folder, on a GPU"),
         ("glm-image-i2i", "GLM-Image learns to edit from prompts.txt, source_images/ and target_images/, on a GPU"),
