@@ -89,9 +89,9 @@ class Trainer(TrainerSettings, SeedSettings):
         self.terms, self.train_prompts = as_terms(rewards), as_prompts(prompts)
         self._check()
         check_prompts(self.policy, self.train_prompts)
-        self.accelerator = shared_accelerator(self.accelerator, self.mixed_precision, self.device) or make_accelerator(
-            self.mixed_precision, self.device, self.trackers, self.folder
-        )
+        self.accelerator = shared_accelerator(
+            self.accelerator, self.mixed_precision, self.device, self.trackers
+        ) or make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
         self.updates = Updates(trainable(self.policy, self.accelerator.device), self, self.accelerator)
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self._backward = Backward(self._policy, self.objective, self.correction, self.accelerator.backward)

@@ -152,6 +152,9 @@ def read(folder: Path) -> Run:
         rows[name], bad = read_journal(folder / name)
         if bad:
             damage.append(f"{name} has damaged lines, which are left out here: {listed(bad)}.")
+    rows[ATTRIBUTION], bad = read_attributions(folder / ATTRIBUTION)
+    if bad:
+        damage.append(f"{ATTRIBUTION} has damaged lines, which are left out here: {listed(bad)}.")
     damage += _damaged_samples(folder)
     steps_of: dict[str, list[int]] = {}
     for row in rows["warnings.jsonl"]:
@@ -165,7 +168,7 @@ def read(folder: Path) -> Run:
         evaluations=rows["eval.jsonl"],
         warnings=list(steps_of.items()),
         damage=damage,
-        attributions=read_attributions(folder / ATTRIBUTION),
+        attributions=rows[ATTRIBUTION],
     )
 
 
@@ -186,9 +189,11 @@ def read_journal(path: Path) -> tuple[Rows, list[int]]:
     return [row for number, row in lines if row is not None and number not in bad], [n for n in bad if n != torn]
 
 
-def read_attributions(path: Path) -> list[Row]:
-    """Rows of an `attribution.jsonl`; a damaged line is left out."""
-    return [row for _, row in _lines(path) if row is not None and _is_attribution(row)]
+def read_attributions(path: Path) -> tuple[Rows, list[int]]:
+    """Rows of an `attribution.jsonl`, and the numbers of damaged lines."""
+    lines = list(_lines(path))
+    bad = [number for number, row in lines if row is None or not _is_attribution(row)]
+    return [row for number, row in lines if row is not None and number not in bad], bad
 
 
 def read_samples(path: Path) -> tuple[Rows, list[int]]:

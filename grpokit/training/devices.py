@@ -72,14 +72,21 @@ def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManag
     return torch.autocast(device.type, _DTYPES[mixed_precision]) if mixed_precision in _DTYPES else nullcontext()
 
 
-def shared_accelerator(accelerator: Accelerator | None, mixed_precision: str, device: str) -> Accelerator | None:
+def shared_accelerator(
+    accelerator: Accelerator | None, mixed_precision: str, device: str, trackers: Sequence[str]
+) -> Accelerator | None:
     """The accelerator of another trainer, if there is one.
 
     Raises:
-        UsageError: it has another precision or another kind of device.
+        UsageError: it has another precision or another kind of device, or there are trackers.
     """
     if accelerator is None:
         return None
+    if trackers:
+        raise UsageError(
+            f"trackers ({', '.join(trackers)}) are the accelerator's, and this one is another trainer's. Give them to "
+            "that trainer."
+        )
     if not isinstance(accelerator, Accelerator):
         raise UsageError(f"accelerator is {shown(accelerator)}; expected that of another trainer: `other.accelerator`.")
     ours = (mixed_precision, find(device).type)

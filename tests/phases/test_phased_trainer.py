@@ -287,6 +287,8 @@ def test_an_accelerator_of_another_kind() -> None:
     first = Trainer(one(), REWARDS, PROMPTS, group_size=4, device="cpu")
     with pytest.raises(UsageError, match=r"precision 'no' on 'cpu', and this trainer asks for 'bf16' on 'cpu'"):
         Trainer(one(), REWARDS, PROMPTS, device="cpu", mixed_precision="bf16", accelerator=first.accelerator)
+    with pytest.raises(UsageError, match=r"trackers \(tensorboard\) are the accelerator's"):
+        Trainer(one(), REWARDS, PROMPTS, device="cpu", trackers=["tensorboard"], accelerator=first.accelerator)
     with pytest.raises(UsageError, match="expected that of another trainer"):
         Trainer(one(), REWARDS, PROMPTS, device="cpu", accelerator=first)
 

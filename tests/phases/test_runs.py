@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grpokit import ConfigError, PolicySpec, UsageError, registry
+from grpokit import ConfigError, PolicySpec, UsageError, registry, report
 from grpokit.config.schema import parse, resolved
 from grpokit.report import read_attributions
 from grpokit.runs import build
@@ -215,7 +215,8 @@ def test_the_phase_that_moves_the_reward_is_chosen(reward: str, phase: str) -> N
     ).replace(', rewards: [{use: "tests.two_halves:first_is_high", weight: 2}]', "")
     train("order=auto", text=text, watcher=run.Watcher(say=said.append))
     assert {row["phase"] for row in rows("out/metrics.jsonl")} == {phase}
-    found = read_attributions(Path("out/attribution.jsonl"))
+    found, bad = read_attributions(Path("out/attribution.jsonl"))
+    assert not bad
     assert [row["step"] for row in found] == ([0, 2, 4] if phase == "a" else [0, 1, 2, 3, 4, 5])
     cause = "row" if phase == "a" else "group"
     assert all(row["shares"]["reward"][cause] > 0.9 for row in found)
@@ -224,6 +225,10 @@ def test_the_phase_that_moves_the_reward_is_chosen(reward: str, phase: str) -> N
     assert any(f"{name} 100%" in line and f"'{phase}' learns next" in line for line in said)
     page = Path("out/report.html").read_text()
     assert "What moves the rewards" in page
+    text = Path("out/attribution.jsonl").read_text()
+    Path("out/attribution.jsonl").write_text("{" + text)
+    report.write(Path("out"))
+    assert "attribution.jsonl has damaged lines, which are left out here: 1." in Path("out/report.html").read_text()
 
 
 @pytest.mark.usefixtures("announced")
