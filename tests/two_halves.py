@@ -94,6 +94,15 @@ def one() -> Policy:
     return both()["first"]
 
 
+def misnamed() -> dict[str, Policy]:
+    """A name that no folder can have."""
+    return {"a/b": one()}
+
+
+def none() -> dict[str, Policy]:
+    return {}
+
+
 def first_is_high(samples: Sequence[Sample]) -> list[float]:
     return [int(str(sample.output)[0]) / (DIGITS - 1) for sample in samples]
 

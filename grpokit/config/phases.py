@@ -11,7 +11,7 @@ from grpokit.config.parts import RewardConfig, Strict, Text, TrainerConfig, trai
 from grpokit.errors import UsageError, shown
 from grpokit.knobs import Total
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")  # also a folder's
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")  # also a folder's
 _OF_THE_RUN = ("device", "mixed_precision")
 
 
@@ -44,7 +44,7 @@ class PhaseConfig(Strict):
     @field_validator("name")
     @classmethod
     def _a_name_that_a_folder_can_have(cls, name: str) -> str:
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise ValueError(f"expected letters, digits, - and _, at most 40, got {shown(name)}")
         return name
 

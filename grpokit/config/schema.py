@@ -97,6 +97,8 @@ class RunConfig(Strict, SeedSettings):
     def _phases_auto(cls, data: Any) -> Any:
         """`phases: auto` is a phase for each policy, in the order `auto`."""
         if isinstance(data, dict) and data.get("phases") == "auto":
+            if data.get("order", "auto") != "auto":
+                raise ValueError(f"phases: auto goes with order: auto, got order: {shown(data['order'])}")
             return {**data, "phases": [], "order": "auto"}
         return data
 

@@ -15,10 +15,12 @@ class Stretch:
 
     Attributes:
         phase: its name.
+        planned: the steps that it was begun for.
         steps: taken so far.
     """
 
     phase: str
+    planned: int
     steps: int = 0
 
 
@@ -33,13 +35,19 @@ class Course:
 
     Attributes:
         stretches: begun so far; the last one may be under way.
-        total: steps of all rounds.
     """
 
     def __init__(self, steps: Mapping[str, int], *, rounds: int, choose: Callable[[], str] | None = None) -> None:
         self._steps, self._rounds, self._choose = dict(steps), rounds, choose
         self.stretches: list[Stretch] = []
-        self.total = rounds * sum(steps.values())
+
+    @property
+    def total(self) -> int:
+        """Steps of all rounds; stretches that were begun with other steps count with theirs."""
+        if self._choose:
+            return self._rounds * sum(self._steps.values())
+        begun = self.stretches[: len(self._listed)]
+        return sum(stretch.planned for stretch in begun) + sum(self._steps[name] for name in self._to_come)
 
     @property
     def completed(self) -> int:
@@ -65,11 +73,10 @@ class Course:
             phase = left[0] if len(left) == 1 else self._choose()
             if phase not in left:
                 raise UsageError(f"The phase '{phase}' was chosen; expected one of {', '.join(map(repr, left))}.")
-            self.stretches.append(Stretch(phase=phase))
+            self._begin(phase)
             return self.stretches[-1]
-        names = list(self._steps)
         while True:
-            self.stretches.append(Stretch(phase=names[len(self.stretches) % len(names)]))
+            self._begin(self._to_come[0])
             if self.stretches[-1].phase in left:
                 return self.stretches[-1]
 
@@ -80,19 +87,31 @@ class Course:
         left = [name for name in self._steps if name not in finished]
         if self._choose is not None:
             return bool(left) and self.completed < self.total
-        names = list(self._steps) * self._rounds
-        return any(name in left for name in names[len(self.stretches) :])
+        return any(name in left for name in self._to_come)
 
     def stepped(self) -> None:
         """Count a step of the stretch under way."""
         self.stretches[-1].steps += 1
+
+    @property
+    def _listed(self) -> list[str]:
+        """The phase of each stretch, in the order of the list."""
+        return list(self._steps) * self._rounds
+
+    @property
+    def _to_come(self) -> list[str]:
+        """Those that have not begun."""
+        return self._listed[len(self.stretches) :]
+
+    def _begin(self, phase: str) -> None:
+        self.stretches.append(Stretch(phase=phase, planned=self._steps[phase]))
 
     def _last_goes_on(self, finished: Sequence[str]) -> bool:
         """Whether the latest stretch has steps left."""
         if not self.stretches or self.stretches[-1].phase in finished:
             return False
         last = self.stretches[-1]
-        return last.steps < self._steps[last.phase] and self.completed < self.total
+        return last.steps < last.planned and self.completed < self.total
 
     def state(self) -> list[dict[str, Any]]:
         """All stretches as plain data, but for those at the end that have no step yet: they are begun again."""
@@ -102,8 +121,8 @@ class Course:
         return stretches
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Take over a result of `state`."""
-        self.stretches = [Stretch(**stretch) for stretch in state]
+        """Take over a result of `state`; a stretch that does not say what was planned has the steps of now."""
+        self.stretches = [Stretch(**{"planned": self._steps[stretch["phase"]], **stretch}) for stretch in state]
 
     def describe(self) -> str:
         """The order of phases in words."""

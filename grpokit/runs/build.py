@@ -17,10 +17,10 @@ import torch
 from grpokit import data, registry
 from grpokit.advantages import AdvantageFn
 from grpokit.config.parts import Component, RewardConfig
-from grpokit.config.phases import PhaseConfig
+from grpokit.config.phases import NAME, PhaseConfig
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
-from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest, reworded
+from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest, reworded, shown
 from grpokit.images import MAX_PIXELS
 from grpokit.knobs import Correction, RewardSettings, TrainerSettings, meanings
 from grpokit.objectives import Objective
@@ -50,6 +50,8 @@ def policies(config: RunConfig) -> dict[str, Policy]:
     with _at(config, "policy"):
         built = registry.create("policy", config.policy.use, config.policy.params)
         several = dict(built) if isinstance(built, Mapping) else {"": built}
+        if isinstance(built, Mapping):
+            _check_names(config, list(several))
         for name, one in several.items():
             methods = missing_methods(one)
             if methods:
@@ -62,6 +64,17 @@ def policies(config: RunConfig) -> dict[str, Policy]:
         for one in several.values():
             devices.place(one.modules(), devices.find(config.trainer.device))
     return several
+
+
+def _check_names(config: RunConfig, names: Sequence[Any]) -> None:
+    """Refuse names of several policies that phases and folders cannot have."""
+    bad = [name for name in names if not isinstance(name, str) or not NAME.fullmatch(name)]
+    if bad or not names:
+        raise PluginError(
+            f"The factory of policy '{config.policy.use}' gave "
+            f"{f'a policy the name {shown(bad[0])}' if bad else 'no policy'}; expected a policy, or a mapping from "
+            "names of letters, digits, - and _, at most 40, to policies."
+        )
 
 
 def policy(config: RunConfig) -> Policy:

@@ -46,6 +46,8 @@ def chooser(
             f"{where}auto compares the policies on held-out prompts, and the config names none: give "
             "data.eval_prompts, data.eval_jsonl or data.eval_fraction."
         )
+    if "" in policies:
+        raise ConfigError(f"{where}auto chooses between policies, and '{config.policy.use}' gives a single one.")
     spec = registry.spec_of("policy", config.policy.use)
     row, group = (spec.row_draws, spec.group_draws) if isinstance(spec, PolicySpec) else ("not known", "not known")
     phases = _by_policy(config, list(policies), where)

@@ -38,13 +38,15 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
     """A resumed run is the same run only with the same config.
 
     The part `run` (folders, how often) may change, and the number of steps or rounds where no schedule depends on it.
+    With `order: auto` steps say how often a phase is chosen, so they may not change.
 
     Raises:
         UsageError: lists what differs.
     """
     configs = [config, *(own for _, own in config.phased([]))]
     constant = all(own.trainer.schedule == "constant" for own in configs)
-    free = ["run.", "data.max_pixels", *(["trainer.steps", "rounds"] if constant else [])]
+    lasts = [] if not constant else ["rounds"] if config.order == "auto" else ["rounds", "trainer.steps"]
+    free = ["run.", "data.max_pixels", *lasts]
     before = presets.read_config(folder / CONFIG)[0]
     changes = [
         f"  {key}: {old!r} -> {new!r}"

@@ -300,13 +300,14 @@ def _resume(trainer: PhasedTrainer, folder: Path, watcher: Watcher) -> list[str]
         raise UsageError(f"{folder} has no checkpoint to resume from. Start again with --overwrite.")
     trainer.load(latest)
     watcher.say(f"resuming after step {trainer.completed} from {latest}")
-    updates = checkpoint.read_state(latest).get("updates_done", 0)
-    if not updates:
+    broken_off = checkpoint.broken_off(checkpoint.read_state(latest))
+    if broken_off is None:
         return []
+    phase, updates = broken_off
     return [
         f"{latest} was saved in the middle of step {trainer.completed + 1}, when {updates} of its "
-        f"{trainer.current.trainer.updates_per_step} updates were made; the step is drawn again, so this run differs "
-        "from an uninterrupted one"
+        f"{trainer.phases[phase].trainer.updates_per_step} updates were made; the step is drawn again, so this run "
+        "differs from an uninterrupted one"
     ]
 
 

@@ -284,6 +284,12 @@ def read_state(folder: Path) -> dict[str, Any]:
         return _state(folder)
 
 
+def broken_off(state: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Where a checkpoint was saved in the middle of a step, its phase and how many of its updates were made."""
+    made = {name: entry.get("updates_done", 0) for name, entry in state.get(_PHASES, {"": state}).items()}
+    return next(((name, updates) for name, updates in made.items() if updates), None)
+
+
 def _state(folder: Path) -> dict[str, Any]:
     try:
         state = read_json(_place(folder) / STATE)

@@ -118,7 +118,10 @@ class Updates:
             return 0.0
         guards.check_gradient(self.parameters)
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
-        norm = float(self.accelerator.clip_grad_norm_(self.parameters, limit))
+        # Not accelerate's `clip_grad_norm_`: it also unscales for the optimizers of other phases, which may hold the
+        # same weights.
+        self.accelerator.unscale_gradients(self.optimizer)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, limit))
         rate = self.rate((step - 1) * self.settings.updates_per_step + self.done)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

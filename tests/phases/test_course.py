@@ -64,6 +64,23 @@ def test_a_choice_that_does_not_exist() -> None:
     assert course.state() == []
 
 
+def test_a_stretch_keeps_its_length_where_the_steps_change() -> None:
+    """The next ones have the new one, and the total is what a walk to the end takes."""
+    before = Course({"a": 2, "b": 1}, rounds=2)
+    for _ in range(4):
+        before.under_way([])
+        before.stepped()
+    for steps, rest, total in ((3, "ab", 6), (1, "ab", 6)):
+        after = Course({"a": steps, "b": 1}, rounds=2)
+        after.restore(before.state())
+        assert (after.total, walked(after)) == (total, rest)
+    longer, shorter = Course({"a": 3, "b": 2}, rounds=3), Course({"a": 2, "b": 1}, rounds=1)
+    longer.restore(before.state())
+    shorter.restore(before.state())
+    assert (longer.total, walked(longer)) == (12, "abbaaabb")
+    assert (shorter.total, walked(shorter)) == (3, "")
+
+
 @pytest.mark.parametrize("steps", range(7))
 def test_a_course_goes_on_where_it_was(steps: int) -> None:
     whole, half = (Course({"a": 2, "b": 1}, rounds=2) for _ in range(2))

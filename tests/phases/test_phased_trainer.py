@@ -15,6 +15,7 @@ from grpokit.objectives import GRPO
 from grpokit.phases.phased_trainer import Phase, PhasedTrainer
 from grpokit.sampling import mix
 from grpokit.training import checkpoint
+from grpokit.training.devices import make_accelerator
 from tests.two_halves import Half, Writer, both, first_is_high, one, second_is_high
 
 PROMPTS = [str(number) for number in range(4)]
@@ -306,3 +307,22 @@ def test_a_checkpoint_of_other_phases(tmp_path: Path) -> None:
         checkpoint.load_policy(tmp_path / "two", one())
     policies = {**both(), "third": one()}
     assert checkpoint.load_policies(tmp_path / "two", policies) == ["first", "second"]
+
+
+def test_a_loss_scale_is_taken_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of fp16 training, which needs a GPU: two phases of one policy have two optimizers of the same weights."""
+    norms = []
+    for scale in (1.0, 1024.0):
+        accelerator, policy = make_accelerator("no", "cpu", (), None), one()
+        accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        phases = []
+        for index, name in enumerate("ab"):
+            options: dict[str, Any] = {"steps": 2, "group_size": 4, "device": "cpu", "progress": False}
+            trainer = Trainer(policy, REWARDS, PROMPTS, seed=index, accelerator=accelerator, **options)
+            phases.append(Phase(name=name, trainer=trainer, steps=2))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(accelerator), "mixed_precision", "fp16")
+            accelerator.native_amp = True
+            norms.append([report.metrics["grad_norm"] for report in PhasedTrainer(phases)])
+    assert norms[0] == pytest.approx(norms[1])
+    assert all(norms[0])

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
-from grpokit import ConfigError, PolicySpec, UsageError, registry, report
+from grpokit import ConfigError, Decisions, PolicySpec, RunError, UsageError, registry, report
 from grpokit.config.schema import parse, resolved
 from grpokit.report import read_attributions
 from grpokit.runs import build
@@ -18,6 +19,7 @@ from grpokit.runs.export import export
 from grpokit.runs.redraw import redraw
 from grpokit.training import checkpoint
 from small_runs import rows, write_prompts
+from tests.two_halves import Writer
 from whole_runs import assert_same, assert_same_record
 
 CONFIG = """
@@ -67,7 +69,11 @@ def test_a_run_has_one_folder() -> None:
     assert all({"first_is_high", "second_is_high"} <= set(row) for row in evaluations)
     state = checkpoint.read_state(Path("out/checkpoints/step_000004"))
     assert state["step"] == 4
-    assert state["course"] == [{"phase": "a", "steps": 2}, {"phase": "b", "steps": 1}, {"phase": "a", "steps": 1}]
+    assert state["course"] == [
+        {"phase": "a", "planned": 2, "steps": 2},
+        {"phase": "b", "planned": 1, "steps": 1},
+        {"phase": "a", "planned": 2, "steps": 1},
+    ]
     page = Path("out/report.html").read_text()
     assert "first_is_high" in page
     assert "phase" in page
@@ -103,6 +109,34 @@ def test_more_rounds_go_on_where_fewer_ended() -> None:
     assert whole == half
     with pytest.raises(UsageError, match=r"phases\.0\.steps: 2 -> 3"):
         train("run.dir=half", "phases.0.steps=3", resume=True)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_forced_resume_with_other_steps_comes_to_its_end(steps: int) -> None:
+    train("rounds=1")
+    result = train(f"phases.0.steps={steps}", resume=True, force=True)
+    assert (result.steps, result.planned) == (3 + steps + 1,) * 2
+    assert "".join(row["phase"] for row in rows("out/metrics.jsonl")) == "aab" + "a" * steps + "b"
+
+
+def test_a_resume_in_the_middle_of_a_step_counts_the_updates_of_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    score = Writer.logprobs
+    scored = 0
+
+    def broken(self: Writer, rollout: Any, steps: slice) -> Decisions:
+        nonlocal scored
+        decisions = score(self, rollout, steps)
+        trained = self.own == 1 and torch.is_grad_enabled()
+        scored += trained
+        return Decisions(logprobs=decisions.logprobs * float("nan")) if trained and scored == 2 else decisions
+
+    updates = ("run.save_every=0", "phases.1.trainer.updates_per_rollout=3")
+    monkeypatch.setattr(Writer, "logprobs", broken)
+    with pytest.raises(RunError, match=r"after 1 of 3 updates of step 3 are saved"):
+        train(*updates)
+    monkeypatch.setattr(Writer, "logprobs", score)
+    train(*updates, resume=True)
+    assert "in the middle of step 3, when 1 of its 3 updates" in Path("out/warnings.jsonl").read_text()
 
 
 def test_a_reward_of_several_phases_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +193,11 @@ MISTAKES = {
     "phases.1.trainer.objective=grop": "phases.1.trainer.objective: ",
     "order=auto": "order: auto needs a phase for each of two policies, and a plugin that says which of them draws what",
     "phases=[{name: a, policy: first, steps: 2}] order=auto": "auto chooses between phases, and there is only one",
+    "phases=auto policy.use=tests.two_halves:one": "auto chooses between policies, and 'tests.two_halves:one'",
+    "phases=auto order=listed": "phases: auto goes with order: auto, got order: 'listed'",
+    "phases=auto policy.use=tests.two_halves:misnamed": "The factory of policy 'tests.two_halves:misnamed' gave a policy "
+    "the name 'a/b'; expected a policy, or a mapping from names of letters, digits",
+    "phases=auto policy.use=tests.two_halves:none": "gave no policy; expected a policy, or a mapping from names",
     "policy.use=tests.two_halves:one": "there is no policy 'first': 'tests.two_halves:one' gives a single policy",
 }
 
@@ -166,7 +205,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("overrides", "message"), MISTAKES.items(), ids=MISTAKES)
 def test_mistakes(overrides: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
-        train(*re.split(r" (?=\w+=)", overrides))
+        train(*re.split(r" (?=[\w.]+=)", overrides))
     assert message in str(error.value), str(error.value)
     assert not Path("out").exists()
 
@@ -249,6 +288,9 @@ def test_chosen_phases_are_chosen_again_on_resume() -> None:
     assert Path("whole/attribution.jsonl").read_text() == Path("half/attribution.jsonl").read_text()
     assert {row["phase"] for row in rows("whole/metrics.jsonl")} <= {"first", "second"}
     assert "order: auto" in Path("whole/config.yaml").read_text()
+    assert train("run.dir=half", *auto, "rounds=3", text=text, resume=True).steps == 12
+    with pytest.raises(UsageError, match=r"trainer\.steps: 2 -> 3"):
+        train("run.dir=half", "phases=auto", "trainer.steps=3", "rounds=3", text=text, resume=True)
 
 
 def test_phases_cannot_be_chosen_without_held_out_prompts() -> None:
