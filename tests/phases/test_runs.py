@@ -195,8 +195,8 @@ MISTAKES = {
     "phases=[{name: a, policy: first, steps: 2}] order=auto": "auto chooses between phases, and there is only one",
     "phases=auto policy.use=tests.two_halves:one": "auto chooses between policies, and 'tests.two_halves:one'",
     "phases=auto order=listed": "phases: auto goes with order: auto, got order: 'listed'",
-    "phases=auto policy.use=tests.two_halves:misnamed": "The factory of policy 'tests.two_halves:misnamed' gave a policy "
-    "the name 'a/b'; expected a policy, or a mapping from names of letters, digits",
+    "phases=auto policy.use=tests.two_halves:misnamed": "gave a policy the name 'a/b'; expected a policy, or a mapping "
+    "from names of letters, digits",
     "phases=auto policy.use=tests.two_halves:none": "gave no policy; expected a policy, or a mapping from names",
     "policy.use=tests.two_halves:one": "there is no policy 'first': 'tests.two_halves:one' gives a single policy",
 }
