@@ -71,11 +71,10 @@ class Journal:
             if name == "metrics.jsonl" and (missing := set(range(1, completed + 1)) - {row["step"] for row in rows}):
                 self.damage.append(f"{name} lacks the rows of some steps: {listed(missing)}")
         if (folder / ATTRIBUTION).is_file():  # a phase is chosen again where a resume begins at its border
-            rows = [
-                row
-                for row in read_attributions(folder / ATTRIBUTION)
-                if row["step"] < completed or (row["step"] == completed and not row["phase"])
-            ]
+            found, bad_lines = read_attributions(folder / ATTRIBUTION)
+            if bad_lines:
+                self.damage.append(f"{ATTRIBUTION} had damaged lines, which the resume left out: {listed(bad_lines)}")
+            rows = [row for row in found if row["step"] < completed or (row["step"] == completed and not row["phase"])]
             write_text(folder / ATTRIBUTION, "".join(json.dumps(row) + "\n" for row in rows))
         for number, place in [*step_folders(folder / "samples"), *step_folders(folder / "groups")]:
             if number > completed:
