@@ -231,6 +231,7 @@ class Trainer(TrainerSettings, SeedSettings):
         Raises:
             RunError: it cannot be written, or the reference has changed.
         """
+        self.check_before_save()
         checkpoint.save(
             Path(folder), policies={"": self.policy}, learners={"": self.learner()}, state={"notes": dict(notes or {})}
         )
@@ -245,13 +246,16 @@ class Trainer(TrainerSettings, SeedSettings):
         states = checkpoint.load(Path(folder), policies={"": self.policy}, learners={"": self.learner()})
         self.take_up(states[""], when=f"after loading {folder}")
 
-    def learner(self) -> checkpoint.Learner:
-        """What a checkpoint keeps of this trainer besides the policy's weights.
+    def check_before_save(self) -> None:
+        """Make sure that the reference is still what it was.
 
         Raises:
-            RunError: the reference has changed.
+            RunError: it has changed.
         """
         self._probe.check_before_save(step=self.completed)
+
+    def learner(self) -> checkpoint.Learner:
+        """What a checkpoint keeps of this trainer besides the policy's weights."""
         position = {"step": self.completed, "updates_done": self.updates.done, "version": self.updates.version}
         return checkpoint.Learner(optimizer=self.updates.optimizer, parts=self._parts, position=position)
 

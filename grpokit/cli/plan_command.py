@@ -11,7 +11,7 @@ import typer
 from grpokit.cli.app import FAILED, app, console
 from grpokit.cli.config_options import ConfigCommand
 from grpokit.cli.options import Overrides, Source, whole_number
-from grpokit.errors import UsageError, nearest
+from grpokit.errors import UsageError, nearest, shown
 
 if TYPE_CHECKING:
     from grpokit.config.phases import PhaseConfig
@@ -68,6 +68,10 @@ def _phase(config: RunConfig, name: str | None) -> tuple[PhaseConfig, RunConfig]
     Raises:
         UsageError: there is no such phase.
     """
+    from grpokit.config.phases import NAME
+
+    if config.order == "auto" and not config.phases and name and not NAME.fullmatch(name):
+        raise UsageError(f"With phases: auto a phase has the name of a policy, got {shown(name)}.")
     phases = config.phased([name] if name else [])
     if not phases:
         raise UsageError("With phases: auto each policy has a phase. Name one with --phase.")

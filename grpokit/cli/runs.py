@@ -289,7 +289,8 @@ def _complete(result: Result, config: RunConfig) -> str:
     total, several = result.planned, bool(config.phases or config.order == "auto")
     if result.steps < total:
         return f"{result.folder} is already complete: it converged after {result.steps} of {counted(total, 'step')}."
-    more = "" if config.trainer.schedule == "constant" else " (with this schedule it also needs --force)"
+    schedules = {config.trainer.schedule, *(own.trainer.schedule for _, own in config.phased([]))}
+    more = "" if schedules == {"constant"} else " (with this schedule it also needs --force)"
     return (
         f"{result.folder} is already complete ({result.steps} of {counted(total, 'step')}). Raise "
         f"{'rounds' if several else 'trainer.steps'} to train further{more}."

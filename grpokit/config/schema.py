@@ -17,6 +17,7 @@ from grpokit import files
 from grpokit.config.mistakes import explain, where
 from grpokit.config.overrides import apply
 from grpokit.config.parts import (
+    OBJECTIVE_KEYS,
     Component,
     DataConfig,
     RewardConfig,
@@ -174,7 +175,8 @@ def _given_by(phase: PhaseConfig, path: Sequence[str | int]) -> bool:
     """Whether a key of a run is one that a phase has set."""
     if path[:1] == ("rewards",):
         return phase.rewards is not None
-    return path[:1] == ("trainer",) and any(key in phase.trainer.model_fields_set for key in path[1:2])
+    keys = (*OBJECTIVE_KEYS, "objective") if path[:2] == ("trainer", "objective") else path[1:2]
+    return path[:1] == ("trainer",) and any(key in phase.trainer.model_fields_set for key in keys)
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -145,6 +145,8 @@ class PhasedTrainer:
         Raises:
             RunError: it cannot be written, or a reference has changed.
         """
+        for trainer in self._trainers:
+            trainer.check_before_save()
         updates_done = self.current.trainer.updates.done
         position = {} if "" in self.phases else {"step": self.completed, "updates_done": updates_done}
         course = {} if "" in self.phases else {"course": self.course.state()}

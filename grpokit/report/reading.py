@@ -184,16 +184,21 @@ def read_journal(path: Path) -> tuple[Rows, list[int]]:
         first: dict[int, int] = {}
         good = [(number, row["step"]) for number, row in lines if row is not None and number not in bad]
         bad = sorted([*bad, *(number for number, step in good if first.setdefault(step, number) != number)])
-    cut_off = bool(lines) and lines[-1][1] is None and not path.read_bytes().endswith(b"\n")
-    torn = lines[-1][0] if cut_off else 0
-    return [row for number, row in lines if row is not None and number not in bad], [n for n in bad if n != torn]
+    return [row for number, row in lines if row is not None and number not in bad], _whole_lines(path, lines, bad)
 
 
 def read_attributions(path: Path) -> tuple[Rows, list[int]]:
-    """Rows of an `attribution.jsonl`, and the numbers of damaged lines."""
+    """As `read_journal`, for an `attribution.jsonl`, where a step may have several rows."""
     lines = list(_lines(path))
     bad = [number for number, row in lines if row is None or not _is_attribution(row)]
-    return [row for number, row in lines if row is not None and number not in bad], bad
+    return [row for number, row in lines if row is not None and number not in bad], _whole_lines(path, lines, bad)
+
+
+def _whole_lines(path: Path, lines: Sequence[tuple[int, Row | None]], bad: Sequence[int]) -> list[int]:
+    """The numbers of damaged lines, but for a last one that is torn."""
+    cut_off = bool(lines) and lines[-1][1] is None and not path.read_bytes().endswith(b"\n")
+    torn = lines[-1][0] if cut_off else 0
+    return [number for number in bad if number != torn]
 
 
 def read_samples(path: Path) -> tuple[Rows, list[int]]:
@@ -254,22 +259,29 @@ def _is_score(value: Any) -> bool:
     return value is None or (number and abs(value) <= sys.float_info.max)
 
 
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**10
+
+
 def _is_journal_row(row: Row) -> bool:
-    step = row.get("step")
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 10**10:
-        return False
-    return all(isinstance(value, str) if key in _WORDS else _is_score(value) for key, value in row.items())
+    return _is_step(row.get("step")) and all(
+        isinstance(value, str) if key in _WORDS else _is_score(value) for key, value in row.items()
+    )
 
 
 def _is_attribution(row: Row) -> bool:
     shares = row.get("shares")
-    names = ("row", "group", "both", "variance", "prompts")
     return (
-        isinstance(row.get("step"), int)
+        _is_step(row.get("step"))
         and all(isinstance(row.get(name), str) for name in ("row", "group", "phase"))
         and isinstance(shares, dict)
-        and all(isinstance(own, dict) and all(_is_score(own.get(n)) for n in names) for own in shares.values())
+        and all(isinstance(own, dict) and _are_shares(own) for own in shares.values())
     )
+
+
+def _are_shares(own: Mapping[str, Any]) -> bool:
+    numbers = [own.get(name) for name in ("row", "group", "both", "variance", "prompts")]
+    return all(number is not None and _is_score(number) and number >= 0 for number in numbers)
 
 
 def _is_sample(row: Row) -> bool:

@@ -74,7 +74,7 @@ class Journal:
             found, bad_lines = read_attributions(folder / ATTRIBUTION)
             if bad_lines:
                 self.damage.append(f"{ATTRIBUTION} had damaged lines, which the resume left out: {listed(bad_lines)}")
-            rows = [row for row in found if row["step"] < completed + (not row["phase"])]
+            rows = [row for row in found if row["step"] < completed or (row["step"] == completed and not row["phase"])]
             write_text(folder / ATTRIBUTION, "".join(json.dumps(row) + "\n" for row in rows))
         for number, place in [*step_folders(folder / "samples"), *step_folders(folder / "groups")]:
             if number > completed:

@@ -133,13 +133,18 @@ HEADINGS = ("tau", "other best", "groups", "first third", "last third")
 
 def table(result: Rescored) -> Iterator[tuple[str, ...]]:
     """Rows of `HEADINGS` behind a name: the new reward, then the recorded ones, the weighted sum last."""
-    yield f"{result.new.name} (new)", "", "", "", f"{result.new.first:.3f}", f"{result.new.last:.3f}"
+    yield f"{result.new.name} (new)", "", "", "", _mean(result.new.first), _mean(result.new.last)
     for ranking in sorted(result.rankings, key=lambda r: r.name == TOTAL):
         tau, best = "-", "-"
         if ranking.compared:
             tau, best = f"{ranking.tau:+.3f}", f"{ranking.best_changed:.1%}"
         of = f"{ranking.compared} of {ranking.compared + ranking.skipped}"
-        yield ranking.name, tau, best, of, f"{ranking.first:.3f}", f"{ranking.last:.3f}"
+        yield ranking.name, tau, best, of, _mean(ranking.first), _mean(ranking.last)
+
+
+def _mean(mean: float) -> str:
+    """A dash where nothing was scored: in phases a reward may miss in a third of the run."""
+    return "-" if math.isnan(mean) else f"{mean:.3f}"
 
 
 def lines(result: Rescored) -> Iterator[str]:

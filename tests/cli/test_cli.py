@@ -326,6 +326,20 @@ def test_resume_of_a_finished_run_with_a_schedule_that_ends(call: Call, tmp_path
     assert "already complete" not in done.out
 
 
+def test_resume_of_a_finished_run_in_phases(call: Call, tmp_path: Path) -> None:
+    """The schedule of one phase is enough."""
+    config(tmp_path)
+    path = tmp_path / "c.yaml"
+    settings = yaml.safe_load(path.read_text())
+    del settings["trainer"]["steps"]
+    settings["phases"] = [{"name": "a", "steps": 1}, {"name": "b", "steps": 1, "trainer": {"schedule": "cosine"}}]
+    path.write_text(yaml.safe_dump(settings))
+    assert call("train", "c.yaml").code == 0
+    assert "(2 of 2 steps). Raise rounds to train further (with this schedule it also needs --force)." in (
+        call("train", "c.yaml", "--resume").out
+    )
+
+
 def test_resume_without_a_checkpoint(call: Call, tmp_path: Path) -> None:
     config(tmp_path, trainer__steps=1)
     assert call("train", "c.yaml").code == 0

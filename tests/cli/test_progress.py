@@ -25,7 +25,7 @@ def lines_of_a_run(*, steps: int, seconds: float, completed: int = 0, monkeypatc
         watcher.start(trainer)
         for number in range(completed + 1, steps + 1):
             now = next(clock)
-            watcher.step(cast("Any", SimpleNamespace(step=number, metrics=METRICS, warnings=())))
+            watcher.step(cast("Any", SimpleNamespace(step=number, metrics=METRICS, warnings=(), phase="")))
         watcher.evaluating(64)
     return file.getvalue().splitlines()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from grpokit.runs import build
 from grpokit.runs import train as run
 from grpokit.runs.export import export
 from grpokit.runs.redraw import redraw
+from grpokit.runs.rescore import rescore
+from grpokit.runs.rescore import table as rescore_table
 from grpokit.training import checkpoint
 from small_runs import rows, write_prompts
 from tests.two_halves import Writer
@@ -190,13 +193,14 @@ MISTAKES = {
     "phases=[] rounds=3": "rounds repeats phases, and there are none",
     "phases.0.rewards.0.weight=0": "phases.0.rewards: every reward has weight 0",
     "phases.0.rewards.0.use=ssmi": "phases.0.rewards.0: ",
+    "phases.1.trainer.kl_coef=null": "phases.1.trainer.objective: The objective 'grpo' takes a number as 'kl_coef'",
     "phases.1.trainer.objective=grop": "phases.1.trainer.objective: ",
     "order=auto": "order: auto needs a phase for each of two policies, and a plugin that says which of them draws what",
     "phases=[{name: a, policy: first, steps: 2}] order=auto": "auto chooses between phases, and there is only one",
     "phases=auto policy.use=tests.two_halves:one": "auto chooses between policies, and 'tests.two_halves:one'",
     "phases=auto order=listed": "phases: auto goes with order: auto, got order: 'listed'",
-    "phases=auto policy.use=tests.two_halves:misnamed": "gave a policy the name 'a/b'; expected a policy, or a mapping "
-    "from names of letters, digits",
+    "phases=auto policy.use=tests.two_halves:misnamed": "The factory of policy 'tests.two_halves:misnamed' gave a "
+    "policy the name 'a/b'; expected a policy, or a mapping from names of letters, digits",
     "phases=auto policy.use=tests.two_halves:none": "gave no policy; expected a policy, or a mapping from names",
     "policy.use=tests.two_halves:one": "there is no policy 'first': 'tests.two_halves:one' gives a single policy",
 }
@@ -217,6 +221,35 @@ def test_phases_of_one_policy() -> None:
     assert [row["phase"] for row in rows("out/metrics.jsonl")] == ["a", "a", "b", "b"]
     assert Path("out/checkpoints/step_000004/policy/half.safetensors").is_file()
     assert Path("out/checkpoints/step_000004/phases/b/optimizer.safetensors").is_file()
+
+
+SHARES = {"row": 0.5, "group": 0.5, "both": 0.0, "variance": 1.0, "prompts": 3}
+
+
+@pytest.mark.parametrize(
+    ("shares", "step"),
+    [({**SHARES, "row": None}, 1), ({"row": 0.5}, 1), ({**SHARES, "variance": -1.0}, 1), (SHARES, True), (SHARES, -1)],
+    ids=str,
+)
+def test_damaged_attributions_are_left_out_and_named(shares: dict[str, Any], step: int) -> None:
+    train("rounds=1")
+    row = {"step": 2, "row": "first", "group": "second", "phase": ""}
+    lines = [{**row, "shares": {"reward": SHARES}}, {**row, "step": step, "shares": {"reward": shares}}]
+    path = Path("out/attribution.jsonl")
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3, "ro')  # the last one is torn
+    page = report.write(Path("out")).read_text()
+    assert "What moves the rewards" in page
+    assert "attribution.jsonl has damaged lines, which are left out here: 2." in page
+    train("rounds=1", resume=True)
+    assert path.read_text() == json.dumps(lines[0]) + "\n"
+    assert "attribution.jsonl had damaged lines, which the resume left out: 2" in Path("out/warnings.jsonl").read_text()
+
+
+def test_a_reward_of_a_later_phase_is_missing_in_the_first_third() -> None:
+    train("rounds=1")
+    cells = {name: row for name, *row in rescore_table(rescore(Path("out"), "tests.two_halves:second_is_high"))}
+    assert cells["second_is_high"][3] == "-"
+    assert cells["second_is_high"][4] != "-"
 
 
 def test_an_export_has_a_folder_for_each_policy(monkeypatch: pytest.MonkeyPatch) -> None:

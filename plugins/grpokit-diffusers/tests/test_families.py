@@ -136,6 +136,8 @@ def test_a_stock_pipeline_has_what_was_exported(model: str, merge: bool, tmp_pat
     if not merge:
         assert [file.name for file in tmp_path.iterdir()] == ["pytorch_lora_weights.safetensors"]
         pipeline.load_lora_weights(tmp_path)
+        pipeline.fuse_lora()
+        pipeline.unload_lora_weights()
     stock = pictures(build(pipeline, lora=None), prompts)
     assert np.abs(stock - trained).max() <= 1
     assert np.abs(plain - trained).max() > 5

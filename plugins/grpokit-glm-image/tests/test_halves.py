@@ -180,3 +180,11 @@ def test_each_phase_has_a_plan(phase: str, part: str) -> None:
     works = {work.phase for work in needs.works}
     assert needs.assumptions[-1].startswith("The other half is there with its weights")
     assert works
+
+
+def test_a_plan_of_a_half_that_does_not_exist() -> None:
+    _, own = parse(CONFIG, "c.yaml").phased([])[0]
+    with pytest.raises(
+        UsageError, match=r"There is no half 'dti' \(did you mean 'dit'\?\): glm-image gives ar and dit"
+    ):
+        needs_of(own, reference=False, policy="dti")

@@ -83,6 +83,8 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
     """
     _check(parameters)
     name = job.policy or "ar"
+    if name not in _HALVES:
+        raise UsageError(f"There is no half '{name}'{nearest(name, _HALVES)}: glm-image gives {' and '.join(_HALVES)}.")
     needs = (dit_plan if name == "dit" else ar_plan).plan(_all(name, parameters), job)
     note = "The other half is there with its weights; what it trains, and its optimizer, are not counted."
     return replace(needs, assumptions=(*needs.assumptions, note), remedies=())  # whose words are for one half alone
