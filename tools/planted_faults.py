@@ -338,7 +338,7 @@ FAULTS = (
     Fault(
         "gradients are measured and not clipped",
         "training/updates.py",
-        "self.accelerator.clip_grad_norm_(self.parameters, limit)",
+        "torch.nn.utils.clip_grad_norm_(self.parameters, limit)",
         "torch.nn.utils.get_total_norm([p.grad for p in self.parameters])",
         (BY_HAND,),
     ),
@@ -397,7 +397,7 @@ FAULTS = (
     Fault(
         "trackers get every step as one",
         "trainer.py",
-        "self.accelerator.log(dict(report.metrics), step=number)",
+        "self.accelerator.log(dict(report.metrics), step=report.step)",
         "self.accelerator.log(dict(report.metrics), step=1)",
         (TRACKERS,),
     ),
