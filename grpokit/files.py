@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from grpokit.errors import UsageError, one_line, shown
+
+PLAIN_NAME = "letters, digits, - and _, at most 40"
 
 
 def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "") -> str:
@@ -77,6 +80,11 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def is_plain_name(name: object) -> bool:
+    """Whether a name is one that a folder can have everywhere: `PLAIN_NAME` says what it is made of."""
+    return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", name) is not None
 
 
 def step_name(step: int) -> str:

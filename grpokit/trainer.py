@@ -243,8 +243,8 @@ class Trainer(TrainerSettings, SeedSettings):
             CheckpointError: it is incomplete, was not written by grpokit, or belongs to another policy.
             RunError: the policy's reference is not the one of the checkpoint's run.
         """
-        states = checkpoint.load(Path(folder), policies={"": self.policy}, learners={"": self.learner()})
-        self.take_up(states[""], when=f"after loading {folder}")
+        state = checkpoint.load(Path(folder), policies={"": self.policy}, learners={"": self.learner()})
+        self.take_up(state, when=f"after loading {folder}")
 
     def check_before_save(self) -> None:
         """Make sure that the reference is still what it was.

@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "rewards": "errors knobs types reward_totals registry",
     "training": "errors files knobs types sampling policy advantages objectives data rewards",
     "trainer": "errors knobs types sampling policy advantages objectives data rewards training",
-    "phases": "errors policy training trainer",
+    "phases": "errors files policy training trainer",
     "evaluation": "errors types images sampling policy reward_totals data registry rewards training",
     "report": "errors files images config evaluation",
     "runs": "errors files knobs types images sampling policy advantages objectives data registry config rewards "

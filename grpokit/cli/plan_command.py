@@ -12,6 +12,7 @@ from grpokit.cli.app import FAILED, app, console
 from grpokit.cli.config_options import ConfigCommand
 from grpokit.cli.options import Overrides, Source, whole_number
 from grpokit.errors import UsageError, nearest, shown
+from grpokit.files import is_plain_name
 
 if TYPE_CHECKING:
     from grpokit.config.phases import PhaseConfig
@@ -68,9 +69,7 @@ def _phase(config: RunConfig, name: str | None) -> tuple[PhaseConfig, RunConfig]
     Raises:
         UsageError: there is no such phase.
     """
-    from grpokit.config.phases import NAME
-
-    if config.order == "auto" and not config.phases and name and not NAME.fullmatch(name):
+    if config.order == "auto" and not config.phases and name and not is_plain_name(name):
         raise UsageError(f"With phases: auto a phase has the name of a policy, got {shown(name)}.")
     phases = config.phased([name] if name else [])
     if not phases:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from grpokit.config.parts import RewardConfig, Strict, Text, TrainerConfig, trained_on
 from grpokit.errors import UsageError, shown
+from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.knobs import Total
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")  # also a folder's
 _OF_THE_RUN = ("device", "mixed_precision")
 
 
@@ -44,8 +41,8 @@ class PhaseConfig(Strict):
     @field_validator("name")
     @classmethod
     def _a_name_that_a_folder_can_have(cls, name: str) -> str:
-        if not NAME.fullmatch(name):
-            raise ValueError(f"expected letters, digits, - and _, at most 40, got {shown(name)}")
+        if not is_plain_name(name):
+            raise ValueError(f"expected {PLAIN_NAME}, got {shown(name)}")
         return name
 
     @field_validator("rewards")
@@ -68,12 +65,6 @@ class PhaseConfig(Strict):
             return TrainerConfig.model_validate(keys)
         except ValidationError as error:
             raise UsageError(f"{error.errors()[0]['ctx']['error']}.") from error
-
-
-def twice(phases: list[PhaseConfig]) -> Iterator[str]:
-    """Names that two phases have."""
-    names = [phase.name for phase in phases]
-    return (name for name in dict.fromkeys(names) if names.count(name) > 1)
 
 
 def _set(model: BaseModel) -> dict[str, object]:

@@ -27,7 +27,7 @@ from grpokit.config.parts import (
     described_by,
     trained_on,
 )
-from grpokit.config.phases import PhaseConfig, PhaseTrainerConfig, twice
+from grpokit.config.phases import PhaseConfig, PhaseTrainerConfig
 from grpokit.config.yaml_source import Source, read
 from grpokit.errors import ConfigError, UsageError, shown
 from grpokit.knobs import Count, SeedSettings, Total, Whole
@@ -111,8 +111,10 @@ class RunConfig(Strict, SeedSettings):
     @field_validator("phases")
     @classmethod
     def _names_of_their_own(cls, phases: list[PhaseConfig]) -> list[PhaseConfig]:
-        for name in twice(phases):
-            raise ValueError(f"two phases are called '{name}'; give each a name of its own")
+        names = [phase.name for phase in phases]
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise ValueError(f"two phases are called '{double}'; give each a name of its own")
         return phases
 
     @model_validator(mode="after")

@@ -6,7 +6,6 @@ train is frozen. Steps count through all phases, and so do reports and checkpoin
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from grpokit.errors import GrpokitError, UsageError, counted, reworded, shown
+from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.phases.course import Course
 from grpokit.policy import Policy
 from grpokit.trainer import Trainer
 from grpokit.training import checkpoint
 from grpokit.training.progress import IntervalLines
 from grpokit.training.step_report import StepReport
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")  # also a folder's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +145,12 @@ class PhasedTrainer:
         """
         for trainer in self._trainers:
             trainer.check_before_save()
-        updates_done = self.current.trainer.updates.done
-        position = {} if "" in self.phases else {"step": self.completed, "updates_done": updates_done}
-        course = {} if "" in self.phases else {"course": self.course.state()}
+        position = {} if "" in self.phases else {"step": self.completed, "course": self.course.state()}
         checkpoint.save(
             Path(folder),
             policies=self._policies,
             learners=self._learners(),
-            state={**position, **course, "notes": dict(notes or {})},
+            state={**position, "notes": dict(notes or {})},
         )
 
     def load(self, folder: Path | str) -> None:
@@ -164,13 +160,15 @@ class PhasedTrainer:
             CheckpointError: it is incomplete, was not written by grpokit, or belongs to other phases or policies.
             RunError: a policy's reference is not the one of the checkpoint's run.
         """
-        states = checkpoint.load(Path(folder), policies=self._policies, learners=self._learners())
+        state = checkpoint.load(Path(folder), policies=self._policies, learners=self._learners())
+        states = checkpoint.learners_of(state)
         for name, phase in self.phases.items():
-            versions = [states[other].get("version") for other, p in self.phases.items() if p.policy == phase.policy]
-            newest = {} if None in versions else {"version": max(versions)}  # of all that train the policy
+            of_policy = [states[other] for other, p in self.phases.items() if p.policy == phase.policy]
+            versions = [own["version"] for own in of_policy if "version" in own]
+            newest = {"version": max(versions)} if versions else {}
             phase.trainer.take_up({**states[name], **newest}, when=f"after loading {folder}")
-        completed = {"phase": name, "steps": self.phases[name].trainer.completed}
-        self.course.restore(checkpoint.read_state(Path(folder)).get("course", [completed]))
+        only = [{"phase": "", "steps": state["step"]}]
+        self.course.restore(only if "" in self.phases else state["course"])
 
     def close(self) -> None:
         """Let trackers write everything and finish."""
@@ -225,8 +223,8 @@ def _check_names(phases: Sequence[Phase]) -> None:
     if names == [""]:
         return
     for name in names:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise UsageError(f"A phase's name is made of letters, digits, - and _, at most 40, got {shown(name)}.")
+        if not is_plain_name(name):
+            raise UsageError(f"A phase's name is made of {PLAIN_NAME}, got {shown(name)}.")
         if names.count(name) > 1:
             raise UsageError(f"Two phases are called '{name}'. Give each a name of its own.")
 

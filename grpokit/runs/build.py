@@ -17,10 +17,11 @@ import torch
 from grpokit import data, registry
 from grpokit.advantages import AdvantageFn
 from grpokit.config.parts import Component, RewardConfig
-from grpokit.config.phases import NAME, PhaseConfig
+from grpokit.config.phases import PhaseConfig
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, PluginError, UsageError, nearest, reworded, shown
+from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.images import MAX_PIXELS
 from grpokit.knobs import Correction, RewardSettings, TrainerSettings, meanings
 from grpokit.objectives import Objective
@@ -68,12 +69,12 @@ def policies(config: RunConfig) -> dict[str, Policy]:
 
 def _check_names(config: RunConfig, names: Sequence[Any]) -> None:
     """Refuse names of several policies that phases and folders cannot have."""
-    bad = [name for name in names if not isinstance(name, str) or not NAME.fullmatch(name)]
+    bad = [name for name in names if not is_plain_name(name)]
     if bad or not names:
         raise PluginError(
             f"The factory of policy '{config.policy.use}' gave "
             f"{f'a policy the name {shown(bad[0])}' if bad else 'no policy'}; expected a policy, or a mapping from "
-            "names of letters, digits, - and _, at most 40, to policies."
+            f"names of {PLAIN_NAME}, to policies."
         )
 
 
@@ -129,21 +130,24 @@ def rewards(config: RunConfig, *, others: Sequence[tuple[RunConfig, list[RewardT
     return terms
 
 
-def phase_rewards(config: RunConfig, terms: list[RewardTerm]) -> list[list[RewardTerm]]:
-    """The reward terms of each phase that the config lists; without phases, those of the run.
+@contextmanager
+def all_rewards(config: RunConfig) -> Iterator[tuple[list[RewardTerm], dict[str, list[RewardTerm]]]]:
+    """The reward terms of a run, and by name of those phases that have rewards of their own; closed in the end.
 
-    Args:
-        config: the run's.
-        terms: of the run. What a phase has in common with it, or with an earlier phase, is not built again.
+    What a phase has in common with the run, or with an earlier phase, is not built again.
     """
-    built = [(config, terms)]
+    built: list[tuple[RunConfig, list[RewardTerm]]] = []
+    own_terms: dict[str, list[RewardTerm]] = {}
     try:
-        for _, own in config.phased([]):
-            built.append((own, terms if own.rewards is config.rewards else rewards(own, others=built)))
-    except BaseException:
-        close([term for _, own_terms in built[1:] for term in own_terms])
-        raise
-    return [own_terms for _, own_terms in built[1:]]
+        terms = rewards(config)
+        built.append((config, terms))
+        for phase, own in config.phased([]):
+            if own.rewards is not config.rewards:
+                own_terms[phase.name] = rewards(own, others=built)
+                built.append((own, own_terms[phase.name]))
+        yield terms, own_terms
+    finally:
+        close([term for _, some in built for term in some])
 
 
 def _is_same(one: RewardConfig, other: RewardConfig) -> bool:
@@ -283,10 +287,11 @@ def _path(name: str | None) -> Path | None:
 def trainer(
     config: RunConfig,
     policies: Mapping[str, Policy],
-    rewards: Sequence[list[RewardTerm]],
+    rewards: list[RewardTerm],
     prompts: Sequence[Prompt],
     folder: Path,
     *,
+    own_rewards: Mapping[str, list[RewardTerm]] | None = None,
     choose: Callable[[], str] | None = None,
 ) -> PhasedTrainer:
     """Build the trainer of a run: of its phases, or of the only one, which is called "".
@@ -294,13 +299,15 @@ def trainer(
     Args:
         config: the run's.
         policies: as `policies` gives them.
-        rewards: the terms of each phase.
+        rewards: the run's terms.
         prompts: the training prompts.
         folder: the run's.
+        own_rewards: by name, the terms of those phases that have their own.
         choose: gives the name of the next phase, with `order: auto`.
     """
     phases: list[Phase] = []
-    for place, ((phase, own), terms) in enumerate(zip(config.phased(list(policies)), rewards, strict=True)):
+    for place, (phase, own) in enumerate(config.phased(list(policies))):
+        terms = (own_rewards or {}).get(phase.name, rewards)
         named = _policy_of(config, place, phase, policies)
         settings: dict[str, Any] = {name: getattr(own.trainer, name) for name in meanings(TrainerSettings)}
         settings |= {"advantage": advantage(own, terms), "objective": objective(own), "correction": correction(own)}

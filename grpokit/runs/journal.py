@@ -107,17 +107,6 @@ class Journal:
         self.evaluations.append(row)
         self.last_evaluation = step
 
-    def attribution(self, step: int, shares: Mapping[str, Shares], causes: tuple[str, str], phase: str = "") -> None:
-        """Append what moves the rewards.
-
-        Args:
-            step: completed steps.
-            shares: of each reward's variance.
-            causes: what rows draw, and what groups share.
-            phase: that learns next because of it; empty where nothing follows from it.
-        """
-        append_attribution(self.folder, step, shares, causes, phase)
-
     def set_evaluations_aside(self) -> str:
         """Rename all evaluations, so that the report leaves them out; returns a warning about it.
 
@@ -186,7 +175,15 @@ def _append(path: Path, row: Mapping[str, Any]) -> None:
 def append_attribution(
     folder: Path, step: int, shares: Mapping[str, Shares], causes: tuple[str, str], phase: str = ""
 ) -> None:
-    """Append to a run what moves its rewards; the arguments are those of `Journal.attribution`."""
+    """Append to a run what moves its rewards.
+
+    Args:
+        folder: the run's.
+        step: completed steps.
+        shares: of each reward's variance.
+        causes: what rows draw, and what groups share.
+        phase: that learns next because of it; empty where nothing follows from it.
+    """
     row, group = causes
     found = {name: asdict(own) for name, own in shares.items()}
     _append(folder / ATTRIBUTION, {"step": step, "row": row, "group": group, "phase": phase, "shares": found})

@@ -130,11 +130,8 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
     record = rollout_record.read(run, step) if step in record_steps else None
     trace = rollout_record.read_trace(run, step) if step in record_steps else {}
     config = _without_trackers(presets.read_config(run)[0])
-    terms = build.rewards(config)
-    of_phases: list[list[RewardTerm]] = []
-    try:
-        of_phases = build.phase_rewards(config, terms)
-        trainer, start = _trainer(run, config, terms, of_phases, step)
+    with build.all_rewards(config) as (terms, own_terms):
+        trainer, start = _trainer(run, config, terms, own_terms, step)
         if trainer.completed < step - 1:
             first = trainer.completed + 1
             before = f"step {first}" if first == step - 1 else f"steps {first} to {step - 1}"
@@ -142,8 +139,6 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         report = trainer.step()
         while report.step < step:
             report = trainer.step()
-    finally:
-        build.close([*terms, *(term for own in of_phases for term in own)])
     device = trainer.current.trainer.accelerator.device
     parts = [] if record is None else list(_parts(record, trace, report))
     if step in rows:
@@ -159,7 +154,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
 
 
 def _trainer(
-    run: Path, config: RunConfig, terms: list[RewardTerm], of_phases: Sequence[list[RewardTerm]], step: int
+    run: Path, config: RunConfig, terms: list[RewardTerm], own_terms: Mapping[str, list[RewardTerm]], step: int
 ) -> tuple[PhasedTrainer, Path | None]:
     """The run's trainer as it was some steps before `step`, as few as its checkpoints allow."""
     if config.run.threads:
@@ -167,11 +162,11 @@ def _trainer(
     prompts, held_out = build.prompts(config)
     policies = build.policies(config)
     choose = choosing.chooser(config, policies, terms, held_out)
-    trainer = build.trainer(config, policies, of_phases or [terms] * len(policies), prompts, run, choose=choose)
+    trainer = build.trainer(config, policies, terms, prompts, run, own_rewards=own_terms, choose=choose)
     start = None
     for place in checkpoint.steps(run / "checkpoints"):
         state = checkpoint.read_state(place)
-        if state["step"] < step and not state.get("updates_done"):  # else it was saved in the middle of a step
+        if state["step"] < step and not checkpoint.broken_off(state):  # else it was saved in the middle of a step
             start = place
     if start is not None:
         trainer.load(start)

@@ -29,7 +29,7 @@ from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
 from grpokit.runs import before_training, build, choosing, resuming, rollout_record
 from grpokit.runs.folder import claimed, locked, versions, write_header
-from grpokit.runs.journal import Journal, has_start
+from grpokit.runs.journal import Journal, append_attribution, has_start
 from grpokit.training import checkpoint
 from grpokit.training.step_report import StepReport
 from grpokit.types import Prompt
@@ -111,25 +111,19 @@ def train(
         data = build.prompts(config)  # before rewards, which may fetch weights
         unscorable = before_training.unscorable_prompts(config, *data)
         build.check_prompts(config, *data)
-        terms = build.rewards(config)
-        of_phases: list[list[RewardTerm]] = []
-        try:
-            of_phases = build.phase_rewards(config, terms)
-            with locked(folder):
-                return _train(
-                    config,
-                    folder,
-                    data,
-                    terms,
-                    of_phases,
-                    watcher or Watcher(),
-                    warnings=unscorable,
-                    resume=resume,
-                    overwrite=overwrite,
-                    force=force,
-                )
-        finally:
-            build.close([*terms, *(term for own in of_phases for term in own)])
+        with build.all_rewards(config) as (terms, own_terms), locked(folder):
+            return _train(
+                config,
+                folder,
+                data,
+                terms,
+                own_terms,
+                watcher or Watcher(),
+                warnings=unscorable,
+                resume=resume,
+                overwrite=overwrite,
+                force=force,
+            )
 
 
 def _train(
@@ -137,7 +131,7 @@ def _train(
     folder: Path,
     data: tuple[PromptSequence, PromptSequence | None],
     terms: list[RewardTerm],
-    of_phases: list[list[RewardTerm]],
+    own_terms: Mapping[str, list[RewardTerm]],
     watcher: Watcher,
     *,
     warnings: list[str],
@@ -179,7 +173,7 @@ def _train(
         )
 
     def attributed(shares: Mapping[str, Shares], causes: tuple[str, str], phase: str) -> None:
-        journal.attribution(trainer.completed, shares, causes, phase)
+        append_attribution(folder, trainer.completed, shares, causes, phase)
         total = shares["reward"]
         drawn = f"{causes[0]} {total.row:.0%}, {causes[1]} {total.group:.0%}"
         watcher.say(f"after step {trainer.completed} the reward is moved by {drawn}: '{phase}' learns next")
@@ -218,7 +212,7 @@ def _train(
         else:
             write_header(folder, config, digests)  # first, so that a killed set-up can be recognised
         choose = choosing.chooser(config, policies, terms, held_out, found=attributed)
-        trainer = build.trainer(config, policies, of_phases or [terms] * len(policies), prompts, folder, choose=choose)
+        trainer = build.trainer(config, policies, terms, prompts, folder, own_rewards=own_terms, choose=choose)
         own_trainers = [phase.trainer for phase in trainer.phases.values()]
         for own in own_trainers:
             before_training.refuse_what_cannot_fit(own)
@@ -336,7 +330,7 @@ def _left(error: Exception, folder: Path, journal: Journal, trainer: PhasedTrain
     try:
         if updates.incomplete or journal.last_step != trainer.completed:
             left = f"This state was not saved: {go_on}"  # half an update, or a step that would be a gap in the journal
-        elif here == last and (updates.done or not checkpoint.read_state(here).get("updates_done")):
+        elif here == last and (updates.done or not checkpoint.broken_off(checkpoint.read_state(here))):
             left = f"The state after step {trainer.completed} is saved in {here}; {remedy} go on with {resume}"
         elif updates.done:
             left = (

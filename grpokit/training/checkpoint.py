@@ -148,7 +148,7 @@ def load(folder: Path, *, policies: Mapping[str, Policy], learners: Mapping[str,
         learners: as in `save`; their positions are not read.
 
     Returns:
-        The state of each learner by its name, with what its `position` was.
+        All plain data; `learners_of` gives that of each learner.
 
     Raises:
         CheckpointError: something is missing, damaged, of another policy, or from a newer grpokit.
@@ -159,7 +159,7 @@ def load(folder: Path, *, policies: Mapping[str, Policy], learners: Mapping[str,
             f"The checkpoint {folder} was written by an earlier version of grpokit, and training cannot continue from "
             "it. Start a new run in another run.dir; `grpokit sample` and `grpokit evaluate` still read it."
         )
-    entries: dict[str, Any] = state.get(_PHASES, {"": state})
+    entries = learners_of(state)
     for what, theirs, ours in (
         ("phases", list(entries), list(learners)),
         ("policies", state.get(_POLICIES, [""]), list(policies)),
@@ -180,7 +180,7 @@ def load(folder: Path, *, policies: Mapping[str, Policy], learners: Mapping[str,
         _load_policy(folder, policy, name)
     for name, learner in learners.items():
         learner.optimizer.load_state_dict(loaded[name].optimizer)
-    return entries
+    return state
 
 
 def _named(what: str, names: Sequence[str]) -> str:
@@ -284,9 +284,15 @@ def read_state(folder: Path) -> dict[str, Any]:
         return _state(folder)
 
 
+def learners_of(state: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """The plain data of each learner by its name, with what its `position` was."""
+    learners: Mapping[str, Mapping[str, Any]] = state.get(_PHASES, {"": state})
+    return learners
+
+
 def broken_off(state: Mapping[str, Any]) -> tuple[str, int] | None:
     """Where a checkpoint was saved in the middle of a step, its phase and how many of its updates were made."""
-    made = {name: entry.get("updates_done", 0) for name, entry in state.get(_PHASES, {"": state}).items()}
+    made = {name: entry.get("updates_done", 0) for name, entry in learners_of(state).items()}
     return next(((name, updates) for name, updates in made.items() if updates), None)
 
 

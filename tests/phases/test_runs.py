@@ -151,19 +151,17 @@ def test_a_reward_of_several_phases_is_built_once(monkeypatch: pytest.MonkeyPatc
         return create(kind, name, params)
 
     monkeypatch.setattr(registry, "create", counted)
-    config = parse(CONFIG, "c.yaml")
-    terms = build.rewards(config)
-    first, second = build.phase_rewards(config, terms)
-    assert [name for kind, name in built if kind == "reward"] == [
-        "tests.two_halves:first_is_high",
-        "tests.two_halves:second_is_high",
-    ]
-    assert first[0].reward is terms[0].reward
-    assert [term.weight for term in first] == [2.0]
-    assert second is terms
+    with build.all_rewards(parse(CONFIG, "c.yaml")) as (terms, own_terms):
+        assert [name for kind, name in built if kind == "reward"] == [
+            "tests.two_halves:first_is_high",
+            "tests.two_halves:second_is_high",
+        ]
+        assert own_terms.keys() == {"a"}  # the other phase has the run's
+        assert own_terms["a"][0].reward is terms[0].reward
+        assert [term.weight for term in own_terms["a"]] == [2.0]
     own = parse(CONFIG, "c.yaml", ["phases.0.rewards.0.use=tiny_rewards:letters", "phases.0.rewards.0.factor=2.0"])
-    first, _ = build.phase_rewards(own, build.rewards(own))
-    assert first[0].reward is not terms[0].reward
+    with build.all_rewards(own) as (terms, own_terms):
+        assert own_terms["a"][0].reward is not terms[0].reward
 
 
 def test_a_config_survives_its_own_text() -> None:

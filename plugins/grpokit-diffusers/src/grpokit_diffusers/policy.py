@@ -92,19 +92,20 @@ class DiffusersFlow(FlowPolicy):
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        FlowSettings.read(  # before weights are read
-            steps=steps,
-            eval_steps=eval_steps,
-            sampler=sampler,
-            noise=noise,
-            window=window,
-            lora=lora,
-            ema=ema,
-            guidance=guidance,
-            eval_guidance=eval_guidance,
-            rows=rows,
-        )
-        lora = _found(lora, local_files_only=local_files_only)
+        settings: dict[str, Any] = {
+            "steps": steps,
+            "guidance": guidance,
+            "sampler": sampler,
+            "noise": noise,
+            "window": window,
+            "eval_steps": eval_steps,
+            "eval_guidance": eval_guidance,
+            "lora": lora,
+            "ema": ema,
+            "rows": rows,
+        }
+        FlowSettings.read(**settings)  # before weights are read
+        settings["lora"] = _found(lora, local_files_only=local_files_only)
         loaded = prepare(
             model,
             family=family,
@@ -118,22 +119,9 @@ class DiffusersFlow(FlowPolicy):
         self._name = str(model) if isinstance(model, (str, Path)) else type(self.pipeline).__name__
         if gradient_checkpointing:
             self.pipeline.transformer.enable_gradient_checkpointing()
-        super().__init__(
-            loaded,
-            size=size,
-            steps=steps,
-            guidance=loaded.guidance if guidance is None else guidance,
-            sampler=sampler,
-            noise=noise,
-            window=window,
-            shared_noise=shared_noise,
-            eval_steps=eval_steps,
-            eval_guidance=loaded.eval_guidance if eval_guidance is None else eval_guidance,
-            eval_size=eval_size,
-            lora=lora,
-            ema=ema,
-            rows=rows,
-        )
+        for name in ("guidance", "eval_guidance"):
+            settings[name] = getattr(loaded, name) if settings[name] is None else settings[name]
+        super().__init__(loaded, size=size, shared_noise=shared_noise, eval_size=eval_size, **settings)
 
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain diffusers loads, and return facts for its model card.

@@ -147,23 +147,21 @@ class GlmImageDiT(FlowPolicy):
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        painting_settings(  # before weights are read
-            size=size,
-            eval_size=eval_size,
-            token_sets=token_sets,
-            temperature=temperature,
-            top_p=top_p,
-            steps=steps,
-            eval_steps=eval_steps,
-            sampler=sampler,
-            noise=noise,
-            window=window,
-            lora=lora,
-            ema=ema,
-            guidance=guidance,
-            eval_guidance=eval_guidance,
-            rows=rows,
-        )
+        settings: dict[str, Any] = {
+            "size": size,
+            "steps": steps,
+            "guidance": guidance,
+            "sampler": sampler,
+            "noise": noise,
+            "window": window,
+            "eval_steps": eval_steps,
+            "eval_guidance": eval_guidance,
+            "eval_size": eval_size,
+            "lora": lora,
+            "ema": ema,
+            "rows": rows,
+        }
+        painting_settings(token_sets=token_sets, temperature=temperature, top_p=top_p, **settings)  # before weights
         sampling = SamplerSettings(temperature=temperature, top_p=top_p)
         if isinstance(model, GlmImageAR):
             _check_shared(model, size, dtype=dtype, device=device, revision=revision, local_files_only=local_files_only)
@@ -181,22 +179,8 @@ class GlmImageDiT(FlowPolicy):
             self.loaded.pipeline.transformer.float()  # an optimizer's small steps are lost in bfloat16
         if gradient_checkpointing:
             self.loaded.pipeline.transformer.enable_gradient_checkpointing()
-        super().__init__(
-            Illustrator(writer, self.loaded.pipeline, token_sets=token_sets, changes=changes),
-            size=size,
-            steps=steps,
-            guidance=guidance,
-            sampler=sampler,
-            noise=noise,
-            window=window,
-            shared_noise=shared_noise,
-            eval_steps=eval_steps,
-            eval_guidance=eval_guidance,
-            eval_size=eval_size,
-            lora=lora,
-            ema=ema,
-            rows=rows,
-        )
+        illustrator = Illustrator(writer, self.loaded.pipeline, token_sets=token_sets, changes=changes)
+        super().__init__(illustrator, shared_noise=shared_noise, **settings)
 
     @property
     def painter(self) -> Painter:

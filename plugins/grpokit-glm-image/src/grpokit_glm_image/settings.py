@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,23 +30,8 @@ NAMES = (
 )
 """The parameters that `Settings.read` takes."""
 
-PAINTING = (
-    "size",
-    "eval_size",
-    "token_sets",
-    "temperature",
-    "top_p",
-    "steps",
-    "eval_steps",
-    "sampler",
-    "noise",
-    "window",
-    "lora",
-    "ema",
-    "guidance",
-    "eval_guidance",
-    "rows",
-)
+_FLOW = inspect.signature(FlowSettings.read).parameters
+PAINTING = ("size", "eval_size", "token_sets", "temperature", "top_p", *_FLOW)
 """The parameters that `painting_settings` takes."""
 
 _PARTS = ("draft", "large", "both")
