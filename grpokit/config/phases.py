@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from typing import Any
 
-from grpokit.config.parts import RewardConfig, Strict, Text, TrainerConfig, trained_on
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from grpokit.config.parts import RewardConfig, Strict, Text, TrainerConfig, described_by, trained_on
 from grpokit.errors import UsageError, shown
 from grpokit.files import PLAIN_NAME, is_plain_name
-from grpokit.knobs import Total
+from grpokit.knobs import ClipSettings, ObjectiveSettings, Total, TrainerSettings
 
 _OF_THE_RUN = ("device", "mixed_precision")
 
 
+def _keys_of_a_phase(schema: dict[str, Any]) -> None:
+    """For editors: no keys that a phase cannot have, and no defaults, since what it leaves out is the run's."""
+    described_by(TrainerSettings, ObjectiveSettings, ClipSettings)(schema)
+    for name in ("steps", *_OF_THE_RUN):
+        del schema["properties"][name]
+    for key in schema["properties"].values():
+        key.pop("default", None)
+
+
 class PhaseTrainerConfig(TrainerConfig):
     """Keys that are another than those of `trainer` while a phase lasts."""
+
+    model_config = ConfigDict(json_schema_extra=_keys_of_a_phase)
 
     @model_validator(mode="after")
     def _numbers_that_fit_together(self) -> PhaseTrainerConfig:  # only together with those of `trainer`

@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from grpokit import ConfigError, Decisions, PolicySpec, RunError, UsageError, registry, report
-from grpokit.config.schema import parse, resolved
+from grpokit.config.schema import parse, resolved, schema
 from grpokit.report import read_attributions
 from grpokit.runs import build
 from grpokit.runs import train as run
@@ -174,6 +174,14 @@ def test_a_config_survives_its_own_text() -> None:
     assert (first.trainer.steps, second.trainer.steps) == (4, 2)
     plain = resolved(parse(CONFIG[: CONFIG.index("phases:")] + "run: {dir: out}", "c.yaml"))
     assert not {"phases", "rounds", "order"} & set(plain)
+
+
+def test_an_editor_offers_the_keys_that_a_phase_can_have() -> None:
+    keys = json.loads(schema())["$defs"]["PhaseTrainerConfig"]["properties"]
+    assert {"learning_rate", "kl_coef", "objective"} <= set(keys)
+    assert not {"steps", "device", "mixed_precision"} & set(keys)
+    assert not any("default" in key for key in keys.values())
+    assert keys["learning_rate"]["description"]
 
 
 MISTAKES = {
