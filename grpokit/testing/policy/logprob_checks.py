@@ -15,7 +15,7 @@ from grpokit.testing.check import NotChecked, expect
 from grpokit.testing.policy.case import Case, all_logprobs, detached_slices, expect_close, scored_slices
 from grpokit.types import Ask, Rollout, Trace
 
-ENOUGH_DECISIONS, MOST_ROLLOUTS = 5000, 32
+ENOUGH_DECISIONS, MOST_ROLLOUTS, LARGEST_GROUP = 5000, 32, 64
 """To compare frequencies, rollouts are drawn until there are this many decisions, or this many rollouts."""
 
 MOST_DEVIATIONS = 5.0
@@ -133,18 +133,23 @@ def frequencies(case: Case) -> None:
     numbers of mean 0. A temperature that the log-probs have and the draws have not, or the reverse, moves that mean
     though the importance ratio stays 1.
     """
-    policy = case.factory()
+    policy, group_size = case.factory(), case.group_size
     parts: list[Tensor] = []
     for number in range(MOST_ROLLOUTS):
-        rollout = case.rollout(policy, seeds=case.seeds(step=number))
+        rollout = case.rollout(policy, seeds=case.seeds(step=number, group_size=group_size))
         for steps, new in detached_slices(policy, rollout):
             if new.mean is not None:
                 return  # the check `gaussian` compares draws with densities
             if new.entropy is None:
                 raise NotChecked("logprobs gives no entropy to compare the draws with")
             parts.append((-new.logprobs - new.entropy)[rollout.mask[:, steps]].double())
-        if sum(map(len, parts)) >= ENOUGH_DECISIONS:
+        decisions = sum(map(len, parts))
+        if decisions >= ENOUGH_DECISIONS:
             break
+        more = (
+            group_size * ENOUGH_DECISIONS // max(1, decisions)
+        )  # where a sample has few decisions: more samples at once
+        group_size = max(case.group_size, min(more, LARGEST_GROUP))
     differences = torch.cat(parts)
     mean, error = float(differences.mean()), float(differences.square().sum().sqrt() / len(differences))
     expect(abs(mean) <= MOST_DEVIATIONS * error + case.tolerance,
