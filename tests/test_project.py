@@ -1,0 +1,66 @@
+"""What a project needs beside its code: workflows that run what the Makefile has, and one version."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import versions
+import yaml
+
+import grpokit
+
+ROOT = Path(__file__).parents[1]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_runs_what_the_makefile_has(path: Path) -> None:
+    content = yaml.safe_load(path.read_text())
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = [step["run"] for job in content["jobs"].values() for step in job["steps"] if "run" in step]
+    made = " ".join(words for line in commands for words in re.findall(r"\bmake ([\w ]+)", line))
+    asked = set(made.split()) - {"PY"}
+    assert asked <= targets
+    for file in (word for line in commands for word in re.findall(r"\S+\.py\b", line)):
+        assert (ROOT / file).is_file()
+    assert all("timeout-minutes" in job or "needs" in job for job in content["jobs"].values())
+
+
+def test_workflows_try_three_versions_of_python_and_publish_without_a_token() -> None:
+    ci, release = (yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text()) for name in ("ci", "release"))
+    assert ci["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    assert "secrets." not in "".join(path.read_text() for path in WORKFLOWS)
+
+
+@pytest.mark.parametrize("name", ["bug", "idea"])
+def test_an_issue_form_asks_for_something(name: str) -> None:
+    form = yaml.safe_load((ROOT / f".github/ISSUE_TEMPLATE/{name}.yml").read_text())
+    assert form["name"]
+    assert form["description"]
+    assert any(part.get("validations", {}).get("required") for part in form["body"])
+
+
+def test_all_distributions_have_one_version() -> None:
+    stated = versions.versions()
+    assert len(stated) == 2 + len(list(ROOT.glob("plugins/*/pyproject.toml")))
+    assert set(stated.values()) == {grpokit.__version__}
+
+
+@pytest.mark.parametrize(
+    ("stated", "tag", "changelog", "words"),
+    [
+        ({"a": "1.0", "b": "1.0"}, "v1.0", "# Changelog\n\n## 1.0 (2026-01-02)\n", ""),
+        ({"a": "1.0", "b": "1.1"}, "", "", "The versions differ: a has 1.0, b has 1.1."),
+        ({"a": "1.0"}, "v1.1", "", "expected the tag v1.0"),
+        ({"a": "1.0"}, "v1.0", "# Changelog\n\n## Unreleased\n", "Rename 'Unreleased'"),
+    ],
+)
+def test_a_release_with_another_version_is_refused(
+    stated: dict[str, str], tag: str, changelog: str, words: str
+) -> None:
+    complaint = versions.complaint(stated, tag, changelog)
+    assert words in complaint
+    assert bool(words) == bool(complaint)
