@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -308,23 +307,14 @@ def _print_texts(samples: Sequence[Sample]) -> None:
 
 def read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     """The config of a run, checkpoint, preset or file, and the checkpoint: the run's last, or `source` itself."""
-    from grpokit.config import presets, schema
+    from grpokit.config import presets
 
     folder = Path(source)
     if not folder.is_dir() or presets.names_preset(source):
         return presets.read_config(source, overrides or [])[0], None
-    from grpokit.training import checkpoint
+    from grpokit.runs import trained
 
-    if (folder / checkpoint.STATE).is_file():
-        settings = json.dumps(checkpoint.read_state(folder).get("notes", {}).get("config"))
-        return schema.parse(settings, f"the config in {folder}", overrides or []), folder
-    if not (folder / "config.yaml").is_file():
-        raise UsageError(f"{folder} is neither a run folder (it has no config.yaml) nor a checkpoint.")
-    config, _ = presets.read_config(source, overrides or [])
-    last = checkpoint.latest(folder / "checkpoints")
-    if last is None:
-        raise UsageError(f"The run {folder} has no checkpoint yet. Train it first.")
-    return config, last
+    return trained.read(folder, overrides or [])
 
 
 def is_run(source: str) -> bool:
