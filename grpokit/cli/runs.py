@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -49,6 +50,9 @@ def train(
     force: Annotated[
         bool, typer.Option("--force", help="Resume even if the config or the prompts have changed.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build everything, draw and score one group, and train nothing.")
+    ] = False,
 ) -> None:
     """Train, and write a run folder with its report.
 
@@ -57,6 +61,11 @@ def train(
     from grpokit.config import presets
 
     config, name = presets.read_config(source, overrides or [])  # before torch is imported, which takes seconds
+    if dry_run:
+        if resume or overwrite or force:
+            raise UsageError("--dry-run writes nothing, so it goes with none of --resume, --overwrite and --force.")
+        _dry_run(config, name)
+        return
     from grpokit.cli.progress import watch
     from grpokit.runs import train as run
 
@@ -151,6 +160,9 @@ def evaluate(
     overrides: Overrides = None,
     count: Count = None,
     limit: Limit = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")
+    ] = False,
 ) -> None:
     """Score held-out prompts before and after training.
 
@@ -192,7 +204,13 @@ def evaluate(
                 print(f"warning, {label}: {line}", file=sys.stderr)
     finally:
         build.close(terms)
-    _print_scores(columns)
+    if as_json:
+        step = None if folder is None else checkpoint.read_state(folder)["step"]
+        facts = {"source": source, "checkpoint": folder and str(folder), "step": step, "seed": config.seed}
+        scores = {label: _nested(row) for label, row in columns.items()}
+        print(json.dumps({**facts, "prompts": len(prompts), "samples_per_prompt": per_prompt, **scores}))
+    else:
+        _print_scores(columns)
 
 
 @app.command()
@@ -284,6 +302,14 @@ def redraw(
         raise typer.Exit(FAILED)
 
 
+def _dry_run(config: RunConfig, name: str) -> None:
+    from grpokit.runs.dry_run import dry_run
+
+    for line in dry_run(config, name=name):
+        console().print(line, markup=False, soft_wrap=True)
+    print("\nNothing was trained and nothing was written. `grpokit plan` estimates memory and time on a GPU.")
+
+
 def _complete(result: Result, config: RunConfig) -> str:
     """The line for a resume of a run that is complete, and how to train it further."""
     total, several = result.planned, bool(config.phases or config.order == "auto")
@@ -308,23 +334,14 @@ def _print_texts(samples: Sequence[Sample]) -> None:
 
 def read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     """The config of a run, checkpoint, preset or file, and the checkpoint: the run's last, or `source` itself."""
-    from grpokit.config import presets, schema
+    from grpokit.config import presets
 
     folder = Path(source)
     if not folder.is_dir() or presets.names_preset(source):
         return presets.read_config(source, overrides or [])[0], None
-    from grpokit.training import checkpoint
+    from grpokit.runs import trained
 
-    if (folder / checkpoint.STATE).is_file():
-        settings = json.dumps(checkpoint.read_state(folder).get("notes", {}).get("config"))
-        return schema.parse(settings, f"the config in {folder}", overrides or []), folder
-    if not (folder / "config.yaml").is_file():
-        raise UsageError(f"{folder} is neither a run folder (it has no config.yaml) nor a checkpoint.")
-    config, _ = presets.read_config(source, overrides or [])
-    last = checkpoint.latest(folder / "checkpoints")
-    if last is None:
-        raise UsageError(f"The run {folder} has no checkpoint yet. Train it first.")
-    return config, last
+    return trained.read(folder, overrides or [])
 
 
 def is_run(source: str) -> bool:
@@ -332,6 +349,12 @@ def is_run(source: str) -> bool:
     from grpokit.config import presets
 
     return (Path(source) / "config.yaml").is_file() and not presets.names_preset(source)
+
+
+def _nested(summary: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
+    """Score -> its mean and the half-width of its 95 % interval, None where there is no number."""
+    number = {key: value if math.isfinite(value) else None for key, value in summary.items()}
+    return {key: {"mean": number[key], "ci95": number[f"{key}/ci95"]} for key in summary if f"{key}/ci95" in summary}
 
 
 def _print_scores(columns: Mapping[str, Mapping[str, Any]]) -> None:
