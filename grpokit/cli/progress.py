@@ -52,8 +52,6 @@ def watch(console: Console) -> Iterator[Watcher]:
         nonlocal total
         total = trainer.steps
         say(trainer.describe())
-        if trainer.completed:
-            say(f"resuming after step {trainer.completed} of {total}")
         bar.update(task, total=trainer.steps, completed=trainer.completed, visible=True)
 
     def step(report: StepReport) -> None:

@@ -41,5 +41,4 @@ def test_quick_steps_give_the_first_line_and_ten_more(monkeypatch: pytest.Monkey
 
 def test_slow_steps_give_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = lines_of_a_run(steps=1000, seconds=25.0, completed=990, monkeypatch=monkeypatch)
-    assert lines[1] == "resuming after step 990 of 1000"
-    assert [line.split()[1] for line in lines[2:-1]] == [f"{step}/1000" for step in (991, 994, 997, 1000)]
+    assert [line.split()[1] for line in lines[1:-1]] == [f"{step}/1000" for step in (991, 994, 997, 1000)]
