@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from accelerate import PartialState
 from PIL import Image
 
 from grpokit.errors import UsageError
@@ -29,6 +30,7 @@ HOSTILE = "a|b <script>alert(1)</script> [x](y)"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_prompts(["1", "2"])
+    PartialState(cpu=True)  # which a trainer sets up before it starts trackers
     return tmp_path
 
 
