@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from grpokit.runs.train import Watcher
     from grpokit.training.step_report import StepReport
 
+_WIDE = 60  # columns from which the bar has room for news
 _LONGEST_SILENCE = 60  # seconds without a line, where no bar shows that the run goes on
 
 
@@ -82,7 +83,7 @@ def watch(console: Console) -> Iterator[Watcher]:
                 f"policy loss {abs(m['loss']):.4f}: about 0 is right for a first update (importance ratios are 1 and a "
                 "group's advantages sum to 0); watch the reward instead"
             )
-        bar.update(task, completed=report.step, news=news)
+        bar.update(task, completed=report.step, news=news if console.width >= _WIDE else "")
         due = report.step % max(1, total // 10) == 0 or report.step == total
         if not console.is_terminal and (
             due or time.monotonic() - last_line > _LONGEST_SILENCE

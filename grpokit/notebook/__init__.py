@@ -147,7 +147,8 @@ class _Block:
     def _draw(self, title: str, samples: Sequence[Sample], totals: Sequence[float]) -> None:
         cells = "".join(
             f'<figure style="margin:4px;display:inline-block;vertical-align:top;max-width:{_PIXELS}px">'
-            f"{_picture(sample)}<figcaption>{score_text(total)}: {html.escape(sample.prompt.text[:200])}</figcaption></figure>"
+            f"{_picture(sample)}<figcaption>{score_text(total)}: {html.escape(sample.prompt.text[:200])}"
+            "</figcaption></figure>"
             for sample, total in zip(samples, totals, strict=True)
         )
         self.pictures = f"<div>{html.escape(title)}</div><div>{cells}</div>"

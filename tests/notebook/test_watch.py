@@ -1,4 +1,4 @@
-"""What `watch` shows: one block in a saved notebook, plain lines elsewhere, and nothing that a prompt could smuggle in."""
+"""What `watch` shows: one block in a saved notebook, plain lines elsewhere, and no markup from data."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from grpokit import Trainer, notebook
 from grpokit.notebook import watch
-from grpokit.types import Prompt
+from grpokit.types import Prompt, Sample
 from small_runs import train, write_prompts
 from tiny_policies import TinyTokens
 
-CELL = """
+IMPORTS = """
 import sys
 sys.path[:0] = {path!r}
 from tiny_policies import TinyTokens
 from grpokit import Prompt, Trainer
 from grpokit.notebook import watch
+"""
+RUN = """
 prompts = [Prompt(text="1", target="x"), "2"]
-trainer = Trainer(TinyTokens(), {{"<b>": lambda s: [float(x.group) for x in s]}}, prompts, steps=3, prompts_per_step=2,
+trainer = Trainer(TinyTokens(), {"<b>": lambda s: [float(x.group) for x in s]}, prompts, steps=3, prompts_per_step=2,
                   group_size=4, device="cpu")
 for report in watch(trainer):
     pass
@@ -50,10 +53,12 @@ def small(**changes: Any) -> Trainer:
 def test_a_saved_notebook_keeps_one_block_and_no_stderr() -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     here = str(Path(__file__).parent.parent)
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL.format(path=[here]))])
+    book = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(IMPORTS.format(path=[here])), nbformat.v4.new_code_cell(RUN)]
+    )
     nbclient.NotebookClient(book, timeout=120, kernel_name="python3").execute()
-    (output,) = book.cells[0].outputs
-    assert output.output_type == "display_data"
+    assert [output.output_type for output in book.cells[1].outputs] == ["display_data"], book.cells[1].outputs
+    (output,) = book.cells[1].outputs
     assert output.data["text/plain"].startswith("step 3 of 3  done")
     assert 'value="3" max="3"' in output.data["text/html"]
 
@@ -74,7 +79,6 @@ def test_the_block_escapes_all_data(monkeypatch: pytest.MonkeyPatch) -> None:
             rollout = super().rollout(*arguments, **keywords)
             for sample in rollout.samples:
                 object.__setattr__(sample, "output", "<script>alert(2)</script>")
-                object.__setattr__(sample, "prompt", Prompt(text='"><script>alert(1)</script>'))
             return rollout
 
     trainer = Trainer(
@@ -94,6 +98,11 @@ def test_the_block_escapes_all_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert page.count("<figure") == 1
     assert "training samples of step 2" in page
     assert display.states[-1]["text/plain"].startswith("step 2 of 2  done")
+    block = notebook._Block(1)
+    picture = Image.new("RGB", (4, 4))
+    block._draw("<i>", [Sample(prompt=Prompt(text='"><script>'), output=picture, group=0)], [0.5])
+    assert 'alt="&quot;&gt;&lt;script&gt;" src="data:image/png;base64,' in block.pictures
+    assert "<script" not in block.pictures
 
 
 def test_as_a_watcher_it_shows_the_newest_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
