@@ -6,7 +6,16 @@ Nothing heavy is imported before a command needs it. Bad input prints one messag
 
 from __future__ import annotations
 
-from grpokit.cli import attribute_command, authoring, components, plan_command, runs, score_command, sweep_command
+from grpokit.cli import (
+    attribute_command,
+    authoring,
+    components,
+    plan_command,
+    presets_command,
+    runs,
+    score_command,
+    sweep_command,
+)
 from grpokit.cli.app import app, main
 
 __all__ = [
@@ -16,6 +25,7 @@ __all__ = [
     "components",
     "main",
     "plan_command",
+    "presets_command",
     "runs",
     "score_command",
     "sweep_command",

@@ -7,7 +7,8 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,13 +114,15 @@ def sample(
     """Draw samples from a run's last checkpoint or from a preset.
 
     By default it draws one sample for each of the first 16 prompts. A preset's policy is untrained. With --before, the
-    samples of a run and of its start lie side by side in the folders after and before.
+    samples of a run and of its start lie side by side in the folders after and before. Pictures are shown together in
+    contact_sheet.png as well.
     """
     config, place = read(source, overrides)
     if before and place is None:
         raise UsageError(f"--before compares a run with its start, and {source} is no run folder. Leave it out.")
     from grpokit.evaluation.held_out import draw
     from grpokit.runs import build, journal
+    from grpokit.runs.contact_sheet import SHEET, contact_sheet
     from grpokit.training import checkpoint
 
     own_prompts = read_prompts(prompt, prompts)
@@ -133,6 +136,7 @@ def sample(
     drawn = own_prompts[: limit or _PROMPTS]
     build.check_prompts(config, drawn)
     policies = build.policies(config)
+    sheet: dict[str, Sequence[Sample]] = {}
     for folder, weights in ((out / "before", None), (out / "after", place)) if before else ((out, place),):
         if weights is not None:
             checkpoint.load_policies(weights, policies)
@@ -144,14 +148,17 @@ def sample(
             stream="sample",
             mixed_precision=config.trainer.mixed_precision,
         )
-        try:
+        sheet[folder.name] = samples
+        with _writing_to(folder):
             journal.save_outputs(folder, samples)
-        except RunError as error:
-            raise UsageError(
-                f"The samples cannot be written to {folder}: {error.__cause__}. Choose another folder with --out."
-            ) from error
         print(f"{counted(len(samples), 'sample')} in {folder}")
         _print_texts(samples)
+    with _writing_to(out):
+        warnings = contact_sheet(sheet, out / SHEET)
+    for line in warnings:
+        print(f"warning: {line}", file=sys.stderr)
+    if (out / SHEET).is_file():
+        print(f"contact sheet: {out / SHEET}")
 
 
 @app.command(cls=ConfigCommand)
@@ -300,6 +307,18 @@ def redraw(
         print(line)
     if not comparison.equal:
         raise typer.Exit(FAILED)
+
+
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    """A folder that cannot be written was the wrong one to name."""
+    try:
+        yield
+    except (RunError, OSError) as error:
+        cause = error.__cause__ or error
+        raise UsageError(
+            f"The samples cannot be written to {folder}: {cause}. Choose another folder with --out."
+        ) from error
 
 
 def _dry_run(config: RunConfig, name: str) -> None:

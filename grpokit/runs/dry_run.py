@@ -16,7 +16,7 @@ from grpokit.errors import counted, shown
 from grpokit.evaluation.held_out import draw
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import score
-from grpokit.runs import before_training, build, choosing, resuming
+from grpokit.runs import before_training, build, choosing, resuming, tracking
 from grpokit.trainer import Trainer
 from grpokit.training.progress import score_text
 from grpokit.types import Sample
@@ -36,6 +36,7 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
         UsageError: bad input, as for a run.
         RewardError, RunError: a reward or the policy failed.
     """
+    tracking.require(config.run.trackers)
     prompts, held_out = build.prompts(config)
     warnings = before_training.unscorable_prompts(config, prompts, held_out)
     build.check_prompts(config, prompts, held_out)
@@ -45,9 +46,8 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
         if held_out is not None:
             check_prompts(build.drawing(policies), held_out)
         folder = Path(config.run.dir or Path("runs") / name)
-        quiet = config.model_copy(update={"run": config.run.model_copy(update={"trackers": []})})  # they write
         choose = choosing.chooser(config, policies, terms, held_out)
-        trainer = build.trainer(quiet, policies, terms, prompts, folder, own_rewards=own_terms, choose=choose)
+        trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms, choose=choose)
         yield f"policy: {config.policy.use} on {next(iter(trainer.phases.values())).trainer.accelerator.device}"
         held = counted(len(held_out), "held-out prompt") if held_out is not None else "no held-out prompts"
         yield f"prompts: {len(prompts):,} for training, {held}"

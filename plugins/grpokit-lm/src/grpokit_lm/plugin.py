@@ -61,11 +61,18 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         ("lm-arithmetic", "a tiny language model with a LoRA adapter learns to add, from format and answer rewards"),
         ("lm-countdown", "a tiny language model with a LoRA adapter learns to make a number from three others"),
     ):
-        yield PresetSpec(name=name, factory=f"grpokit_lm:presets/{name}.yaml", summary=summary, install=_INSTALL)
+        yield PresetSpec(
+            name=name,
+            factory=f"grpokit_lm:presets/{name}.yaml",
+            summary=summary,
+            install=_INSTALL,
+            takes="about a minute on one CPU core",
+        )
     yield PresetSpec(
         name="qwen-gsm8k",
         factory="grpokit_lm:presets/qwen-gsm8k.yaml",
         summary="Qwen2.5-0.5B-Instruct learns to solve the word problems of GSM8K, on a GPU",
         install="pip install 'grpokit[lm,datasets]'",
         fetches=True,
+        needs="a GPU; fetches Qwen2.5-0.5B-Instruct and GSM8K from the Hugging Face hub",
     )
