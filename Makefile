@@ -8,7 +8,7 @@ SMALL := $(VENV)/.small-$(SUM)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: demo test tutorials env lint types docs clean
+.PHONY: demo test tutorials env lint types docs dist clean
 
 demo: $(SMALL)
 	$(BIN)/grpokit train toy-glyph --overwrite
@@ -33,8 +33,12 @@ types: $(FULL)
 docs: $(FULL)
 	$(BIN)/mkdocs build --strict --quiet
 
+# Build all wheels and sdists, install the wheels into a clean environment, and try them there.
+dist: $(FULL)
+	$(BIN)/python tools/dist.py
+
 clean:
-	rm -rf $(VENV) site runs
+	rm -rf $(VENV) site runs dist
 
 $(BIN)/python:
 	$(PY) -m venv $(VENV)

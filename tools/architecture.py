@@ -54,8 +54,9 @@ MAY_IMPORT = {
     "training trainer phases evaluation report",
     "notebook": "types images trainer training phases evaluation runs",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
+    "doctor": "errors types sampling policy policies registry trainer",
     "cli": "errors files knobs types images data registry config scaffold rewards training trainer evaluation report "
-    "runs plan testing",
+    "runs plan testing doctor",
     "__init__": "_lazy",  # its other names are imported on first use
     "__main__": "cli",
 }

@@ -21,9 +21,8 @@ def execute(script: Path) -> None:
     """Run a script's cells and write the notebook beside it."""
     begun = time.monotonic()
     notebook = jupytext.read(script)
-    NotebookClient(
-        notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
-    ).execute()
+    place = {"metadata": {"path": str(FOLDER)}}
+    NotebookClient(notebook, timeout=1800, kernel_name="python3", resources=place).execute()
     notebook.metadata = nbformat.from_dict({"kernelspec": notebook.metadata["kernelspec"]})
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
