@@ -24,7 +24,7 @@ _HOME = {
         "UsageError",
     ],
     "registry.hookspecs": ["hookimpl"],
-    "registry.specs": ["AdvantageSpec", "ObjectiveSpec", "PolicySpec", "PresetSpec", "RewardSpec"],
+    "registry.specs": ["AdvantageSpec", "Asset", "ObjectiveSpec", "PolicySpec", "PresetSpec", "RewardSpec"],
     "types": ["Ask", "Prompt", "Rollout", "Sample", "Seeds", "Decisions", "Trace"],
     "policy": ["Policy"],
     "policies.reference": ["adapter_off", "frozen_copy", "swapped"],
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from grpokit.registry import create as create
     from grpokit.registry.hookspecs import hookimpl as hookimpl
     from grpokit.registry.specs import AdvantageSpec as AdvantageSpec
+    from grpokit.registry.specs import Asset as Asset
     from grpokit.registry.specs import ObjectiveSpec as ObjectiveSpec
     from grpokit.registry.specs import PolicySpec as PolicySpec
     from grpokit.registry.specs import PresetSpec as PresetSpec

@@ -12,9 +12,21 @@ from collections.abc import Iterable
 
 
 class GrpokitError(Exception):
-    """Base of all errors raised on purpose. `exit_code` is what the command line returns for it."""
+    """Base of all errors raised on purpose. `exit_code` is what the command line returns for it.
+
+    Args:
+        parts: the message.
+        page: the page of the documentation that explains it, such as "guards#checkpoints". The command line shows its
+            address below the message.
+    """
 
     exit_code = 1
+    page = ""
+
+    def __init__(self, *parts: object, page: str = "") -> None:
+        super().__init__(*parts)
+        if page:
+            self.page = page
 
 
 class UsageError(GrpokitError):
@@ -56,7 +68,28 @@ def reworded(error: GrpokitError, text: str) -> GrpokitError:
     DataError('a.txt:3, in the config')
     """
     kind = next(k for k in type(error).__mro__ if globals().get(k.__name__) is k)
-    return kind(text)  # type: ignore[no-any-return]
+    return kind(text, page=error.page)  # type: ignore[no-any-return]
+
+
+def address(page: str) -> str:
+    """The address of a page of the documentation: of the published one that the package's metadata names.
+
+    Args:
+        page: its name and perhaps a heading's anchor, such as "guards#checkpoints".
+    """
+    import importlib.metadata
+
+    name, _, anchor = page.partition("#")
+    anchor = anchor and f"#{anchor}"
+    try:
+        links = importlib.metadata.metadata("grpokit").get_all("Project-URL") or []
+    except importlib.metadata.PackageNotFoundError:
+        links = []
+    for link in links:
+        label, _, site = link.partition(", ")
+        if label == "Documentation":
+            return f"{site.rstrip('/')}/{name}/{anchor}"
+    return f"docs/{name}.md{anchor}"  # run from sources, without an installed package
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

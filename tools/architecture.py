@@ -53,8 +53,9 @@ MAY_IMPORT = {
     "runs": "errors files knobs types images sampling policy advantages objectives data registry config rewards "
     "training trainer phases evaluation report",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
+    "doctor": "errors types sampling policy policies registry trainer",
     "cli": "errors files knobs types images data registry config scaffold rewards training trainer evaluation report "
-    "runs plan testing",
+    "runs plan testing doctor",
     "__init__": "_lazy",  # its other names are imported on first use
     "__main__": "cli",
 }

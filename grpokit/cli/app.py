@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpokit.errors import GrpokitError
+from grpokit.errors import GrpokitError, address
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,6 +51,8 @@ def main() -> None:
         app()
     except GrpokitError as error:
         print(f"error: {error}", file=sys.stderr)
+        if error.page:
+            print(f"see {address(error.page)}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 

@@ -63,13 +63,16 @@ def apply(data: dict[str, Any], override: str, source: Source) -> None:
     key, equals, text = override.partition("=")
     parts = key.split(".")
     if not equals or not all(parts):
-        raise ConfigError(f"The override {shown(override)} is not of the form key=value, such as trainer.steps=50.")
+        raise ConfigError(
+            f"The override {shown(override)} is not of the form key=value, such as trainer.steps=50.", page="configs"
+        )
     try:
         value = parse_value(text)
     except yaml.YAMLError as error:
         raise ConfigError(
             f"The override {shown(override)} has a value that is not YAML ({problem(error)}). Put quotes round a text "
-            "with brackets, braces or a colon."
+            "with brackets, braces or a colon.",
+            page="configs",
         ) from error
     path: list[str | int] = []
     here: Any = data
@@ -79,14 +82,18 @@ def apply(data: dict[str, Any], override: str, source: Source) -> None:
             if part not in map(str, range(len(here))):
                 numbers = "0" if len(here) == 1 else f"a number from 0 to {len(here) - 1}"
                 remedy = f"write {numbers} in place of {shown(part)}" if here else "it has no entry"
-                raise ConfigError(f"The override {shown(override)}: {group} is a list of {len(here)}; {remedy}.")
+                raise ConfigError(
+                    f"The override {shown(override)}: {group} is a list of {len(here)}; {remedy}.", page="configs"
+                )
             step: str | int = int(part)
         elif isinstance(here, dict):
             step = part
             if not last and here.get(part) is None:  # the group is missing, or nothing follows its colon
                 here[part] = {}
         else:
-            raise ConfigError(f"The override {shown(override)}: {group} is a single value, not a group of keys.")
+            raise ConfigError(
+                f"The override {shown(override)}: {group} is a single value, not a group of keys.", page="configs"
+            )
         path.append(step)
         if last:
             here[step] = value

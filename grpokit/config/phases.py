@@ -77,7 +77,7 @@ class PhaseConfig(Strict):
         try:
             return TrainerConfig.model_validate(keys)
         except ValidationError as error:
-            raise UsageError(f"{error.errors()[0]['ctx']['error']}.") from error
+            raise UsageError(f"{error.errors()[0]['ctx']['error']}.", page="configs#phases") from error
 
 
 def _set(model: BaseModel) -> dict[str, object]:

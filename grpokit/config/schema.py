@@ -166,7 +166,9 @@ class RunConfig(Strict, SeedSettings):
             try:
                 trainer = phase.merged(self.trainer, steps)
             except UsageError as error:
-                raise ConfigError(f"{self.place('phases', place, 'trainer', message=str(error))}{error}") from error
+                raise ConfigError(
+                    f"{self.place('phases', place, 'trainer', message=str(error))}{error}", page="configs#phases"
+                ) from error
             view = self.model_copy(update={"trainer": trainer, "rewards": phase.rewards or self.rewards})
             view._phase = place if self.phases else None
             views.append((phase, view))
@@ -208,7 +210,7 @@ def parse(
     data, source = read(text, name)
     if not isinstance(data, dict):
         content = "an empty file" if data is None else shown(data)
-        raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {content}.")
+        raise ConfigError(f"{name}: expected keys such as policy, data and rewards, got {content}.", page="configs")
     if prepare is not None:
         prepare(data)
     for override in overrides:
@@ -216,7 +218,7 @@ def parse(
     try:
         config = RunConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(explain(error, source, RunConfig)) from error
+        raise ConfigError(explain(error, source, RunConfig), page="configs") from error
     config._source = source
     config.phased([])  # which refuses keys that do not fit together
     return config

@@ -69,9 +69,9 @@ def read(text: str, name: str) -> tuple[Any, Source]:
         return _load(text, source), source
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{name}{line}: not YAML: {problem(error)}.") from error
+        raise ConfigError(f"{name}{line}: not YAML: {problem(error)}.", page="configs") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not YAML: {problem(error)}.") from error
+        raise ConfigError(f"{name}: not YAML: {problem(error)}.", page="configs") from error
 
 
 def write(data: Any) -> str:

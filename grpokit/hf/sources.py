@@ -115,7 +115,9 @@ def check_cache(files: Files, *, marker: str, lack: Callable[[Path], str]) -> No
     lacking = lack(Path(known).parent) if isinstance(known, str) else ""
     if lacking:
         cache = f"the Hugging Face cache ('{constants.HF_HUB_CACHE}')"
-        raise UsageError(f"The model '{files.name}' is in {cache}, but {lacking}. {_remedy(files)}")
+        raise UsageError(
+            f"The model '{files.name}' is in {cache}, but {lacking}. {_remedy(files)}", page="doctor#weights"
+        )
 
 
 def local(name: str) -> Path | None:
@@ -236,7 +238,7 @@ def check_weights(folder: Path) -> None:
     """
     lack = lack_of(folder)
     if lack:
-        raise UsageError(f"The model folder '{folder}' is {lack}. {AGAIN}")
+        raise UsageError(f"The model folder '{folder}' is {lack}. {AGAIN}", page="doctor#weights")
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt"):
@@ -247,7 +249,7 @@ def check_weights(folder: Path) -> None:
                     raise UsageError(
                         f"'{file}' is a pointer of Git LFS in place of the weights. Fetch them with `git lfs pull`."
                     ) from error
-            raise UsageError(f"'{file}' is damaged ({one_line(error)}). {AGAIN}") from error
+            raise UsageError(f"'{file}' is damaged ({one_line(error)}). {AGAIN}", page="doctor#weights") from error
 
 
 def has(folder: Path, patterns: Sequence[str]) -> bool:

@@ -218,15 +218,15 @@ def _where(phase: Phase, step: int) -> str:
 def _check_names(phases: Sequence[Phase]) -> None:
     """Refuse phases without a name, or with one that another has."""
     if not phases:
-        raise UsageError("There is no phase; give at least one.")
+        raise UsageError("There is no phase; give at least one.", page="configs#phases")
     names = [phase.name for phase in phases]
     if names == [""]:
         return
     for name in names:
         if not is_plain_name(name):
-            raise UsageError(f"A phase's name is made of {PLAIN_NAME}, got {shown(name)}.")
+            raise UsageError(f"A phase's name is made of {PLAIN_NAME}, got {shown(name)}.", page="configs#phases")
         if names.count(name) > 1:
-            raise UsageError(f"Two phases are called '{name}'. Give each a name of its own.")
+            raise UsageError(f"Two phases are called '{name}'. Give each a name of its own.", page="configs#phases")
 
 
 def _check_steps(phase: Phase, total: int) -> None:
@@ -234,7 +234,8 @@ def _check_steps(phase: Phase, total: int) -> None:
     if phase.trainer.steps != total:
         raise UsageError(
             f"The phase '{phase.name}' may take {counted(total, 'step')} in all rounds, and its trainer has steps="
-            f"{phase.trainer.steps}. Build the trainer with steps={total}."
+            f"{phase.trainer.steps}. Build the trainer with steps={total}.",
+            page="configs#phases",
         )
 
 
@@ -246,7 +247,8 @@ def _check_seeds(phases: Sequence[Phase]) -> None:
         if other != phase.name:
             raise UsageError(
                 f"The phases '{other}' and '{phase.name}' have the same seed, {phase.trainer.seed}, and would draw the "
-                "same prompts with the same noise. Give each a seed of its own, such as grpokit.sampling.mix(seed, 1)."
+                "same prompts with the same noise. Give each a seed of its own, such as grpokit.sampling.mix(seed, 1).",
+                page="configs#phases",
             )
 
 
@@ -257,7 +259,8 @@ def _check_accelerators(phases: Sequence[Phase]) -> None:
         if phase.trainer.accelerator is not first:
             raise UsageError(
                 f"The trainers of the phases '{phases[0].name}' and '{phase.name}' have accelerators of their own. "
-                "Build the second with accelerator=first.accelerator."
+                "Build the second with accelerator=first.accelerator.",
+                page="configs#phases",
             )
 
 
@@ -270,9 +273,13 @@ def _policies(phases: Sequence[Phase]) -> dict[str, Policy]:
     policies: dict[str, Policy] = {}
     for phase in phases:
         if policies.setdefault(phase.policy, phase.trainer.policy) is not phase.trainer.policy:
-            raise UsageError(f"Two policies are called '{phase.policy}'. Give each a name of its own.")
+            raise UsageError(
+                f"Two policies are called '{phase.policy}'. Give each a name of its own.", page="configs#phases"
+            )
     if len({id(policy) for policy in policies.values()}) < len(policies):
-        raise UsageError(f"One policy has the names {', '.join(map(repr, policies))}. Give it one name.")
+        raise UsageError(
+            f"One policy has the names {', '.join(map(repr, policies))}. Give it one name.", page="configs#phases"
+        )
     return policies
 
 

@@ -42,7 +42,8 @@ def needs_of(
         raise reworded(error, f"{config.place('policy', message=str(error))}{error}") from error
     if not isinstance(needs, Needs):
         raise PluginError(
-            f"The plan '{spec.plan}' returned an object of type {type(needs).__name__}; expected grpokit.plan.Needs."
+            f"The plan '{spec.plan}' returned an object of type {type(needs).__name__}; expected grpokit.plan.Needs.",
+            page="plan#a-plan-for-your-own-policy",
         )
     if config.trainer.device == "cpu":
         note = "The config trains on the CPU (trainer.device), and this is the plan for a GPU."

@@ -136,7 +136,8 @@ class Part:
         if not moments or isinstance(self.moments, str) or not {*moments} <= {*MOMENTS}:
             raise PluginError(
                 f"The plan's part '{self.name}' is there in {self.moments!r}. Expected some of {', '.join(MOMENTS)}, "
-                'such as ("train",).'
+                'such as ("train",).',
+                page="plan#a-plan-for-your-own-policy",
             )
         object.__setattr__(self, "moments", moments)
 

@@ -20,7 +20,17 @@ import pluggy
 
 from grpokit.errors import GrpokitError, PluginError, nearest, shown, typed_line
 from grpokit.registry import hookspecs
-from grpokit.registry.specs import API, KINDS, AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec, Spec
+from grpokit.registry.specs import (
+    API,
+    KINDS,
+    AdvantageSpec,
+    Asset,
+    ObjectiveSpec,
+    PolicySpec,
+    PresetSpec,
+    RewardSpec,
+    Spec,
+)
 
 _SPEC_HOOKS: dict[str, type[Spec]] = {
     "grpokit_policies": PolicySpec,
@@ -128,6 +138,11 @@ def _check_spec(spec: Spec) -> None:
     for name, kind in (("summary", str), ("install", str), ("api", int)):
         if not isinstance(getattr(spec, name), kind):
             raise PluginError(f"{what}: {name} must be of type {kind.__name__}, got {shown(getattr(spec, name))}")
+    if not all(isinstance(asset, Asset) for asset in spec.assets):
+        raise PluginError(f"{what}: assets must be a list of grpokit.Asset, got {shown(spec.assets)}")
+    for asset in spec.assets:
+        if bool(asset.repository and asset.files) == bool(asset.paths):
+            raise PluginError(f"{what}: the asset '{asset.name}' must have either a repository with files, or paths")
     if isinstance(spec, RewardSpec):
         if not isinstance(spec.accepts, (set, frozenset)) or not spec.accepts:
             raise PluginError(f"{what}: accepts must be a set of kinds, such as {{'image'}}, got {shown(spec.accepts)}")

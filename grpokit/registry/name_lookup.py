@@ -52,7 +52,8 @@ def find(kind: str, name: str) -> Owned:
     remedy = shipped.remedy(kind, name)
     guess = "" if remedy else nearest(name, names)
     raise PluginError(
-        f"There is no {kind} called '{name}'{guess}. Known: {', '.join(names) or 'none'}.{remedy}{broken_plugins()}"
+        f"There is no {kind} called '{name}'{guess}. Known: {', '.join(names) or 'none'}.{remedy}{broken_plugins()}",
+        page="doctor#plugins",
     )
 
 

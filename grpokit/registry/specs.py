@@ -18,6 +18,31 @@ KINDS = ("image", "text")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asset:
+    """What a component needs and pip does not install, such as weights or a language's data.
+
+    `grpokit doctor` looks for it, and shows the command that fetches it. Nothing is fetched there.
+
+    Attributes:
+        name: what it is, perhaps with its size, such as "CLIP ViT-L/14 (0.9 GB)".
+        repository: of the Hugging Face hub, such as "me/my-weights". Empty: it lies at one of `paths`.
+        files: all that is needed of the repository, as patterns such as "*.safetensors"; "a|b" means that one of the
+            two is enough.
+        paths: places on disk of which one is enough, as patterns. A "~" stands for the home folder, "$NAME" for a
+            variable of the environment, "${NAME:-other}" for the same or, where it is not set, something else.
+        fetch: the command that brings it; a repository needs none.
+        module: the optional Python module that uses it. Without that module it is not looked for.
+    """
+
+    name: str
+    repository: str = ""
+    files: Sequence[str] = ()
+    paths: Sequence[str] = ()
+    fetch: str = ""
+    module: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spec:
     """What all specs share.
 
@@ -27,6 +52,7 @@ class Spec:
             of spec says what a function does with them.
         summary: one line for `grpokit plugins`.
         install: the exact command that brings missing dependencies, such as "pip install 'grpokit[ocr]'".
+        assets: what it needs with its defaults besides Python packages, such as weights.
         api: the plugin interface that the spec was written for.
     """
 
@@ -36,6 +62,7 @@ class Spec:
     factory: str
     summary: str = ""
     install: str = ""
+    assets: Sequence[Asset] = ()
     api: int = API
 
 

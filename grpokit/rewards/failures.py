@@ -80,12 +80,14 @@ def measured(term: RewardTerm, samples: Sequence[Sample], others: Others = Other
     except _RaisedError as raised:
         failure = _failure(term, raised.error, samples)
         if term.on_error == "stop":
-            raise RewardError(f"{failure} {_REMEDY}") from raised.error
+            raise RewardError(f"{failure} {_REMEDY}", page="guards#a-reward-that-raises") from raised.error
         traceback.clear_frames(raised.error.__traceback__)  # they hold what the failed call had made
         values, lost = _group_by_group(term, samples, changes)
         again = f"{failure} Called again group by group, it"
         if _is_too_many(term, lost, samples, others):
-            raise RewardError(f"{again} lost {_share(lost, samples, others)}; {too_many(term)}") from raised.error
+            raise RewardError(
+                f"{again} lost {_share(lost, samples, others)}; {too_many(term)}", page="guards#a-reward-that-raises"
+            ) from raised.error
         notes.append(f"{again} left {counted(len(lost), 'row')} unscored.")
     notes += _new_notices(term, changes)
     return Column(values=values, seconds=time.perf_counter() - start, lost=lost, notes=notes)
@@ -113,7 +115,7 @@ def _call(term: RewardTerm, samples: Sequence[Sample], rows: Sequence[int] | Non
     except BaseException as error:
         raise _RaisedError(error) from error
     if reordered(copies, order):
-        raise RewardError(f"Reward '{term.name}' {REORDERED}.")
+        raise RewardError(f"Reward '{term.name}' {REORDERED}.", page="guards#a-reward-that-changes-things")
     return checked(term.name, answer, samples, rows)
 
 
@@ -196,12 +198,13 @@ def collected(term: RewardTerm, pending: Pending, samples: Sequence[Sample], oth
             continue
         failures.append(f"{portion.failure} on {in_words(portion.rows, samples)}")
         if term.on_error == "stop":
-            raise RewardError(f"Reward '{term.name}' {failures[0]}. {_REMEDY}")
+            raise RewardError(f"Reward '{term.name}' {failures[0]}. {_REMEDY}", page="guards#a-reward-that-raises")
         lost += portion.rows
         if _is_too_many(term, lost, samples, others):
             raise RewardError(
                 f"Reward '{term.name}' {failures[0]}; in all it lost {_share(lost, samples, others)} or more, and "
-                f"{too_many(term)}"
+                f"{too_many(term)}",
+                page="guards#a-reward-that-raises",
             )
     notes = []
     if lost:

@@ -37,7 +37,8 @@ def checked(name: str, values: Any, samples: Sequence[Sample], rows: Sequence[in
     except BaseException as error:
         raise RewardError(
             f"Reward '{name}' returned {a_type(values)} that cannot be read ({typed_line(error)}); expected one number "
-            "per sample."
+            "per sample.",
+            page="guards#while-it-runs",
         ) from error
 
 
@@ -45,12 +46,15 @@ def _numbers(name: str, values: Any, samples: Sequence[Sample], rows: Sequence[i
     if isinstance(values, Tensor) or type(values).__module__ == "numpy":
         values = values.tolist()
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-        raise RewardError(f"Reward '{name}' returned {a_type(values)}; expected one number per sample.")
+        raise RewardError(
+            f"Reward '{name}' returned {a_type(values)}; expected one number per sample.", page="guards#while-it-runs"
+        )
     if len(values) != len(samples):
         place = f", from row {rows[0]} on (prompt {samples[0].prompt.text!r})" if rows else ""
         raise RewardError(
             f"Reward '{name}' returned {counted(len(values), 'score')} for {counted(len(samples), 'sample')}{place}; "
-            "expected one per sample."
+            "expected one per sample.",
+            page="guards#while-it-runs",
         )
     scores = []
     for i, value in enumerate(values):
@@ -61,7 +65,8 @@ def _numbers(name: str, values: Any, samples: Sequence[Sample], rows: Sequence[i
         if not isinstance(value, numbers.Real):
             raise RewardError(
                 f"Reward '{name}' gave {value!r} ({type(value).__name__}) for {where}; expected a number, or NaN for "
-                "'cannot score this sample'."
+                "'cannot score this sample'.",
+                page="guards#while-it-runs",
             )
         try:
             number = float(value)
@@ -70,9 +75,13 @@ def _numbers(name: str, values: Any, samples: Sequence[Sample], rows: Sequence[i
         if math.isinf(number):
             raise RewardError(
                 f"Reward '{name}' gave {number} for {where}; expected a finite number, or NaN for 'cannot score this "
-                "sample'."
+                "sample'.",
+                page="guards#while-it-runs",
             )
         if abs(number) > LARGEST:
-            raise RewardError(f"Reward '{name}' gave {number} for {where}; expected at most {LARGEST:g} in size.")
+            raise RewardError(
+                f"Reward '{name}' gave {number} for {where}; expected at most {LARGEST:g} in size.",
+                page="guards#while-it-runs",
+            )
         scores.append(number)
     return scores

@@ -338,17 +338,21 @@ def _policy_of(config: RunConfig, place: int, phase: PhaseConfig, policies: Mapp
             return ""
         if phase.name:
             where = config.place("phases", place)
-            raise ConfigError(f"{where}policy is missing: '{config.policy.use}' gives the policies {known}.")
+            raise ConfigError(
+                f"{where}policy is missing: '{config.policy.use}' gives the policies {known}.", page="configs#phases"
+            )
         first = next(iter(policies))
         raise ConfigError(
             f"{config.place('policy')}'{config.policy.use}' gives the policies {known}, so the config has to say which "
-            f"one learns when, as in phases: [{{name: {first}, policy: {first}, steps: {phase.steps}}}]."
+            f"one learns when, as in phases: [{{name: {first}, policy: {first}, steps: {phase.steps}}}].",
+            page="configs#phases",
         )
     if phase.policy not in policies:
         gives = "gives a single policy; leave the key out" if "" in policies else f"gives the policies {known}"
         raise ConfigError(
             f"{config.place('phases', place, 'policy')}there is no policy '{phase.policy}'"
-            f"{nearest(phase.policy, policies)}: '{config.policy.use}' {gives}."
+            f"{nearest(phase.policy, policies)}: '{config.policy.use}' {gives}.",
+            page="configs#phases",
         )
     return phase.policy
 

@@ -157,17 +157,22 @@ def _check(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     if resume and not holds_run:
         unusable = "holds a run whose set-up did not finish" if names else "is empty"
         state = unusable if folder.is_dir() else "does not exist"
-        raise UsageError(f"There is nothing to resume in {folder}: it {state}. Start the run without --resume.")
+        raise UsageError(
+            f"There is nothing to resume in {folder}: it {state}. Start the run without --resume.",
+            page="guards#checkpoints",
+        )
     missing = [name for name in (VERSIONS, CONFIG) if name not in names]  # a project may have the second
     if holds_run and missing:
         raise UsageError(
             f"{folder} holds files that are not a run of grpokit: it has no {missing[0]}. Choose another folder with "
-            "run.dir=..."
+            "run.dir=...",
+            page="guards#checkpoints",
         )
     if holds_run and not resume and not overwrite:
         raise UsageError(
             f"{folder} already holds a run. Add --resume to go on with it, --overwrite to delete it and start again, "
-            "or choose another folder with run.dir=..."
+            "or choose another folder with run.dir=...",
+            page="guards#checkpoints",
         )
     return holds_run
 

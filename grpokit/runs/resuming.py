@@ -56,7 +56,9 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
     if changes:
         raise UsageError(
             f"The config differs from the one that {folder} was started with:\n" + "\n".join(changes) + "\n"
-            "Resume with the old values, add --force to go on with the new ones, or start a new run in another run.dir."
+            "Resume with the old values, add --force to go on with the new ones, or start a new run in another "
+            "run.dir.",
+            page="guards#checkpoints",
         )
 
 
@@ -94,14 +96,18 @@ def refuse_other_prompts(folder: Path, changes: Mapping[str, str], unknown: Sequ
         UsageError: lists what differs, or says why that is not known.
     """
     if unknown:
-        raise UsageError(f"{unknown[0]}. Put the file back, or add --force to go on with the prompts as they are now.")
+        raise UsageError(
+            f"{unknown[0]}. Put the file back, or add --force to go on with the prompts as they are now.",
+            page="guards#checkpoints",
+        )
     if changes:
         again = " (the untrained policy is then scored on them again)" if "held_out" in changes else ""
         raise UsageError(
             f"The prompts differ from those that {folder} was started with:\n"
             + "".join(f"  {line}\n" for line in changes.values())
             + f"Resume with the old ones, add --force to go on with the new ones{again}, or start a new run in another "
-            "run.dir."
+            "run.dir.",
+            page="guards#checkpoints",
         )
 
 

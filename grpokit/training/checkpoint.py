@@ -157,7 +157,8 @@ def load(folder: Path, *, policies: Mapping[str, Policy], learners: Mapping[str,
     if state["format"] < FORMAT:  # an older format lacks parts of the state
         raise CheckpointError(
             f"The checkpoint {folder} was written by an earlier version of grpokit, and training cannot continue from "
-            "it. Start a new run in another run.dir; `grpokit sample` and `grpokit evaluate` still read it."
+            "it. Start a new run in another run.dir; `grpokit sample` and `grpokit evaluate` still read it.",
+            page="guards#checkpoints",
         )
     entries = learners_of(state)
     for what, theirs, ours in (
@@ -167,7 +168,8 @@ def load(folder: Path, *, policies: Mapping[str, Policy], learners: Mapping[str,
         if sorted(theirs) != sorted(ours):
             raise CheckpointError(
                 f"The checkpoint {folder} belongs to a run with {_named(what, theirs)}, and this one has "
-                f"{_named(what, ours)}. Resume with the run's own config."
+                f"{_named(what, ours)}. Resume with the run's own config.",
+                page="guards#checkpoints",
             )
     for name, learner in learners.items():
         _check_parameters(folder, entries[name]["parameters"], _parameters(learner.optimizer))
@@ -203,7 +205,8 @@ def _check_parameters(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str
     difference = "; ".join(f"{_few(names)} {how}" for how, names in changes.items() if names)
     raise CheckpointError(
         f"The checkpoint {folder} belongs to another policy, with other trainable parameters ({difference}). "
-        "Resume with the policy of the run's config."
+        "Resume with the policy of the run's config.",
+        page="guards#checkpoints",
     )
 
 
@@ -244,7 +247,8 @@ def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
     if not set(trained) <= set(policies):
         raise CheckpointError(
             f"The checkpoint {folder} belongs to a run with {_named('policies', trained)}, and the config gives "
-            f"{_named('policies', list(policies))}."
+            f"{_named('policies', list(policies))}.",
+            page="guards#checkpoints",
         )
     with _explained(folder):
         _check_files(folder, state, below=f"{POLICY}/")
@@ -305,7 +309,8 @@ def _state(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} is not a checkpoint of grpokit: its {STATE} has no format.")
     if state["format"] > FORMAT:
         raise CheckpointError(
-            f"The checkpoint {folder} has format {state['format']}; this grpokit reads up to {FORMAT}. Update grpokit."
+            f"The checkpoint {folder} has format {state['format']}; this grpokit reads up to {FORMAT}. Update grpokit.",
+            page="guards#checkpoints",
         )
     changed = state["format"] == FORMAT and state.pop("digest", None) != _digest_of(state)
     if changed or not isinstance(state.get("step"), int):

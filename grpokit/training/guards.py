@@ -48,7 +48,8 @@ def check_finite(
     )
     raise RunError(
         f"The loss is {loss} in step {step}, update {update}; this update was not made: {cause}. Usual causes: a "
-        "learning rate that is too high, or an overflow in low precision."
+        "learning rate that is too high, or an overflow in low precision.",
+        page="guards#while-it-runs",
     )
 
 
@@ -61,7 +62,8 @@ def check_scored(scores: Scores) -> None:
     if not any(scores.failed) and bool(scores.matrix.isnan().all()):
         raise UsageError(
             f"No reward ({', '.join(scores.names)}) could score any sample of the first step. Usual causes: the "
-            "prompts have no target or no source picture, or quote no text."
+            "prompts have no target or no source picture, or quote no text.",
+            page="guards#before-the-first-step",
         )
 
 
@@ -76,7 +78,8 @@ def check_advantages(advantages: Tensor, rollout: Rollout) -> None:
         raise RunError(
             f"The advantage function gave {tuple(advantages.shape)} values, "
             f"{int((~advantages.isfinite()).sum())} of them not finite; expected finite numbers, one per row "
-            f"{shapes[0]} or one per decision {shapes[1]}."
+            f"{shapes[0]} or one per decision {shapes[1]}.",
+            page="guards#while-it-runs",
         )
 
 
@@ -96,7 +99,8 @@ def check_age(rollout: Rollout, version: int, max_age: int) -> None:
         raise RunError(
             f"The rollout was drawn with the weights of version {drawn}, and the policy has version {version} "
             f"(optimizer steps): the limit is trainer.max_age={max_age}. Usual causes: an engine that did not take "
-            "over the weights in updated(), or a Rollout.version that counts something else."
+            "over the weights in updated(), or a Rollout.version that counts something else.",
+            page="guards#while-it-runs",
         )
 
 
@@ -149,7 +153,8 @@ class ZeroStd:
             raise RunError(
                 f"{stretch} Usual causes: the task is too hard for every sample; the reward gives all these samples "
                 "the same score; the temperature is too low for samples to differ. Change the prompts or the rewards, "
-                "or raise trainer.max_zero_std_steps (null never stops)."
+                "or raise trainer.max_zero_std_steps (null never stops).",
+                page="guards#while-it-runs",
             )
         if self.warned:
             return []
@@ -197,7 +202,8 @@ def check_gradient(parameters: Sequence[torch.nn.Parameter]) -> None:
     if all(p.grad is None for p in parameters):
         raise RunError(
             "No trainable parameter got a gradient. Usual causes: logprobs() uses other modules than the policy's "
-            "modules(), or logprobs() runs under no_grad."
+            "modules(), or logprobs() runs under no_grad.",
+            page="guards#while-it-runs",
         )
 
 
@@ -211,7 +217,8 @@ def check_norm(norm: float, *, step: int, update: int) -> None:
         raise RunError(
             f"The gradient's norm is {norm} in step {step}, update {update}, though the loss is finite; this update "
             "was not made. Usual causes: an infinite derivative in the policy or the objective (the root or the "
-            "logarithm of 0), or an overflow in low precision."
+            "logarithm of 0), or an overflow in low precision.",
+            page="guards#while-it-runs",
         )
 
 
@@ -237,7 +244,8 @@ class SkippedUpdates:
         if self.count >= self.MOST:
             raise RunError(
                 f"The loss scaler skipped {self.count} updates in a row, and its scale fell to {scale:.3g}: the "
-                "gradient is not finite at any scale. Use mixed_precision: bf16, or a lower learning rate."
+                "gradient is not finite at any scale. Use mixed_precision: bf16, or a lower learning rate.",
+                page="guards#while-it-runs",
             )
 
     def state(self) -> State:
@@ -280,7 +288,8 @@ class NoUpdate:
             raise RunError(
                 f"No weight changed in the first update, though the gradient's norm is {norm:.3g} and the learning "
                 f"rate {rate:.3g}. Usual causes: the rate is too small for the weights' precision, or the optimizer "
-                "holds other parameters than the policy."
+                "holds other parameters than the policy.",
+                page="guards#while-it-runs",
             )
         self.seen = True
 

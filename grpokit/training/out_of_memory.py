@@ -53,7 +53,8 @@ def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable
         if not size:
             raise RunError(
                 f"Out of memory while {what}, with a single row at a time: {reason} Remedies: mixed_precision: bf16, "
-                "LoRA, gradient checkpointing in the policy, smaller outputs, or a GPU with more memory."
+                "LoRA, gradient checkpointing in the policy, smaller outputs, or a GPU with more memory.",
+                page="memory#when-memory-runs-out",
             )
 
 
@@ -177,7 +178,8 @@ def explained(what: str, *, remedies: str) -> Iterator[None]:
         if not should_reduce_batch_size(error):
             raise
         raise RunError(
-            f"Out of memory while {what}: {shortened(error)} Remedies: {remedies}, or a GPU with more memory."
+            f"Out of memory while {what}: {shortened(error)} Remedies: {remedies}, or a GPU with more memory.",
+            page="memory#when-memory-runs-out",
         ) from error
 
 

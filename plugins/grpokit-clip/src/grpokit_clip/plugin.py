@@ -8,9 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpokit import RewardSpec, hookimpl
+from grpokit import Asset, RewardSpec, hookimpl
 
 INSTALL = "pip install 'grpokit[clip]'"
+
+CLIP = Asset(
+    name="CLIP ViT-L/14",
+    repository="timm/vit_large_patch14_clip_224.openai",
+    files=["open_clip_model.safetensors|open_clip_pytorch_model.bin"],
+)
+HEAD = Asset(
+    name="LAION aesthetic predictor",
+    paths=["${TORCH_HOME:-${XDG_CACHE_HOME:-~/.cache}/torch}/hub/checkpoints/sac+logos+ava1-l14-linearMSE.pth"],
+    fetch='python -c "from grpokit_clip import weights; weights.head_file(None)"',
+)
 
 
 @hookimpl
@@ -22,6 +33,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         summary="how well people like the picture, by CLIP and the LAION aesthetic predictor (about 4 to 7)",
         accepts={"image"},
         install=INSTALL,
+        assets=[CLIP, HEAD],
     )
     yield RewardSpec(
         name="clip-score",
@@ -29,4 +41,5 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         summary="how well the picture fits its prompt: cosine of the CLIP embeddings (about 0.1 to 0.4)",
         accepts={"image"},
         install=INSTALL,
+        assets=[CLIP],
     )

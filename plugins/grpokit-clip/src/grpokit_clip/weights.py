@@ -96,7 +96,8 @@ def clip_file(model: str, pretrained: str, found: Mapping[str, Any], *, reward: 
         f"The reward '{reward}' needs the weights '{pretrained}' of the CLIP model '{model}', the file "
         f"{' or '.join(names)} of {repository}. Looked for it in '{constants.HF_HUB_CACHE}' (the Hugging Face cache), "
         f"and there is no file; fetching it from {constants.ENDPOINT} failed: {reason}. Fetch it into the cache with: "
-        f'python -c "{code}" -- or copy it from another machine and give its path as weights_path.'
+        f'python -c "{code}" -- or copy it from another machine and give its path as weights_path.',
+        page="doctor#weights",
     )
 
 
@@ -122,7 +123,8 @@ def head_file(head_path: str | Path | None) -> Path:
         failed = f"; fetching it failed: {reason}"
     raise UsageError(
         f"The reward 'aesthetic' needs the weights of its predictor, the file {HEAD_FILE}. Looked for it at '{place}' "
-        f"({looked}), and there is no file{failed}. {head_remedy()}"
+        f"({looked}), and there is no file{failed}. {head_remedy()}",
+        page="doctor#weights",
     )
 
 

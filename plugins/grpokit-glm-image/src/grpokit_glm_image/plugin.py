@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grpokit import PolicySpec, PresetSpec, hookimpl
+from grpokit import Asset, PolicySpec, PresetSpec, hookimpl
 
 _INSTALL = "pip install 'grpokit[glm-image]'"
+_RELEASED = Asset(
+    name="GLM-Image (33 GB)",
+    repository="zai-org/GLM-Image",
+    files=[
+        "model_index.json",
+        *(f"{part}/*.safetensors" for part in ("vision_language_encoder", "transformer", "vae")),
+    ],
+)
 
 
 @hookimpl
@@ -95,5 +103,6 @@ def grpokit_presets() -> Iterable[PresetSpec]:
             factory=f"grpokit_glm_image:presets/{name}.yaml",
             summary=summary,
             install="pip install 'grpokit[glm-image-rewards]'",
+            assets=[_RELEASED],
             fetches=True,
         )

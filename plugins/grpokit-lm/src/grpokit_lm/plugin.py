@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grpokit import PolicySpec, PresetSpec, RewardSpec, hookimpl
+from grpokit import Asset, PolicySpec, PresetSpec, RewardSpec, hookimpl
 
 _INSTALL = "pip install 'grpokit[lm]'"
 _TWENTY_TWO = {"prompt": "Make 22 from 3, 5 and 7.", "target": "22", "meta": {"numbers": [3, 5, 7]}}
@@ -67,5 +67,12 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         factory="grpokit_lm:presets/qwen-gsm8k.yaml",
         summary="Qwen2.5-0.5B-Instruct learns to solve the word problems of GSM8K, on a GPU",
         install="pip install 'grpokit[lm,datasets]'",
+        assets=[
+            Asset(
+                name="Qwen2.5-0.5B-Instruct",
+                repository="Qwen/Qwen2.5-0.5B-Instruct",
+                files=["config.json", "*.safetensors"],
+            )
+        ],
         fetches=True,
     )

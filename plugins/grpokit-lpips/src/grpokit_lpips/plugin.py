@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpokit import RewardSpec, hookimpl
+from grpokit import Asset, RewardSpec, hookimpl
+
+_URL = "https://download.pytorch.org/models/alexnet-owt-7be5be79.pth"
+TRUNK = Asset(
+    name="AlexNet",
+    paths=["${TORCH_HOME:-${XDG_CACHE_HOME:-~/.cache}/torch}/hub/checkpoints/alexnet-owt-7be5be79.pth"],
+    fetch=f"python -c \"import torch; torch.hub.load_state_dict_from_url('{_URL}', check_hash=True)\"",
+)
 
 
 @hookimpl
@@ -21,4 +28,5 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"image"},
         range=(None, 1.0),
         install="pip install 'grpokit[lpips]'",
+        assets=[TRUNK],
     )

@@ -83,7 +83,8 @@ def _read(net: Net, weights_path: str | Path | None) -> Any:
         if failed or weights_path is not None:
             raise UsageError(
                 f"The reward 'lpips' needs the weights of its trunk '{net}', the file {CHECKPOINTS[net]}. Looked for "
-                f"it at '{place}' ({looked}), and there is no file{failed}. {_remedy(net)}"
+                f"it at '{place}' ({looked}), and there is no file{failed}. {_remedy(net)}",
+                page="doctor#weights",
             )
     try:
         return torch.load(place, map_location="cpu", weights_only=True)

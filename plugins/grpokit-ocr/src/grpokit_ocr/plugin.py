@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpokit import RewardSpec, hookimpl
+from grpokit import Asset, RewardSpec, hookimpl
+
+_FILE = "eng.traineddata"
+TESSERACT = Asset(
+    name="Tesseract's data for English, for engine: tesseract",
+    paths=[
+        f"$TESSDATA_PREFIX/{_FILE}",
+        *(f"/usr/{folder}/tessdata/{_FILE}" for folder in ("share/tesseract-ocr/5", "share", "local/share")),
+        f"/opt/homebrew/share/tessdata/{_FILE}",
+    ],
+    fetch="apt-get install tesseract-ocr-eng, or on a Mac: brew install tesseract",
+    module="tesserocr",
+)
 
 
 @hookimpl
@@ -23,4 +35,5 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         install="pip install 'grpokit[ocr]'",
         examples="grpokit_ocr.examples:pairs",
         unscorable="grpokit_ocr.quotes:unscorable",
+        assets=[TESSERACT],
     )

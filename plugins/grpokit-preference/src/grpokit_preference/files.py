@@ -153,5 +153,6 @@ def _found(name: str, reward: str) -> Path:
             f"The reward '{reward}' needs the file '{file}' of '{repository}'. It is no file here and not in the "
             f"Hugging Face cache ('{constants.HF_HUB_CACHE}'), and cannot be fetched: {reason}. Fetch it on a machine "
             f"with network by `hf download {repository} {file}` and copy the cache, or give the path of a copy as "
-            "weights."
+            "weights.",
+            page="doctor#weights",
         ) from error

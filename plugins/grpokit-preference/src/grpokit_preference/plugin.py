@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grpokit import RewardSpec, hookimpl
+from grpokit import Asset, RewardSpec, hookimpl
 
 INSTALL = "pip install 'grpokit[preference]'"
 
@@ -22,6 +22,16 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         summary="which picture people would pick for the prompt, by PickScore (about 16 to 26)",
         accepts={"image"},
         install=INSTALL,
+        assets=[
+            Asset(
+                name="PickScore", repository="yuvalkirstain/PickScore_v1", files=["config.json", "*.safetensors|*.bin"]
+            ),
+            Asset(
+                name="tokenizer of PickScore",
+                repository="laion/CLIP-ViT-H-14-laion2B-s32B-b79K",
+                files=["tokenizer_config.json", "vocab.json", "merges.txt"],
+            ),
+        ],
     )
     yield RewardSpec(
         name="hpsv2",
@@ -30,6 +40,9 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         accepts={"image"},
         range=(-1.0, 1.0),
         install=INSTALL,
+        assets=[
+            Asset(name="HPS v2.1", repository="xswu/HPSv2", files=["HPS_v2.1_compressed.pt"]),
+        ],
     )
     yield RewardSpec(
         name="imagereward",
@@ -37,4 +50,12 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         summary="how experts rate picture and prompt, by ImageReward (about -2 to 2)",
         accepts={"image"},
         install=INSTALL,
+        assets=[
+            Asset(name="ImageReward", repository="THUDM/ImageReward", files=["ImageReward.pt"]),
+            Asset(
+                name="tokenizer of ImageReward",
+                repository="google-bert/bert-base-uncased",
+                files=["tokenizer_config.json", "vocab.txt"],
+            ),
+        ],
     )

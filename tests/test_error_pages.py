@@ -1,0 +1,61 @@
+"""Errors name pages of the documentation: each page and anchor exists, and the command line shows its address."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from markdown.extensions.toc import slugify
+
+from command_line import Call
+from grpokit.errors import ConfigError, address, reworded
+
+ROOT = Path(__file__).parent.parent
+
+
+def anchors(page: Path) -> set[str]:
+    """What mkdocs makes of a page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return {slugify(heading, "-") for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+def named() -> set[str]:
+    """Every `page="..."` in the package and its plugins."""
+    return {
+        keyword.value.value
+        for source in (ROOT / "grpokit", *ROOT.glob("plugins/*/src"))
+        for file in source.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "page" and isinstance(keyword.value, ast.Constant) and keyword.value.value
+    }
+
+
+@pytest.mark.parametrize("page", sorted(named()))
+def test_the_page_exists(page: str) -> None:
+    name, _, anchor = page.partition("#")
+    file = ROOT / "docs" / f"{name}.md"
+    assert file.is_file()
+    assert not anchor or anchor in anchors(file)
+
+
+def test_the_command_line_shows_the_address(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text("[1, 2]\n")
+    done = call("train", "wrong.yaml")
+    assert done.code == 2
+    assert done.err.splitlines()[-1] == f"see {address('configs')}"
+    assert "see " not in call("train", "no-such-file.yaml").err.splitlines()[-1]
+
+
+def test_the_address_comes_from_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    links = {"Project-URL": ["Source, https://code", "Documentation, https://docs.example/en/"]}
+    metadata = type("Metadata", (), {"get_all": staticmethod(links.get)})
+    monkeypatch.setattr("importlib.metadata.metadata", lambda name: metadata)
+    assert address("guards#checkpoints") == "https://docs.example/en/guards/#checkpoints"
+
+
+def test_another_wording_keeps_the_page() -> None:
+    assert reworded(ConfigError("a", page="configs#run"), "b").page == "configs#run"
