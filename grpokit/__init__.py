@@ -37,7 +37,8 @@ _HOME = {
     "training.step_report": ["StepReport"],
     "trainer": ["Trainer"],
     "phases.phased_trainer": ["Phase", "PhasedTrainer"],
-    "evaluation.held_out": ["evaluate"],
+    "evaluation.held_out": ["draw", "evaluate"],
+    "runs.trained": ["load"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = ["__version__", *sorted(_MODULE_OF)]
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from grpokit.errors import RewardError as RewardError
     from grpokit.errors import RunError as RunError
     from grpokit.errors import UsageError as UsageError
+    from grpokit.evaluation.held_out import draw as draw
     from grpokit.evaluation.held_out import evaluate as evaluate
     from grpokit.knobs import Correction as Correction
     from grpokit.objectives import Objective as Objective
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     from grpokit.rewards.submission import Portion as Portion
     from grpokit.rewards.submission import Submits as Submits
     from grpokit.rewards.worker_pool import PooledReward as PooledReward
+    from grpokit.runs.trained import load as load
     from grpokit.trainer import Trainer as Trainer
     from grpokit.training.step_report import StepReport as StepReport
     from grpokit.types import Ask as Ask

@@ -52,6 +52,7 @@ Overrides = Annotated[
 ]
 Count = Annotated[int | None, whole_number("-n", "--count", help="Samples per prompt.")]
 Limit = Annotated[int | None, whole_number("--limit", help="The most prompts to take.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 Reward = Annotated[str, _REWARD]
 Rewards = Annotated[list[str] | None, _REWARD]
 Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,6 +51,9 @@ def train(
     force: Annotated[
         bool, typer.Option("--force", help="Resume even if the config or the prompts have changed.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build everything, draw and score one group, and train nothing.")
+    ] = False,
 ) -> None:
     """Train, and write a run folder with its report.
 
@@ -57,6 +62,11 @@ def train(
     from grpokit.config import presets
 
     config, name = presets.read_config(source, overrides or [])  # before torch is imported, which takes seconds
+    if dry_run:
+        if resume or overwrite or force:
+            raise UsageError("--dry-run writes nothing, so it goes with none of --resume, --overwrite and --force.")
+        _dry_run(config, name)
+        return
     from grpokit.cli.progress import watch
     from grpokit.runs import train as run
 
@@ -104,13 +114,15 @@ def sample(
     """Draw samples from a run's last checkpoint or from a preset.
 
     By default it draws one sample for each of the first 16 prompts. A preset's policy is untrained. With --before, the
-    samples of a run and of its start lie side by side in the folders after and before.
+    samples of a run and of its start lie side by side in the folders after and before. Pictures are shown together in
+    contact_sheet.png as well.
     """
     config, place = read(source, overrides)
     if before and place is None:
         raise UsageError(f"--before compares a run with its start, and {source} is no run folder. Leave it out.")
     from grpokit.evaluation.held_out import draw
     from grpokit.runs import build, journal
+    from grpokit.runs.contact_sheet import SHEET, contact_sheet
     from grpokit.training import checkpoint
 
     own_prompts = read_prompts(prompt, prompts)
@@ -124,6 +136,7 @@ def sample(
     drawn = own_prompts[: limit or _PROMPTS]
     build.check_prompts(config, drawn)
     policies = build.policies(config)
+    sheet: dict[str, Sequence[Sample]] = {}
     for folder, weights in ((out / "before", None), (out / "after", place)) if before else ((out, place),):
         if weights is not None:
             checkpoint.load_policies(weights, policies)
@@ -135,14 +148,17 @@ def sample(
             stream="sample",
             mixed_precision=config.trainer.mixed_precision,
         )
-        try:
+        sheet[folder.name] = samples
+        with _writing_to(folder):
             journal.save_outputs(folder, samples)
-        except RunError as error:
-            raise UsageError(
-                f"The samples cannot be written to {folder}: {error.__cause__}. Choose another folder with --out."
-            ) from error
         print(f"{counted(len(samples), 'sample')} in {folder}")
         _print_texts(samples)
+    with _writing_to(out):
+        warnings = contact_sheet(sheet, out / SHEET)
+    for line in warnings:
+        print(f"warning: {line}", file=sys.stderr)
+    if (out / SHEET).is_file():
+        print(f"contact sheet: {out / SHEET}")
 
 
 @app.command(cls=ConfigCommand)
@@ -151,6 +167,9 @@ def evaluate(
     overrides: Overrides = None,
     count: Count = None,
     limit: Limit = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")
+    ] = False,
 ) -> None:
     """Score held-out prompts before and after training.
 
@@ -192,7 +211,13 @@ def evaluate(
                 print(f"warning, {label}: {line}", file=sys.stderr)
     finally:
         build.close(terms)
-    _print_scores(columns)
+    if as_json:
+        step = None if folder is None else checkpoint.read_state(folder)["step"]
+        facts = {"source": source, "checkpoint": folder and str(folder), "step": step, "seed": config.seed}
+        scores = {label: _nested(row) for label, row in columns.items()}
+        print(json.dumps({**facts, "prompts": len(prompts), "samples_per_prompt": per_prompt, **scores}))
+    else:
+        _print_scores(columns)
 
 
 @app.command()
@@ -284,6 +309,26 @@ def redraw(
         raise typer.Exit(FAILED)
 
 
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    """A folder that cannot be written was the wrong one to name."""
+    try:
+        yield
+    except (RunError, OSError) as error:
+        cause = error.__cause__ or error
+        raise UsageError(
+            f"The samples cannot be written to {folder}: {cause}. Choose another folder with --out."
+        ) from error
+
+
+def _dry_run(config: RunConfig, name: str) -> None:
+    from grpokit.runs.dry_run import dry_run
+
+    for line in dry_run(config, name=name):
+        console().print(line, markup=False, soft_wrap=True)
+    print("\nNothing was trained and nothing was written. `grpokit plan` estimates memory and time on a GPU.")
+
+
 def _complete(result: Result, config: RunConfig) -> str:
     """The line for a resume of a run that is complete, and how to train it further."""
     total, several = result.planned, bool(config.phases or config.order == "auto")
@@ -308,23 +353,14 @@ def _print_texts(samples: Sequence[Sample]) -> None:
 
 def read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     """The config of a run, checkpoint, preset or file, and the checkpoint: the run's last, or `source` itself."""
-    from grpokit.config import presets, schema
+    from grpokit.config import presets
 
     folder = Path(source)
     if not folder.is_dir() or presets.names_preset(source):
         return presets.read_config(source, overrides or [])[0], None
-    from grpokit.training import checkpoint
+    from grpokit.runs import trained
 
-    if (folder / checkpoint.STATE).is_file():
-        settings = json.dumps(checkpoint.read_state(folder).get("notes", {}).get("config"))
-        return schema.parse(settings, f"the config in {folder}", overrides or []), folder
-    if not (folder / "config.yaml").is_file():
-        raise UsageError(f"{folder} is neither a run folder (it has no config.yaml) nor a checkpoint.")
-    config, _ = presets.read_config(source, overrides or [])
-    last = checkpoint.latest(folder / "checkpoints")
-    if last is None:
-        raise UsageError(f"The run {folder} has no checkpoint yet. Train it first.")
-    return config, last
+    return trained.read(folder, overrides or [])
 
 
 def is_run(source: str) -> bool:
@@ -332,6 +368,12 @@ def is_run(source: str) -> bool:
     from grpokit.config import presets
 
     return (Path(source) / "config.yaml").is_file() and not presets.names_preset(source)
+
+
+def _nested(summary: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
+    """Score -> its mean and the half-width of its 95 % interval, None where there is no number."""
+    number = {key: value if math.isfinite(value) else None for key, value in summary.items()}
+    return {key: {"mean": number[key], "ci95": number[f"{key}/ci95"]} for key in summary if f"{key}/ci95" in summary}
 
 
 def _print_scores(columns: Mapping[str, Mapping[str, Any]]) -> None:

@@ -67,7 +67,7 @@ def draw(
     policy: Policy,
     prompts: Iterable[str | Prompt],
     *,
-    seed: int,
+    seed: int = 42,
     samples_per_prompt: int = 1,
     batch_size: int = 64,
     evaluate: bool = True,
@@ -77,17 +77,20 @@ def draw(
     """Draw samples without training, in batches; the batch size does not change the samples.
 
     Args:
-        policy: the policy, on any device.
-        prompts: P texts or prompts.
+        policy: the policy, on any device, such as `grpokit.load` gives.
+        prompts: P texts or prompts, in any iterable but a single text.
         seed: all randomness follows from it.
         samples_per_prompt: G.
         batch_size: the most samples at a time; halved if memory runs out.
         evaluate: use the policy's settings for evaluation, not those of training.
-        stream: "evaluate" or "sample".
+        stream: "evaluate" draws what `evaluate` scores with the same seed, "sample" what `grpokit sample` draws.
         mixed_precision: "no", "bf16" or "fp16", as in training.
 
     Returns:
-        P * G samples, each prompt's next to each other.
+        P * G samples, each prompt's next to each other; `output` has the picture or text.
+
+    Raises:
+        UsageError: samples_per_prompt is below 1, or the policy cannot read a prompt.
     """
     prompts = as_prompts(prompts)
     if samples_per_prompt < 1:

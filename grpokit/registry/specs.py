@@ -138,8 +138,14 @@ class PresetSpec(Spec):
 
     Attributes:
         fetches: it downloads a model or data on first use, so `grpokit check` does not choose it by itself.
+        needs: what it needs besides plugins, in a few words: files, weights with their size, memory. Empty: nothing
+            but a CPU.
+        takes: how long it takes, as it was measured, with the machine: "about a minute on two CPU cores". Empty: it was
+            not measured.
     """
 
     kind: ClassVar[str] = "preset"
 
     fetches: bool = False
+    needs: str = ""
+    takes: str = ""

@@ -21,20 +21,41 @@ from torch import Tensor
 from grpokit import registry
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
-from grpokit.errors import UsageError, counted, shown
+from grpokit.errors import ConfigError, UsageError, counted, nearest, shown
+from grpokit.rewards.scoring import RewardTerm, as_terms
 from grpokit.runs import build
 from grpokit.runs.resuming import Digests
 from grpokit.sampling import derive_seeds
 from grpokit.trainer import Trainer
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.out_of_memory import fitting
-from grpokit.types import Rollout
+from grpokit.types import Prompt, Rollout
 
 _MANY_ROWS = 10_000  # a step with fewer is not worth the small rollouts
 _OBJECTS = 1_000  # bytes that the Python objects of a row take at least
 _TRIAL_ROWS = 256
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
 _PROCESS = Path("/proc/self")
+
+
+def check_best(config: RunConfig, terms: Sequence[RewardTerm], held_out: Sequence[Prompt] | None) -> None:
+    """Refuse a `run.best` that no evaluation will have.
+
+    Raises:
+        ConfigError: there are no held-out prompts, or no such score.
+    """
+    best = config.run.best
+    if best is not None and held_out is None:
+        raise ConfigError(
+            f"run.best is '{best}', a held-out score, but the config names no held-out prompts: give "
+            "data.eval_prompts, data.eval_jsonl or data.eval_fraction."
+        )
+    names = ["reward", *(term.name for term in as_terms(terms))]
+    if best is not None and best not in names:
+        raise ConfigError(
+            f"{config.place('run', 'best')}there is no held-out score '{best}'{nearest(best, names)}. The scores are "
+            f"{', '.join(names)}."
+        )
 
 
 def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:

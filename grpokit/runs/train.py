@@ -19,7 +19,7 @@ import torch
 from grpokit import registry, report
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import PromptSequence, check_prompts
-from grpokit.errors import ConfigError, GrpokitError, UsageError, nearest, reworded, typed_line
+from grpokit.errors import GrpokitError, UsageError, reworded, typed_line
 from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
@@ -141,17 +141,8 @@ def _train(
 ) -> Result:
     prompts, held_out = data
     digests = resuming.digests(prompts, held_out)
-    if config.run.best is not None and held_out is None:
-        raise ConfigError(
-            f"run.best is '{config.run.best}', a held-out score, but the config names no held-out prompts: give "
-            "data.eval_prompts, data.eval_jsonl or data.eval_fraction."
-        )
+    before_training.check_best(config, terms, held_out)
     weights = {"reward": 1.0, **{term.name: term.weight for term in as_terms(terms)}}
-    if config.run.best not in (None, *weights):
-        raise ConfigError(
-            f"{config.place('run', 'best')}there is no held-out score '{config.run.best}'"
-            f"{nearest(str(config.run.best), weights)}. The scores are {', '.join(weights)}."
-        )
     policies = build.policies(config)
     drawing = build.drawing(policies)
     if held_out is not None:

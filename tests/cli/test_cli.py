@@ -671,6 +671,37 @@ def test_evaluate_with_options(call: Call, finished: Path, monkeypatch: pytest.M
     assert table(with_pattern.out)["exact-match"] == ["not scored", "not scored"]  # there is no target
 
 
+def test_evaluate_as_json(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finished)
+    first, *_, last = rows(finished / "out/eval.jsonl")
+    answer = json.loads(call("evaluate", "out", "--json").out)
+    facts = {"source": "out", "checkpoint": "out/checkpoints/step_000005", "step": 5, "seed": 7}
+    assert answer.items() >= {**facts, "prompts": 4, "samples_per_prompt": 3}.items()
+    for label, row in (("before", first), ("after", last)):
+        assert answer[label] == {
+            name: {"mean": pytest.approx(row[name]), "ci95": pytest.approx(row[f"{name}/ci95"])}
+            for name in ("digit_sum", "length", "reward")
+        }
+    lone = json.loads(call("evaluate", "c.yaml", "--json", "--limit", 1, "-n", 1, "rewards=[{use: exact-match}]").out)
+    assert (lone["checkpoint"], lone["before"]["reward"]) == (None, {"mean": None, "ci95": None})
+
+
+def test_a_dry_run_draws_a_group_and_writes_nothing(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, run__trackers=["tensorboard"])
+    files = sorted(tmp_path.rglob("*"))
+    done = call("train", "c.yaml", "--dry-run")
+    assert (done.code, done.err) == (0, "")
+    assert (
+        "prompts: 4 for training, 4 held-out prompts\nfolder: out\n2 prompts x 4 samples = 8 rows a step;" in done.out
+    )
+    assert len(re.findall(r"^  [1-4]  digit_sum [0-9.-]+  length [0-9.-]+  reward [0-9.-]+  '", done.out, re.M)) == 4
+    scores = [float(x) for x in re.findall(r"^  \d  digit_sum ([0-9.]+)", done.out, re.M)]
+    assert f"  digit_sum: mean {sum(scores) / 4:.3f}, std " in done.out
+    assert sorted(tmp_path.rglob("*")) == files
+    assert call("train", "c.yaml", "--dry-run", "--resume").code == 2
+    assert "there is no held-out score 'digits'" in call("train", "c.yaml", "--dry-run", "run.best=digits").err
+
+
 def test_attribute(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This policy draws every digit from its row's seed, and a group shares nothing."""
     monkeypatch.chdir(finished)

@@ -63,30 +63,35 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         factory="grpokit_glm_image:presets/glm-image-tiny.yaml",
         summary="a random GLM-Image of a megabyte learns to make bright pictures, on a CPU in less than a minute",
         install=_INSTALL,
+        takes="less than a minute on two CPU cores",
     )
     yield PresetSpec(
         name="glm-image-dit-tiny",
         factory="grpokit_glm_image:presets/glm-image-dit-tiny.yaml",
         summary="the diffusion half of the same learns to paint brightly, on a CPU in less than a minute",
         install=_INSTALL,
+        takes="less than a minute on two CPU cores",
     )
     yield PresetSpec(
         name="glm-image-halves-tiny",
         factory="grpokit_glm_image:presets/glm-image-halves-tiny.yaml",
         summary="both halves of the same learn in turn, on a CPU in about a minute",
         install=_INSTALL,
+        takes="about a minute on two CPU cores",
     )
     yield PresetSpec(
         name="glm-glyph",
         factory="grpokit_glm_image:presets/glm-glyph.yaml",
         summary="a GLM-Image small enough for a CPU learns to spell from SSIM and OCR, in a few minutes",
         install="pip install 'grpokit[demo,glm-image]'",
+        takes="two to three minutes on one CPU core",
     )
     yield PresetSpec(
         name="glm-glyph-dit",
         factory="grpokit_glm_image:presets/glm-glyph-dit.yaml",
         summary="its diffusion half, taught on blurred pictures, learns to paint sharply from SSIM and OCR",
         install="pip install 'grpokit[demo,glm-image]'",
+        takes="less than four minutes on one CPU core",
     )
     yield PresetSpec(
         name="glm-glyph-halves",
@@ -94,9 +99,17 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         summary="both halves of glm-glyph learn in turn to spell and to paint sharply, in a few minutes",
         install="pip install 'grpokit[demo,glm-image]'",
     )
-    for name, summary in (
-        ("glm-image-t2i", "GLM-Image learns from prompts.txt and target_images/ of the current folder, on a GPU"),
-        ("glm-image-i2i", "GLM-Image learns to edit from prompts.txt, source_images/ and target_images/, on a GPU"),
+    for name, summary, files in (
+        (
+            "glm-image-t2i",
+            "GLM-Image learns from prompts.txt and target_images/ of the current folder, on a GPU",
+            "prompts.txt, target_images/",
+        ),
+        (
+            "glm-image-i2i",
+            "GLM-Image learns to edit from prompts.txt, source_images/ and target_images/, on a GPU",
+            "prompts.txt, source_images/, target_images/",
+        ),
     ):
         yield PresetSpec(
             name=name,
@@ -105,4 +118,5 @@ def grpokit_presets() -> Iterable[PresetSpec]:
             install="pip install 'grpokit[glm-image-rewards]'",
             assets=[_RELEASED],
             fetches=True,
+            needs=f"{files}; a GPU of 80 GB; fetches zai-org/GLM-Image (33 GB) and the rewards' weights",
         )

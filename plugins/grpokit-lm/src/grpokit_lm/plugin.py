@@ -61,7 +61,13 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         ("lm-arithmetic", "a tiny language model with a LoRA adapter learns to add, from format and answer rewards"),
         ("lm-countdown", "a tiny language model with a LoRA adapter learns to make a number from three others"),
     ):
-        yield PresetSpec(name=name, factory=f"grpokit_lm:presets/{name}.yaml", summary=summary, install=_INSTALL)
+        yield PresetSpec(
+            name=name,
+            factory=f"grpokit_lm:presets/{name}.yaml",
+            summary=summary,
+            install=_INSTALL,
+            takes="about a minute on one CPU core",
+        )
     yield PresetSpec(
         name="qwen-gsm8k",
         factory="grpokit_lm:presets/qwen-gsm8k.yaml",
@@ -75,4 +81,5 @@ def grpokit_presets() -> Iterable[PresetSpec]:
             )
         ],
         fetches=True,
+        needs="a GPU; fetches Qwen2.5-0.5B-Instruct and GSM8K from the Hugging Face hub",
     )

@@ -56,6 +56,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         name="toy-glyph",
         factory="grpokit_toy:presets/toy-glyph.yaml",
         summary="toy-glyph learns to write legible words from SSIM and OCR",
+        takes="about a minute on two CPU cores",
         install="pip install 'grpokit[demo]'",
     )
     yield PresetSpec(

@@ -1,0 +1,115 @@
+"""`grpokit sweep`: the runs of a grid and the page about them, also after a stop and beside a failing run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import statistics
+from pathlib import Path
+
+import pytest
+
+from command_line import Call, config, rows, steady
+from grpokit import UsageError
+from grpokit.report import sweep_page
+from grpokit.runs.journal import Journal
+from grpokit.training.step_report import StepReport
+
+SMALL = ("trainer.steps=2", "run.eval_every=0")
+GRID = ("sweep", "c.yaml", *SMALL, "trainer.learning_rate=0.01,0.1", "seed=1..3", "--dir", "s")
+
+
+def test_a_sweep_its_page_and_more_seeds(call: Call, tmp_path: Path) -> None:
+    config(tmp_path)
+    done = call("sweep", "c.yaml", *SMALL, "trainer.learning_rate=0.01,0.1", "seed=1..2", "--dir", "s")
+    assert (done.code, done.err) == (0, "")
+    first = (tmp_path / "s/learning_rate-0.01_seed-1/metrics.jsonl").stat().st_mtime_ns
+    done = call(*GRID)
+    assert (done.code, done.out.count("is finished\n")) == (0, 4)
+    assert (tmp_path / "s/learning_rate-0.01_seed-1/metrics.jsonl").stat().st_mtime_ns == first
+
+    assert call("train", "c.yaml", *SMALL, "trainer.learning_rate=0.1", "seed=3", "run.dir=alone").code == 0
+    alone, swept = (steady(rows(tmp_path / f"{run}/metrics.jsonl")) for run in ("alone", "s/learning_rate-0.1_seed-3"))
+    assert alone == swept
+
+    scores = {
+        rate: [rows(tmp_path / f"s/learning_rate-{rate}_seed-{seed}/eval.jsonl")[-1]["reward"] for seed in (1, 2, 3)]
+        for rate in ("0.01", "0.1")
+    }
+    low, high = sweep_page.results(tmp_path / "s")["reward"]
+    assert list(high.scores.values()) == scores["0.1"]
+    differences = [b - a for a, b in zip(scores["0.01"], scores["0.1"], strict=True)]
+    for estimate, values in ((low.reached, scores["0.01"]), (high.difference, differences)):
+        assert estimate is not None
+        assert estimate.mean == pytest.approx(statistics.mean(values))
+        assert estimate.half_width == pytest.approx(4.3027 * statistics.stdev(values) / math.sqrt(3), rel=1e-4)
+    page = (tmp_path / "s/sweep.html").read_text()
+    assert "6 runs:" in page
+    assert str(low.reached) in page
+    assert "<script" not in page
+    assert re.search(rf"trainer.learning_rate=0.1 +{re.escape(str(high.reached))}", done.out)
+
+
+def test_a_sweep_that_was_stopped_goes_on_to_the_bit(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config(tmp_path)
+    words = ("sweep", "c.yaml", "trainer.steps=4", "seed=1,2", "--dir")
+    assert call(*words, "whole").code == 0
+    with monkeypatch.context() as patch:
+        write = Journal.step
+
+        def stop_in_the_second_run(journal: Journal, report: StepReport) -> None:
+            write(journal, report)
+            if (journal.folder.name, report.step) == ("seed-2", 2):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        patch.setattr(Journal, "step", stop_in_the_second_run)
+        done = call(*words, "s")
+    assert done.code == 130
+    assert "Go on with:\n  grpokit sweep c.yaml trainer.steps=4 seed=1,2 --dir s\n" in done.out
+    states = [run["state"] for run in json.loads((tmp_path / "s/sweep.json").read_text())["runs"]]
+    assert states == ["finished", "interrupted"]
+    done = call(*words, "s")
+    assert (done.code, done.out.count("is finished\n"), "resuming after step 2" in done.out) == (0, 1, True)
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        whole, stopped = (steady(rows(tmp_path / folder / "seed-2" / name)) for folder in ("whole", "s"))
+        assert whole == stopped
+
+
+def test_a_failing_run_stops_no_other(call: Call, tmp_path: Path) -> None:
+    config(tmp_path)
+    (tmp_path / "fragile.py").write_text("def fails(samples): raise ValueError('no <room>')\n")
+    rewards = "rewards=[{use: 'fragile:fails'}],[{use: 'tiny_policies:digit_sum'}]"
+    done = call("sweep", "c.yaml", *SMALL, rewards, "seed=1,2", "--dir", "s")
+    assert done.code == 1
+    assert re.match(r"error: 2 runs of the sweep failed:\n  rewards-\S+_seed-1, rewards-\S+_seed-2: Reward ", done.err)
+    runs = json.loads((tmp_path / "s/sweep.json").read_text())["runs"]
+    assert [run["state"] for run in runs] == ["failed", "failed", "finished", "finished"]
+    page = (tmp_path / "s/sweep.html").read_text()
+    assert "no &lt;room&gt;" in page
+    assert "<room>" not in page
+
+
+def test_what_a_sweep_refuses_before_it_trains(call: Call, tmp_path: Path) -> None:
+    config(tmp_path)
+    for words, message in (
+        (("trainer.steps=1,0",), "trainer.steps"),
+        (("trainer.stepz=1,2",), "did you mean 'steps'"),
+        (("seed=1..200",), "This sweep has 200 runs. Add --yes"),
+        (("seed=1,2", "--dir", "c.yaml"), "c.yaml is in use, and not by a sweep"),
+    ):
+        done = call("sweep", "c.yaml", *words)
+        assert (done.code, message in done.err) == (2, True), done.err
+    assert not (tmp_path / "sweeps").exists()
+    (tmp_path / "s").mkdir()
+    plan = {"source": "c.yaml", "fixed": [], "keys": ["seed"], "runs": []}
+    (tmp_path / "s/sweep.json").write_text(json.dumps(plan))
+    assert "s holds another sweep, over seed." in call("sweep", "c.yaml", "trainer.steps=1,2", "--dir", "s").err
+    (tmp_path / "s/sweep.json").write_text("{")
+    assert "is damaged" in call("sweep", "c.yaml", "seed=1,2", "--dir", "s").err
+    with pytest.raises(UsageError, match="is not the folder of a sweep"):
+        sweep_page.results(tmp_path)
