@@ -129,6 +129,11 @@ class Trainer(TrainerSettings, SeedSettings):
             yield report
 
     @property
+    def steps_left(self) -> dict[str, int]:
+        """The steps to come, under the empty name of the only phase."""
+        return {"": self.steps - self.completed}
+
+    @property
     def converged(self) -> str:
         """Why there is nothing left to learn; empty until then."""
         return self._zero_std.converged

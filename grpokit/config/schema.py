@@ -55,6 +55,9 @@ class RunSettings(Strict):
     trackers: list[_Tracker] = Field(
         default_factory=list, description="where metrics go as well: tensorboard, wandb, mlflow and others"
     )
+    project: Text | None = Field(default=None, description="the trackers' project; null: grpokit")
+    name: Text | None = Field(default=None, description="the run's name in trackers; null: that of the run folder")
+    tags: list[Text] = Field(default_factory=list, description="the run's tags in trackers")
     threads: int | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
 
     @model_validator(mode="after")

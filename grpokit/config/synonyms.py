@@ -109,6 +109,13 @@ KEYS: dict[str, tuple[str, ...]] = {
     "log_with": ("run.trackers",),
     "logger": ("run.trackers",),
     "report_to": ("run.trackers",),
+    "project_name": ("run.project",),
+    "tracker_project_name": ("run.project",),
+    "wandb_project": ("run.project",),
+    "experiment_name": ("run.name",),
+    "run_name": ("run.name",),
+    "wandb_run_name": ("run.name",),
+    "wandb_tags": ("run.tags",),
     # earlier versions
     "max_logprob_gap": ("trainer.max_logprob_diff",),
     "max_quiet_steps": ("trainer.max_zero_std_steps",),

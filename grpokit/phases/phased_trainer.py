@@ -89,6 +89,13 @@ class PhasedTrainer:
         return self.course.total
 
     @property
+    def steps_left(self) -> dict[str, int]:
+        """The steps to come of each phase; all under an empty name where phases are chosen as the run goes on."""
+        left = {name: self.course.of(name) - phase.trainer.completed for name, phase in self.phases.items()}
+        total = self.steps - self.completed
+        return left if sum(left.values()) == total else {"": total}
+
+    @property
     def converged(self) -> str:
         """Why no phase has anything left to learn; empty until then."""
         if self.course.goes_on(self._finished):

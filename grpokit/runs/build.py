@@ -289,7 +289,6 @@ def trainer(
     policies: Mapping[str, Policy],
     rewards: list[RewardTerm],
     prompts: Sequence[Prompt],
-    folder: Path,
     *,
     own_rewards: Mapping[str, list[RewardTerm]] | None = None,
     choose: Callable[[], str] | None = None,
@@ -301,7 +300,6 @@ def trainer(
         policies: as `policies` gives them.
         rewards: the run's terms.
         prompts: the training prompts.
-        folder: the run's.
         own_rewards: by name, the terms of those phases that have their own.
         choose: gives the name of the next phase, with `order: auto`.
     """
@@ -317,8 +315,6 @@ def trainer(
                 terms,
                 prompts,
                 seed=mix(config.seed, place) if phase.name else config.seed,
-                trackers=() if phases else config.run.trackers,
-                folder=folder,
                 accelerator=phases[0].trainer.accelerator if phases else None,
                 **settings,
             )

@@ -98,7 +98,7 @@ class Journal:
             place.mkdir(parents=True, exist_ok=True)
         write_text(place / "scores.json", json.dumps(_all_scores(evaluation)))
         save_samples(place, evaluation)
-        row = {"step": step, **_finite(evaluation.summary())}
+        row = {"step": step, **finite(evaluation.summary())}
         if step < self.last_evaluation:  # the evaluation before training, which was missing
             self.evaluations = sorted([*self.evaluations, row], key=lambda row: row["step"])
             write_text(self.folder / "eval.jsonl", "".join(json.dumps(row) + "\n" for row in self.evaluations))
@@ -152,7 +152,7 @@ class Journal:
                 "place": place,
                 "group": group,
                 **_write_output(folder, i, report.rollout.samples[i]),
-                "scores": _finite(dict(zip(report.reward_names, report.rewards[i].tolist(), strict=True))),
+                "scores": finite(dict(zip(report.reward_names, report.rewards[i].tolist(), strict=True))),
                 "reward": _number(float(totals[i])),
                 "advantage": float(advantages[i]),
             }
@@ -192,7 +192,7 @@ def append_attribution(
 def journal_row(report: StepReport) -> dict[str, Any]:
     """A step's row in `metrics.jsonl`."""
     phase = {"phase": report.phase, "phase_step": report.phase_step} if report.phase else {}
-    return {**_finite(report.metrics), **phase}
+    return {**finite(report.metrics), **phase}
 
 
 def has_start(folder: Path) -> bool:
@@ -200,21 +200,23 @@ def has_start(folder: Path) -> bool:
     return any(row["step"] == 0 for row in read_journal(folder / "eval.jsonl")[0])
 
 
-def save_samples(folder: Path, evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:
-    """Write samples (pictures as PNG) and `samples.jsonl` with their prompts and scores.
-
-    Where there are more than `most`, every prompt's first sample comes before any prompt's second.
-    """
+def shown_indices(evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> list[int]:
+    """Which samples are shown: every prompt's first one comes before any prompt's second."""
     counts: Counter[int] = Counter()
     turn = []  # of each sample, among its prompt's
     for sample in evaluation.samples:
         turn.append(counts[sample.group])
         counts[sample.group] += 1
-    indices = sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
+    return sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
+
+
+def save_samples(folder: Path, evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:
+    """Write `most` samples (pictures as PNG), and `samples.jsonl` with their prompts and scores."""
+    indices = shown_indices(evaluation, most=most)
     totals = evaluation.scores.totals.tolist()
     rows = []
     for i in indices:
-        scores = _finite(dict(zip(evaluation.scores.names, evaluation.scores.matrix[i].tolist(), strict=True)))
+        scores = finite(dict(zip(evaluation.scores.names, evaluation.scores.matrix[i].tolist(), strict=True)))
         rows.append({**_write_output(folder, i, evaluation.samples[i]), "scores": scores, "reward": _number(totals[i])})
     _write_rows(folder, rows)
 
@@ -274,7 +276,7 @@ def _write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_text(folder / "samples.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
-def _finite(row: Mapping[str, float]) -> dict[str, float | None]:
+def finite(row: Mapping[str, float]) -> dict[str, float | None]:
     """JSON has no NaN: it becomes null."""
     return {name: _number(value) for name, value in row.items()}
 

@@ -129,7 +129,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         rollout_record.require()
     record = rollout_record.read(run, step) if step in record_steps else None
     trace = rollout_record.read_trace(run, step) if step in record_steps else {}
-    config = _without_trackers(presets.read_config(run)[0])
+    config = presets.read_config(run)[0]
     with build.all_rewards(config) as (terms, own_terms):
         trainer, start = _trainer(run, config, terms, own_terms, step)
         if trainer.completed < step - 1:
@@ -162,7 +162,7 @@ def _trainer(
     prompts, held_out = build.prompts(config)
     policies = build.policies(config)
     choose = choosing.chooser(config, policies, terms, held_out)
-    trainer = build.trainer(config, policies, terms, prompts, run, own_rewards=own_terms, choose=choose)
+    trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms, choose=choose)
     start = None
     for place in checkpoint.steps(run / "checkpoints"):
         state = checkpoint.read_state(place)
@@ -171,11 +171,6 @@ def _trainer(
     if start is not None:
         trainer.load(start)
     return trainer, start
-
-
-def _without_trackers(config: RunConfig) -> RunConfig:
-    """The config without trackers, which would log the step a second time."""
-    return config.model_copy(update={"run": config.run.model_copy(update={"trackers": []})})
 
 
 def _parts(record: Recorded, trace: Mapping[str, Tensor], report: StepReport) -> Iterator[Part]:

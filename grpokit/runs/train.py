@@ -27,7 +27,7 @@ from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
-from grpokit.runs import before_training, build, choosing, resuming, rollout_record
+from grpokit.runs import before_training, build, choosing, resuming, rollout_record, tracking
 from grpokit.runs.folder import claimed, locked, versions, write_header
 from grpokit.runs.journal import Journal, append_attribution, has_start
 from grpokit.training import checkpoint
@@ -107,11 +107,12 @@ def train(
         torch.set_num_threads(config.run.threads)
     if config.run.record:
         rollout_record.require()
+    tracking.require(config.run.trackers)
     with _signals(signal.default_int_handler, signal.SIGTERM):  # so that an early one, too, leaves all tidy
         data = build.prompts(config)  # before rewards, which may fetch weights
         unscorable = before_training.unscorable_prompts(config, *data)
         build.check_prompts(config, *data)
-        with build.all_rewards(config) as (terms, own_terms), locked(folder):
+        with build.all_rewards(config) as (terms, own_terms), locked(folder), tracking.Tracking() as trackers:
             return _train(
                 config,
                 folder,
@@ -119,6 +120,7 @@ def train(
                 terms,
                 own_terms,
                 watcher or Watcher(),
+                trackers,
                 warnings=unscorable,
                 resume=resume,
                 overwrite=overwrite,
@@ -133,6 +135,7 @@ def _train(
     terms: list[RewardTerm],
     own_terms: Mapping[str, list[RewardTerm]],
     watcher: Watcher,
+    trackers: tracking.Tracking,
     *,
     warnings: list[str],
     resume: bool,
@@ -174,11 +177,16 @@ def _train(
             watcher.evaluating(len(held_out) * config.run.eval_samples)
             evaluation = scored(held_out)
             journal.evaluation(step, evaluation)
+            trackers.evaluation(step, evaluation)
             watcher.evaluated(step, evaluation)
             for line in evaluation.scores.notes:
                 journal.warning(step, f"held-out prompts: {line}")
                 watcher.say(f"warning, held-out prompts: {line}")
             keep_best()
+
+    def tracker_warning(line: str) -> None:
+        journal.warning(trainer.completed, line)
+        watcher.say(f"warning: {line}")
 
     def keep_best() -> None:
         name = config.run.best
@@ -203,7 +211,7 @@ def _train(
         else:
             write_header(folder, config, digests)  # first, so that a killed set-up can be recognised
         choose = choosing.chooser(config, policies, terms, held_out, found=attributed)
-        trainer = build.trainer(config, policies, terms, prompts, folder, own_rewards=own_terms, choose=choose)
+        trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms, choose=choose)
         own_trainers = [phase.trainer for phase in trainer.phases.values()]
         for own in own_trainers:
             before_training.refuse_what_cannot_fit(own)
@@ -222,6 +230,7 @@ def _train(
             warnings += dict.fromkeys(line for own in own_trainers for line in too_seldom(own.terms, own.steps))
         watcher.start(trainer)
         _notify(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
+        trackers.start(config, folder, trainer, warn=tracker_warning)
         journal = Journal(folder, trainer.completed)
         warnings += journal.damage
         if "held_out" in changes:
@@ -257,7 +266,6 @@ def _train(
             del step_report  # frees the rollout before the next one is drawn
         if not (checkpoints / step_name(trainer.completed)).exists():
             save()
-        trainer.close()
     interrupted = trainer.completed < trainer.steps and not trainer.converged
     if not interrupted:
         with _nothing_lost(folder, journal, trainer, save):
@@ -284,7 +292,7 @@ def _resume(trainer: PhasedTrainer, folder: Path, watcher: Watcher) -> list[str]
     if latest is None:
         raise UsageError(f"{folder} has no checkpoint to resume from. Start again with --overwrite.")
     trainer.load(latest)
-    watcher.say(f"resuming after step {trainer.completed} from {latest}")
+    watcher.say(f"resuming after step {trainer.completed} of {trainer.steps} from {latest}")
     broken_off = checkpoint.broken_off(checkpoint.read_state(latest))
     if broken_off is None:
         return []

@@ -17,6 +17,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from grpokit.errors import UsageError, shown
+from grpokit.training.trackers import start
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -128,15 +129,10 @@ def make_accelerator(
         raise UsageError(f"Trackers ({', '.join(trackers)}) need a folder to log into.")
     AcceleratorState._reset_state(reset_partial_state=True)  # a notebook may build several trainers in turn
     try:
-        accelerator = Accelerator(
-            mixed_precision=mixed_precision, cpu=on_cpu, log_with=list(trackers) or None, project_dir=folder
-        )
+        accelerator = Accelerator(mixed_precision=mixed_precision, cpu=on_cpu)
     except ValueError as error:
-        raise UsageError(f"The devices or trackers cannot be set up: {error}") from error
+        raise UsageError(f"The devices cannot be set up: {error}") from error
     accelerator.gradient_accumulation_steps = 1  # an environment variable may set another, which scales every loss
-    if trackers:
-        accelerator.init_trackers("grpokit")
-        absent = sorted(set(trackers) - {tracker.name for tracker in accelerator.trackers})
-        if absent:
-            raise UsageError(f"Tracker '{absent[0]}' is not installed. Run: pip install {absent[0]}")
+    if trackers and folder is not None:
+        accelerator.trackers = start(trackers, folder)
     return accelerator

@@ -6,13 +6,15 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Protocol
 
 from grpokit.training.step_report import StepReport
 
 _BARS = "▁▂▃▄▅▆▇█"
 INTERVAL = 10.0  # seconds between two lines
+_RECENT = 200  # steps that an ETA goes by
 
 
 def sparkline(values: Sequence[float], width: int = 16) -> str:
@@ -56,6 +58,48 @@ class Course:
         return "  ".join(parts)
 
 
+class Eta:
+    """When a run will end: the mean time from one step's end to the next, by phase, with evaluations and checkpoints.
+
+    The first step of a process is slower than the others; it counts only until its phase has a second one.
+    """
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._end: float | None = None
+        self._times: dict[str, list[float]] = {}
+        self._warm = False  # whether the first step is left out
+
+    def start(self) -> None:
+        """The first step begins now: what came before it, such as an evaluation, does not count."""
+        self._last = time.monotonic()
+
+    def step(self, phase: str, left: Mapping[str, int]) -> None:
+        """A step has ended.
+
+        Args:
+            phase: its phase; empty for the only one.
+            left: phase -> steps to come; under an empty name those of all phases.
+        """
+        now = time.monotonic()
+        times = self._times.setdefault(phase, [])
+        times.append(now - self._last)
+        if len(times) == 2 and not self._warm:
+            self._warm = True
+            del times[0]
+        del times[:-_RECENT]
+        self._last = now
+        means = {name: sum(own) / len(own) for name, own in self._times.items()}
+        typical = sum(means.values()) / len(means)
+        self._end = now + sum(count * means.get(name, typical) for name, count in left.items())
+
+    def text(self) -> str:
+        """The time left, such as "ETA 1:02:03"; empty before the end of the first step."""
+        if self._end is None:
+            return ""
+        return f"ETA {timedelta(seconds=round(max(0.0, self._end - time.monotonic())))}"
+
+
 class _Described(Protocol):
     """What is shown of a trainer."""
 
@@ -70,15 +114,18 @@ class _Described(Protocol):
 
 
 class IntervalLines:
-    """Prints on stderr how a training loop goes on: its batches, every warning, and a line per `INTERVAL`.
+    """Prints how a training loop goes on: its batches, every warning, and a line per `INTERVAL`.
 
     Args:
         trainer: whose steps they are.
         enabled: if not, nothing is printed.
+        write: prints a line; by default on stderr.
     """
 
-    def __init__(self, trainer: _Described, *, enabled: bool) -> None:
-        self.steps, self.enabled = trainer.steps, enabled
+    def __init__(
+        self, trainer: _Described, *, enabled: bool = True, write: Callable[[str], None] | None = None
+    ) -> None:
+        self.steps, self.enabled, self.write = trainer.steps, enabled, write or _on_stderr
         self.course = Course()
         self.printed = time.monotonic()
         self._print(trainer.describe())
@@ -89,10 +136,14 @@ class IntervalLines:
         for warning in report.warnings:
             self._print(f"warning, step {report.step}: {warning}")
         now = time.monotonic()
-        if now - self.printed >= INTERVAL:
+        if now - self.printed >= INTERVAL or (self.write is not _on_stderr and report.step == self.steps):
             self._print(f"step {report.step}/{self.steps}  {line}  {report.metrics['step_time']:.2f} s")
             self.printed = now
 
     def _print(self, line: str) -> None:
         if self.enabled:
-            print(line, file=sys.stderr, flush=True)
+            self.write(line)
+
+
+def _on_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

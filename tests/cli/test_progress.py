@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from grpokit.cli import progress
+from grpokit.training.progress import Eta
 
 METRICS = {"reward": 0.5, "grad_norm": 1.0, "loss": 1.0, "frac_reward_zero_std": 0.0, "step_time": 20.0}
 
@@ -21,7 +23,9 @@ def lines_of_a_run(*, steps: int, seconds: float, completed: int = 0, monkeypatc
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
     file = io.StringIO()
     with progress.watch(Console(file=file)) as watcher:
-        trainer: Any = SimpleNamespace(steps=steps, completed=completed, describe=lambda: "the batch arithmetic")
+        trainer: Any = SimpleNamespace(
+            steps=steps, completed=completed, describe=lambda: "the batch arithmetic", steps_left={"": 1}
+        )
         watcher.start(trainer)
         for number in range(completed + 1, steps + 1):
             now = next(clock)
@@ -41,5 +45,37 @@ def test_quick_steps_give_the_first_line_and_ten_more(monkeypatch: pytest.Monkey
 
 def test_slow_steps_give_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = lines_of_a_run(steps=1000, seconds=25.0, completed=990, monkeypatch=monkeypatch)
-    assert lines[1] == "resuming after step 990 of 1000"
-    assert [line.split()[1] for line in lines[2:-1]] == [f"{step}/1000" for step in (991, 994, 997, 1000)]
+    assert [line.split()[1] for line in lines[1:-1]] == [f"{step}/1000" for step in (991, 994, 997, 1000)]
+
+
+def test_the_eta_goes_by_phase_and_counts_what_lies_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("grpokit.training.progress.time", SimpleNamespace(monotonic=lambda: now))
+    eta = Eta()
+    now = 300.0  # an evaluation before training
+    eta.start()
+    assert eta.text() == ""
+    for phase, at, left, shown in (
+        ("ar", 340.0, {"ar": 9, "dit": 10}, "ETA 0:12:40"),  # the first step is slow, and all that is known
+        ("ar", 350.0, {"ar": 8, "dit": 10}, "ETA 0:03:00"),  # so it is left out as soon as there is another
+        ("ar", 380.0, {"ar": 7, "dit": 10}, "ETA 0:05:40"),  # with an evaluation: 20 s a step on average
+        ("dit", 480.0, {"ar": 7, "dit": 9}, "ETA 0:17:20"),
+    ):
+        now = at
+        eta.step(phase, left)
+        assert eta.text() == shown
+    now += 60
+    assert eta.text() == "ETA 0:16:20"
+
+
+@pytest.mark.parametrize("width", [30, 60, 120])
+def test_the_bar_stays_on_one_line(width: int) -> None:
+    file = io.StringIO()
+    with progress.watch(Console(file=file, force_terminal=True, width=width)) as watcher:
+        trainer: Any = SimpleNamespace(steps=9, completed=0, describe=lambda: "", steps_left={"": 8})
+        watcher.start(trainer)
+        watcher.step(cast("Any", SimpleNamespace(step=1, metrics=METRICS, warnings=(), phase="")))
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).split("\r")[-1]
+    assert last.count("\n") == 1
+    assert last.startswith("training")
+    assert "1/9" in last

@@ -108,7 +108,7 @@ def test_a_resume_says_from_where() -> None:
     settings = halfway()
     lines: list[str] = []
     train("out", resume=True, watcher=run.Watcher(say=lines.append), **settings)
-    assert lines[0] == "resuming after step 3 from out/checkpoints/step_000003"
+    assert lines[0] == "resuming after step 3 of 6 from out/checkpoints/step_000003"
 
 
 @pytest.mark.parametrize("part", ["text", "target", "target's pixels", "image's pixels", "meta"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -36,7 +35,7 @@ def trained(objective: str, advantage: str, *overrides: str) -> tuple[list[Tenso
     chosen = (f"trainer.objective={objective}", f"trainer.advantage={advantage}")
     config, _ = presets.read_config("toy-lm", [*SETTINGS, *chosen, *overrides])
     prompts, _ = build.prompts(config)
-    trainer = build.trainer(config, build.policies(config), build.rewards(config), prompts, Path("unused"))
+    trainer = build.trainer(config, build.policies(config), build.rewards(config), prompts)
     updates = trainer.current.trainer.updates
     gradients: list[Tensor] = []
     updates.optimizer.optimizer.register_step_pre_hook(

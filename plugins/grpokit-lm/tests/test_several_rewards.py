@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def first_step(*overrides: str) -> StepReport:
     config, _ = presets.read_config("config.yaml", overrides)
     prompts, _ = build.prompts(config)
-    return build.trainer(config, build.policies(config), build.rewards(config), prompts, Path("unused")).step()
+    return build.trainer(config, build.policies(config), build.rewards(config), prompts).step()
 
 
 def trl(rewards: Tensor, *, scale: str = "group", normalize_then_sum: bool = False) -> Tensor:

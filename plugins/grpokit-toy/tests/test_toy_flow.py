@@ -346,7 +346,7 @@ def test_it_learns_the_ring(tmp_path: Path) -> None:
     config, _ = presets.read_config("toy-flow", ["trainer.steps=70"])
     policy, rewards = build.policy(config), build.rewards(config)
     before = evaluate(policy, rewards, ring_prompts("eval"), samples_per_prompt=32, batch_size=512)
-    trainer = build.trainer(config, {"": policy}, rewards, ring_prompts(), tmp_path)
+    trainer = build.trainer(config, {"": policy}, rewards, ring_prompts())
     reports = list(trainer)
     after = evaluate(policy, rewards, ring_prompts("eval"), samples_per_prompt=32, batch_size=512)
     assert after.means()["ring"] > before.means()["ring"] + 0.3

@@ -1,0 +1,138 @@
+"""A run's trackers: steps come from the trainer, evaluations and the config from here.
+
+`trackers.json` in the run folder keeps what a resume needs to go on in the same W&B run without doubled entries.
+TensorBoard hides what lies behind the checkpoint by itself.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from PIL import Image
+
+from grpokit.config.schema import RunConfig, RunSettings, resolved
+from grpokit.evaluation.held_out import Evaluation
+from grpokit.files import read_json
+from grpokit.images import Drawable
+from grpokit.phases.phased_trainer import PhasedTrainer
+from grpokit.report import read_journal
+from grpokit.runs.folder import write_text
+from grpokit.runs.journal import finite, shown_indices
+from grpokit.training import trackers
+from grpokit.types import Sample
+
+STATE = "trackers.json"
+require = trackers.require
+
+
+class Tracking:
+    """The trackers of one run; the end of the context is theirs."""
+
+    def __init__(self) -> None:
+        self._trackers: list[trackers.Tracker] = []
+
+    def __enter__(self) -> Tracking:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for tracker in self._trackers:
+            tracker.finish(failed=error is not None)
+
+    def start(self, config: RunConfig, folder: Path, trainer: PhasedTrainer, *, warn: Callable[[str], None]) -> None:
+        """Start what the config names, and give it to the trainer; the journal has not been cut yet.
+
+        Args:
+            config: the run's.
+            folder: the run's.
+            trainer: at the step where it begins.
+            warn: gets a sentence about a tracker that fails later on.
+
+        Raises:
+            UsageError: a tracker cannot be started.
+        """
+        if not config.run.trackers:
+            return
+        state = _state(folder) if "wandb" in config.run.trackers else {}
+        self._trackers = trackers.start(
+            config.run.trackers,
+            folder,
+            project=config.run.project or os.environ.get("WANDB_PROJECT") or "grpokit",
+            options=_options(config.run, folder, trainer.completed, state),
+            warn=warn,
+        )
+        for tracker in self._trackers:
+            if isinstance(tracker, trackers.WandB):
+                tracker.has_step, tracker.has_evaluation = state.get("step", 0), state.get("evaluation", -1)
+                write_text(folder / STATE, json.dumps({**state, "wandb": tracker.started.run.id}))
+        settings = resolved(config)
+        settings["run"]["dir"] = str(folder)
+        for tracker in self._trackers:
+            tracker.config(settings, trainer.completed)
+        trainer.current.trainer.accelerator.trackers = list(self._trackers)  # which all phases share
+
+    def evaluation(self, step: int, evaluation: Evaluation) -> None:
+        """Log an evaluation: its scores, and the samples that the run folder keeps."""
+        if self._trackers:
+            samples = [_shown(evaluation, i) for i in shown_indices(evaluation)]
+            for tracker in self._trackers:
+                tracker.evaluation(step, evaluation.summary(), samples)
+
+
+def _options(run: RunSettings, folder: Path, completed: int, state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What each tracker's own arguments are; an environment variable of W&B counts where the config says nothing."""
+    name = run.name or folder.resolve().name
+    wandb: dict[str, Any] = {"dir": str(folder), "resume": "allow", "tags": run.tags or None}
+    if run.name or "WANDB_NAME" not in os.environ:
+        wandb["name"] = name
+    if "wandb" in state:
+        wandb["id"] = state["wandb"]
+    return {
+        "tensorboard": {"purge_step": completed + 1} if completed else {},
+        "wandb": wandb,
+        "mlflow": {"run_name": name, "tags": dict.fromkeys(run.tags, "")},
+    }
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    """What W&B has of this run: its id, the last step and the last evaluation; empty where it has nothing.
+
+    Steps behind the checkpoint count too, so this looks at the journal before a resume cuts it.
+    """
+    if not (folder / STATE).is_file():
+        return {}
+    try:
+        state = read_json(folder / STATE)
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(state, dict) or not isinstance(state.get("wandb"), str):
+        return {}
+    for key, file, start in (("step", "metrics.jsonl", 0), ("evaluation", "eval.jsonl", -1)):
+        known = state.get(key) if isinstance(state.get(key), int) else start
+        rows = read_journal(folder / file)[0] if (folder / file).is_file() else []
+        state[key] = max([known, *(row["step"] for row in rows)])
+    return state
+
+
+def _shown(evaluation: Evaluation, index: int) -> trackers.Shown:
+    scores = evaluation.scores
+    row = dict(zip(scores.names, scores.matrix[index].tolist(), strict=True))
+    return trackers.Shown(
+        prompt=evaluation.samples[index].prompt.text,
+        output=_output(evaluation.samples[index]),
+        scores=finite({"reward": float(scores.totals[index]), **row}),
+    )
+
+
+def _output(sample: Sample) -> Image.Image | str:
+    """What can be seen of a sample."""
+    if isinstance(sample.output, (Image.Image, str)):
+        return sample.output
+    if isinstance(sample.output, Drawable):
+        return Image.open(io.BytesIO(sample.output._repr_png_()))
+    return repr(sample.output)
