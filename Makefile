@@ -31,6 +31,8 @@ types: $(FULL)
 	$(BIN)/mypy
 
 docs: $(FULL)
+	$(BIN)/python tools/make_reference.py --check
+	$(BIN)/python tools/make_gallery.py --check
 	$(BIN)/mkdocs build --strict --quiet
 
 clean:

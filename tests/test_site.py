@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import make_gallery
 import make_reference
 import mathml
+
+from grpokit import registry
 
 
 def test_generated_pages_are_up_to_date(capsys) -> None:
@@ -37,3 +40,9 @@ def test_formulas_become_mathml_and_code_stays() -> None:
     assert html.count("<mfrac>") == 1
     assert "<p>Here <math" in html
     assert "formula-" not in html.replace('class="formula"', "")
+
+
+def test_the_gallery_has_every_component() -> None:
+    page = make_gallery.PAGE.read_text(encoding="utf-8")
+    for kind in ("reward", "policy", "preset", "advantage", "objective"):
+        assert [spec.name for _, spec in registry.installed(kind) if f"`{spec.name}`" not in page] == []

@@ -6,20 +6,17 @@ Nothing heavy is imported before a command needs it. Bad input prints one messag
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from grpokit.cli import attribute_command, authoring, components, doctor_command, plan_command, runs, score_command
-=======
 from grpokit.cli import (
     attribute_command,
     authoring,
     components,
+    doctor_command,
     plan_command,
     presets_command,
     runs,
     score_command,
     sweep_command,
 )
->>>>>>> 08f9aeac4884c5f83692fcdba0de98d089d0c84f
 from grpokit.cli.app import app, main
 
 __all__ = [
@@ -27,18 +24,11 @@ __all__ = [
     "attribute_command",
     "authoring",
     "components",
-<<<<<<< HEAD
     "doctor_command",
-    "main",
-    "plan_command",
-    "runs",
-    "score_command",
-=======
     "main",
     "plan_command",
     "presets_command",
     "runs",
     "score_command",
     "sweep_command",
->>>>>>> 08f9aeac4884c5f83692fcdba0de98d089d0c84f
 ]
