@@ -34,6 +34,7 @@ docs: $(FULL)
 	$(BIN)/python tools/make_reference.py --check
 	$(BIN)/python tools/make_gallery.py --check
 	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python tools/check_site.py site
 
 clean:
 	rm -rf $(VENV) site runs

@@ -22,7 +22,7 @@ def frame(folder: Path, steps: int, scores: dict[str, float]) -> Image.Image:
     width, height = COLUMNS * (SIZE[0] + GAP) + GAP, ROWS * (SIZE[1] + GAP) + GAP + BAR
     picture = Image.new("RGB", (width, height), "#eef0f6")
     for place, row in enumerate(rows[: COLUMNS * ROWS]):
-        sample = Image.open(folder / row["output"]).convert("RGB").resize(SIZE, Image.Resampling.NEAREST)
+        sample = Image.open(folder / row["file"]).convert("RGB").resize(SIZE, Image.Resampling.NEAREST)
         corner = (GAP + place % COLUMNS * (SIZE[0] + GAP), GAP + place // COLUMNS * (SIZE[1] + GAP))
         picture.paste(sample, corner)
     draw, step = ImageDraw.Draw(picture), int(folder.name.removeprefix("step_"))
