@@ -31,7 +31,10 @@ types: $(FULL)
 	$(BIN)/mypy
 
 docs: $(FULL)
+	$(BIN)/python tools/make_reference.py --check
+	$(BIN)/python tools/make_gallery.py --check
 	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python tools/check_site.py site
 
 # Build all wheels and sdists, install the wheels into a clean environment, and try them there.
 dist: $(FULL)

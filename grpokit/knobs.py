@@ -226,8 +226,8 @@ class ClipSettings:
     """The range in which an importance ratio counts.
 
     Attributes:
-        clip_range: how far below 1.
-        clip_range_high: how far above 1; None means as far as below.
+        clip_range: how far below 1 the ratio counts.
+        clip_range_high: how far above 1 the ratio counts; None means as far as below.
         dual_clip: c > 1 (3 is usual): the loss of a decision with A < 0 is at most -c A; None sets no such bound.
     """
 
@@ -257,7 +257,7 @@ def meanings(settings: type) -> dict[str, str]:
     """Field -> its meaning, from the `Attributes:` in the docstrings of a dataclass and its bases.
 
     >>> meanings(ClipSettings)["clip_range"]
-    'how far below 1.'
+    'how far below 1 the ratio counts.'
     """
     texts: dict[str, str] = {}
     for kind in reversed(settings.__mro__):

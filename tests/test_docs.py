@@ -26,7 +26,7 @@ from grpokit.config.overrides import parse_parameters
 from grpokit.runs import build
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -218,8 +218,9 @@ def test_every_page_with_a_reward_is_checked() -> None:
     }
 
 
-def test_the_api_page_has_every_public_name() -> None:
-    documented = re.findall(r"^::: (\S+)", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+def test_the_api_pages_have_every_public_name() -> None:
+    text = "".join(page.read_text() for page in sorted((ROOT / "docs/api").glob("*.md")))
+    documented = re.findall(r"^::: (\S+)", text, re.MULTILINE)
     homes = {f"grpokit.{home}": names for home, names in grpokit._HOME.items()}
     missing = [n for home, names in homes.items() for n in names if not {home, f"{home}.{n}"} & {*documented}]
     assert missing == []

@@ -200,8 +200,12 @@ class TrainerConfig(_FlatObjective, TrainerSettings):
 
     model_config = ConfigDict(json_schema_extra=described_by(TrainerSettings, ObjectiveSettings, ClipSettings))
 
-    advantage: Text | Component = "group"
-    objective: Text | Component = "grpo"
+    advantage: Text | Component = Field(
+        default="group", description="how the rewards of a group become advantages; parameters stand beside `use`"
+    )
+    objective: Text | Component = Field(
+        default="grpo", description="how advantages and log-probs become a loss; parameters stand beside `use`"
+    )
     correction: CorrectionConfig | None = None
 
     @property

@@ -1,0 +1,48 @@
+"""The documentation's site: generated pages are up to date, and formulas become MathML."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import make_gallery
+import make_reference
+import mathml
+
+from grpokit import registry
+
+
+def test_generated_pages_are_up_to_date(capsys) -> None:
+    assert make_reference.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_a_stale_page_is_noticed(capsys, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(make_reference, "ROOT", tmp_path)
+    monkeypatch.setattr(make_reference, "pages", lambda: {tmp_path / "cli.md": "new"})
+    (tmp_path / "cli.md").write_text("old")
+    assert make_reference.main(["--check"]) == 1
+    assert "cli.md is out of date: run python tools/make_reference.py" in capsys.readouterr().err
+
+
+def test_every_key_of_a_config_has_a_meaning() -> None:
+    rows = [line for line in make_reference.config_page().splitlines() if line.startswith(("| `", "| [`"))]
+    assert len(rows) > 80
+    assert [row for row in rows if not row.split(" | ")[-1].strip(" |")] == []
+
+
+def test_formulas_become_mathml_and_code_stays() -> None:
+    page = SimpleNamespace(meta={})
+    source = "the ratio $r_i * s_i$ costs `$5` or $5\n\n$$\nA = \\frac{a}{b}\n$$\n\n```bash\necho $HOME $PATH$\n```\n"
+    text = mathml.on_page_markdown(source, page)
+    assert "`$5` or $5" in text
+    assert "echo $HOME $PATH$" in text
+    html = mathml.on_page_content("<p>formula-1-end</p><p>Here formula-0-end stands.</p>", page)
+    assert html.startswith('<div class="formula"><math')
+    assert html.count("<mfrac>") == 1
+    assert "<p>Here <math" in html
+    assert "formula-" not in html.replace('class="formula"', "")
+
+
+def test_the_gallery_has_every_component() -> None:
+    page = make_gallery.PAGE.read_text(encoding="utf-8")
+    for kind in ("reward", "policy", "preset", "advantage", "objective"):
+        assert [spec.name for _, spec in registry.installed(kind) if f"`{spec.name}`" not in page] == []

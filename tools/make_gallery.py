@@ -1,0 +1,205 @@
+"""Writes docs/gallery.md: every installed reward, policy and preset, with parameters, grades, speed and examples.
+
+`python tools/make_gallery.py` writes the page from the plugins and from docs/gallery.json; with `--check` it exits with
+1 where the page is out of date. `--measure [NAME ...]` first measures rewards again, all or these, and writes
+docs/gallery.json and the example pictures. A reward whose weights are not on the machine is not measured.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import platform
+import re
+import sys
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT), *(str(folder) for folder in sorted(ROOT.glob("plugins/*/src")))]
+
+from grpokit import GrpokitError, RewardSpec, create, registry  # noqa: E402  # only now that the path leads here
+from grpokit.registry.specs import Spec  # noqa: E402
+from grpokit.testing.reward.examples import example_samples, samples_for, spec_examples  # noqa: E402
+from grpokit.testing.robustness.ladder import ladder  # noqa: E402
+
+PAGE, FIGURES, PICTURES = ROOT / "docs/gallery.md", ROOT / "docs/gallery.json", ROOT / "docs/images/gallery"
+REPEATS, SAMPLES = 3, 24
+HEAD = """<!-- Written by tools/make_gallery.py: run it instead of editing this page. -->
+
+# Plugin gallery
+
+What is in this repository, by kind. `grpokit plugins` lists what is installed on your machine, yours included.
+
+**Grade**: how easily adversarial examples fool the reward, from A (very hard) to E (at once), by the
+[ladders](conformance.md#the-ladders-of-a-reward) with the reward's defaults. **Speed**: samples per second, {machine},
+on one thread. The samples are the reward's own examples, or small signs and short texts. Compare speeds with each other
+rather than with your run. A reward that needs weights or a service, or that must be given a parameter, was not
+measured here; `grpokit check NAME` grades it on your machine.
+"""
+
+
+def measured(spec: RewardSpec) -> dict[str, Any]:
+    """Speed, grade and example scores of a reward, or nothing if it cannot run here without downloads."""
+    if _needed(spec) or not {"image", "text"} & set(spec.accepts):
+        return {}
+    samples = (samples_for(spec.accepts, spec) * SAMPLES)[:SAMPLES]
+    try:
+        reward = create("reward", spec.name)
+        reward(samples)  # the first call loads models
+    except GrpokitError as error:  # it must be given a parameter, or asks a service
+        print(f"{spec.name}: {error}")
+        return {}
+    pairs = spec_examples(spec)
+    seconds = []
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        reward(samples)
+        seconds.append(time.perf_counter() - begin)
+    speed = len(samples) / min(seconds)
+    figures: dict[str, Any] = {"per_second": float(f"{speed:.2g}")}
+    graded = ladder(reward, spec=spec)
+    figures |= {"grade": graded.grade, "overall": graded.overall}
+    better, worse = pairs[0] if pairs else example_samples(spec.accepts)[:2]
+    figures["example"] = [
+        {"score": float(f"{reward([sample])[0]:.3g}"), **_shown(spec.name, side, sample.output)}
+        for side, sample in (("better", better), ("worse", worse))
+    ]
+    return figures
+
+
+def _needed(spec: Spec) -> list[str]:
+    """The weights and other files that a component needs with its defaults."""
+    return [asset.name for asset in spec.assets if not asset.module]
+
+
+def _shown(name: str, side: str, output: Any) -> dict[str, str]:
+    if isinstance(output, str):
+        return {"text": output}
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    small = output.convert("RGB")
+    small.thumbnail((192, 192))
+    small.save(PICTURES / f"{name}-{side}.png", optimize=True)
+    return {"picture": f"images/gallery/{name}-{side}.png"}
+
+
+def parameters(factory: str) -> list[tuple[str, str, str, str]]:
+    """(name, type, default, meaning) of each keyword that a component takes."""
+    target = registry.resolve(factory)
+    described = f"{inspect.getdoc(target) or ''}\n{inspect.getdoc(getattr(target, '__init__', None)) or ''}"
+    meanings = dict(re.findall(r"^ {4}(\w+)(?: \([^)]*\))?: (.*(?:\n {8}.*)*)", described, re.MULTILINE))
+    rows = []
+    for name, p in inspect.signature(target).parameters.items():
+        if p.kind is not p.KEYWORD_ONLY and not (inspect.isclass(target) and p.default is not p.empty):
+            continue
+        kind = p.annotation if isinstance(p.annotation, str) else inspect.formatannotation(p.annotation)
+        default = "required" if p.default is p.empty else f"`{_plain(p.default)}`"
+        rows.append((name, "" if kind == "_empty" else f"`{kind}`", default, " ".join(meanings.get(name, "").split())))
+    return rows
+
+
+def _plain(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _parameter_table(factory: str) -> str:
+    rows = parameters(factory)
+    if not rows:
+        return "It takes no parameters.\n"
+    head = "| parameter | type | default | meaning |\n|---|---|---|---|\n"
+    return head + "".join(f"| `{row[0]}` | {' | '.join(_cell(cell) for cell in row[1:])} |\n" for row in rows)
+
+
+def _range(spec: RewardSpec) -> str:
+    low, high = (f"{bound:g}" if bound is not None and math.isfinite(bound) else None for bound in spec.range)
+    if low is None and high is None:
+        return "any number"
+    return f"at most {high}" if low is None else f"at least {low}" if high is None else f"{low} to {high}"
+
+
+def _reward(package: str, spec: RewardSpec, figures: dict[str, Any]) -> str:
+    lines = [f"### `{spec.name}`\n", f"{spec.summary[:1].upper()}{spec.summary[1:]}.\n"]
+    facts = [f"**Scores** {', '.join(sorted(spec.accepts))}", f"**range** {_range(spec)}", f"**package** `{package}`"]
+    if _needed(spec):
+        facts.append("**weights** " + ", ".join(_needed(spec)))
+    if figures:
+        facts += [f"**grade** {figures['grade'] or 'none'}", f"**speed** {figures['per_second']:,.10g} per second"]
+    lines.append(" · ".join(facts) + "\n")
+    if figures:
+        lines.append(f"{figures['overall'][:1].upper()}{figures['overall'][1:]}.\n")
+        cells = [_example(side, each) for side, each in zip(("better", "worse"), figures["example"], strict=True)]
+        scores = " | ".join(f"score {each['score']:g}" for each in figures["example"])
+        lines.append(f"| {cells[0]} | {cells[1]} |\n|---|---|\n| {scores} |\n")
+    lines.append(_parameter_table(spec.factory))
+    return "\n".join(lines)
+
+
+def _example(side: str, example: dict[str, Any]) -> str:
+    if "picture" in example:
+        return f"![the {side} example]({example['picture']})"
+    return f"`{_cell(example['text'])}`"
+
+
+def page() -> str:
+    """What docs/gallery.md should hold."""
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    parts = [HEAD.format(machine=f"measured on {figures['machine']} on {figures['date']}")]
+    rewards = [(plugin.package, spec) for plugin, spec in registry.installed("reward")]
+    parts.append("## Rewards\n\n| name | scores | grade | per second | what it does |\n|---|---|---|---:|---|")
+    for _, spec in rewards:
+        found = figures["rewards"].get(spec.name, {})
+        speed = f"{found['per_second']:,.10g}" if found else ""
+        kinds = ", ".join(sorted(spec.accepts))
+        parts.append(
+            f"| [`{spec.name}`](#{spec.name}) | {kinds} | {found.get('grade', '')} | {speed} | {_cell(spec.summary)} |"
+        )
+    parts += ["", *(_reward(package, spec, figures["rewards"].get(spec.name, {})) for package, spec in rewards)]
+    parts.append("## Policies\n")
+    for plugin, spec in registry.installed("policy"):
+        parts += [f"### `{spec.name}`\n", f"{spec.summary[:1].upper()}{spec.summary[1:]}.\n"]
+        parts += [f"**Makes** {spec.makes} · **package** `{plugin.package}`\n", _parameter_table(spec.factory)]
+    for kind, title in (("preset", "Presets"), ("advantage", "Advantages"), ("objective", "Objectives")):
+        parts.append(f"## {title}\n\n| name | package | what it does |\n|---|---|---|")
+        parts += [f"| `{s.name}` | `{p.package}` | {_cell(s.summary)} |" for p, s in registry.installed(kind)]
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def measure(names: list[str]) -> None:
+    """Measure all rewards, or those with these names, and write the figures."""
+    old = json.loads(FIGURES.read_text(encoding="utf-8"))["rewards"] if FIGURES.is_file() else {}
+    for _, spec in registry.installed("reward"):
+        if not names or spec.name in names:
+            old[spec.name] = measured(spec)
+            print(spec.name, old[spec.name].get("grade", "not measured"), flush=True)
+    machine = f"a {platform.machine()} CPU"
+    known = {name: figures for name, figures in sorted(old.items()) if figures}
+    text = json.dumps({"machine": machine, "date": date.today().isoformat(), "rewards": known}, indent=2)
+    FIGURES.write_text(text + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or with --check compare it; returns the exit code."""
+    if arguments[:1] == ["--measure"]:
+        import torch
+
+        torch.set_num_threads(1)
+        measure(arguments[1:])
+    if arguments[:1] != ["--check"]:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print(f"{PAGE.relative_to(ROOT)} is out of date: run python tools/make_gallery.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
