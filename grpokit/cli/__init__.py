@@ -6,7 +6,17 @@ Nothing heavy is imported before a command needs it. Bad input prints one messag
 
 from __future__ import annotations
 
-from grpokit.cli import attribute_command, authoring, components, plan_command, runs, score_command
+from grpokit.cli import attribute_command, authoring, components, plan_command, report_commands, runs, score_command
 from grpokit.cli.app import app, main
 
-__all__ = ["app", "attribute_command", "authoring", "components", "main", "plan_command", "runs", "score_command"]
+__all__ = [
+    "app",
+    "attribute_command",
+    "authoring",
+    "components",
+    "main",
+    "plan_command",
+    "report_commands",
+    "runs",
+    "score_command",
+]
