@@ -76,8 +76,9 @@ def distinct(runs: Sequence[Path]) -> None:
     """
     first: dict[Path, Path] = {}
     for run in runs:
-        if first.setdefault(run.resolve(), run) is not run:
+        if run.resolve() in first:
             raise UsageError(f"{first[run.resolve()]} and {run} are the same run folder; give each run once.")
+        first[run.resolve()] = run
 
 
 def page(*, title: str, content: Mapping[str, Any] | None = None, pictures: Mapping[str, str] | None = None) -> bytes:
