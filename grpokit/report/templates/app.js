@@ -1,6 +1,6 @@
 // Puts the sections on the page, keeps what somebody has chosen, and follows a run that is served.
 
-const POLL = 1500; // milliseconds
+const POLL = 1000; // milliseconds
 const frozen = JSON.parse(byId("view").textContent);
 const PICTURES = JSON.parse(byId("pictures").textContent);
 const LIVE = frozen === null;

@@ -63,11 +63,11 @@ function traces(chart, hidden) {
 }
 
 function layout(more = {}) {
-  const axis = { gridcolor: inkOf("line"), zeroline: false, linecolor: inkOf("line"), tickcolor: inkOf("line"), automargin: true };
+  const axis = { gridcolor: inkOf("line"), zeroline: false, linecolor: inkOf("line"), tickcolor: inkOf("line") };
   const touch = matchMedia("(pointer: coarse)").matches;
   return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 48, r: 12, t: 8, b: 36 }, height: 260,
-    font: { family: "system-ui, sans-serif", size: 12, color: inkOf("soft") }, showlegend: false, hovermode: "x unified",
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 58, r: 12, t: 8, b: 40 }, height: 260,
+    font: { family: "system-ui, sans-serif", size: 12, color: inkOf("soft") }, showlegend: false, hovermode: "x unified", hoverdistance: -1,
     hoverlabel: { bgcolor: inkOf("paper"), bordercolor: inkOf("line"), font: { color: inkOf("ink"), size: 12 } },
     dragmode: touch ? false : "zoom", uirevision: "kept", ...more,
     xaxis: { ...axis, title: { text: "step", standoff: 4 }, hoverformat: "d", ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },

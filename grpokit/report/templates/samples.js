@@ -52,7 +52,7 @@ function strip(prompt, parts, rows, gallery, place, ...extra) {
   const given = parts.find(part => part.row)?.row ?? {};
   const cells = [["source", given.source], ...parts.map(part => [part.label, part.row?.output, part]), ["target", given.target]];
   const outputs = cells.filter(([label, card, part]) => part || (card && label));
-  return el("article", { class: "card" }, el("h3", {}, prompt),
+  return el("article", { class: "card" }, el("h3", {}, prompt, given.n ? el("small", {}, ` sample ${given.n + 1}`) : null),
     el("ul", { class: "cells" }, outputs.map(([label, card, part]) => el("li", {},
       el("span", { class: "label" }, part && isNumber(part.run) && several() ? swatch(part.run) : null, label),
       sample(card, `${label}, ${prompt}`, gallery, place)))),
@@ -83,7 +83,9 @@ function beforeAndAfter(pairs) {
   const shown = state.all ? found : found.slice(0, PAIRS);
   const title = several() ? "The same prompts, run by run" : "Before and after";
   return section("pairs", title,
-    note(`Of ${counted(pairs.entries.length, "held-out sample")} on this page, ${pairs.gained} gained, ${pairs.lost} lost and `
+    note(several() ? `Of ${counted(pairs.entries.length, "held-out sample")} on this page, ${pairs.gained} have a higher weighted reward in `
+      + `the last of the runs than in the first, ${pairs.lost} a lower one and ${pairs.same} the same. Click one to see it large.`
+      : `Of ${counted(pairs.entries.length, "held-out sample")} on this page, ${pairs.gained} gained, ${pairs.lost} lost and `
       + `${pairs.same} did not change, by their weighted reward. Click one to see it large.`),
     choice("Sort by", "sort", state.sort, [["gain", "largest gain"], ["loss", "largest loss"], ["high", "highest score now"],
       ["low", "lowest score now"], ["prompt", "prompt"]], value => change({ sort: value })),
@@ -138,7 +140,7 @@ function groups() {
         el("small", {}, `mean reward ${figure(side.mean)}${kept}`)),
       el("ul", { class: "cells" }, gallery.map((entry, n) => el("li", {},
         sample(rows[n].output, `sample ${n + 1}, ${side.prompt}`, gallery, n), scoreList([rows[n]]),
-        el("span", { class: `label advantage ${rows[n].advantage > 0 ? "up" : "down"}` }, `advantage ${figure(rows[n].advantage, 2, true)}`)))));
+        el("span", { class: `label advantage ${["down", "", "up"][Math.sign(Math.round(100 * (rows[n].advantage ?? 0))) + 1]}` }, `advantage ${figure(rows[n].advantage, 2, true)}`)))));
     })));
   return section("groups", "Best and worst groups",
     note("Training groups with the highest and the lowest mean reward of a step. A sample with an advantage above 0 is made more likely, one with an advantage below 0 less likely."),
