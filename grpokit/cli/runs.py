@@ -1,4 +1,4 @@
-"""The commands that make and read runs: train, sample, evaluate, report, export, rescore, redraw."""
+"""The commands that make and read runs: train, sample, evaluate, export, rescore, redraw."""
 
 from __future__ import annotations
 
@@ -218,26 +218,6 @@ def evaluate(
         print(json.dumps({**facts, "prompts": len(prompts), "samples_per_prompt": per_prompt, **scores}))
     else:
         _print_scores(columns)
-
-
-@app.command()
-def report(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN [RUN]", help="A run folder, or two to compare.", show_default=False)
-    ],
-) -> None:
-    """Write a run's report again, or compare two runs.
-
-    The report is report.html in the run folder. A comparison is compare.html in the second run's folder.
-    """
-    from grpokit import report as reports
-
-    if len(folders) == 1:
-        print(f"report: {reports.write(folders[0])}")
-    elif len(folders) == 2:
-        print(f"comparison: {reports.compare(*folders)}")
-    else:
-        raise UsageError(f"Give one run folder for its report, or two to compare; got {len(folders)}.")
 
 
 @app.command(cls=ConfigCommand)

@@ -1,18 +1,29 @@
-"""A run folder -> one self-contained HTML page that opens offline.
+"""A run folder -> a page that opens offline, or that follows the run while it goes on.
 
-`reading` takes in what the run wrote, `scores` and `samples` decide what to show of it, `charts` draws curves as
-inline SVG, `page` puts it into the templates, which escape everything that came from data.
+`reading` takes in what the run wrote; `scores`, `samples` and `curves` decide what to show of it; `view` puts that into
+one JSON object, which the program in `templates` draws. `page` freezes it into a file, `watch` serves it.
 """
 
 from __future__ import annotations
 
-from grpokit.report.charts import figure as figure
 from grpokit.report.page import alarm as alarm
 from grpokit.report.page import compare as compare
 from grpokit.report.page import write as write
 from grpokit.report.reading import ATTRIBUTION as ATTRIBUTION
+from grpokit.report.reading import MACHINE as MACHINE
 from grpokit.report.reading import listed as listed
 from grpokit.report.reading import read_attributions as read_attributions
 from grpokit.report.reading import read_journal as read_journal
+from grpokit.report.story import figure as figure
 
-__all__ = ["ATTRIBUTION", "alarm", "compare", "figure", "listed", "read_attributions", "read_journal", "write"]
+__all__ = [
+    "ATTRIBUTION",
+    "MACHINE",
+    "alarm",
+    "compare",
+    "figure",
+    "listed",
+    "read_attributions",
+    "read_journal",
+    "write",
+]

@@ -1,27 +1,33 @@
-"""Puts what a run holds into the templates: `report.html` of one run, `compare.html` of two.
+"""The page of a run, or of several that are compared: one template, one style, one program, and the view it draws.
 
-A page carries a policy that forbids scripts and every request, so that it opens offline and text from data stays text.
-It is replaced as a whole, so that it can be rebuilt while somebody reads it.
+`grpokit report` freezes it into one file that opens offline: the view, the pictures and plotly are inside it. `grpokit
+watch` serves the same page, which then asks for the view again and again. The page's policy names the programs that may
+run by their digests and allows no other origin; what came from data reaches the page as JSON, and is shown as text.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
+import gzip
+import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import yaml
+from plotly.offline import get_plotlyjs
 
-from grpokit.config.schema import differences
 from grpokit.errors import RunError, UsageError
 from grpokit.files import replacing
-from grpokit.report.charts import charts, quiet, story
-from grpokit.report.reading import listed, read
-from grpokit.report.samples import Album, figure, first_and_last, grid, groups, pairs
-from grpokit.report.scores import changes, hacking, headline, moved, prompts_of
+from grpokit.report.album import Inlined
+from grpokit.report.reading import Run, read
+from grpokit.report.scores import hacking, headline
+from grpokit.report.story import quiet, story
+from grpokit.report.view import view
+
+_PROGRAM = ("dom.js", "samples.js", "curves.js", "tables.js", "compare.js", "app.js")  # in the order in which they run
 
 
 def alarm(run: Path) -> str:
@@ -29,7 +35,6 @@ def alarm(run: Path) -> str:
     return hacking(headline(read(run)))
 
 
-@quiet()
 def write(run: Path) -> Path:
     """Write `report.html` (and `report.png`) into the run folder and return its path.
 
@@ -37,103 +42,109 @@ def write(run: Path) -> Path:
         UsageError: it is not a run folder.
         RunError: the page cannot be written.
     """
-    content, album = read(run), Album()
-    tiles = headline(content)
-    page = _render(
-        "report.html",
-        run=content,
-        headline=tiles,
-        alarm=hacking(tiles),
-        prompts=prompts_of(content),
-        moved=moved(content),
-        charts=charts([content]),
-        grid=grid(content, album),
-        pairs=first_and_last(content, album),
-        groups=groups(content, album),
-        last=content.metrics[-1] if content.metrics else {},
-    )
+    content = read(run)
     path = run / "report.html"
-    _whole(path, lambda place: place.write_bytes(page))
+    frozen = _frozen([content])
+    _whole(path, lambda place: place.write_bytes(frozen))
     if content.metrics and content.evaluations:
-        _whole(run / "report.png", lambda place: story(content, album).savefig(place, dpi=110, format="png"))
+        with quiet():
+            _whole(run / "report.png", lambda place: story(content).savefig(place, dpi=110, format="png"))
     return path
 
 
-def compare(first: Path, second: Path) -> Path:
-    """Write `compare.html` into the second run's folder and return its path.
+def compare(*runs: Path) -> Path:
+    """Compare runs with the first of them: write `compare.html` into the last run's folder and return its path.
 
     Raises:
-        UsageError: a folder is not a run folder, or both are the same.
+        UsageError: a folder is not a run folder, two are the same, or it is only one.
         RunError: the page cannot be written.
     """
-    if first.resolve() == second.resolve():
-        raise UsageError(f"{first} and {second} are the same run folder; a comparison needs two runs.")
-    a, b, album = read(first), read(second), Album()
-    shared = {name: weight for name, weight in b.weights.items() if name in a.weights}
-    same_mix = a.weights == b.weights
-    if not same_mix:
-        shared.pop("reward", None)  # two different sums
-    gaps = []
-    if a.evaluations and b.evaluations:
-        last = a.evaluations[-1]["step"], b.evaluations[-1]["step"]
-        gaps = changes(a.evaluations[-1], b.evaluations[-1], a.scored(last[0]), b.scored(last[1]), shared)
-    folders = a.sample_folders("samples")[-1:] + b.sample_folders("samples")[-1:]
-    side_by_side = None
-    if len(folders) == 2:
-        labels = tuple(f"{letter}, step {step}" for letter, (step, _) in zip("AB", folders, strict=True))
-        side_by_side = {"labels": labels, **pairs(folders[0][1], folders[1][1], shared, album)}
-    page = _render(
-        "compare.html",
-        runs=(("A", first, a, {c.name: c for c in headline(a)}), ("B", second, b, {c.name: c for c in headline(b)})),
-        gaps=gaps,
-        same_mix=same_mix,
-        charts=charts([a, b]),
-        pairs=side_by_side,
-        config=_differences(dict(a.settings), dict(b.settings)),
-        versions=_differences(_parsed(a.versions), _parsed(b.versions)),
-    )
-    path = second / "compare.html"
-    _whole(path, lambda place: place.write_bytes(page))
+    distinct(runs)
+    if len(runs) < 2:
+        raise UsageError(f"A comparison needs at least two runs; got {len(runs)}.")
+    path = runs[-1] / "compare.html"
+    frozen = _frozen([read(run) for run in runs])
+    _whole(path, lambda place: place.write_bytes(frozen))
     return path
 
 
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """(key, A, B) as YAML would say it; the run folders differ anyway."""
-    return [
-        (key, "–" if old is None else _short(old), "–" if new is None else _short(new))
-        for key, old, new in differences(before, after)
-        if key != "run.dir"
-    ]
+def distinct(runs: Sequence[Path]) -> None:
+    """Refuse a run folder that is named twice.
+
+    Raises:
+        UsageError: two are the same.
+    """
+    first: dict[Path, Path] = {}
+    for run in runs:
+        if run.resolve() in first:
+            raise UsageError(f"{first[run.resolve()]} and {run} are the same run folder; give each run once.")
+        first[run.resolve()] = run
 
 
-def _short(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
+def page(*, title: str, content: Mapping[str, Any] | None = None, pictures: Mapping[str, str] | None = None) -> bytes:
+    """The page as one file.
+
+    Args:
+        title: its name in the browser.
+        content: the view; None where the page shall ask for it at `view.json`.
+        pictures: data URIs by their names in the view.
+    """
+    program = _program()
+    sources = " ".join(f"'sha256-{_digest(text)}'" for text in (program, get_plotlyjs()))
+    origin = "'none'" if content is not None else "'self'"
+    policy = (
+        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; connect-src {origin}; "
+        f"img-src data:{'' if content is not None else ' ' + origin}; base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "POLICY": policy,
+        "TITLE": _escaped(title),
+        "STYLE": _file("page.css"),
+        "VIEW": _json(content),
+        "PICTURES": _json(pictures or {}),
+        "PLOTLY": _plotly(),
+        "PROGRAM": program,
+    }
+    before, *rest = _file("page.html").split("{{")
+    filled = "".join(parts[name] + tail for name, _, tail in (part.partition("}}") for part in rest))
+    return (before + filled).encode(errors="backslashreplace")
 
 
-def _parsed(versions: str) -> dict[str, Any]:
-    try:
-        packages = json.loads(versions)
-    except ValueError:
-        return {}
-    return packages if isinstance(packages, dict) else {}
+def _frozen(runs: Sequence[Run]) -> bytes:
+    album = Inlined()
+    content = view(runs, [album] * len(runs))
+    return page(title=" and ".join(run.title for run in runs), content=content, pictures=album.pictures)
 
 
-def _render(template: str, **values: Any) -> bytes:
-    """Everything that comes from data is escaped by the template; half a surrogate pair is shown as its escape."""
-    return _templates().get_template(template).render(**values).encode(errors="backslashreplace")
+def _json(value: Any) -> str:
+    """JSON for a script tag: what could end the tag, or begin a comment, is an escape in it."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @functools.cache
-def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("grpokit.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(figure=figure, listed=listed)
-    return environment
+def _file(name: str) -> str:
+    return (resources.files("grpokit.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _program() -> str:
+    parts = "\n".join(_file(name) for name in _PROGRAM)
+    return f'(() => {{\n"use strict";\n{parts}\n}})();'
+
+
+@functools.cache
+def _plotly() -> str:
+    """plotly, a fourth of its size: the browser unpacks it."""
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
 
 
 def _whole(path: Path, write: Callable[[Path], object]) -> None:

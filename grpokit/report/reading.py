@@ -6,6 +6,7 @@ then. A damaged line before good ones is not, and is reported.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -19,7 +20,9 @@ import yaml
 from grpokit.errors import UsageError, one_line
 from grpokit.files import read_json, step_folders, step_name
 
-ATTRIBUTION = "attribution.jsonl"
+ATTRIBUTION, MACHINE = "attribution.jsonl", "machine.json"
+_LONGEST = 256 * 2**20  # bytes of a file that a page takes in; no run writes so much
+_LONGEST_HEADER = 2**20
 _WORDS = ("message", "phase")  # what is text in a row of a journal
 
 Row = Mapping[str, Any]
@@ -145,16 +148,17 @@ def read(folder: Path) -> Run:
     """
     if not (folder / "config.yaml").is_file():
         raise UsageError(f"{folder} is not a run folder: it has no config.yaml.")
-    config = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
-    versions = folder / "versions.json"
-    damage, rows = [], {}
-    for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl"):
-        rows[name], bad = read_journal(folder / name)
+    damage: list[str] = []
+    config, versions = (_header(folder / name, damage) for name in ("config.yaml", "versions.json"))
+    rows: dict[str, Rows] = {}
+    for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl", ATTRIBUTION):
+        if _is_too_long(folder / name):
+            rows[name] = []
+            damage.append(f"{name} is longer than {_LONGEST // 2**20} MiB, so it is left out here.")
+            continue
+        rows[name], bad = (read_attributions if name == ATTRIBUTION else read_journal)(folder / name)
         if bad:
             damage.append(f"{name} has damaged lines, which are left out here: {listed(bad)}.")
-    rows[ATTRIBUTION], bad = read_attributions(folder / ATTRIBUTION)
-    if bad:
-        damage.append(f"{ATTRIBUTION} has damaged lines, which are left out here: {listed(bad)}.")
     damage += _damaged_samples(folder)
     steps_of: dict[str, list[int]] = {}
     for row in rows["warnings.jsonl"]:
@@ -163,13 +167,27 @@ def read(folder: Path) -> Run:
         folder=folder,
         config=config,
         settings=_parsed(config),
-        versions=versions.read_text(encoding="utf-8", errors="replace") if versions.is_file() else "",
+        versions=versions,
         metrics=rows["metrics.jsonl"],
         evaluations=rows["eval.jsonl"],
         warnings=list(steps_of.items()),
         damage=damage,
         attributions=rows[ATTRIBUTION],
     )
+
+
+def _header(path: Path, damage: list[str]) -> str:
+    """The text of a file that a run begins with; empty where there is none, or one that no run has written."""
+    if not path.is_file():
+        return ""
+    if path.stat().st_size > _LONGEST_HEADER:
+        damage.append(f"{path.name} is longer than {_LONGEST_HEADER // 2**20} MiB, so it is left out here.")
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _is_too_long(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > _LONGEST
 
 
 def read_journal(path: Path) -> tuple[Rows, list[int]]:
@@ -202,19 +220,38 @@ def _whole_lines(path: Path, lines: Sequence[tuple[int, Row | None]], bad: Seque
 
 
 def read_samples(path: Path) -> tuple[Rows, list[int]]:
-    """Rows of a `samples.jsonl`, and the numbers of damaged lines."""
+    """Rows of a `samples.jsonl`, and the numbers of damaged lines; the same file is read once."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return [], []
+    return _read_samples(path, stat.st_size, stat.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=512)
+def _read_samples(path: Path, size: int, changed: int) -> tuple[Rows, list[int]]:
+    if size > _LONGEST // 4:
+        return [], [1]
     lines = list(_lines(path))
     bad = [number for number, row in lines if row is None or not _is_sample(row)]
     return [row for number, row in lines if row is not None and number not in bad], bad
 
 
 def read_scores(path: Path) -> Scored:
-    """Read a `scores.json`.
+    """Read a `scores.json`; the same file is read once.
 
     Raises:
         OSError: it does not exist.
         ValueError: it is not what a run writes; the message says what is wrong.
     """
+    stat = path.stat()
+    return _read_scores(path, stat.st_size, stat.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=512)
+def _read_scores(path: Path, size: int, changed: int) -> Scored:
+    if size > _LONGEST // 4:
+        raise ValueError(f"it is longer than {_LONGEST // 4 // 2**20} MiB")
     content = read_json(path)
     if not isinstance(content, dict) or content.keys() != {"prompts", "prompt", "scores"}:
         raise ValueError("expected the keys prompts, prompt and scores")

@@ -1,123 +1,39 @@
-"""Samples to look at: over the steps, before and after, and the best and worst groups of training.
+"""Samples to look at: over the evaluations, before and after, and the best and worst groups of training.
 
-Pictures are embedded small, so that a page of a long run can be mailed; a text that is too long for a page is cut. A
-missing or half-written picture is labelled as missing.
+A text that is too long for a page is cut. A missing or half-written picture is labelled as missing.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from PIL import Image
-
-from grpokit.errors import RewardError
-from grpokit.images import to_rgb
+from grpokit.report.album import LARGE, MEDIUM, SMALL, Album
 from grpokit.report.reading import Row, Run, read_samples
 
-ROWS, COLUMNS, PAIRS, STEPS, GROUP_ROWS = 8, 7, 3, 4, 8
-_AS_IT_IS = 6 * 1024  # bytes; a smaller file gains nothing from being shrunk
-_SIDE = 256  # pixels
 _TEXT = 1200  # characters
+_GROUP_ROWS = 8
+_PROMPTS = 200  # rows of the table of prompts
 
 T = TypeVar("T")
+Key = tuple[str, int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """A sample as the page shows it.
+def evenly(items: Sequence[T], most: int, *, with_these: Collection[T] = ()) -> list[T]:
+    """The first, the last, and evenly between; and those that must be there.
 
-    Attributes:
-        picture: a data URI; empty where the output is a text, or the picture is missing.
-        missing: whether a picture should be there and is not.
-        text: the output as text.
-        left_out: how many characters of it were cut.
-    """
-
-    picture: str = ""
-    missing: bool = False
-    text: str = ""
-    left_out: int = 0
-
-
-class Album:
-    """Turns rows of `samples.jsonl` into cards, and reads no picture twice."""
-
-    def __init__(self) -> None:
-        self._seen: dict[Path, str] = {}
-
-    def card(self, folder: Path, row: Row, part: str = "file") -> Card | None:
-        """The output ("file"), "source" or "target" of a row; None where it has none."""
-        if row.get(part):
-            picture = self.picture(folder / Path(row[part]).name)
-            return Card(picture=picture, missing=not picture)
-        text = row.get({"file": "output", "target": "target_text"}.get(part, ""))
-        if text is None:
-            return None
-        return Card(text=str(text)[:_TEXT], left_out=max(0, len(str(text)) - _TEXT))
-
-    def picture(self, path: Path) -> str:
-        """A picture as a data URI of at most some kilobytes; empty where it cannot be read."""
-        if path not in self._seen:
-            self._seen[path] = _small(path)
-        return self._seen[path]
-
-
-def _small(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-        with Image.open(io.BytesIO(data)) as picture:
-            picture.load()  # fails for half a file
-            if len(data) <= _AS_IT_IS:
-                kind = picture.get_format_mimetype() or "image/png"
-                return f"data:{kind};base64,{base64.b64encode(data).decode()}"
-            small = to_rgb(picture, what=path.name)
-            small.thumbnail((_SIDE, _SIDE))
-            out = io.BytesIO()
-            small.save(out, format="JPEG", quality=85)
-            return f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, RewardError):  # Pillow's, for half a file
-        return ""
-
-
-def score_texts(row: Row) -> list[tuple[str, str]]:
-    """(name, figure) of each reward of a row, then of their sum where there are several."""
-    scores = {**row.get("scores", {}), **({"reward": row["reward"]} if "reward" in row else {})}
-    if len(scores) == 2 and "reward" in scores:  # the sum says nothing more than the one reward
-        del scores["reward"]
-    return [(name, figure(value)) for name, value in scores.items()]
-
-
-def figure(value: float | None, digits: int = 2, *, sign: str = "") -> str:
-    """A score as text.
-
-    >>> figure(0.5), figure(-0.25, sign="+"), figure(0.0012), figure(None)
-    ('0.50', '-0.25', '0.0012', '–')
-    """
-    if value is None:
-        return "–"
-    if value and abs(value) < 10**-digits:
-        return format(value, f"{sign}.2g")
-    return format(value, f"{sign}.{digits}f")
-
-
-def evenly(items: Sequence[T], most: int) -> list[T]:
-    """The first, the last, and evenly between.
-
-    >>> evenly([0, 1, 2, 3, 4, 5, 6], 3)
-    [0, 3, 6]
+    >>> evenly([0, 1, 2, 3, 4, 5, 6], 3), evenly([0, 1, 2, 3, 4, 5, 6], 2, with_these=[5])
+    ([0, 3, 6], [0, 5, 6])
     """
     if len(items) <= most:
         return list(items)
-    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+    places = {round(i * (len(items) - 1) / max(1, most - 1)) for i in range(most)}
+    return [item for i, item in enumerate(items) if i in places or item in with_these]
 
 
-def by_prompt(folder: Path) -> dict[tuple[str, int], Row]:
+def by_prompt(folder: Path) -> dict[Key, Row]:
     """(prompt, how often it came before) -> row, with every prompt's first sample before any prompt's second."""
     seen: Counter[str] = Counter()
     rows = {}
@@ -128,78 +44,61 @@ def by_prompt(folder: Path) -> dict[tuple[str, int], Row]:
     return dict(sorted(rows.items(), key=lambda item: item[0][1]))
 
 
-def grid(run: Run, album: Album) -> dict[str, Any]:
-    """Samples of the same held-out prompts (rows) over the evaluations (columns)."""
-    columns = [(step, folder, by_prompt(folder)) for step, folder in evenly(run.sample_folders("samples"), COLUMNS)]
-    rows = []
-    for key, first in list(columns[0][2].items())[:ROWS] if columns else []:
-        cells = [
-            {
-                "step": step,
-                "card": album.card(folder, rows_of_step[key]) if key in rows_of_step else None,
-                "scores": score_texts(rows_of_step[key]) if key in rows_of_step else [],
-            }
-            for step, folder, rows_of_step in columns
-        ]
-        extras = {part: album.card(columns[0][1], first, part) for part in ("source", "target")}
-        rows.append({"prompt": key[0], "cells": cells, **extras})
-    return {"steps": [step for step, _, _ in columns], "rows": rows}
-
-
-def first_and_last(run: Run, album: Album) -> dict[str, Any] | None:
-    """The held-out samples that gained and lost the most between the first and the last evaluation."""
+def evaluations(run: Run, album: Album, *, most: int, with_these: Iterable[int] = ()) -> list[dict[str, Any]]:
+    """The samples of each evaluation, or of `most` of them: `step` and `rows`."""
     folders = run.sample_folders("samples")
-    if len(folders) < 2:
-        return None
-    (before, old), (after, new) = folders[0], folders[-1]
-    return {"labels": (f"step {before}", f"step {after}"), **pairs(old, new, run.weights, album)}
+    wanted = set(with_these)
+    chosen = evenly(folders, most, with_these=[pair for pair in folders if pair[0] in wanted])
+    ends = {step for step, _ in (chosen[:1] + chosen[-1:])} | wanted
+    return [
+        {
+            "step": step,
+            "rows": [
+                {"prompt": prompt, "n": n, **_sample(folder, row, album, LARGE if step in ends else SMALL)}
+                for (prompt, n), row in by_prompt(folder).items()
+            ],
+        }
+        for step, folder in chosen
+    ]
 
 
-def pairs(old: Path, new: Path, weights: Mapping[str, float], album: Album) -> dict[str, Any]:
-    """Samples of the same prompts from two folders, side by side, sorted by the change of their weighted reward."""
-    left, right = by_prompt(old), by_prompt(new)
+def pairs(columns: Sequence[Sequence[Mapping[str, Any]]], weights: Mapping[str, float]) -> dict[str, Any]:
+    """Samples of the same prompts from two evaluations or more, by how much the last gained over the first.
+
+    Args:
+        columns: the rows of each evaluation.
+        weights: name -> weight of the rewards by which they are compared.
+
+    Returns:
+        `entries` of `rows` (a row's number in each column) and `gain`, from the largest to the smallest; and how many
+        `gained`, `lost` and stayed the `same`.
+    """
+    places = [{(row["prompt"], row["n"]): i for i, row in enumerate(rows)} for rows in columns]
     entries: list[dict[str, Any]] = []
-    for key in (k for k in left if k in right):
-        a, b = left[key], right[key]
-        scores = []
-        for name in [n for n in (*a.get("scores", {}), "reward") if n in weights]:
-            x, y = (row.get("reward") if name == "reward" else row.get("scores", {}).get(name) for row in (a, b))
-            change = None if x is None or y is None else y - x
-            scores.append((name, figure(x), figure(y), figure(change, sign="+")))
-        totals = _total(a, weights), _total(b, weights)
-        if totals[0] is None or totals[1] is None:
-            continue
-        cards = {"before": album.card(old, a), "after": album.card(new, b), "target": album.card(old, a, "target")}
-        source = album.card(old, a, "source")
-        entries.append({"prompt": key[0], "scores": scores, "gain": totals[1] - totals[0], "source": source, **cards})
-    entries.sort(key=lambda pair: -pair["gain"])
-    gained = [pair for pair in entries if pair["gain"] > 0]
-    lost = [pair for pair in reversed(entries) if pair["gain"] < 0]
-    same = [pair for pair in entries if pair["gain"] == 0]
-    return {
-        "count": len(entries),
-        "parts": [
-            (title, len(part), part[:PAIRS])
-            for title, part in (("Gained most", gained), ("Lost most", lost), ("Unchanged", same))
-            if part and (title != "Unchanged" or not (gained or lost))
-        ],
-        "counts": (len(gained), len(same), len(lost)),
-    }
+    for key in (k for k in places[0] if all(k in other for other in places)):
+        numbers = [place[key] for place in places]
+        before, after = (_total(columns[i][numbers[i]], weights) for i in (0, -1))
+        if before is not None and after is not None:
+            entries.append({"rows": numbers, "gain": after - before})
+    entries.sort(key=lambda entry: -entry["gain"])
+    gains = [entry["gain"] for entry in entries]
+    counts = {"gained": sum(g > 0 for g in gains), "lost": sum(g < 0 for g in gains), "same": gains.count(0)}
+    return {"entries": entries, **counts}
 
 
-def _total(row: Row, weights: Mapping[str, float]) -> float | None:
+def _total(row: Mapping[str, Any], weights: Mapping[str, float]) -> float | None:
     """The weighted reward, or where that is not asked for or not there, what the scores give; None without any."""
     if "reward" in weights and "reward" in row:
         return None if row["reward"] is None else float(row["reward"])
-    scores = row.get("scores", {})
+    scores = row["scores"]
     finite = [weight * scores[name] for name, weight in weights.items() if scores.get(name) is not None]
     return sum(finite) if finite else None
 
 
-def groups(run: Run, album: Album) -> list[dict[str, Any]]:
+def groups(run: Run, album: Album, *, most: int) -> list[dict[str, Any]]:
     """The best and the worst group of some training steps, each sorted by reward."""
     steps = []
-    for step, folder in evenly(run.sample_folders("groups"), STEPS):
+    for step, folder in evenly(run.sample_folders("groups"), most):
         rows, _ = read_samples(folder / "samples.jsonl")
         sides = []
         for place in ("best", "worst"):
@@ -208,22 +107,75 @@ def groups(run: Run, album: Album) -> list[dict[str, Any]]:
                 continue
             finite = [row["reward"] for row in group_rows if row.get("reward") is not None]
             group_rows.sort(key=lambda row: (row.get("reward") is None, -(row.get("reward") or 0)))
+            shown = evenly(group_rows, _GROUP_ROWS)
             sides.append(
                 {
                     "place": place,
                     "prompt": group_rows[0].get("prompt", ""),
-                    "mean": figure(sum(finite) / len(finite), 3) if finite else "–",
+                    "mean": sum(finite) / len(finite) if finite else None,
                     "count": len(group_rows),
-                    "source": album.card(folder, group_rows[0], "source"),
-                    "target": album.card(folder, group_rows[0], "target"),
-                    "cells": [
-                        {
-                            "card": album.card(folder, row),
-                            "scores": [*score_texts(row), ("advantage", figure(row.get("advantage"), sign="+"))],
-                        }
-                        for row in evenly(group_rows, GROUP_ROWS)
-                    ],
+                    "rows": [_sample(folder, row, album, MEDIUM) for row in shown],
                 }
             )
-        steps.append({"step": step, "sides": sides})
+        if sides:
+            steps.append({"step": step, "sides": sides})
     return steps
+
+
+def prompt_table(run: Run) -> dict[str, Any] | None:
+    """Mean scores of each held-out prompt at the first and the last evaluation that kept all scores.
+
+    Returns:
+        `names` of the scores, `steps` of both evaluations, and `rows` of `prompt`, `before` and `after` (a list of
+        scores each, None where there is none); and how many rows were `left_out`. None where no scores were kept.
+    """
+    found = [
+        (row["step"], scored)
+        for row in [*run.evaluations[:1], *run.evaluations[-1:]]
+        if (scored := run.scored(row["step"]))
+    ]
+    if not found:
+        return None
+    (first, old), (last, new) = found[0], found[-1]
+    if (old.prompts, old.prompt) != (new.prompts, new.prompt):
+        first, old = last, new
+    names = [name for name in run.weights if name in new.scores]
+    texts = [prompt for prompt, n in by_prompt(dict(run.sample_folders("samples")).get(last, run.folder)) if n == 0]
+    ids = list(dict.fromkeys(new.prompt))
+    means = [{name: _means(scored.scores.get(name, ()), scored.prompt) for name in names} for scored in (old, new)]
+    rows = [
+        {
+            "prompt": texts[i] if i < len(texts) else f"prompt {i + 1}",
+            "before": [means[0][name].get(prompt) for name in names],
+            "after": [means[1][name].get(prompt) for name in names],
+        }
+        for i, prompt in enumerate(ids[:_PROMPTS])
+    ]
+    return {"names": names, "steps": [first, last], "rows": rows, "left_out": max(0, len(ids) - _PROMPTS)}
+
+
+def _means(scores: Sequence[float | None], prompts: Sequence[int]) -> dict[int, float]:
+    columns: dict[int, list[float]] = {}
+    for score, prompt in zip(scores, prompts, strict=False):
+        if score is not None:
+            columns.setdefault(prompt, []).append(score)
+    return {prompt: sum(column) / len(column) for prompt, column in columns.items()}
+
+
+def _sample(folder: Path, row: Row, album: Album, side: int) -> dict[str, Any]:
+    """A row as the page shows it: what came out, the source and the target where it has them, and its scores."""
+    cards = {part: _card(folder, row, part, album, side) for part in ("file", "source", "target")}
+    own = {"output": cards["file"], **{part: cards[part] for part in ("source", "target") if cards[part]}}
+    own["scores"] = dict(row.get("scores", {}))
+    return own | {name: row[name] for name in ("reward", "advantage") if name in row}
+
+
+def _card(folder: Path, row: Row, part: str, album: Album, side: int) -> dict[str, Any] | None:
+    """The output ("file"), "source" or "target" of a row; None where it has none."""
+    if row.get(part):
+        picture = album.add(folder / Path(row[part]).name, side)
+        return {"picture": picture} if picture else {"missing": True}
+    text = row.get({"file": "output", "target": "target_text"}.get(part, ""))
+    if text is None:
+        return None
+    return {"text": str(text)[:_TEXT], "left_out": max(0, len(str(text)) - _TEXT)}

@@ -14,6 +14,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.errors import RunError, UsageError
 from grpokit.files import delete, partial_of, read_json, replacing
+from grpokit.report import MACHINE
 
 VERSIONS, DATA, CONFIG = "versions.json", "data.json", "config.yaml"
 _HEADER = (VERSIONS, DATA, CONFIG)  # in the order in which they are written
@@ -213,3 +215,19 @@ def write_header(folder: Path, config: RunConfig, data: Mapping[str, Any]) -> No
     write_text(folder / VERSIONS, json.dumps(versions(), indent=2))
     write_text(folder / DATA, json.dumps(data))
     write_text(folder / CONFIG, yaml_source.write(settings))
+
+
+def write_machine(folder: Path, device: torch.device) -> None:
+    """Write when and on what a run began, for its report; a resume leaves it as it is.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    if not (folder / MACHINE).exists():
+        name = (
+            torch.cuda.get_device_name(device)
+            if device.type == "cuda"
+            else f"{device.type.upper()}, {platform.machine()}"
+        )
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        write_text(folder / MACHINE, json.dumps({"started": started, "device": name}))

@@ -28,7 +28,7 @@ from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
 from grpokit.runs import before_training, build, choosing, resuming, rollout_record, tracking
-from grpokit.runs.folder import claimed, locked, versions, write_header
+from grpokit.runs.folder import claimed, locked, versions, write_header, write_machine
 from grpokit.runs.journal import Journal, append_attribution, has_start
 from grpokit.training import checkpoint
 from grpokit.training.step_report import StepReport
@@ -232,6 +232,7 @@ def _train(
         _notify(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
         trackers.start(config, folder, trainer, warn=tracker_warning)
         journal = Journal(folder, trainer.completed)
+        write_machine(folder, trainer.current.trainer.accelerator.device)
         warnings += journal.damage
         if "held_out" in changes:
             warnings.append(journal.set_evaluations_aside())

@@ -92,6 +92,7 @@ def test_run_folder(finished: Path) -> None:
         "config.yaml",
         "versions.json",
         "data.json",
+        "machine.json",
         "metrics.jsonl",
         "eval.jsonl",
         "report.html",

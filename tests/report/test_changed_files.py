@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from grpokit import report
-from grpokit.report import page, reading, samples, scores
+from grpokit.report import reading
+from grpokit.report.album import Inlined
+from grpokit.report.view import view
 from grpokit.runs import train as run
 from grpokit.runs.journal import Journal
 from small_runs import rows, train, write_prompts
@@ -54,22 +56,8 @@ def changed(path: Path) -> Iterator[str]:
 
 
 def look(folder: Path) -> None:
-    """Everything that a page takes from a run, but for its curves."""
-    run, album = reading.read(folder), samples.Album()
-    changes = scores.headline(run)
-    page._render(
-        "report.html",
-        run=run,
-        headline=changes,
-        alarm=scores.hacking(changes),
-        prompts=scores.prompts_of(run),
-        moved=scores.moved(run),
-        charts=[],
-        grid=samples.grid(run, album),
-        pairs=samples.first_and_last(run, album),
-        groups=samples.groups(run, album),
-        last=run.metrics[-1] if run.metrics else {},
-    )
+    """Everything that a page takes from a run."""
+    json.dumps(view([reading.read(folder)], [Inlined()]), allow_nan=False)
 
 
 def resume(folder: Path) -> None:

@@ -1,0 +1,108 @@
+"""Pictures for the page: inside it, small, or as addresses that `grpokit watch` serves.
+
+Only files that lie inside a run's own sample folders are shown; a link that leads out of them counts as missing, and so
+does half a picture.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+from PIL import Image
+
+from grpokit.errors import RewardError
+from grpokit.images import to_rgb
+
+KINDS = ("samples", "groups")
+LARGE, MEDIUM, SMALL = 512, 256, 176  # pixels
+_AS_IT_IS = 6 * 1024  # bytes; a smaller file gains nothing from being shrunk
+_BIGGEST = 64 * 2**20  # bytes of a picture that is shown
+
+
+class Album(Protocol):
+    """Where a page finds its pictures."""
+
+    def add(self, path: Path, side: int = MEDIUM) -> str:
+        """What stands for a picture in the view; empty where it cannot be shown."""
+        ...
+
+
+class Inlined:
+    """Pictures as data URIs, each kept once.
+
+    Attributes:
+        pictures: name -> data URI.
+    """
+
+    def __init__(self) -> None:
+        self.pictures: dict[str, str] = {}
+        self._names: dict[tuple[Path, int], str] = {}
+
+    def add(self, path: Path, side: int = MEDIUM) -> str:
+        """The name of a picture in `pictures`, of at most `side` pixels; empty where it cannot be read."""
+        if (path, side) not in self._names:
+            uri = _small(path, side) if is_inside(path) else ""
+            name = hashlib.sha256(uri.encode()).hexdigest()[:16] if uri else ""
+            self._names[path, side] = name
+            if uri:
+                self.pictures[name] = uri
+        return self._names[path, side]
+
+
+class Linked:
+    """Pictures by the address at which `grpokit watch` serves them.
+
+    Args:
+        run: the run's number on the page.
+    """
+
+    def __init__(self, run: int) -> None:
+        self.run = run
+
+    def add(self, path: Path, side: int = MEDIUM) -> str:
+        """The address of a picture; it changes with the file, so that a browser may keep it."""
+        try:
+            stat = path.stat()
+        except OSError:
+            return ""
+        if not (is_inside(path) and 0 < stat.st_size <= _BIGGEST):
+            return ""
+        kind, step = path.parent.parent.name, path.parent.name
+        return f"picture/{self.run}/{kind}/{step}/{quote(path.name)}?{stat.st_mtime_ns}"
+
+
+def is_inside(path: Path) -> bool:
+    """Whether a path RUN/samples/step_.../NAME or RUN/groups/step_.../NAME names a PNG file that really lies there."""
+    kind = path.parent.parent
+    named = kind.name in KINDS and re.fullmatch(r"step_\d+", path.parent.name) and path.suffix == ".png"
+    if not named or path.name.startswith("."):
+        return False
+    try:
+        real = path.resolve()
+        return real.is_file() and real.is_relative_to(kind.parent.resolve() / kind.name)
+    except (OSError, RuntimeError, ValueError):  # a circle of links, a name with a zero byte
+        return False
+
+
+def _small(path: Path, side: int) -> str:
+    try:
+        if path.stat().st_size > _BIGGEST:
+            return ""
+        data = path.read_bytes()
+        with Image.open(io.BytesIO(data), formats=["PNG"]) as picture:
+            picture.load()  # fails for half a file
+            if len(data) <= _AS_IT_IS:
+                return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+            small = to_rgb(picture, what=path.name)
+            small.thumbnail((side, side))
+            out = io.BytesIO()
+            small.save(out, format="JPEG", quality=82)
+            return f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, RewardError):  # Pillow's, for half a file
+        return ""

@@ -1,0 +1,171 @@
+"""The curves of a run as numbers, ready to be drawn: what stands on each chart, its points and its range.
+
+Long runs are thinned, with a running mean beside the raw values. The range is chosen here: an axis that holds only the
+last digits would make a change of 3 % look like a cliff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from grpokit.report.names import correlated, words
+from grpokit.report.reading import Row, Run, read_samples
+
+_POINTS = 600  # the most that a line is drawn with
+_NOISY = 120  # with this many points or more, a running mean is drawn
+_BINS = 24  # of the histogram of advantages
+_HISTOGRAMS = 60  # steps that it shows at most
+_HUGE = 1e100  # no sum of such numbers overflows
+_NOTHING = 1e-12  # rounding, where a metric is 0 or does not move
+
+Range = Literal["zero", "share", "wide", "correlation"]
+
+
+def charts(run: Run) -> list[dict[str, Any]]:
+    """All charts that a run has numbers for, in the order of the page.
+
+    Each has an `id`, a `title`, a `unit`, its `range` as [low, high], and `lines` of `name`, `reward` (which it is
+    about), `x`, `y`, `smooth` (a running mean, or None) and `half` (half-widths of confidence intervals, or None).
+    """
+    weights = run.weights
+    labels = {name: _label(name, weight) for name, weight in weights.items()}
+    trained = {name: "reward" if name == "reward" else f"rewards/{name}/mean" for name in weights}
+    keys = run.keys
+    pairs = {key: pair for key in keys if (pair := correlated(key, run.names))}
+    times = {words(key): key for key in keys if key.startswith("time/")}
+    specs: list[tuple[str, str, Range, Mapping[str, str]]] = [
+        ("Reward in training", "mean over a step's samples", "wide", {labels[n]: key for n, key in trained.items()}),
+        ("Correlation of rewards", "inside groups: 1 the same, -1 against each other", "correlation",
+         {f"{a} and {b}": key for key, (a, b) in pairs.items()}),
+        ("Spread inside groups", "mean standard deviation of a group's reward", "zero", {"spread": "reward_std"}),
+        ("Groups with equal rewards", "share; they teach nothing", "share", {"share": "frac_reward_zero_std"}),
+        ("KL to the reference", "nats per decision", "zero", {"KL": "kl"}),
+        ("Entropy", "nats per decision", "wide", {"entropy": "entropy"}),
+        ("Clipped decisions", "share", "share", {"below": "clip_ratio/low_mean", "above": "clip_ratio/high_mean"}),
+        ("Norm of the gradient", "before clipping", "zero", {"norm": "grad_norm"}),
+        ("Advantages", "of a step's samples", "zero", {"spread": "advantage/std", "largest": "advantage/abs_max"}),
+        ("Rollout against training", "largest difference of log-probs, nats", "zero",
+         {"difference": "logprob_diff/max"}),
+        ("Samples not scored", "of a step", "zero",
+         {labels[n]: f"rewards/{n}/unscored" for n in weights if n != "reward"}),
+        ("Decisions of a sample", "count", "zero", {"mean": "length/mean", "most": "length/max"}),
+        ("Learning rate", "of a step's last update", "zero", {"learning rate": "learning_rate"}),
+        ("Seconds of a step", "by kind of work", "zero", times),
+        ("Memory", "peak, MiB", "zero", {"peak": "memory/peak_mb"}),
+    ]  # fmt: skip
+    rewards = {label: name for name, label in labels.items()}
+    held_out = _lines(run.evaluations, {labels[name]: name for name in weights}, rewards, widths=True)
+    found = [_chart("Reward on held-out prompts", "mean with its 95 % interval", "wide", held_out)]
+    for title, unit, kind, columns in specs:
+        lines = _lines(run.metrics, columns, rewards)
+        if title in ("Samples not scored", "Learning rate") and not _moves(lines, from_zero=title[0] == "S"):
+            continue
+        found.append(_chart(title, unit, kind, lines))
+    return [chart for chart in found if chart["lines"]]
+
+
+def advantages(run: Run) -> dict[str, Any] | None:
+    """Histograms of the advantages in the best and the worst group of the steps that keep them.
+
+    Returns:
+        `steps` [S], `edges` [_BINS + 1], `shares` [_BINS, S] of each step's samples; None without any.
+    """
+    folders = run.sample_folders("groups")
+    folders = folders[:: -(-len(folders) // _HISTOGRAMS) or 1]
+    columns = {}
+    for step, folder in folders:
+        values = [
+            row["advantage"] for row in read_samples(folder / "samples.jsonl")[0] if row.get("advantage") is not None
+        ]
+        if values:
+            columns[step] = np.clip(np.asarray(values, float), -_HUGE, _HUGE)
+    if not columns:
+        return None
+    edge = max(1.0, *(float(np.abs(values).max()) for values in columns.values()))
+    edges = np.linspace(-edge, edge, _BINS + 1)
+    shares = [np.histogram(values, edges)[0] / len(values) for values in columns.values()]
+    return {"steps": list(columns), "edges": _short(edges), "shares": [_short(row) for row in np.stack(shares, 1)]}
+
+
+def reward_against_kl(run: Run) -> dict[str, Any] | None:
+    """Reward in training (y) over KL to the reference (x), step by step; None where one of both is missing."""
+    rows = [row for row in run.metrics if row.get("kl") is not None and row.get("reward") is not None]
+    rows = rows[:: -(-len(rows) // _POINTS) or 1]
+    if len(rows) < 2 or not any(row["kl"] for row in rows):
+        return None
+    columns = {key: [row[key] for row in rows] for key in ("kl", "reward")}
+    return {"steps": [row["step"] for row in rows], "x": _short(columns["kl"]), "y": _short(columns["reward"])}
+
+
+def _label(name: str, weight: float) -> str:
+    return "weighted sum" if name == "reward" else name if weight else f"{name} (monitor)"
+
+
+def _lines(
+    rows: Sequence[Row], columns: Mapping[str, str], rewards: Mapping[str, str], *, widths: bool = False
+) -> list[dict[str, Any]]:
+    """A line for each column that holds any number."""
+    lines = []
+    for name, key in columns.items():
+        points = [row for row in rows if row.get(key) is not None]
+        if not points:
+            continue
+        steps = np.asarray([row["step"] for row in points])
+        values = np.asarray([row[key] for row in points], float)
+        smooth = _running_mean(values) if len(values) >= _NOISY and not widths else None
+        every = slice(None, None, -(-len(values) // _POINTS))
+        half = [row.get(f"{key}/ci95") for row in points] if widths else []
+        lines.append(
+            {
+                "name": name,
+                "reward": rewards.get(name),
+                "x": steps[every].tolist(),
+                "y": _short(values[every]),
+                "smooth": None if smooth is None else _short(smooth[every]),
+                "half": _short([x or 0.0 for x in half[every]]) if any(half) else None,
+            }
+        )
+    return lines
+
+
+def _running_mean(values: np.ndarray) -> np.ndarray:
+    window = np.ones(max(5, len(values) // 50))
+    return np.convolve(values, window, mode="same") / np.convolve(np.ones_like(values), window, mode="same")
+
+
+def _chart(title: str, unit: str, kind: Range, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    name = title.lower().replace(" ", "-")
+    return {"id": name, "title": title, "unit": unit, "range": _range(kind, lines), "lines": lines}
+
+
+def _range(kind: Range, lines: Sequence[Mapping[str, Any]]) -> list[float]:
+    """What the axis shows at first: from 0 where 0 means none, and never only the last digits of a level."""
+    if kind == "correlation":
+        return [-1.05, 1.05]
+    ends = [
+        y + sign * (line["half"][i] if line["half"] else 0)
+        for line in lines
+        for i, y in enumerate(line["y"])
+        for sign in (-1, 1)
+    ]
+    low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
+    if kind != "wide" and low >= 0:
+        top = max(1.08 * high, 0.05) if kind == "share" else 1.08 * high if high > _NOTHING else 1.0
+        return [-0.02 * top, top]
+    size = max(abs(low), abs(high))
+    span = max(1.1 * (high - low), 0.2 * size if size > _NOTHING else 0.1)
+    middle = (low + high) / 2
+    return [middle - span / 2, middle + span / 2]
+
+
+def _moves(lines: Sequence[Mapping[str, Any]], *, from_zero: bool) -> bool:
+    values = [y for line in lines for y in line["y"]]
+    return bool(values) and (any(values) if from_zero else max(values) > min(values))
+
+
+def _short(values: Any) -> list[float]:
+    """Six digits, which is more than a screen shows."""
+    return [float(f"{value:.6g}") for value in np.clip(np.asarray(values, float), -_HUGE, _HUGE)]

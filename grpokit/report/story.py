@@ -1,0 +1,152 @@
+"""A picture that sums up a run, for a README: its curve, and pictures of the same prompts before and after."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from cycler import cycler
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
+from PIL import Image
+
+from grpokit.errors import RewardError
+from grpokit.images import to_rgb
+from grpokit.report.album import is_inside
+from grpokit.report.reading import Row, Run, read
+from grpokit.report.samples import by_prompt
+
+_INK, _TEXT = "#8a8f98", "#333333"
+_COLOURS = ["#2a7de1", "#e0762f", "#2ca05a", "#b452cd", "#c7a008", "#d1495b"]
+_DASHES: list[Any] = ["solid", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 3)), (0, (8, 2, 2, 2))]
+_PROMPTS, _SIDE = 6, 256
+_LEGEND = 0.5  # the height of a legend, in inches, that a figure has room for
+_STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.parse_math": False,  # a reward's name may hold dollar signs
+    "axes.formatter.useoffset": False,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "text.color": _TEXT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": _INK,
+    "grid.alpha": 0.25,
+    "axes.prop_cycle": cycler(color=_COLOURS),
+    "legend.frameon": False,
+}
+
+
+def figure(run: Path) -> Figure:
+    """Reward over the steps and, where the run draws pictures, samples of the same prompts before and after."""
+    return story(read(run))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide warnings about letters that matplotlib's font lacks."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
+        yield
+
+
+@quiet()
+def story(run: Run) -> Figure:
+    """As `figure`, for a run that has been read."""
+    names = ["reward", *run.names]
+    rows, keys = run.evaluations, {name: name for name in names}
+    if not rows:
+        rows, keys = run.metrics, {name: f"rewards/{name}/mean" for name in run.names} | {"reward": "reward"}
+    steps, pictures = _before_and_after(run)
+    with matplotlib.rc_context(_STYLE):
+        fig = Figure(figsize=(9, 3.2), layout="constrained")
+        areas: Any = fig.subfigures(1, 2, width_ratios=[1.15, 1]) if pictures else [fig]
+        axes = areas[0].subplots()
+        _draw(axes, rows, {name: keys[name] for name in names})
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        if len(axes.lines) > 1:
+            _name_lines(fig, areas[0])
+        axes.set_title("held-out prompts" if run.evaluations else "training prompts", fontsize=9)
+        axes.set_xlabel("step")
+        if pictures:
+            cells = areas[1].subplots(len(pictures), 2, squeeze=False)
+            for axis_row, pair in zip(cells, pictures, strict=True):
+                for axis, picture in zip(axis_row, pair, strict=True):
+                    axis.imshow(picture)
+                    axis.set_axis_off()
+            for axis, step in zip(cells[0], steps, strict=True):
+                axis.set_title(f"step {step}", fontsize=9)
+    return fig
+
+
+def _draw(axes: Any, rows: Sequence[Row], keys: dict[str, str]) -> None:
+    """A line for each score; earlier ones are wider, so that they are seen under later ones with the same values."""
+    lines = {name: [(row["step"], row[key]) for row in rows if row.get(key) is not None] for name, key in keys.items()}
+    lines = {name: points for name, points in lines.items() if points}
+    for i, (name, points) in enumerate(lines.items()):
+        dash = _DASHES[(i + i // len(_COLOURS)) % len(_DASHES)]  # they shift where the colours start over
+        over = (len(lines) - 1 - i) / max(1, len(lines) - 1)
+        steps, values = zip(*points, strict=True)
+        marker = "o" if len(points) < 15 else ""
+        axes.plot(steps, values, label=name, marker=marker, markersize=3, linestyle=dash, linewidth=1.6 + 1.2 * over)
+    low, high = axes.dataLim.intervaly
+    size = max(abs(low), abs(high))
+    if lines and high - low <= max(1e-4 * size, 1e-12):  # a level line, not its last digits over the whole height
+        half = 0.05 * size if size > 1e-12 else 0.05
+        axes.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
+
+
+def _before_and_after(run: Run) -> tuple[list[int], list[tuple[np.ndarray, np.ndarray]]]:
+    """The first and the last evaluation's step, and pictures of the same prompts."""
+    folders = run.sample_folders("samples")
+    if not folders:
+        return [], []
+    (first, before), (last, after) = folders[0], folders[-1]
+    old, new = by_prompt(before), by_prompt(after)
+    pairs = []
+    for key in (key for key in old if key in new):
+        pictures = [_picture(before, old[key]), _picture(after, new[key])]
+        if pictures[0] is not None and pictures[1] is not None:
+            pairs.append((pictures[0], pictures[1]))
+        if len(pairs) == _PROMPTS:
+            break
+    return [first, last], pairs
+
+
+def _picture(folder: Path, row: Row) -> np.ndarray | None:
+    path = folder / Path(row.get("file") or "-").name
+    if not is_inside(path):
+        return None
+    try:
+        with Image.open(path) as picture:
+            small = to_rgb(picture, what=path.name)
+            small.thumbnail((_SIDE, _SIDE))
+            return np.asarray(small)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, RewardError):  # Pillow's, for half a file
+        return None
+
+
+def _name_lines(fig: Figure, area: Figure | SubFigure) -> None:
+    """Add a legend below a part of a figure: in as many columns as its names allow; the figure grows with its rows."""
+    axes = fig.axes[0]
+    handles, names = axes.get_legend_handles_labels()
+    renderer: Any = FigureCanvasAgg(fig).get_renderer()  # type: ignore[no-untyped-call]
+    for columns, longest in ((3, 60), (2, 60), (1, 60), (1, 40), (1, 24)):
+        area.legends.clear()
+        wrapped = [textwrap.fill(name, longest) for name in names]
+        legend = area.legend(handles, wrapped, loc="outside lower center", ncols=columns, fontsize=9, handlelength=2.5)
+        size = legend.get_window_extent(renderer)
+        if size.width <= area.bbox.width:
+            break
+    fig.set_figheight(fig.get_figheight() + max(0.0, size.height / fig.dpi - _LEGEND))

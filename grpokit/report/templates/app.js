@@ -1,0 +1,125 @@
+// Puts the sections on the page, keeps what somebody has chosen, and follows a run that is served.
+
+const POLL = 1000; // milliseconds
+const frozen = JSON.parse(byId("view").textContent);
+const PICTURES = JSON.parse(byId("pictures").textContent);
+const LIVE = frozen === null;
+const state = {
+  view: frozen, filter: "", reward: "", sort: "gain", all: false, place: null, mode: "last",
+  sorted: { column: null, down: true }, hidden: {},
+};
+const several = () => state.view.runs.length > 1;
+
+function toolbar() {
+  const names = [...new Set(state.view.runs.flatMap(run => run.rewards ?? []))];
+  const filter = el("input", { type: "search", value: state.filter, "data-key": "filter", placeholder: "words of a prompt",
+    oninput: event => change({ filter: event.target.value }) });
+  return el("div", { class: "toolbar", role: "search", "aria-label": "Filter" },
+    el("label", {}, el("span", {}, "Prompts with"), filter),
+    names.length > 1 ? choice("Reward", "reward", state.reward, [["", "all"], ...names.map(name => [name, nameOf(name)])],
+      value => change({ reward: value })) : null);
+}
+
+// name -> what it depends on, and how it is drawn. What depends on nothing new stays as it is on the page.
+const chosen = (...keys) => keys.map(key => state[key]);
+const of = (...keys) => state.view.runs.map(run => keys.map(key => run[key]));
+const heads = ["name", "steps", "state", "facts", "verdict", "alarm", "warnings", "scores", "basis", "waiting"];
+const SECTIONS = {
+  head: [() => [of(...heads), state.view.comparison?.modes, chosen("mode")], () => (several() ? headOfMany() : headOfOne())],
+  contents: [() => present(), () => el("nav", { "aria-label": "Sections" }, present().map(([id, title]) => el("a", { href: `#${id}` }, title)))],
+  toolbar: [() => [of("rewards", "waiting")], () => (ready().length ? toolbar() : null)],
+  pairs: [() => [currentPairs(), of("evaluations"), chosen("filter", "reward", "sort", "all")], () => beforeAndAfter(currentPairs())],
+  steps: [() => [of("evaluations"), chosen("filter", "reward", "place")], overTheRun],
+  curves: [() => [of("charts", "advantages", "reward_against_kl", "phases"), chosen("reward", "hidden")], curves],
+  prompts: [() => [of("prompts"), chosen("filter", "reward", "sorted")], promptTable],
+  moved: [() => of("moved"), moved],
+  groups: [() => [of("groups"), chosen("filter", "reward")], groups],
+  differences: [() => [state.view.comparison?.config, state.view.comparison?.versions], differences],
+  details: [() => of("last", "config", "versions"), details],
+};
+const TITLES = { pairs: "Before and after", steps: "Samples over the run", curves: "Curves", prompts: "Prompt by prompt",
+  moved: "What moves the rewards", groups: "Best and worst groups", differences: "What is different", details: "Details" };
+const ready = () => state.view.runs.filter(run => !run.waiting);
+const present = () => Object.entries(TITLES).filter(([id]) => byId(id));
+const drawn = {}; // name -> [what it was drawn from, its place]
+
+function change(what) {
+  Object.assign(state, what);
+  draw();
+}
+
+function toggle(id, title) {
+  const hidden = new Set(state.hidden[id] ?? []);
+  if (!hidden.delete(title)) hidden.add(title);
+  change({ hidden: { ...state.hidden, [id]: [...hidden] } });
+}
+
+function draw() {
+  const view = state.view, waiting = view.runs.filter(run => run.waiting);
+  const focus = document.activeElement?.dataset?.key;
+  for (const name of [...Object.keys(SECTIONS).filter(key => key !== "contents"), "contents"]) {
+    const [depends, make] = SECTIONS[name];
+    if (!drawn[name]) byId("page").append(drawn[name] = el("div", { class: `part-${name}` }));
+    const place = drawn[name], blank = waiting.length && !["head", "toolbar"].includes(name);
+    const from = JSON.stringify(blank ? null : depends());
+    if (place.from === from) continue;
+    place.from = from;
+    const open = new Map([...place.querySelectorAll("details[data-open]")].map(part => [part.dataset.open, part.open]));
+    if (name === "curves" && place.firstChild && !blank) redoCurves(place, make());
+    else place.replaceChildren(...[blank ? null : make()].filter(Boolean));
+    for (const part of place.querySelectorAll("details[data-open]")) if (open.has(part.dataset.open)) part.open = open.get(part.dataset.open);
+  }
+  byId("page").insertBefore(drawn.contents, drawn.toolbar);
+  if (focus && document.activeElement?.dataset?.key !== focus) {
+    [...document.querySelectorAll("#page [data-key]")].find(element => element.dataset.key === focus)?.focus();
+  }
+}
+
+// New curves take the plots that are there, so that they keep their zoom.
+function redoCurves(place, fresh) {
+  for (const plot of fresh?.querySelectorAll(".plot") ?? []) {
+    const old = place.querySelector(`#${CSS.escape(plot.id)}`);
+    if (!old?.data) continue;
+    const redraw = seen.get(plot);
+    near.unobserve(plot);
+    old.setAttribute("aria-label", plot.getAttribute("aria-label"));
+    plot.replaceWith(old);
+    seen.set(old, redraw);
+  }
+  place.replaceChildren(...(fresh ? [fresh] : []));
+  redrawAll();
+}
+
+function start() {
+  byId("waiting")?.remove();
+  draw();
+}
+
+function say(text) {
+  byId("status").hidden = !text;
+  if (byId("status").textContent !== text) byId("status").textContent = text;
+}
+
+let etag = "";
+async function follow() {
+  try {
+    if (!document.hidden) {
+      const answer = await fetch("view.json", { cache: "no-store", headers: etag ? { "If-None-Match": etag } : {} });
+      if (answer.status === 200) {
+        const view = await answer.json();
+        etag = answer.headers.get("ETag") ?? "";
+        state.view = view;
+        document.title = `${view.runs.map(run => run.name).join(" and ")} · grpokit`;
+        start();
+      } else if (answer.status !== 304) throw new Error(answer.statusText);
+      say("");
+    }
+  } catch {
+    say("grpokit watch does not answer. The page shows what it got last, and tries again.");
+  }
+  setTimeout(follow, POLL);
+}
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+if (LIVE) follow();
+else start();

@@ -1,0 +1,61 @@
+// Elements, numbers and colours. Text from data only ever becomes a text node or an attribute.
+
+const byId = id => document.getElementById(id);
+
+function el(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== ""));
+  return element;
+}
+
+// A score as text; "–" where there is none.
+function figure(value, digits = 3, signed = false) {
+  if (typeof value !== "number") return "–";
+  const size = Math.abs(value);
+  const text = size && (size < 10 ** -digits || size >= 1e6) ? size.toPrecision(2) : size.toFixed(digits);
+  return (value < 0 && Number(text) ? "−" : signed ? "+" : "") + text;
+}
+
+const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+const isNumber = value => typeof value === "number";
+const colourOf = index => getComputedStyle(document.documentElement).getPropertyValue(`--line-${index % 8}`).trim();
+const inkOf = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+function faint(colour, opacity) {
+  const [r, g, b] = [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16));
+  return `rgba(${r}, ${g}, ${b}, ${opacity})`;
+}
+
+function swatch(index) {
+  return el("span", { class: "swatch", style: `background: var(--line-${index % 8})`, "aria-hidden": "true" });
+}
+
+// A table with a caption; `align` says from which column on there are numbers.
+function table(caption, head, rows, { sorted = null, onsort = null } = {}) {
+  const cells = head.map((name, i) => el("th", {
+    scope: "col",
+    "aria-sort": sorted && sorted.column === i ? (sorted.down ? "descending" : "ascending") : null,
+  }, onsort ? el("button", { type: "button", "data-key": `sort-${i}`, onclick: () => onsort(i) }, name,
+    el("span", { "aria-hidden": "true" }, sorted && sorted.column === i ? (sorted.down ? " ▼" : " ▲") : " ↕")) : name));
+  const body = rows.map(([first, ...rest]) => el("tr", {}, el("th", { scope: "row" }, first),
+    rest.map(cell => el("td", {}, cell instanceof Node ? cell : String(cell)))));
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", {}, el("caption", { class: "unseen" }, caption),
+      head.length ? el("thead", {}, el("tr", {}, cells)) : null, el("tbody", {}, body)));
+}
+
+function section(id, title, ...content) {
+  return el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), content);
+}
+
+const note = (...text) => el("p", { class: "note" }, text);
+
+function choice(label, key, value, options, onchange) {
+  return el("label", {}, el("span", {}, label), el("select", { "data-key": key, onchange: event => onchange(event.target.value) },
+    options.map(([name, text]) => el("option", { value: name, selected: name === value }, text))));
+}

@@ -1,0 +1,61 @@
+// Tables: scores of each prompt, what moves the rewards, and the details at the end.
+
+function promptTable() {
+  const runs = state.view.runs.map((run, i) => ({ run, i, prompts: run.prompts })).filter(({ prompts }) => prompts);
+  if (!runs.length) return null;
+  const names = runs[0].prompts.names.filter(name => runs.every(({ prompts }) => prompts.names.includes(name)));
+  const name = state.reward && names.includes(state.reward) ? state.reward : names[0];
+  if (!name) return null;
+  const columns = several() ? runs.map(({ run, prompts }) => `${run.name}, step ${prompts.steps[1]}`)
+    : runs[0].prompts.steps.map(step => `step ${step}`);
+  const rows = new Map();
+  runs.forEach(({ prompts }, i) => {
+    const at = prompts.names.indexOf(name);
+    prompts.rows.forEach(row => {
+      const values = rows.get(row.prompt) ?? [];
+      if (several()) values[i] = row.after[at];
+      else values.push(row.before[at], row.after[at]);
+      rows.set(row.prompt, values);
+    });
+  });
+  const list = [...rows].filter(([prompt]) => fits(prompt)).map(([prompt, values]) => {
+    const ends = [values[0], values[columns.length - 1]];
+    return [prompt, ...columns.map((_, i) => values[i]), ends.every(isNumber) ? ends[1] - ends[0] : null];
+  });
+  const { column, down } = state.sorted;
+  if (column !== null) {
+    const value = row => row[Math.min(column, row.length - 1)] ?? -Infinity;
+    list.sort((a, b) => (typeof value(a) === "string" ? value(a).localeCompare(value(b)) : value(a) - value(b)) * (down ? -1 : 1));
+  }
+  const left = Math.max(...runs.map(({ prompts }) => prompts.left_out));
+  return section("prompts", "Prompt by prompt",
+    note(`Mean of ${nameOf(name)} over the samples of each held-out prompt${state.reward ? "" : "; choose another reward at the top of the page"}. `
+      + "Click a heading to sort.", left ? ` ${counted(left, "further prompt")} are left out.` : ""),
+    table("Scores of each held-out prompt", ["prompt", ...columns, "change"],
+      list.map(([prompt, ...values]) => [prompt, ...values.map((value, i) => figure(value, 3, i === values.length - 1))]),
+      { sorted: state.sorted, onsort: i => change({ sorted: { column: i, down: state.sorted.column === i ? !state.sorted.down : i > 0 } }) }));
+}
+
+function moved() {
+  const runs = state.view.runs.filter(run => run.moved);
+  if (!runs.length) return null;
+  return section("moved", "What moves the rewards",
+    note("Shares of each reward's variance inside held-out prompts, by an analysis of variance over a grid of random draws. "
+      + "“Both” is what the two causes move only together, and chance."),
+    runs.map(run => [several() ? el("h3", {}, run.name) : null, table("What moves the rewards", run.moved.head, run.moved.body)]));
+}
+
+function details() {
+  const part = (key, title, ...content) => el("details", { "data-open": key }, el("summary", {}, title), content);
+  const text = (label, content) => el("pre", { tabindex: "0", role: "region", "aria-label": label }, content);
+  return section("details", "Details", state.view.runs.map((run, i) => {
+    const of = several() ? ` of ${run.name}` : "";
+    const value = number => (isNumber(number) ? (Number.isInteger(number) ? number.toLocaleString("en") : Number(number.toPrecision(5)).toString()) : number ?? "–");
+    return [
+      run.last.length ? part(`last-${i}`, `The last step in numbers${of}`,
+        table(`The last step in numbers${of}`, ["metric", "value"], run.last.map(([name, number]) => [name, value(number)]))) : null,
+      part(`config-${i}`, `Config${of}`, text(`Config${of}`, run.config)),
+      part(`versions-${i}`, `Versions${of}`, text(`Versions${of}`, run.versions)),
+    ];
+  }));
+}

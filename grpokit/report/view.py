@@ -1,0 +1,296 @@
+"""What the page shows, as one JSON object: of one run, or of several that are compared.
+
+`grpokit report` writes it into the page, `grpokit watch` sends it again whenever the run has grown. Words and numbers
+that are more than a label are made here, so that they can be tested without a browser.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
+
+from grpokit.config.schema import differences
+from grpokit.errors import counted
+from grpokit.files import read_json
+from grpokit.report import samples
+from grpokit.report.album import Album
+from grpokit.report.curves import advantages, charts, reward_against_kl
+from grpokit.report.names import words
+from grpokit.report.reading import MACHINE, Run, listed
+from grpokit.report.scores import Change, changes, hacking, headline, moved, prompts_of
+
+_EVALUATIONS, _GROUPS = 20, 6  # whose samples are on a page; several runs share them
+
+
+def view(runs: Sequence[Run], albums: Sequence[Album]) -> dict[str, Any]:
+    """The page's content: `runs`, and for several of them `comparison`.
+
+    Args:
+        runs: what was read; the first is what the others are compared with.
+        albums: where each run's pictures go.
+    """
+    equal = _equal_step(runs)
+    most = max(4, _EVALUATIONS // len(runs)), max(2, _GROUPS // len(runs))
+    parts = [
+        _run(run, album, evaluations=most[0], groups=most[1], with_these=() if equal is None else (equal,))
+        for run, album in zip(runs, albums, strict=True)
+    ]
+    if len(runs) > 1:
+        return {"runs": parts, "comparison": _comparison(runs, parts, equal)}
+    return {"runs": parts, "pairs": _first_and_last(runs[0], parts[0])}
+
+
+def _run(run: Run, album: Album, *, evaluations: int, groups: int, with_these: Sequence[int]) -> dict[str, Any]:
+    scores = headline(run)
+    last = run.metrics[-1] if run.metrics else {}
+    return {
+        "name": run.title,
+        "steps": run.steps,
+        "planned": run.planned,
+        "state": _state(run),
+        "facts": _facts(run),
+        "verdict": verdict(run, scores),
+        "alarm": hacking(scores),
+        "warnings": [*({"text": line, "steps": ""} for line in run.damage), *map(_warning, run.warnings)],
+        "scores": [asdict(change) for change in scores],
+        "rewards": list(run.weights),
+        "basis": _basis(run, scores),
+        "evaluations": samples.evaluations(run, album, most=evaluations, with_these=with_these),
+        "charts": charts(run),
+        "advantages": advantages(run),
+        "reward_against_kl": reward_against_kl(run),
+        "prompts": samples.prompt_table(run),
+        "phases": [{"name": name, "first": first, "last": last} for name, first, last in run.stretches],
+        "moved": moved(run),
+        "groups": samples.groups(run, album, most=groups),
+        "last": [[words(key, run.names), value] for key, value in last.items()],
+        "config": run.config,
+        "versions": run.versions,
+    }
+
+
+def verdict(run: Run, scores: Sequence[Change]) -> str:
+    """One sentence on what training did to the reward on held-out prompts.
+
+    Args:
+        run: the run.
+        scores: its headline.
+    """
+    trained = [change for change in scores if not change.monitor]
+    if not trained:
+        return "There is no evaluation on held-out prompts yet." if run.metrics else "Training has not begun yet."
+    change = next((c for c in trained if c.name == "reward"), trained[0])
+    name = "Rewards" if change.name == "reward" else f"The reward {change.name}"
+    if change.after is None:
+        return f"{name} could not be scored on held-out prompts."
+    if len(run.evaluations) == 1:
+        width = f" ± {figure(change.after_width)}" if change.after_width is not None else ""
+        return (
+            f"{name} at step {run.evaluations[0]['step']}: {figure(change.after)}{width}. Nothing to compare with yet."
+        )
+    if change.change is None or change.before is None:
+        return f"{name} cannot be compared with the first evaluation."
+    numbers = f"{figure(change.before)} → {figure(change.after)} ({figure(change.change, sign='+')}"
+    numbers += f" ± {figure(change.width)})" if change.width is not None else ")"
+    moved_by = {
+        "better": "rose" if change.change > 0 else "fell, as its negative weight asks",
+        "worse": "fell" if change.change < 0 else "rose, against its negative weight",
+        "even": "did not change clearly",
+        "unknown": "went",
+    }
+    return f"{name} {moved_by[change.verdict]}: {numbers}"
+
+
+def figure(value: float | None, digits: int = 3, *, sign: str = "") -> str:
+    """A score as text.
+
+    >>> figure(0.5), figure(-0.25, 2, sign="+"), figure(0.00012), figure(None)
+    ('0.500', '-0.25', '0.00012', '–')
+    """
+    if value is None:
+        return "–"
+    if value and (abs(value) < 10**-digits or abs(value) >= 1e6):
+        return format(value, f"{sign}.2g")
+    return format(value, f"{sign}.{digits}f")
+
+
+def duration(seconds: float) -> str:
+    """A time as a person says it.
+
+    >>> duration(0.4), duration(75), duration(7260)
+    ('0.4 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    minutes, hours = whole // 60 % 60, whole // 3600
+    parts = [(hours, "h"), (minutes, "min")] if hours else [(minutes, "min"), (whole % 60, "s")]
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def _state(run: Run) -> str:
+    if not run.metrics:
+        return "no step yet"
+    steps = counted(run.steps, "step")
+    return f"{steps} of {run.planned:,} planned: still going, or stopped early" if run.planned > run.steps else steps
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """What a person asks first about a run; a fact that is not known is left out."""
+    try:
+        machine = read_json(run.folder / MACHINE)
+    except (OSError, ValueError):
+        machine = {}
+    machine = machine if isinstance(machine, dict) else {}
+    seconds = math.fsum(row.get("step_time") or 0.0 for row in run.metrics)
+    held_out = prompts_of(run)
+    policy = run.settings.get("policy")
+    facts = {
+        "Started": _date(machine.get("started")),
+        "Training took": duration(seconds) if seconds else "",
+        "Device": str(machine.get("device", "")),
+        "Seed": str(run.settings.get("seed", "")),
+        "Policy": str(policy.get("use", "")) if isinstance(policy, dict) else "",
+        "Rewards": _listed_rewards(run),
+        "Held-out prompts": f"{held_out:,}" if held_out else "",
+    }
+    return [(name, text) for name, text in facts.items() if text]
+
+
+def _date(started: Any) -> str:
+    try:
+        return datetime.fromisoformat(started).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (TypeError, ValueError, OverflowError):
+        return ""
+
+
+def _listed_rewards(run: Run) -> str:
+    weights = {name: weight for name, weight in run.weights.items() if name != "reward"}
+    trained = [name if weight == 1 else f"{weight:g} × {name}" for name, weight in weights.items() if weight]
+    monitors = [f"{name} (monitor)" for name, weight in weights.items() if not weight]
+    return ", ".join([*trained, *monitors])
+
+
+def _warning(warning: tuple[str, Sequence[int]]) -> dict[str, str]:
+    message, steps = warning
+    where = "before the first step" if list(steps) == [0] else f"step{'s' * (len(steps) > 1)} {listed(steps)}"
+    return {"text": message, "steps": where}
+
+
+def _basis(run: Run, scores: Sequence[Change]) -> str:
+    """What the figures of the headline are means of, and what stands behind ±."""
+    if not scores:
+        return ""
+    first, last = run.evaluations[0]["step"], run.evaluations[-1]["step"]
+    held_out = prompts_of(run)
+    text = f"Mean on {f'{held_out:,} ' if held_out else ''}held-out prompts"
+    text += f", step {first} → step {last}. " if first != last else f" at step {last}. "
+    text += "± is half of a 95 % confidence interval (Student's t over the prompts)"
+    if first == last:
+        return f"{text}."
+    if any(change.paired for change in scores):
+        return (
+            f"{text}; the interval of the change is of paired differences, since both evaluations have the same "
+            "prompts and the same random draws."
+        )
+    return f"{text}; the interval of the change is the sum of both, since the two evaluations cannot be paired."
+
+
+def _first_and_last(run: Run, part: Mapping[str, Any]) -> dict[str, Any] | None:
+    shown = part["evaluations"]
+    if len(shown) < 2:
+        return None
+    columns = [
+        {"run": 0, "evaluation": place, "label": f"step {shown[place]['step']}"} for place in (0, len(shown) - 1)
+    ]
+    return {"columns": columns, **samples.pairs([shown[0]["rows"], shown[-1]["rows"]], run.weights)}
+
+
+def _equal_step(runs: Sequence[Run]) -> int | None:
+    """The last step after which all runs were evaluated; None for a single run, and where there is none."""
+    steps = [{row["step"] for row in run.evaluations} for run in runs]
+    return max(set.intersection(*steps), default=None) if len(runs) > 1 else None
+
+
+def _comparison(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]], equal: int | None) -> dict[str, Any]:
+    """Each run against the first, at the last evaluations and at equal steps; and where config and versions differ."""
+    last = [run.evaluations[-1]["step"] if run.evaluations else None for run in runs]
+    modes = {"last": last} | (
+        {"equal": [equal] * len(runs)} if equal is not None and last != [equal] * len(runs) else {}
+    )
+    return {
+        "modes": {mode: _at(runs, parts, steps) for mode, steps in modes.items()},
+        "config": _differences([dict(run.settings) for run in runs]),
+        "versions": _differences([_parsed(run.versions) for run in runs]),
+    }
+
+
+def _at(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]], steps: Sequence[int | None]) -> dict[str, Any]:
+    """The runs compared after these steps."""
+    rows = [
+        next((r for r in run.evaluations if r["step"] == step), None) for run, step in zip(runs, steps, strict=True)
+    ]
+    gaps = []
+    for i, other in enumerate(runs[1:], 1):
+        before, after = rows[0], rows[i]
+        shared = _shared(runs[0], other)
+        if before and after:
+            found = changes(before, after, runs[0].scored(before["step"]), other.scored(after["step"]), shared)
+            gaps.append({"run": i, "same_mix": runs[0].weights == other.weights, "scores": [asdict(c) for c in found]})
+    columns: list[dict[str, Any]] = []
+    shown: list[list[dict[str, Any]]] = []
+    for i, (part, step) in enumerate(zip(parts, steps, strict=True)):
+        place = next((n for n, e in enumerate(part["evaluations"]) if e["step"] == step), None)
+        if place is not None:
+            columns.append({"run": i, "evaluation": place, "label": f"{part['name']}, step {step}"})
+            shown.append(part["evaluations"][place]["rows"])
+    compared = None
+    if len(shown) > 1:
+        weights = _shared(runs[columns[0]["run"]], runs[columns[-1]["run"]])
+        compared = {"columns": columns, **samples.pairs(shown, weights)}
+    missing = [run.title for run, row in zip(runs, rows, strict=True) if row is None]
+    note = f"Without an evaluation on held-out prompts: {', '.join(missing)}." if missing else ""
+    if gaps and not any(gap["scores"] for gap in gaps):
+        note = "The runs have no reward in common, so there is no score to compare."
+    elif any(not gap["same_mix"] for gap in gaps):
+        note = f"{note} The runs mix different rewards or weights, so their weighted sums are not compared.".strip()
+    return {"steps": list(steps), "gaps": gaps, "pairs": compared, "note": note}
+
+
+def _shared(first: Run, other: Run) -> dict[str, float]:
+    """The weights of the rewards that both have; without the sum where it is not the same sum."""
+    shared = {name: weight for name, weight in other.weights.items() if name in first.weights}
+    if first.weights != other.weights:
+        shared.pop("reward", None)
+    return shared
+
+
+def _differences(settings: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """[key, a value for each run] as YAML would say it; the run folders differ anyway."""
+    changed: dict[str, list[str]] = {}
+    for i, other in enumerate(settings[1:], 1):
+        for key, old, new in differences(settings[0], other):
+            if key != "run.dir":
+                row = changed.setdefault(key, [_yaml(old)] * len(settings))
+                row[i] = _yaml(new)
+    return [[key, *values] for key, values in changed.items()]
+
+
+def _yaml(value: Any) -> str:
+    if value is None:
+        return "–"
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
+
+
+def _parsed(versions: str) -> dict[str, Any]:
+    try:
+        packages = json.loads(versions)
+    except (ValueError, RecursionError):
+        return {}
+    return packages if isinstance(packages, dict) else {}

@@ -1,0 +1,270 @@
+"""The page in headless Chromium: what a person sees and presses, in light and dark, wide and narrow."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpokit import report
+from grpokit.report.watch import serving
+from made_runs import EVIL, make_run, picture, read_rows, write_rows
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+LOOK = """() => {
+  document.querySelectorAll("details").forEach(d => d.open = true);
+  const all = [...document.querySelectorAll("main *")];
+  const light = c => { const [r, g, b] = c.map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b; };
+  const numbers = c => c.match(/[\\d.]+/g).map(Number);
+  const behind = e => { for (; e; e = e.parentElement) { const c = numbers(getComputedStyle(e).backgroundColor);
+    if (c.length < 4 || c[3] > 0) return c.slice(0, 3); } return [255, 255, 255]; };
+  const ratio = (a, e) => { const [x, y] = [light(numbers(a).slice(0, 3)), light(behind(e))].sort((p, q) => q - p);
+    return (x + .05) / (y + .05); };
+  const words = all.filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()));
+  const strokes = all.filter(e => e.matches("path.js-line") && parseFloat(getComputedStyle(e).strokeWidth) >= 2);
+  const rolls = e => [getComputedStyle(e).overflowX, getComputedStyle(e).overflowY].includes("auto");
+  const controls = [...document.querySelectorAll("main :is(button, input, select, a, summary, .plot)")];
+  return {
+    needs: document.documentElement.scrollWidth,
+    images: [...document.images].map(i => [i.naturalWidth, i.alt]),
+    contrast: Math.min(...words.map(e => ratio(e.closest("svg") ? getComputedStyle(e).fill
+      : getComputedStyle(e).color, e))),
+    lines: Math.min(...strokes.map(e => ratio(getComputedStyle(e).stroke, e))), strokes: strokes.length,
+    unreachable: all.filter(e => rolls(e) && e.tabIndex < 0 && !e.closest(".plot")).map(e => e.outerHTML.slice(0, 80)),
+    unnamed: controls.filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length)).map(e => e.outerHTML),
+    uncaptioned: document.querySelectorAll("table:not(:has(caption))").length,
+    bad: [...document.querySelectorAll("main script, main b b")].length + Number("hacked" in window),
+  };
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium")
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page; at its end there was no message in the console and no request to another place."""
+    contexts, noise = [], []
+
+    def go(
+        target: Path | str, *, width: int = 1280, dark: bool = False, sections: str = ".part-details section"
+    ) -> Any:
+        address = target.resolve().as_uri() if isinstance(target, Path) else target
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", has_touch=width < 500
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: noise.append(message.text))
+        page.on("pageerror", lambda error: noise.append(str(error)))
+        home = address if isinstance(target, Path) else address.split("?")[0]
+        own = ("data:", home)
+        page.on("request", lambda request: request.url.startswith(own) or noise.append(request.url))
+        page.goto(address)
+        page.wait_for_selector(sections)
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert noise == []
+
+
+def drawn(page: Any, name: str = "reward-on-held-out-prompts") -> Any:
+    """A chart, once it is drawn."""
+    page.locator(f"#chart-{name}").scroll_into_view_if_needed()
+    page.wait_for_selector(f"#plot-{name} .main-svg .xtick", state="attached")
+    return page.locator(f"#plot-{name}")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page of each kind; with pictures, with texts, with markup in the data, and of three runs."""
+    folder = tmp_path_factory.mktemp("pages")
+    pictures = make_run(folder / "pictures", side=96, steps=200, every=50)
+    write_rows(pictures / "warnings.jsonl", [{"step": s, "message": f"Step {s} was odd."} for s in range(8)])
+    texts = make_run(folder / "texts", text="<think>" + "1+2" * 80, name="a-name-that-is-" + "very-" * 9 + "long")
+    markup = f"<b><img src=x onerror=window.hacked=1>{EVIL}"
+    evil = make_run(folder / "evil", name=markup, prompt=markup, text=markup)
+    write_rows(evil / "warnings.jsonl", [{"step": 1, "message": markup}])
+    other = make_run(folder / "other", gain=0.2, steps=100, every=50)
+    return {
+        "pictures": report.write(pictures),
+        "texts": report.write(texts),
+        "evil": report.write(evil),
+        "three": report.compare(pictures, other, shutil.copytree(other, folder / "third")),
+    }
+
+
+@pytest.mark.parametrize("name", ["pictures", "texts", "evil", "three"])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_it_reads_well(visit: Callable[..., Any], pages: dict[str, Path], name: str, width: int, dark: bool) -> None:
+    page = visit(pages[name], width=width, dark=dark)
+    drawn(page)
+    drawn(page, "reward-in-training")
+    found = page.evaluate(LOOK)
+    assert found["needs"] <= width  # nothing makes the page scroll sideways
+    assert all(pixels > 0 and alt.strip() for pixels, alt in found["images"])
+    assert len(found["images"]) >= 6
+    assert found["contrast"] >= 4.5
+    assert found["strokes"] >= 3
+    assert found["lines"] >= 3
+    assert found["unreachable"] == found["unnamed"] == []  # whatever scrolls takes the keyboard's focus
+    assert (found["uncaptioned"], found["bad"]) == (0, 0)
+
+
+def test_markup_is_shown_as_text(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["evil"])
+    assert page.locator(".pairs h3").first.inner_text().startswith("<b><img src=x onerror=window.hacked=1><script>")
+    drawn(page).hover(position={"x": 200, "y": 100})
+    page.wait_for_selector(".hoverlayer text", state="attached")
+    assert "<img src=x" in page.locator(".hoverlayer").first.text_content()
+
+
+def test_zoom_and_values_of_a_chart(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["pictures"])
+    plot = drawn(page)
+    ends = "() => document.querySelector('#plot-reward-on-held-out-prompts').layout.xaxis.range"
+    whole = page.evaluate(ends)
+    plot.hover(position={"x": 300, "y": 100})
+    page.wait_for_selector("#plot-reward-on-held-out-prompts .hoverlayer text", state="attached")
+    assert "±" in plot.locator(".hoverlayer").text_content()
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + 150, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 160, steps=4)
+    page.mouse.up()
+    show_all = page.locator("#chart-reward-on-held-out-prompts .reset")
+    show_all.wait_for(state="visible")
+    low, high = page.evaluate(ends)
+    assert whole[0] < low < high < whole[1]
+    show_all.click()
+    page.wait_for_function(f"([low]) => Math.abs(({ends})()[0] - low) < 1e-6", arg=whole)
+    plot.focus()  # and without a mouse
+    page.keyboard.press("+")
+    page.wait_for_function(
+        f"([low, high]) => {{ const [a, b] = ({ends})(); return b - a < (high - low) * .6; }}", arg=whole
+    )
+    page.keyboard.press("0")
+    page.wait_for_function(f"([low]) => Math.abs(({ends})()[0] - low) < 1e-6", arg=whole)
+    legend = page.locator("#chart-reward-on-held-out-prompts .legend button", has_text="nice")
+    legend.click()
+    assert legend.get_attribute("aria-pressed") == "false"
+
+
+def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["pictures"])
+    cards = page.locator(".part-pairs article")
+    assert cards.count() == 6
+    page.get_by_role("button", name="Show all 16").click()
+    assert cards.count() == 16
+    page.get_by_label("Prompts with", exact=True).press_sequentially("prompt 1")  # 1 and 10 to 15
+    assert cards.count() == page.locator(".part-steps article").count() == 7
+    assert page.evaluate("document.activeElement.type") == "search"
+    page.get_by_label("Prompts with", exact=True).fill("no such words")
+    assert page.get_by_text("No prompt has these words.").count() == 2
+    page.get_by_label("Prompts with", exact=True).fill("")
+    gains = page.locator(".part-pairs .scores li:first-child")
+    page.get_by_label("Sort by", exact=True).select_option("loss")
+    found = [float(text.split("(+")[1].rstrip(")")) for text in gains.all_inner_texts()]
+    assert found == sorted(found)
+    page.get_by_label("Reward", exact=True).select_option("length")
+    assert gains.first.inner_text() == "length 0.50 → 0.50 (+0.00)"
+    page.get_by_label("Reward", exact=True).select_option("")
+    page.get_by_role("button", name="change", exact=False).click()
+    assert page.locator("th[aria-sort=descending]").inner_text().startswith("change")
+    slider = page.get_by_role("slider")
+    assert slider.get_attribute("aria-valuetext") == "Evaluation after step 200, the newest"
+    slider.focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowLeft")
+    assert page.locator(".slider output").inner_text() == "Evaluation after step 0"
+    assert "step 0" in page.locator(".part-steps .label").first.inner_text()
+
+
+def test_a_sample_large(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["pictures"], width=390)
+    first = page.locator(".part-pairs button.picture").first
+    small = first.bounding_box()["width"]
+    first.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    prompt = dialog.get_by_role("heading").inner_text()
+    assert dialog.locator("img").first.bounding_box()["width"] > 1.4 * small
+    page.keyboard.press("ArrowRight")
+    assert dialog.get_by_role("heading").inner_text() != prompt
+    page.keyboard.press("ArrowLeft")
+    assert dialog.get_by_role("heading").inner_text() == prompt
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="hidden")
+    assert page.evaluate("document.activeElement.className") == "picture"
+
+
+def test_runs_at_equal_steps(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["three"])
+    tile = page.locator("section[aria-label='other against pictures'] .tile", has_text="nice")
+    assert "no clear difference" in tile.inner_text()  # 2 x 0.2 against 4 x 0.1
+    page.get_by_label("Compare", exact=True).select_option("equal")
+    assert "▲ +0.2" in tile.inner_text()
+    assert "after step 100 of pictures" in page.locator("header .note").last.inner_text()
+    drawn(page)
+    colours = "e => new Set(e.data.filter(t => t.name).map(t => t.line.color)).size"
+    assert page.locator("#plot-reward-on-held-out-prompts").evaluate(colours) == 3
+
+
+def test_the_policy_would_stop_and_name_a_request(browser: Any, pages: dict[str, Path]) -> None:
+    """So the silence of the other tests means something."""
+    spoilt = pages["texts"].with_name("spoilt.html")
+    extra = '<img src="http://127.0.0.1:9/x.png" alt="x"><script>window.hacked = 1</script></main>'
+    spoilt.write_text(pages["texts"].read_text(encoding="utf-8").replace("</main>", extra, 1), encoding="utf-8")
+    page = browser.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(spoilt.as_uri())
+    page.wait_for_selector(".part-details section")
+    assert "127.0.0.1:9/x.png" in " ".join(said)
+    assert "inline script" in " ".join(said)
+    assert page.evaluate("'hacked' in window") is False
+    page.close()
+
+
+def test_a_watched_run_grows_on_the_page(visit: Callable[..., Any], tmp_path: Path) -> None:
+    """A new evaluation is there within 3 s; the zoom, the filter and the slider stay as they were set."""
+    folder = make_run(tmp_path / "run", side=32)
+    with serving([folder], token="a token & more") as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            page = visit(server.address)
+            drawn(page)
+            assert "token" not in page.url
+            page.get_by_label("Prompts with", exact=True).fill("prompt 3")
+            new = folder / "samples/step_000006"
+            shutil.copytree(folder / "samples/step_000004", new)
+            picture(200, 32).save(new / "0003.png")
+            rows = read_rows(folder / "eval.jsonl")
+            with (folder / "eval.jsonl").open("a") as file:
+                file.write(json.dumps({**rows[-1], "step": 6, "nice": 3.0}) + "\n")
+            page.wait_for_selector("text=Evaluation after step 6, the newest", timeout=3000)
+            assert page.locator(".part-steps article").count() == 1
+            assert page.locator(".part-steps img").first.evaluate("i => i.decode().then(() => i.naturalWidth)") == 32
+            shutil.rmtree(folder)
+            page.wait_for_selector("text=is no run folder yet", timeout=3000)
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,53 @@
+"""The picture that sums up a run: its names stand beside its curves, whatever they are."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from grpokit import report
+from grpokit.report.story import figure, quiet
+from made_runs import make_run, read_rows, write_rows
+
+LONG = "the-agreement-of-the-picture-with-" + "very-" * 12 + "long prompts"
+MANY = (LONG, "W" * 70, "日本語の報酬", *(f"r{i}" for i in range(8)))
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A run of 14 lines: the weighted sum and 13 rewards."""
+    folder = make_run(tmp_path / "run")
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        rows = read_rows(folder / name)
+        more = {key: i / 20 for i, one in enumerate(MANY) for key in (one, f"rewards/{one}/mean")}
+        write_rows(folder / name, [{**row, **more} for row in rows])
+    return folder
+
+
+@pytest.mark.parametrize("pictures", [True, False])
+def test_the_names_in_the_picture_of_a_run_are_beside_its_curves(many: Path, *, pictures: bool) -> None:
+    if not pictures:
+        shutil.rmtree(many / "samples")
+    drawn = figure(many)
+    area = drawn.subfigs[0] if pictures else drawn
+    with quiet():
+        drawn.canvas.draw()
+    axes, legend = drawn.axes[0].get_tightbbox(), area.legends[0].get_window_extent()
+    assert area.bbox.x0 <= legend.x0 < legend.x1 <= area.bbox.x1
+    assert 0 <= legend.y0 < legend.y1 <= axes.y0
+    assert axes.height > 150  # of 320
+
+
+def test_no_two_of_many_lines_look_alike(many: Path) -> None:
+    lines = figure(many).axes[0].lines
+    looks = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines}
+    assert len(looks) == len(lines) == 14
+    widths = [line.get_linewidth() for line in lines]
+    assert widths == sorted(widths, reverse=True)  # so that equal lines are all seen
+
+
+def test_names_in_a_script_that_the_font_lacks_are_no_warnings(many: Path) -> None:
+    """Warnings are errors in this suite; a browser has fonts for them."""
+    assert report.write(many).with_suffix(".png").is_file()
