@@ -14,7 +14,7 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/02_toy_lm.ipynb)
 #
-# **You need** any computer and about two minutes of its CPU. [01_grpo_by_hand](01_grpo_by_hand.ipynb) explains the words:
+# **You need** any computer and about two minutes of its CPU. Nothing is downloaded. [01_grpo_by_hand](01_grpo_by_hand.ipynb) explains the words:
 # group, advantage, importance ratio.
 
 # %%
@@ -35,6 +35,7 @@ import torch
 from grpokit_toy.lm import sum_prompts
 
 from grpokit import RewardTerm, Trainer, create, evaluate
+from grpokit.notebook import watch
 from grpokit.sampling import derive_seeds
 
 torch.set_num_threads(1)  # a net as small as this one is faster so
@@ -136,7 +137,7 @@ STEPS = 80
 trained = create("policy", "toy-lm")
 trainer = Trainer(
     trained,
-    [RewardTerm("right", right), RewardTerm("form", well_formed, weight=0.2)],
+    [RewardTerm(name="right", reward=right), RewardTerm(name="form", reward=well_formed, weight=0.2)],
     sum_prompts("train"),
     steps=STEPS,
     seed=0,
@@ -146,8 +147,9 @@ trainer = Trainer(
     learning_rate=5e-4,
     warmup_steps=5,
     device="cpu",
+    progress=False,
 )
-rows = [report.metrics for report in trainer]
+rows = [report.metrics for report in watch(trainer)]
 print(f"policy loss of the first step: {rows[0]['loss']:+.7f}")
 assert abs(rows[0]["loss"]) < 1e-5
 

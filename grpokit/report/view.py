@@ -104,7 +104,9 @@ def verdict(run: Run, scores: Sequence[Change]) -> str:
         "even": "did not change clearly",
         "unknown": "went",
     }
-    return f"{name} {moved_by[change.verdict]}: {numbers}"
+    fallen = [other.name for other in scores if other.monitor and other.verdict == "worse"] if hacking(scores) else []
+    but = f", but {' and '.join(fallen)} fell" if fallen else ""
+    return f"{name} {moved_by[change.verdict]}{but}: {numbers}"
 
 
 def figure(value: float | None, digits: int = 3, *, sign: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from grpokit.evaluation.intervals import half_width, mean_of_totals, student_t
 from grpokit.report.album import Inlined
 from grpokit.report.reading import read
 from grpokit.report.scores import headline
-from grpokit.report.view import view
+from grpokit.report.view import verdict, view
 from made_runs import make_run
 
 # --- intervals -----------------------------------------------------------------------------------------------------
@@ -153,3 +154,13 @@ def test_other_held_out_prompts_are_not_paired(tmp_path: Path) -> None:
 )
 def test_the_verdict_is_one_sentence(tmp_path: Path, options: dict[str, float], words: str) -> None:
     assert view([read(make_run(tmp_path / "run", **options))], [Inlined()])["runs"][0]["verdict"].startswith(words)
+
+
+def test_the_verdict_names_a_monitor_that_fell(tmp_path: Path) -> None:
+    run = read(make_run(tmp_path / "run", gain=-0.2, weight=0))
+    by_name = {change.name: change for change in headline(run)}
+    length, nice = by_name["length"], by_name["nice"]
+    assert nice.monitor
+    risen = replace(length, verdict="better", change=0.1)
+    assert verdict(run, [risen, nice]).startswith("The reward length rose, but nice fell: ")
+    assert ", but" not in verdict(run, [length, nice])

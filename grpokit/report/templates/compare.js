@@ -40,7 +40,8 @@ function warnings(run, of) {
 function verdict(run) {
   const trained = run.scores.filter(score => !score.monitor);
   const score = trained.find(({ name }) => name === "reward") ?? trained[0];
-  return el("p", { class: `verdict ${score && score.change !== null ? score.verdict : ""}` }, run.verdict);
+  const colour = run.alarm ? "alarmed" : score && score.change !== null ? score.verdict : "";
+  return el("p", { class: `verdict ${colour}` }, run.verdict);
 }
 
 function headOfOne() {
