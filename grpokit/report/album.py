@@ -20,7 +20,8 @@ from grpokit.errors import RewardError
 from grpokit.images import to_rgb
 
 KINDS = ("samples", "groups")
-LARGE, MEDIUM, SMALL = 512, 256, 176  # pixels
+LARGE, MEDIUM, SMALL, TINY = 448, 256, 144, 80  # pixels
+_ROOM = 10 * 2**20  # characters of pictures, after which further ones are tiny: a page must fit into a mail
 _AS_IT_IS = 6 * 1024  # bytes; a smaller file gains nothing from being shrunk
 _BIGGEST = 64 * 2**20  # bytes of a picture that is shown
 
@@ -43,15 +44,17 @@ class Inlined:
     def __init__(self) -> None:
         self.pictures: dict[str, str] = {}
         self._names: dict[tuple[Path, int], str] = {}
+        self._length = 0
 
     def add(self, path: Path, side: int = MEDIUM) -> str:
         """The name of a picture in `pictures`, of at most `side` pixels; empty where it cannot be read."""
         if (path, side) not in self._names:
-            uri = _small(path, side) if is_inside(path) else ""
+            uri = _small(path, side if self._length < _ROOM else TINY) if is_inside(path) else ""
             name = hashlib.sha256(uri.encode()).hexdigest()[:16] if uri else ""
             self._names[path, side] = name
-            if uri:
+            if uri and name not in self.pictures:
                 self.pictures[name] = uri
+                self._length += len(uri)
         return self._names[path, side]
 
 
@@ -102,7 +105,7 @@ def _small(path: Path, side: int) -> str:
             small = to_rgb(picture, what=path.name)
             small.thumbnail((side, side))
             out = io.BytesIO()
-            small.save(out, format="JPEG", quality=82)
+            small.save(out, format="JPEG", quality=80)
             return f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, RewardError):  # Pillow's, for half a file
         return ""

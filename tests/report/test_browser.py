@@ -180,13 +180,13 @@ def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path
     assert page.get_by_text("No prompt has these words.").count() == 2
     page.get_by_label("Prompts with", exact=True).fill("")
     gains = page.locator(".part-pairs .scores li:first-child")
-    page.get_by_label("Sort by", exact=True).select_option("loss")
+    page.locator("[data-key=sort]").select_option("loss")
     found = [float(text.split("(+")[1].rstrip(")")) for text in gains.all_inner_texts()]
     assert found == sorted(found)
-    page.get_by_label("Reward", exact=True).select_option("length")
+    page.locator("[data-key=reward]").select_option("length")
     assert gains.first.inner_text() == "length 0.50 → 0.50 (+0.00)"
-    page.get_by_label("Reward", exact=True).select_option("")
-    page.get_by_role("button", name="change", exact=False).click()
+    page.locator("[data-key=reward]").select_option("")
+    page.locator("[data-key=sort-3]").click()
     assert page.locator("th[aria-sort=descending]").inner_text().startswith("change")
     slider = page.get_by_role("slider")
     assert slider.get_attribute("aria-valuetext") == "Evaluation after step 200, the newest"
@@ -219,7 +219,7 @@ def test_runs_at_equal_steps(visit: Callable[..., Any], pages: dict[str, Path]) 
     page = visit(pages["three"])
     tile = page.locator("section[aria-label='other against pictures'] .tile", has_text="nice")
     assert "no clear difference" in tile.inner_text()  # 2 x 0.2 against 4 x 0.1
-    page.get_by_label("Compare", exact=True).select_option("equal")
+    page.locator("[data-key=mode]").select_option("equal")
     assert "▲ +0.2" in tile.inner_text()
     assert "after step 100 of pictures" in page.locator("header .note").last.inner_text()
     drawn(page)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from command_line import Call, Done
 from grpokit import RunError, UsageError, report
@@ -286,15 +287,21 @@ def test_a_title_is_text_too(tmp_path: Path) -> None:
 
 
 def test_a_long_run_gives_a_small_page_quickly(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", steps=1000, every=100, side=256)
+    """With more evaluations than a page shows, and no two pictures alike, so that none is kept once for several."""
+    folder = make_run(tmp_path / "run", steps=1000, every=50)
+    patches = np.random.default_rng(0).integers(0, 200, (64, 64, 3)).repeat(8, 0).repeat(8, 1)
+    grainy = (patches + np.random.default_rng(1).integers(0, 48, patches.shape)).astype(np.uint8)
+    for i, path in enumerate(sorted(folder.rglob("*.png"))):
+        side = 512 if path.parent.name in ("step_000000", "step_001000") else 256
+        Image.fromarray(np.roll(grainy, 7 * i, (0, 1))[:side, :side]).save(path, compress_level=0)
     on_disk = sum(p.stat().st_size for p in folder.rglob("*.png"))
     start = time.perf_counter()
     path = report.write(folder)
     seconds = time.perf_counter() - start
     size = path.stat().st_size
     print(f"{size / 2**20:.2f} MiB from {on_disk / 2**20:.0f} MiB of pictures in {seconds:.2f} s")
-    assert on_disk > 20 * 2**20
-    assert 2 * 2**20 < size < 15 * 2**20
+    assert on_disk > 80 * 2**20
+    assert 4 * 2**20 < size < 15 * 2**20
     assert seconds < 20
     line = next(c for c in inside(path)["runs"][0]["charts"] if c["id"] == "reward-in-training")["lines"][0]
     assert len(line["y"]) == len(line["smooth"]) == 500
