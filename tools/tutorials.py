@@ -22,7 +22,7 @@ def execute(script: Path) -> None:
     begun = time.monotonic()
     notebook = jupytext.read(script)
     place = {"metadata": {"path": str(FOLDER)}}
-    NotebookClient(notebook, timeout=1800, kernel_name="python3", resources=place).execute()
+    NotebookClient(notebook, timeout=1800, kernel_name="python3", coalesce_streams=True, resources=place).execute()
     notebook.metadata = nbformat.from_dict({"kernelspec": notebook.metadata["kernelspec"]})
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"

@@ -84,10 +84,9 @@ for place, row in zip(places, order[:4] + order[-4:]):
 
 # %%
 folder = Path(tempfile.mkdtemp())
-environment = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(folder / "installed"), os.environ.get("PYTHONPATH", "")]),
-}
+path = os.pathsep.join([str(folder / "installed"), os.environ.get("PYTHONPATH", "")])
+environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "110"}
+environment.pop("FORCE_COLOR", None)  # plain text in the outputs below
 grpokit = [sys.executable, "-m", "grpokit"]
 
 

@@ -165,7 +165,7 @@ for name in ("ssim", "ocr"):
 # half has learnt, the other sees. Each phase is shorter here than in the preset.
 
 # %% nbmake={"mock": {"STEPS": 1}}
-STEPS = 4  # of each of the four phases
+STEPS = 3  # of each of the four phases
 
 # %%
 overrides = [
