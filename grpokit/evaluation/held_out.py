@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from grpokit.data import as_prompts
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, shown
 from grpokit.evaluation.intervals import half_width, mean_of_totals
 from grpokit.policy import Policy
 from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
@@ -90,11 +90,19 @@ def draw(
         P * G samples, each prompt's next to each other; `output` has the picture or text.
 
     Raises:
-        UsageError: samples_per_prompt is below 1, or the policy cannot read a prompt.
+        UsageError: samples_per_prompt, batch_size or seed is no whole number, one of the first two is below 1, or the
+            policy cannot read a prompt.
     """
     prompts = as_prompts(prompts)
-    if samples_per_prompt < 1:
-        raise UsageError(f"samples_per_prompt must be at least 1, got {samples_per_prompt}.")
+    for name, number, least in (
+        ("samples_per_prompt", samples_per_prompt, 1),
+        ("batch_size", batch_size, 1),
+        ("seed", seed, None),
+    ):
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise UsageError(f"{name} must be a whole number, got {shown(number)}.")
+        if least is not None and number < least:
+            raise UsageError(f"{name} must be at least {least}, got {number}.")
     seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
     checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
 

@@ -16,6 +16,7 @@ from typing import Any, overload
 
 from PIL import Image
 
+from grpokit.errors import UsageError, shown
 from grpokit.evaluation.held_out import Evaluation
 from grpokit.images import Drawable
 from grpokit.phases.phased_trainer import PhasedTrainer
@@ -49,7 +50,12 @@ def watch(trainer: Trainer | PhasedTrainer | None = None, *, samples: int = 4) -
 
     Returns:
         The reports of the steps, or the watcher.
+
+    Raises:
+        UsageError: trainer is something else.
     """
+    if trainer is not None and not isinstance(trainer, (Trainer, PhasedTrainer)):
+        raise UsageError(f"watch takes a Trainer, or nothing; got {shown(trainer)}.")
     block = _Block(samples)
     if trainer is not None:
         return _steps(trainer, block)

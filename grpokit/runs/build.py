@@ -67,6 +67,19 @@ def policies(config: RunConfig) -> dict[str, Policy]:
     return several
 
 
+def check_known(config: RunConfig) -> None:
+    """Refuse names of a policy or a reward that no installed plugin has; nothing is built.
+
+    Raises:
+        UsageError: with the place of the name in the config.
+    """
+    named = [(("policy",), "policy", config.policy.use)]
+    for place, kind, use in [*named, *((("rewards", i), "reward", term.use) for i, term in enumerate(config.rewards))]:
+        if ":" not in use:  # a path is imported where its run begins
+            with _at(config, *place):
+                registry.find(kind, use)
+
+
 def _check_names(config: RunConfig, names: Sequence[Any]) -> None:
     """Refuse names of several policies that phases and folders cannot have."""
     bad = [name for name in names if not is_plain_name(name)]

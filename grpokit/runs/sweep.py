@@ -22,6 +22,7 @@ from grpokit.config.schema import RunConfig
 from grpokit.errors import GrpokitError, UsageError, typed_line
 from grpokit.report import sweep_page
 from grpokit.report.sweep_page import FAILED, FINISHED, INTERRUPTED, PLANNED, SWEEP
+from grpokit.runs import build
 from grpokit.runs import train as training
 from grpokit.runs.folder import locked, write_text
 from grpokit.training import checkpoint
@@ -67,6 +68,7 @@ def sweep(
     name = ""
     for point in points:  # all of them, so that the last run's mistake does not wait for the others
         configs[point.name], name = presets.read_config(source, [*grid.fixed, *_overrides(point.values)])
+        build.check_known(configs[point.name])
     folder = folder or Path("sweeps") / name
     with locked(folder):
         plan = _plan(folder, source, grid)

@@ -32,8 +32,11 @@ def load(run: str | Path, *, step: Step = "last", overrides: Sequence[str] = ())
 
     Raises:
         UsageError: there is no such run, or it has no such checkpoint; the message lists those that it has.
+            Or overrides is a single text.
         CheckpointError: the checkpoint is damaged.
     """
+    if isinstance(overrides, str):
+        raise UsageError(f"overrides must be a list of texts such as ['trainer.device=cpu'], got {shown(overrides)}.")
     folder = Path(run)
     if not folder.is_dir():
         hint = (

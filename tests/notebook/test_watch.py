@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from grpokit import Trainer, notebook
+from grpokit import Trainer, UsageError, notebook
 from grpokit.notebook import watch
 from grpokit.types import Prompt, Sample
 from small_runs import train, write_prompts
@@ -115,3 +115,8 @@ def test_as_a_watcher_it_shows_the_newest_evaluation(tmp_path: Path, monkeypatch
     last = json.loads(Path("out/eval.jsonl").read_text().splitlines()[-1])
     assert f"held-out prompts after step 6: digits {last['digits']:.3f}  reward" in page
     assert page.count("<figure") == 2
+
+
+def test_watch_refuses_what_is_no_trainer() -> None:
+    with pytest.raises(UsageError, match="watch takes a Trainer, or nothing; got 3"):
+        watch(3)  # type: ignore[call-overload]

@@ -99,6 +99,7 @@ def test_what_a_sweep_refuses_before_it_trains(call: Call, tmp_path: Path) -> No
     for words, message in (
         (("trainer.steps=1,0",), "trainer.steps"),
         (("trainer.stepz=1,2",), "did you mean 'steps'"),
+        (("rewards=[{use: ocrr}],[{use: ocr}]",), "There is no reward called 'ocrr'"),
         (("seed=1..200",), "This sweep has 200 runs. Add --yes"),
         (("seed=1,2", "--dir", "c.yaml"), "c.yaml is in use, and not by a sweep"),
     ):

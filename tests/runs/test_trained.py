@@ -63,6 +63,19 @@ def test_what_is_not_there(run: Path, where: str, step: int, message: str) -> No
         grpokit.load(where, step=step)
 
 
+def test_arguments_of_the_wrong_kind(run: Path) -> None:
+    with pytest.raises(grpokit.UsageError, match=r"overrides must be a list of texts .*, got 'seed=1'"):
+        grpokit.load("run", overrides="seed=1")
+    policy = grpokit.load("run")
+    for words, message in (
+        ({"samples_per_prompt": 1.5}, "samples_per_prompt must be a whole number, got 1.5"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"seed": "a"}, "seed must be a whole number, got 'a'"),
+    ):
+        with pytest.raises(grpokit.UsageError, match=message):
+            grpokit.draw(policy, ["20"], **words)  # type: ignore[arg-type]
+
+
 def test_no_best_checkpoint(run: Path) -> None:
     with pytest.raises(grpokit.UsageError, match=r"run\.best names no held-out score.*checkpoints of step 1"):
         grpokit.load("plain", step="best")
