@@ -14,7 +14,7 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/07_glm_image_tiny.ipynb)
 #
-# **You need** a laptop and about two minutes on two cores of its CPU. The model is `glm-glyph`: the real classes of
+# **You need** a laptop and about four minutes of its CPU. The model is `glm-glyph`: the real classes of
 # GLM-Image, with 1.65 million parameters instead of 16 billion. It draws words of three to five capitals. What you do here with it,
 # `08_glm_image_full` does with the released model.
 
@@ -165,7 +165,7 @@ for name in ("ssim", "ocr"):
 # half has learnt, the other sees. Each phase is shorter here than in the preset.
 
 # %% nbmake={"mock": {"STEPS": 1}}
-STEPS = 3  # of each of the four phases
+STEPS = 4  # of each of the four phases
 
 # %%
 overrides = [
