@@ -108,3 +108,10 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def steady(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without what a clock says."""
     return [{k: v for k, v in row.items() if not VARYING.search(k)} for row in found]
+
+
+def embedded(page: Path, name: str = "view") -> Any:
+    """What a report's page carries as JSON: its "view", or its "pictures"."""
+    found = re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])

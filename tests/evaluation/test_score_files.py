@@ -534,9 +534,11 @@ def test_a_reward_that_fails_leaves_what_was_scored(call: Call, tmp_path: Path) 
     done = call("p", "--reward", "fails_of_score:fails", "--batch-size", 2, "--out", "s.jsonl")
     assert done.code == 1
     assert done.err.startswith("error: Reward 'fails' raised ZeroDivisionError on 2 samples")
-    assert done.err.endswith(
-        "(Rows are counted from 0, in the batch from p/2.png to p/3.png.) The earlier scores are in s.jsonl.\n"
+    message, page = done.err.splitlines()
+    assert message.endswith(
+        "(Rows are counted from 0, in the batch from p/2.png to p/3.png.) The earlier scores are in s.jsonl."
     )
+    assert page.startswith("see ")
     assert [row["scores"]["fails"] for row in lines((tmp_path / "s.jsonl").read_text())] == [1 / 255, 1 / 51]
 
 

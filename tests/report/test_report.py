@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from command_line import Call, Done
+from command_line import Call, Done, embedded
 from grpokit import RunError, UsageError, report
 from grpokit.report.album import Inlined
 from grpokit.report.reading import read
@@ -28,22 +27,15 @@ def content_of(*folders: Path) -> dict[str, Any]:
     return view([read(folder) for folder in folders], [album] * len(folders))
 
 
-def inside(page: Path, name: str = "view") -> dict[str, Any]:
-    """What a page carries as JSON."""
-    found = re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', page.read_text(), re.DOTALL)
-    assert found
-    return json.loads(found[1])
-
-
 # --- the view ------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_carries_the_view_and_its_pictures(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", side=96)
     page = report.write(folder)
-    assert inside(page) == json.loads(json.dumps(content_of(folder)))
-    pictures = inside(page, "pictures")
-    rows = inside(page)["runs"][0]["evaluations"][0]["rows"]
+    assert embedded(page) == json.loads(json.dumps(content_of(folder)))
+    pictures = embedded(page, "pictures")
+    rows = embedded(page)["runs"][0]["evaluations"][0]["rows"]
     assert pictures[rows[0]["output"]["picture"]].startswith("data:image/")
 
 
@@ -232,7 +224,7 @@ def test_any_half_written_file(tmp_path: Path) -> None:
             elif path.is_file():
                 path.write_bytes(path.read_bytes()[: int(draw.integers(0, path.stat().st_size))])
         page = report.write(folder)
-        assert all(inside(page, "pictures").values())
+        assert all(embedded(page, "pictures").values())
         assert '"missing":true' in page.read_text()
 
 
@@ -265,7 +257,7 @@ def test_it_is_written_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest
 
 def test_long_texts_are_cut(tmp_path: Path) -> None:
     page = report.write(make_run(tmp_path / "run", text="\ud83d " + "word " * 2000))
-    card = inside(page)["runs"][0]["evaluations"][0]["rows"][0]["output"]
+    card = embedded(page)["runs"][0]["evaluations"][0]["rows"][0]["output"]
     assert (len(card["text"]), card["left_out"]) == (1200, 8802)
 
 
@@ -278,7 +270,7 @@ def test_markup_from_data_never_becomes_markup(tmp_path: Path) -> None:
         assert page.count("<script") == page.count("</script") == 4  # the page's own
         assert page.count("<style") == page.count("</style") == 1
         assert "<b>" not in page
-        assert EVIL in str(inside(path)["runs"][0]["charts"][0]["lines"][1]["name"])
+        assert EVIL in str(embedded(path)["runs"][0]["charts"][0]["lines"][1]["name"])
 
 
 def test_a_title_is_text_too(tmp_path: Path) -> None:
@@ -303,7 +295,7 @@ def test_a_long_run_gives_a_small_page_quickly(tmp_path: Path) -> None:
     assert on_disk > 80 * 2**20
     assert 4 * 2**20 < size < 15 * 2**20
     assert seconds < 20
-    line = next(c for c in inside(path)["runs"][0]["charts"] if c["id"] == "reward-in-training")["lines"][0]
+    line = next(c for c in embedded(path)["runs"][0]["charts"] if c["id"] == "reward-in-training")["lines"][0]
     assert len(line["y"]) == len(line["smooth"]) == 500
 
 

@@ -14,7 +14,7 @@ import numpy
 import pytest
 import torch
 
-from command_line import Call, config, rows
+from command_line import Call, config, embedded, rows
 from grpokit import RewardTerm, Trainer, UsageError
 from grpokit.report.scores import Change, hacking
 from grpokit.rewards.hacking import LEAST, LIMIT, MOST, RewardHacking, too_seldom, trend
@@ -221,13 +221,10 @@ def test_a_run_that_hacks_its_reward(call: Call, drawn: None, tmp_path: Path) ->
     assert "while the monitor 'shortness' went from -" in told[0]["message"]
     assert f"warning, step {told[0]['step']}: Reward hacking?" in done.out
     assert "warning: Reward hacking? On held-out prompts the trained reward 'digit_sum' changed by +" in done.out
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert (
-        "<h2>Alarm</h2><p>Reward hacking? On held-out prompts the trained reward &#39;digit_sum&#39; changed by +"
-        in page
-    )
-    assert "shortness <small>(monitor, not trained on)</small>" in page
-    assert "shortness (monitor)" in page
+    (shown,) = embedded(tmp_path / "out" / "report.html")["runs"]
+    assert shown["alarm"].startswith("Reward hacking? On held-out prompts the trained reward 'digit_sum' changed by +")
+    assert shown["verdict"].startswith("The reward digit_sum rose, but shortness fell: ")
+    assert {score["name"]: score["monitor"] for score in shown["scores"]} == {"digit_sum": False, "shortness": True}
 
 
 def test_correlation_is_inside_groups() -> None:
