@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "report": "errors files images config evaluation",
     "runs": "errors files knobs types images sampling policy advantages objectives data registry config rewards "
     "training trainer phases evaluation report",
-    "notebook": "types images trainer training phases evaluation runs",
+    "notebook": "errors types images trainer training phases evaluation runs",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
     "doctor": "errors types sampling policy policies registry trainer",
     "cli": "errors files knobs types images data registry config scaffold rewards training trainer evaluation report "
