@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def presets(as_json: Json = False) -> None:
-    """List the installed presets: what each one trains, needs and takes.
+    """List presets: what each trains, needs and takes.
 
     `grpokit train NAME` starts one. Times are those that were measured, on the machine that is named. `grpokit plan
     NAME` estimates memory and time on a GPU.
