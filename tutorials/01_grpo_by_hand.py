@@ -15,7 +15,7 @@
 # idea as plain tensor code for `toy-lm`, a character-level model that adds two numbers. At the end `grpokit.Trainer` must
 # give the same loss, to rounding, and then make the reward rise.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/01_grpo_by_hand.ipynb)
+# [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/01_grpo_by_hand.ipynb)
 #
 # **You need** any computer and about a minute of its CPU. Nothing is downloaded.
 

@@ -12,7 +12,7 @@
 # What to pay for, how many samples to draw, and what the curves of a run say: these are the choices that decide a GRPO run. This
 # notebook makes them for `toy-lm`, a tiny language model that learns to add, and trains it.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/02_toy_lm.ipynb)
+# [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/02_toy_lm.ipynb)
 #
 # **You need** any computer and about two minutes of its CPU. Nothing is downloaded. [01_grpo_by_hand](01_grpo_by_hand.ipynb) explains the words:
 # group, advantage, importance ratio.

@@ -12,7 +12,7 @@
 # `toy-glyph` is an image generator that is small enough for a laptop: it draws the word that a prompt quotes. Here you watch words
 # appear, then train with a reward that looks reasonable and is not, see it in a monitor, and repair it.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/03_toy_images.ipynb)
+# [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/03_toy_images.ipynb)
 #
 # **You need** a laptop and about two minutes on two cores of its CPU. Nothing is downloaded.
 

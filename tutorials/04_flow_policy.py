@@ -12,7 +12,7 @@
 # Diffusion and flow models do not choose tokens. They move noise towards a picture, step by step. This notebook makes these steps
 # decisions with exact log-probs, and trains `toy-flow`, a flow model of points in the plane, to land on the ring that a prompt names.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/04_flow_policy.ipynb)
+# [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/04_flow_policy.ipynb)
 #
 # **You need** any computer and less than a minute of its CPU. What you see here is what `glm-image-dit` and `diffusers-flow` do with
 # latents of a picture in place of points.

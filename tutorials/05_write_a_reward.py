@@ -12,7 +12,7 @@
 # A reward begins as a function and may end as a package that others install with pip. This notebook goes the whole way with a small idea:
 # pictures whose letters keep off the border.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/05_write_a_reward.ipynb)
+# [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/05_write_a_reward.ipynb)
 #
 # **You need** a laptop and about two minutes on two cores of its CPU. Nothing is downloaded. The package is written into a temporary folder.
 

@@ -12,7 +12,7 @@
 # The policy `hf-lm` trains a causal language model of Hugging Face transformers, with all of its weights or with a LoRA adapter.
 # This notebook trains a tiny one that adds two numbers, and ends with a dictionary for people who know TRL.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/06_your_lm.ipynb)
+# [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/06_your_lm.ipynb)
 #
 # **You need** `pip install 'grpokit[lm]'` and about two minutes on two cores of a CPU. The model ships with grpokit-lm, so
 # nothing is downloaded.

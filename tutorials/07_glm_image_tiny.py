@@ -12,7 +12,7 @@
 # GLM-Image draws a picture in two halves: a language model writes visual tokens, and a diffusion transformer paints what they say.
 # This notebook follows one prompt through both halves, asks which half earns the reward, and then trains both in turn.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/07_glm_image_tiny.ipynb)
+# [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/07_glm_image_tiny.ipynb)
 #
 # **You need** a laptop and about four minutes of its CPU. The model is `glm-glyph`: the real classes of
 # GLM-Image, with 1.65 million parameters instead of 16 billion. It draws words of three to five capitals. What you do here with it,

@@ -12,7 +12,7 @@
 # From your prompts and pictures to an adapter that other programs load: the whole way of a real run. Every cell runs on a CPU with a
 # random GLM-Image of a megabyte; one line at the top chooses the released model instead.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/08_glm_image_full.ipynb)
+# [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/08_glm_image_full.ipynb)
 #
 # **You need**, for the tiny form, a laptop and a minute of its CPU. For the full run: a GPU of 80 GB, 33 GB of disk for the
 # model, and by `grpokit plan` about three and a half minutes a step at 1024 x 1024, most of it painting. The full form has not
@@ -164,8 +164,14 @@ command("export", "run", "--to", "adapters")
 print(*sorted(str(path.relative_to(folder)) for path in (folder / "adapters").rglob("*") if path.is_file()), sep="\n")
 
 # %%
+import diffusers
+import transformers
 from diffusers import GlmImagePipeline
 from peft import PeftModel
+
+for library in (diffusers, transformers):  # no bars and no hints in this notebook
+    library.utils.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
 
 if MODEL == "tiny":  # a folder that stands for the released model
     from grpokit_glm_image.tiny import tiny_pipeline
