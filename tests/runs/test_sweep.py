@@ -22,7 +22,8 @@ SMALL = ("trainer.steps=2", "run.eval_every=0")
 GRID = ("sweep", "c.yaml", *SMALL, "trainer.learning_rate=0.01,0.1", "seed=1..3", "--dir", "s")
 
 
-def test_a_sweep_its_page_and_more_seeds(call: Call, tmp_path: Path) -> None:
+def test_a_sweep_its_page_and_more_seeds(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     config(tmp_path)
     done = call("sweep", "c.yaml", *SMALL, "trainer.learning_rate=0.01,0.1", "seed=1..2", "--dir", "s")
     assert (done.code, done.err) == (0, "")
