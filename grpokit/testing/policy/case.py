@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ class Case:
         decode: rollout -> its outputs from the trace alone, one per row, or None.
         decisions: rollout -> the drawn values [B, T, ...] of Gaussian decisions, or None.
         makes: the kind of output, "image" or "text"; empty where no plugin says it.
+        drawn: the rollout that several checks score, once one of them has drawn it.
     """
 
     factory: Callable[[], Policy]
@@ -38,6 +39,7 @@ class Case:
     decode: Callable[[Rollout], Sequence[Any]] | None
     decisions: Callable[[Rollout], Tensor] | None
     makes: str = ""
+    drawn: list[Rollout] = field(default_factory=list)
 
     def seeds(self, *, step: int = 0, group_size: int | None = None) -> Seeds:
         """Seeds for all prompts."""
@@ -52,6 +54,12 @@ class Case:
         size = len(seeds.row) // len(seeds.group)
         with torch.no_grad():
             return policy.rollout(self.prompts, size, seeds=seeds, evaluate=evaluate)
+
+    def shared(self, policy: Policy) -> Rollout:
+        """A rollout for checks that only score it: drawn by the first of them, since drawing may be slow."""
+        if not self.drawn:
+            self.drawn.append(self.rollout(policy))
+        return self.drawn[0]
 
     def alone(self, policy: Policy, seeds: Seeds, p: int, rows: slice) -> Rollout:
         """Draw some rows of one prompt, with the seeds that they have in the whole batch."""

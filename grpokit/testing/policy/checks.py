@@ -57,13 +57,14 @@ def policy_checks(
             f"A policy's checks need at least two prompts and two samples per prompt; got {len(cases)} prompts and "
             f"group_size={group_size}."
         )
+    drawn: list[Rollout] = []
     for name, summary, test in _CHECKS:
         if name == "outputs" and makes not in KINDS:
             continue
         run = partial(
             _run, test,
             factory=factory, prompts=cases, group_size=group_size, tolerance=tolerance, decode=decode,
-            decisions=decisions, makes=makes,
+            decisions=decisions, makes=makes, drawn=drawn,
         )  # fmt: skip
         if name != "learns":
             yield Check(name=name, summary=summary, test=run)

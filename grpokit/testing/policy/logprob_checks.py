@@ -38,7 +38,7 @@ def ratio_is_one(case: Case) -> None:
 def rows_independent(case: Case) -> None:
     """A row's log-probs are the same alone, in another order and among other rows."""
     policy = case.factory()
-    rollout = case.rollout(policy)
+    rollout = case.shared(policy)
     whole, count = all_logprobs(policy, rollout), rollout.rows
     selections = [[i] for i in range(count)] + [list(range(count))[::-1], list(range(0, count, 2))]
     for rows in map(torch.tensor, selections):
@@ -50,7 +50,7 @@ def rows_independent(case: Case) -> None:
 def logprobs_repeat(case: Case) -> None:
     """Two calls agree to the bit."""
     policy = case.factory()
-    rollout = case.rollout(policy)
+    rollout = case.shared(policy)
     first, second = all_logprobs(policy, rollout), all_logprobs(policy, rollout)
     expect_close(replace(case, tolerance=0.0), first, second, rollout.mask, "two calls that agree to the bit",
                  "active dropout or a running average; keep the modules in eval mode")  # fmt: skip
@@ -59,7 +59,7 @@ def logprobs_repeat(case: Case) -> None:
 def masked_out(case: Case) -> None:
     """What the trace holds under the mask changes neither a decision's log-prob nor the loss."""
     policy = case.factory()
-    rollout = case.rollout(policy)
+    rollout = case.shared(policy)
     mask = rollout.mask
 
     def refilled(x: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def _loss(policy: Policy, rollout: Rollout) -> float:
 def slices(case: Case) -> None:
     """Step slices follow each other from 0 to T, and add up to the log-probs of the whole."""
     policy = case.factory()
-    rollout = case.rollout(policy)
+    rollout = case.shared(policy)
     length, end = rollout.mask.shape[1], 0
     for steps in policy.slices(rollout):
         start, stop, stride = steps.indices(length)
@@ -109,7 +109,7 @@ def slices(case: Case) -> None:
 def trimmed(case: Case) -> None:
     """A slice that is cut short gives the log-probs of the whole, as in a batch whose longest row ends there."""
     policy = case.factory()
-    rollout = case.rollout(policy)
+    rollout = case.shared(policy)
     whole, score, length = all_logprobs(policy, rollout), scorer(policy), rollout.mask.shape[1]
     for end in sorted({1, length // 2, length - 1} - {0}):
         for steps in policy.slices(rollout):
@@ -146,10 +146,8 @@ def frequencies(case: Case) -> None:
         decisions = sum(map(len, parts))
         if decisions >= ENOUGH_DECISIONS:
             break
-        more = (
-            group_size * ENOUGH_DECISIONS // max(1, decisions)
-        )  # where a sample has few decisions: more samples at once
-        group_size = max(case.group_size, min(more, LARGEST_GROUP))
+        wanted = group_size * ENOUGH_DECISIONS // max(1, decisions)  # where a sample has few decisions: more at once
+        group_size = max(case.group_size, min(wanted, LARGEST_GROUP))
     differences = torch.cat(parts)
     mean, error = float(differences.mean()), float(differences.square().sum().sqrt() / len(differences))
     expect(abs(mean) <= MOST_DEVIATIONS * error + case.tolerance,

@@ -115,11 +115,11 @@ def batch_size(case: Case) -> None:
 
 def joined(case: Case) -> None:
     """Rows that are drawn one by one and joined have the log-probs of their draws."""
-    policy, seeds = case.factory(), case.seeds()
+    policy, seeds = case.factory(), case.seeds(group_size=2)
     with torch.no_grad():
         parts = [
             policy.rollout(case.prompts[call.prompts], call.group_size, seeds=call.seeds)
-            for call in calls(seeds, case.group_size, 1)
+            for call in calls(seeds, 2, 1)
         ]
     cause = "a trace whose shape depends on the batch; give it one size, or let it grow at the end of axis 1"
     try:

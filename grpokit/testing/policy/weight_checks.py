@@ -31,7 +31,7 @@ def protocol(case: Case) -> None:
 def gradient(case: Case) -> None:
     """Every trainable parameter gets a gradient from the log-probs."""
     policy = case.factory()
-    rollout = case.rollout(policy)
+    rollout = case.shared(policy)
     trainable = parameters(policy)
     expect(trainable, "a trainable parameter", "none in modules()", "everything frozen, or modules() names another net")
     for p in trainable.values():
@@ -57,7 +57,7 @@ def gradient(case: Case) -> None:
 def reference(case: Case) -> None:
     """The reference policy is frozen; outside its context, also after an error, the policy is live again."""
     policy = case.factory()
-    rollout = case.rollout(policy)
+    rollout = case.shared(policy)
     live = all_logprobs(policy, rollout)
     with policy.reference():
         frozen = all_logprobs(policy, rollout)
@@ -82,7 +82,7 @@ def _expect_live(case: Case, policy: Policy, rollout: Rollout, live: Tensor, whe
 def save_load(case: Case) -> None:
     """`load` restores what `save` wrote, and the files are safetensors and JSON."""
     policy = case.factory()
-    rollout = case.rollout(policy)
+    rollout = case.shared(policy)
     perturb(policy)
     saved = all_logprobs(policy, rollout)
     with tempfile.TemporaryDirectory() as name:
