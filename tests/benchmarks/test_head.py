@@ -10,8 +10,8 @@ import head
 import pytest
 from head import Layer
 
-LARGE = Layer(hidden=32, vocab=32_768)
-LOGITS = 256  # MiB
+LARGE = Layer(hidden=32, vocab=16_384)
+LOGITS = 128  # MiB
 TINY = Layer(tokens=300, hidden=4, vocab=50)
 
 

@@ -13,7 +13,7 @@ from grpokit.config import schema
 from grpokit.runs import train as run
 from whole_runs import assert_same, finish, kill_and_resume, start
 
-STEPS = 4
+STEPS = 3
 DECODE = "decode: {steps: 1}, eval_decode: {steps: 1}"
 KINDS = {
     "edits": f"use: glm-image-ar, edits: true, lora: {{r: 4}}, top_p: 0.9, {DECODE}",
