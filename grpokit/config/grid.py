@@ -18,6 +18,7 @@ from grpokit.errors import UsageError, counted, shown
 
 FEW, MOST = 100, 10_000  # runs that need no --yes, and that a sweep may have at all
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
+_HALF_RANGE = re.compile(r"-?\d+\.\.|\.\.-?\d+")
 _CLOSING = {"[": "]", "{": "}"}
 
 
@@ -115,6 +116,8 @@ def _range(key: str, text: str) -> list[str]:
     """The whole numbers of `1..5`; empty for another value."""
     match = _RANGE.fullmatch(text)
     if match is None:
+        if _HALF_RANGE.fullmatch(text):
+            raise UsageError(f"{key} has half a range, {shown(text)}. Expected two whole numbers, as in {key}=1..5.")
         return []
     first, last = int(match[1]), int(match[2])
     if last < first:

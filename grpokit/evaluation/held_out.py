@@ -16,6 +16,7 @@ from grpokit.evaluation.intervals import half_width, mean_of_totals
 from grpokit.policy import Policy
 from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
 from grpokit.sampling import derive_seeds
+from grpokit.training.arguments import check_policy
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.out_of_memory import fitting
 from grpokit.types import Prompt, Rollout, Sample
@@ -90,9 +91,10 @@ def draw(
         P * G samples, each prompt's next to each other; `output` has the picture or text.
 
     Raises:
-        UsageError: samples_per_prompt, batch_size or seed is no whole number, one of the first two is below 1, or the
-            policy cannot read a prompt.
+        UsageError: policy is none, samples_per_prompt, batch_size or seed is no whole number, one of the first two is
+            below 1, or the policy cannot read a prompt.
     """
+    check_policy(policy)
     prompts = as_prompts(prompts)
     for name, number, least in (
         ("samples_per_prompt", samples_per_prompt, 1),

@@ -37,6 +37,8 @@ def load(run: str | Path, *, step: Step = "last", overrides: Sequence[str] = ())
     """
     if isinstance(overrides, str):
         raise UsageError(f"overrides must be a list of texts such as ['trainer.device=cpu'], got {shown(overrides)}.")
+    if not isinstance(run, (str, Path)):
+        raise UsageError(f"run must be a run folder such as 'runs/toy-glyph', got {shown(run)}.")
     folder = Path(run)
     if not folder.is_dir():
         hint = (

@@ -1,4 +1,4 @@
-"""The types of a Trainer's arguments: a wrong one is named at once, not by whoever uses it first."""
+"""The types of arguments: a wrong one is named at once, not by whoever uses it first."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ from grpokit.errors import UsageError, shown
 from grpokit.knobs import Correction
 from grpokit.objectives import Objective
 from grpokit.policy import missing_methods
+
+
+def check_policy(policy: object) -> None:
+    """Make sure that an argument is a policy.
+
+    Raises:
+        UsageError: it lacks methods of the contract, or is a class.
+    """
+    missing = missing_methods(policy)
+    if missing or isinstance(policy, type):
+        lack = f"which lacks {', '.join(missing)}" if missing else "a class; make an object of it"
+        raise UsageError(f"policy is {shown(policy)}, {lack}. See grpokit.Policy.")
 
 
 def check_arguments(
@@ -16,10 +28,7 @@ def check_arguments(
     Raises:
         UsageError: names the argument, and what it has to be.
     """
-    missing = missing_methods(policy)
-    if missing or isinstance(policy, type):
-        lack = f"which lacks {', '.join(missing)}" if missing else "a class; make an object of it"
-        raise UsageError(f"policy is {shown(policy)}, {lack}. See grpokit.Policy.")
+    check_policy(policy)
     for name, value, right, expected in (
         ("advantage", advantage, callable(advantage), "a function such as grpokit.advantages.group"),
         ("objective", objective, isinstance(objective, Objective), "an objective such as grpokit.objectives.GRPO()"),

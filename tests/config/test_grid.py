@@ -41,6 +41,8 @@ def test_the_last_key_changes_fastest_and_names_folders() -> None:
         (["seed="], "seed has no value"),
         (["seed=1,,2"], "seed has an empty value between its commas"),
         (["seed=5..1"], "range 5..1 of seed is empty: write the lower number first"),
+        (["seed=1.."], r"seed has half a range, '1\.\.'\. Expected two whole numbers, as in seed=1\.\.5"),
+        (["seed=..5,7"], r"seed has half a range, '\.\.5'"),
         (["seed=1..999999"], "has 999,999 values; a sweep has at most 10,000 runs"),
         (["seed=1,1"], "The value 1 of seed is there twice"),
         (["a=1e-3,0.001"], "The value 0.001 of a is there twice"),

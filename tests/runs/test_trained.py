@@ -66,6 +66,10 @@ def test_what_is_not_there(run: Path, where: str, step: int, message: str) -> No
 def test_arguments_of_the_wrong_kind(run: Path) -> None:
     with pytest.raises(grpokit.UsageError, match=r"overrides must be a list of texts .*, got 'seed=1'"):
         grpokit.load("run", overrides="seed=1")
+    with pytest.raises(grpokit.UsageError, match=r"run must be a run folder such as .*, got nothing"):
+        grpokit.load(None)  # type: ignore[arg-type]
+    with pytest.raises(grpokit.UsageError, match="policy is 'run', which lacks rollout"):
+        grpokit.draw("run", ["20"])  # type: ignore[arg-type]
     policy = grpokit.load("run")
     for words, message in (
         ({"samples_per_prompt": 1.5}, "samples_per_prompt must be a whole number, got 1.5"),

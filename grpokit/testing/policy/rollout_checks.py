@@ -118,8 +118,7 @@ def joined(case: Case) -> None:
     policy, seeds = case.factory(), case.seeds(group_size=2)
     with torch.no_grad():
         parts = [
-            policy.rollout(case.prompts[call.prompts], call.group_size, seeds=call.seeds)
-            for call in calls(seeds, 2, 1)
+            policy.rollout(case.prompts[call.prompts], call.group_size, seeds=call.seeds) for call in calls(seeds, 2, 1)
         ]
     cause = "a trace whose shape depends on the batch; give it one size, or let it grow at the end of axis 1"
     try:
