@@ -124,8 +124,8 @@ def torchvision() -> Iterator[Finding]:
             area="torchvision",
             state="problem",
             what=f"torchvision cannot be imported ({versions}): {typed_line(error)}",
-            advice=f"{meaning}Rewards and models that import it fail, too. Install both from one index: pip install "
-            f"--force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/{local}",
+            advice=f"{meaning}Rewards and models that import it fail, too. Install both as one build: pip install uv "
+            f"&& uv pip install --reinstall --torch-backend={local} torch torchvision",
             page="doctor#torchvision",
         )
         return

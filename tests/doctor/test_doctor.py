@@ -57,7 +57,7 @@ def test_a_cuda_torchvision_beside_a_cpu_torch(call: Call, tmp_path: Path, monke
     assert done.code == 1
     assert "RuntimeError: operator torchvision::nms does not exist" in done.out
     assert "It is built for another torch, usually for CUDA beside a CPU torch." in done.out
-    assert "pip install --force-reinstall torch torchvision --index-url" in done.out
+    assert "uv pip install --reinstall --torch-backend=cpu torch torchvision" in done.out
     assert done.out.splitlines()[-1] == "1 problem, 0 notes"
 
 
