@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as parquet
 import torch
@@ -42,7 +43,7 @@ SMALL = (
 )
 
 
-def train_preset(preset: str, folder: Path, *overrides: str, **options: bool) -> run.Result:
+def train_preset(preset: str, folder: Path, *overrides: str, **options: Any) -> run.Result:
     """Train a preset in small steps; the number of threads stays as it is."""
     threads = torch.get_num_threads()
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grpokit import UsageError
 from grpokit.runs import train as run
+from grpokit.training.step_report import StepReport
 from whole_runs import STEPS, assert_same, measured, train_preset
 
 SMALL = (
@@ -24,7 +26,7 @@ PRESETS = ["toy-lm", "toy-glyph", "toy-flow"]
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-def train(preset: str, folder: Path, *overrides: str, **options: bool) -> run.Result:
+def train(preset: str, folder: Path, *overrides: str, **options: Any) -> run.Result:
     return train_preset(preset, folder, *SMALL, *overrides, **options)
 
 
@@ -58,12 +60,34 @@ def test_a_changed_config_is_refused_with_the_difference(whole: tuple[str, Path]
     assert measured(tmp_path / "again", "metrics.jsonl") != measured(uninterrupted, "metrics.jsonl")
 
 
-@pytest.mark.parametrize("step", range(1, STEPS))
-def test_resume_is_bit_equal_at_every_step(whole: tuple[str, Path], step: int, tmp_path: Path) -> None:
+class StoppedError(Exception):
+    """Ends a run in a test."""
+
+
+def assert_equal(uninterrupted: Path, again: Path) -> None:
+    assert_same(uninterrupted, again)
+    steps = [row["step"] for row in measured(again, "metrics.jsonl")]
+    assert steps == list(range(1, STEPS + 1))  # no gap, no duplicate
+
+
+def test_resume_is_bit_equal_at_every_step(whole: tuple[str, Path], tmp_path: Path) -> None:
+    """One run that ends, and is resumed, after each of its steps."""
+    preset, uninterrupted = whole
+
+    def end(report: StepReport) -> None:
+        raise StoppedError
+
+    for step in range(STEPS):
+        with pytest.raises(StoppedError):
+            train(preset, tmp_path / "again", watcher=run.Watcher(step=end), resume=step > 0)
+    assert train(preset, tmp_path / "again", resume=True).steps == STEPS
+    assert_equal(uninterrupted, tmp_path / "again")
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_what_was_journaled_beyond_the_checkpoint_is_cut(whole: tuple[str, Path], step: int, tmp_path: Path) -> None:
+    """Before an evaluation, and at one."""
     preset, uninterrupted = whole
     interrupted(uninterrupted, step, tmp_path / "again")
-    result = train(preset, tmp_path / "again", resume=True)
-    assert result.steps == STEPS
-    assert_same(uninterrupted, tmp_path / "again")
-    steps = [row["step"] for row in measured(tmp_path / "again", "metrics.jsonl")]
-    assert steps == list(range(1, STEPS + 1))  # no gap, no duplicate
+    train(preset, tmp_path / "again", resume=True)
+    assert_equal(uninterrupted, tmp_path / "again")

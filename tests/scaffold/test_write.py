@@ -121,7 +121,7 @@ def test_a_wheel_knows_what_is_not_installed(clean: Clean) -> None:
     assert "pip install 'grpokit[ssim]'" in clean.run("python", "-c", code)
 
 
-@pytest.mark.parametrize("name", ["shine", "word-play", "next-letter"])
+@pytest.mark.parametrize("name", ["word-play", "next-letter"])
 def test_check_passes(clean: Clean, name: str) -> None:
     said = clean.run("grpokit", "check", name)
     assert f"{name}: all " in said
