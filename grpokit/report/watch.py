@@ -1,7 +1,8 @@
 """Serves the page of runs while they go on: `grpokit watch`.
 
 It only reads the run folders, takes no lock, and does nothing until a browser asks. A browser asks again and again with
-the mark of what it has; the runs are read only where a file has changed since. On this computer's own address anybody
+the mark of what it has; the runs are read only where a file has changed since. New steps alone are read seldom, since
+reading them takes time that a training beside it may need. On this computer's own address anybody
 who sits at it may look, and a request must name that address, so that no page of the web can reach it through a name of
 its own. Elsewhere a browser must know the token.
 """
@@ -15,7 +16,8 @@ import http.server
 import json
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -29,7 +31,9 @@ from grpokit.report.page import distinct, page
 from grpokit.report.reading import ATTRIBUTION, MACHINE, Run, read
 from grpokit.report.view import view
 
-_FILES = ("config.yaml", "versions.json", MACHINE, "metrics.jsonl", "eval.jsonl", "warnings.jsonl", ATTRIBUTION)
+STEPS = "metrics.jsonl"
+_FILES = ("config.yaml", "versions.json", MACHINE, "eval.jsonl", "warnings.jsonl", ATTRIBUTION, "report.html")
+_REST, _LONGEST_REST = 100, 30.0  # times the seconds that a reading took; seconds
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -41,6 +45,8 @@ _HEADERS = {
 class Watched:
     """Runs that are read again when their files have changed.
 
+    What is new is read at once, but for mere steps: they wait until reading has taken a hundredth of the time, or 30 s.
+
     Args:
         folders: of the runs; one may not be there yet.
     """
@@ -48,29 +54,42 @@ class Watched:
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
         self._lock = threading.Lock()
-        self._mark, self._view = "", b""
+        self._steps, self._rest, self._mark, self._view = "", "", "", b""
+        self._due = 0.0  # when new steps may be read, on the monotonic clock
 
-    def mark(self) -> str:
-        """Stands for the state of all files that the page is made of."""
-        digest = hashlib.sha256()
+    def steps(self) -> str:
+        """Stands for the state of the files that grow with each step."""
+        return _digest(_state(folder / STEPS) for folder in self.folders)
+
+    def rest(self) -> str:
+        """Stands for the state of all other files that the page is made of."""
+        return _digest(self._others())
+
+    def _others(self) -> Iterator[bytes]:
         for folder in self.folders:
+            yield str((folder / STEPS).exists()).encode()
             for name in _FILES:
-                digest.update(_state(folder / name))
+                yield _state(folder / name)
             for kind in ("samples", "groups"):
                 for place in sorted((folder / kind).glob("step_*")):
-                    digest.update(place.name.encode(errors="replace"))
+                    yield place.name.encode(errors="replace")
                     for name in ("samples.jsonl", "scores.json"):
-                        digest.update(_state(place / name))
-        return digest.hexdigest()[:32]
+                        yield _state(place / name)
 
     def view(self) -> tuple[str, bytes]:
         """The mark and the view as JSON. A run that cannot be read is a sentence that says why."""
         with self._lock:  # several browsers share the work
-            mark = self.mark()
-            if mark != self._mark:
+            steps, rest, start = self.steps(), self.rest(), time.monotonic()
+            if rest != self._rest or (steps != self._steps and start >= self._due):
                 self._view = json.dumps(_view(self.folders), allow_nan=False, separators=(",", ":")).encode()
-                self._mark = mark
-            return mark, self._view
+                self._steps, self._rest, self._mark = steps, rest, _digest([steps.encode(), rest.encode()])
+                end = time.monotonic()
+                self._due = end + min(_REST * (end - start), _LONGEST_REST)
+            return self._mark, self._view
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:32]
 
 
 def _state(path: Path) -> bytes:

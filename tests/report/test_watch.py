@@ -83,6 +83,23 @@ def test_it_serves_the_page_the_view_and_the_pictures_and_writes_nothing(
     assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("rest", [0, 1_000_000])
+def test_mere_steps_wait_so_that_reading_them_slows_nothing(
+    tmp_path: Path, serve: Callable[..., Ask], monkeypatch: pytest.MonkeyPatch, rest: int
+) -> None:
+    monkeypatch.setattr("grpokit.report.watch._REST", rest)
+    folder = make_run(tmp_path / "run")
+    ask = serve(folder)
+    mark = ask("/view.json")[1]["ETag"]
+    rows = read_rows(folder / "metrics.jsonl")
+    write_rows(folder / "metrics.jsonl", [*rows, {**rows[-1], "step": 5}])
+    assert ask("/view.json", If_None_Match=mark)[0] == (304 if rest else 200)
+    rows = read_rows(folder / "eval.jsonl")
+    write_rows(folder / "eval.jsonl", [*rows, {**rows[-1], "step": 5}])
+    status, _, content = ask("/view.json", If_None_Match=mark)
+    assert (status, json.loads(content)["runs"][0]["steps"]) == (200, 5)
+
+
 @pytest.mark.parametrize(
     "path",
     [
