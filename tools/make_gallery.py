@@ -165,7 +165,11 @@ def page() -> str:
     for plugin, spec in registry.installed("policy"):
         parts += [f"### `{spec.name}`\n", f"{spec.summary[:1].upper()}{spec.summary[1:]}.\n"]
         parts += [f"**Makes** {spec.makes} · **package** `{plugin.package}`\n", _parameter_table(spec.factory)]
-    for kind, title in (("preset", "Presets"), ("advantage", "Advantages"), ("objective", "Objectives")):
+    parts.append("## Presets\n\n| name | package | what it does | takes |\n|---|---|---|---|")
+    for plugin, spec in registry.installed("preset"):
+        parts.append(f"| `{spec.name}` | `{plugin.package}` | {_cell(spec.summary)} | {spec.takes or 'not measured'} |")
+    parts.append("")
+    for kind, title in (("advantage", "Advantages"), ("objective", "Objectives")):
         parts.append(f"## {title}\n\n| name | package | what it does |\n|---|---|---|")
         parts += [f"| `{s.name}` | `{p.package}` | {_cell(s.summary)} |" for p, s in registry.installed(kind)]
         parts.append("")

@@ -30,7 +30,7 @@ def grpokit_presets() -> Iterable[PresetSpec]:
     yield PresetSpec(
         name="diffusers-tiny",
         factory="grpokit_diffusers:presets/diffusers-tiny.yaml",
-        summary="a random SD3 of a megabyte learns to paint brightly, on a CPU in less than a minute",
+        summary="a random SD3 of a megabyte learns to paint brightly",
         install=_INSTALL,
-        takes="about a minute on two CPU cores",
+        takes="about a minute on one CPU core",
     )

@@ -61,43 +61,44 @@ def grpokit_presets() -> Iterable[PresetSpec]:
     yield PresetSpec(
         name="glm-image-tiny",
         factory="grpokit_glm_image:presets/glm-image-tiny.yaml",
-        summary="a random GLM-Image of a megabyte learns to make bright pictures, on a CPU in less than a minute",
+        summary="a random GLM-Image of a megabyte learns to make bright pictures",
         install=_INSTALL,
         takes="less than a minute on two CPU cores",
     )
     yield PresetSpec(
         name="glm-image-dit-tiny",
         factory="grpokit_glm_image:presets/glm-image-dit-tiny.yaml",
-        summary="the diffusion half of the same learns to paint brightly, on a CPU in less than a minute",
+        summary="the diffusion half of a random GLM-Image of a megabyte learns to paint brightly",
         install=_INSTALL,
         takes="less than a minute on two CPU cores",
     )
     yield PresetSpec(
         name="glm-image-halves-tiny",
         factory="grpokit_glm_image:presets/glm-image-halves-tiny.yaml",
-        summary="both halves of the same learn in turn, on a CPU in about a minute",
+        summary="both halves of a random GLM-Image of a megabyte learn in turn",
         install=_INSTALL,
         takes="about a minute on two CPU cores",
     )
     yield PresetSpec(
         name="glm-glyph",
         factory="grpokit_glm_image:presets/glm-glyph.yaml",
-        summary="a GLM-Image small enough for a CPU learns to spell from SSIM and OCR, in a few minutes",
+        summary="a GLM-Image small enough for a CPU learns to spell from SSIM and OCR",
         install="pip install 'grpokit[demo,glm-image]'",
         takes="two to three minutes on one CPU core",
     )
     yield PresetSpec(
         name="glm-glyph-dit",
         factory="grpokit_glm_image:presets/glm-glyph-dit.yaml",
-        summary="its diffusion half, taught on blurred pictures, learns to paint sharply from SSIM and OCR",
+        summary="the diffusion half of glm-glyph, taught on blurred pictures, learns to paint sharply",
         install="pip install 'grpokit[demo,glm-image]'",
         takes="less than four minutes on one CPU core",
     )
     yield PresetSpec(
         name="glm-glyph-halves",
         factory="grpokit_glm_image:presets/glm-glyph-halves.yaml",
-        summary="both halves of glm-glyph learn in turn to spell and to paint sharply, in a few minutes",
+        summary="both halves of glm-glyph learn in turn to spell and to paint sharply",
         install="pip install 'grpokit[demo,glm-image]'",
+        takes="four to five minutes on one CPU core",
     )
     for name, summary, files in (
         (

@@ -63,11 +63,13 @@ def grpokit_presets() -> Iterable[PresetSpec]:
         name="toy-lm",
         factory="grpokit_toy:presets/toy-lm.yaml",
         summary="toy-lm learns to add two numbers from format and answer rewards",
+        takes="about three minutes on one CPU core",
         install="pip install grpokit-toy",
     )
     yield PresetSpec(
         name="toy-flow",
         factory="grpokit_toy:presets/toy-flow.yaml",
         summary="toy-flow learns to land on the ring that it is asked for, held to its start by the exact Gaussian KL",
+        takes="less than a minute on one CPU core",
         install="pip install grpokit-toy",
     )
