@@ -29,6 +29,7 @@ lint: $(FULL)
 
 types: $(FULL)
 	$(BIN)/mypy
+	$(BIN)/python tools/scaffold_types.py
 
 docs: $(FULL)
 	$(BIN)/python tools/make_reference.py --check

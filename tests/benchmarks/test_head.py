@@ -21,6 +21,7 @@ def dense() -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's figures about a process")
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["fused", "fused, predicted"])
 def test_the_peak_is_a_fraction_of_log_softmax(way: str, dense: float) -> None:
     """Of 2,048 tokens it holds the logits of 256 at a time, some copies of these, and the gradients."""

@@ -140,6 +140,7 @@ def test_plain_advantages_by_hand() -> None:
     assert values.tolist() == pytest.approx([-1 / 1.0001, 0, 1 / 1.0001, 0, 0, 0])
 
 
+@pytest.mark.slow
 def test_rounds_measure_every_phase_and_a_contender_may_fail(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no room left' >&2\nexit 1\n")

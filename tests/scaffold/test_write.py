@@ -209,20 +209,6 @@ def test_ruff_has_nothing_to_say(written: Path) -> None:
     assert done.stdout == "36 files already formatted\n"
 
 
-def test_mypy_has_nothing_to_say(clean: Clean) -> None:
-    """With its strictest settings, and grpokit found as an author has it: installed."""
-    sources = [f"grpokit-{name}/src" for name in ("shine", "word-play", "next-letter")]
-    known = ["--config-file=", "--cache-dir", clean.home / "mypy", "--python-executable", clean.home / "bin/python"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", *known, *sources],
-        cwd=clean.folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "Success: no issues found in 12 source files\n"
-
-
 # --- bad input -----------------------------------------------------------------------------------------------------
 
 

@@ -62,10 +62,23 @@ def texts(rollout: Rollout) -> list[str]:
     return [tiny_tokenizer().decode(tokens[:length], skip_special_tokens=True) for tokens, length in rows]
 
 
+OF_ARCHITECTURES = {
+    "ratio-is-one", "rows-independent", "batch-size", "joined", "mask", "slices", "trimmed", "gradient", "reference",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_contract_of_an_architecture(family: str) -> None:
+    checks = policy_checks(lambda: build(family), PROMPTS, decode=texts, makes="text")
+    states = {each.name: each for each in outcomes(check for check in checks if check.name in OF_ARCHITECTURES)}
+    assert states.keys() == OF_ARCHITECTURES
+    assert not [each for each in states.values() if each.state == "failed"]
+
+
 @pytest.mark.parametrize(
     ("family", "options"),
     [
-        *((family, {}) for family in FAMILIES),
+        ("qwen2", {}),
         ("llama", {"lora": ADAPTER}),
         ("llama", {"fast": False}),
         ("qwen2", {"top_k": 8, "temperature": 0.7}),

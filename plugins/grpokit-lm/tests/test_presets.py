@@ -41,7 +41,11 @@ def test_prompts_and_held_out_prompts_share_none(preset: str) -> None:
 
 @pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize(
-    ("preset", "right", "rise"), [("lm-arithmetic", "right", 0.15), ("lm-countdown", "countdown", 0.06)]
+    ("preset", "right", "rise"),
+    [
+        ("lm-arithmetic", "right", 0.15),
+        pytest.param("lm-countdown", "countdown", 0.06, marks=pytest.mark.slow),
+    ],
 )
 def test_the_reward_rises_in_a_few_steps(preset: str, right: str, rise: float, tmp_path: Path) -> None:
     short = ("trainer.steps=20", "trainer.micro_batch_size=64", "run.eval_every=0")

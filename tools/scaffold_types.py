@@ -1,0 +1,31 @@
+"""Runs mypy with its strictest settings on what `grpokit new` writes; part of `make types`.
+
+python tools/scaffold_types.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+WORDS = (["reward", "shine"], ["reward", "word-play", "--kind", "text"], ["policy", "next-letter"])
+
+
+def main() -> int:
+    """mypy's exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        for words in WORDS:
+            new = [sys.executable, "-m", "grpokit", "new", *words]
+            subprocess.run(new, cwd=folder, check=True, capture_output=True)
+        sources = [str(place) for place in sorted(Path(folder).glob("*/src"))]
+        known = ["--strict", "--config-file=", "--cache-dir", str(ROOT / ".mypy_cache/scaffold")]
+        command = [sys.executable, "-m", "mypy", *known, *sources]
+        return subprocess.run(command, cwd=folder, env={**os.environ, "MYPYPATH": str(ROOT)}, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
