@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,18 +36,21 @@ def scored(policy: GlmImageAR, rollout: Rollout, **ask: Any) -> Decisions:
     return policy.logprobs(rollout, slice(0, rollout.mask.shape[1]), ask=Ask(**ask))
 
 
-OF_WEIGHTS = {"ratio-is-one", "logprobs-repeat", "gradient", "reference", "save-load", "evaluate"}
+OF_WEIGHTS = {"ratio-is-one", "logprobs-repeat", "gradient", "reference", "save-load", "evaluate", "frequencies"}
 
 
 @pytest.mark.parametrize(
-    ("options", "names"),
+    ("options", "wanted"),
     [
-        ({"lora": ADAPTER, "train_tokens": "large", "top_p": 0.9, "size": (96, 64), "merge_adapter": False}, None),
-        ({"gradient_checkpointing": True, "eval_temperature": 0}, OF_WEIGHTS),
+        (
+            {"lora": ADAPTER, "train_tokens": "large", "top_p": 0.9, "size": (96, 64), "merge_adapter": False},
+            lambda name: name != "frequencies",  # of a few trained tokens it would need many samples
+        ),
+        ({"gradient_checkpointing": True, "eval_temperature": 0, "top_p": 0.9}, OF_WEIGHTS.__contains__),
     ],
     ids=["an adapter", "all weights"],
 )
-def test_contract(options: dict[str, Any], names: set[str] | None) -> None:
+def test_contract(options: dict[str, Any], wanted: Callable[[str], bool]) -> None:
     policy = build(**options)
 
     def decode(rollout: Rollout) -> list[Image]:
@@ -56,9 +59,9 @@ def test_contract(options: dict[str, Any], names: set[str] | None) -> None:
     checks = policy_checks(
         lambda: build(**options), PROMPTS[1:], decode=decode, makes="image", module="grpokit_glm_image.plugin"
     )
-    states = {each.name: each for each in outcomes(c for c in checks if names is None or c.name in names)}
-    assert not [each for each in states.values() if each.state == "failed"]
-    assert names is None or states.keys() == names
+    found = list(outcomes(check for check in checks if wanted(check.name)))
+    assert len(found) >= len(OF_WEIGHTS)
+    assert not [outcome for outcome in found if outcome.state == "failed"]
 
 
 def stock_inputs(pipe: Any, texts: Sequence[str], size: tuple[int, int]) -> Any:
