@@ -52,7 +52,18 @@ def test_the_top_says_what_it_takes_and_the_rest_has_an_exercise(path: Path) -> 
     assert "find_spec" in install
     assert "pip" in install
     exercise = next(i for i, cell in enumerate(cells) if re.search(r"^## .*Exercise", cell.source, re.MULTILINE))
-    assert any("assert" in cell.source for cell in cells[exercise:] if cell.cell_type == "code")
+    *_, own, solution, check = [cell for cell in cells[exercise:] if cell.cell_type == "code"]
+    assert "assert" in check.source
+    assert solution.metadata["tags"] == ["solution"]
+    assert solution.metadata["jupyter"] == {"source_hidden": True}
+    assert _names(solution) <= _names(own), "the cell before the folded answer is the reader's"
+
+
+def _names(cell: nbformat.NotebookNode) -> set[str]:
+    """What a cell defines."""
+    body = ast.parse(cell.source).body
+    named = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    return named | {ast.unparse(node.targets[0]) for node in body if isinstance(node, ast.Assign)}
 
 
 def test_only_public_names_are_used(path: Path) -> None:

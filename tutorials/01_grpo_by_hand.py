@@ -269,10 +269,17 @@ _ = place.set(xlabel="step", ylabel="share of right answers")
 # ## Exercise: advantages without dividing
 #
 # Dr. GRPO (Liu et al., 2025) subtracts the group's mean and does *not* divide by its standard deviation, so that hard and easy problems
-# are not weighted up. Write it. Change the body of `centred`; the check compares it with grpokit's own.
+# are not weighted up. Write it: change the body of `centred`. The check at the end compares it with grpokit's own. The cell after
+# yours holds one answer, folded up in Jupyter: look at it later, and leave it out when you check yours.
 
 
 # %%
+def centred(rewards, groups):
+    return rewards  # your code
+
+
+# %% jupyter={"source_hidden": true} tags=["solution"]
+# One answer. Try first; leave this cell out to check your own.
 def centred(rewards, groups):
     result = torch.empty_like(rewards)
     for g in groups.unique():
@@ -280,6 +287,7 @@ def centred(rewards, groups):
     return result
 
 
+# %%
 library = create("advantage", "centred")
 expected = library(matrix, weights, rollout.groups)
 assert torch.allclose(centred(rewards, rollout.groups), expected), "each group's advantages sum to 0"

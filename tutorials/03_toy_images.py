@@ -14,7 +14,8 @@
 #
 # [![Open in Colab](open_in_colab.svg)](https://colab.research.google.com/github/grpokit/grpokit/blob/main/tutorials/03_toy_images.ipynb)
 #
-# **You need** a laptop and about two minutes on two cores of its CPU. Nothing is downloaded.
+# **You need** a laptop and about two minutes on two cores of its CPU. Nothing is downloaded. The notebook writes `contrast_reward.py` and
+# the runs `runs/03_...` beside itself.
 
 # %%
 import importlib.util
@@ -184,18 +185,26 @@ _ = place.legend()
 #
 # ## Exercise: find a weak spot before the training does
 #
-# Which picture gets the highest contrast of all? Make one without a letter in it that beats every sample above. Change `cheat`.
+# Which picture gets the highest contrast of all? Make one without a letter in it that beats every sample above. Change `cheat`. The cell
+# after yours holds one answer, folded up in Jupyter: look at it later, and leave it out when you check yours.
 
 # %%
 from PIL import Image
 
 
 def cheat():
+    return Image.new("RGB", tries[0].output.size, "white")  # your code
+
+
+# %% jupyter={"source_hidden": true} tags=["solution"]
+# One answer. Try first; leave this cell out to check your own.
+def cheat():
     picture = Image.new("RGB", tries[0].output.size, "white")
     picture.paste("black", (0, 0, picture.width // 2, picture.height))
     return picture
 
 
+# %%
 def contrast_of(picture):
     return ImageStat.Stat(to_rgb(picture, what="a picture").convert("L")).stddev[0] / 128
 

@@ -85,7 +85,7 @@ for place, row in zip(places, order[:4] + order[-4:]):
 # %%
 folder = Path(tempfile.mkdtemp())
 path = os.pathsep.join([str(folder / "installed"), os.environ.get("PYTHONPATH", "")])
-environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "110"}
+environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "160"}
 environment.pop("FORCE_COLOR", None)  # plain text in the outputs below
 grpokit = [sys.executable, "-m", "grpokit"]
 
@@ -185,8 +185,9 @@ print(*(line for line in found.splitlines() if "clear" in line), sep="\n")
 command(*grpokit, "check", "clear-border")
 
 # %% [markdown]
-# Read the last part. `flat mean colour` and `in a white frame` get full marks: a blank page pleases this reward best. That is no
-# mistake of the code, but it says how to use it: never alone.
+# A row that says "not checked" tells why that check does not apply to this reward. Now read the ladder: it scores photographs
+# that become worse from row to row. `flat mean colour` and `in a white frame` get full marks, so a page that shows nothing
+# pleases this reward best. That is no mistake of the code, but it says how to use it: never alone.
 #
 # ## 5. Train with it, by name
 
@@ -210,10 +211,17 @@ command(
 #
 # ## Exercise: a reward that a blank page does not please
 #
-# Change `guarded` so that a page without any ink gets 0, while a word keeps its score.
+# Change `guarded` so that a page without any ink gets 0, while a word keeps its score. The cell after yours holds one answer, folded up
+# in Jupyter: look at it later, and leave it out when you check yours.
 
 
 # %%
+def guarded(samples):
+    return clear_border(samples)  # your code
+
+
+# %% jupyter={"source_hidden": true} tags=["solution"]
+# One answer. Try first; leave this cell out to check your own.
 def guarded(samples):
     has_ink = []
     for sample in samples:
@@ -222,6 +230,7 @@ def guarded(samples):
     return [share if ink else 0.0 for share, ink in zip(clear_border(samples), has_ink)]
 
 
+# %%
 blank = Sample(prompt=Prompt(text="a page"), output=Image.new("RGB", samples[0].output.size, "white"), group=0)
 assert clear_border([blank]) == [1.0]
 assert guarded([blank]) == [0.0], "a blank page has no ink"

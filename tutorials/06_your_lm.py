@@ -169,9 +169,14 @@ print(*sorted(file.name for file in exported.iterdir()), sep="\n")
 # ## Exercise
 #
 # A `GRPOConfig` has `generation_batch_size=64`, `num_generations=8`, `steps_per_generation=4` and
-# `gradient_accumulation_steps=1`. Which three keys of `trainer` say the same? Change this.
+# `gradient_accumulation_steps=1`. Which three keys of `trainer` say the same? Change `answer`. The
+# cell after yours holds the answer, folded up in Jupyter: look at it later, and leave it out when you check yours.
 
 # %%
+answer = {"group_size": 4}  # two keys are missing, and this number is not right
+
+# %% jupyter={"source_hidden": true} tags=["solution"]
+# One answer. Try first; leave this cell out to check your own.
 answer = {"group_size": 8, "prompts_per_step": 8, "minibatches": 4}
 
 # %%

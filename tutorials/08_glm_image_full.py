@@ -191,10 +191,17 @@ pipe(lines[0], height=SIZE[0], width=SIZE[1], num_inference_steps=4).images[0]
 # ## Exercise: make a step cheaper
 #
 # By how much does a smaller picture help? Choose a size, and see by `grpokit plan` how long a step of the full run takes with it. The check
-# wants less than a minute. Change `overrides`.
+# wants less than a minute. Change `overrides`. The cell after yours holds one answer, folded up in Jupyter: look at it later, and leave it
+# out when you check yours.
 
 # %%
+overrides = []  # your settings, such as "policy.size=[768, 768]"
+
+# %% jupyter={"source_hidden": true} tags=["solution"]
+# One answer. Try first; leave this cell out to check your own.
 overrides = ["policy.size=[512, 512]", "policy.decode={steps: 10, guidance: 1.0}"]
+
+# %%
 question = [*grpokit, "plan", "glm-image-t2i", *overrides, "--gpu", "80 GB"]
 answer = subprocess.run(question, cwd=folder, capture_output=True, text=True).stdout.splitlines()
 times = next(answer[place + 1] for place, line in enumerate(answer) if line.startswith("time, s"))

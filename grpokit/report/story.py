@@ -71,7 +71,7 @@ def story(run: Run) -> Figure:
     steps, pictures = _before_and_after(run)
     with matplotlib.rc_context(_STYLE):
         fig = Figure(figsize=(9, 3.2), layout="constrained")
-        areas: Any = fig.subfigures(1, 2, width_ratios=[1.15, 1]) if pictures else [fig]
+        areas: Any = fig.subfigures(1, 2, width_ratios=[1, 1.15])[::-1] if pictures else [fig]  # pictures come first
         axes = areas[0].subplots()
         _draw(axes, rows, {name: keys[name] for name in names})
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))

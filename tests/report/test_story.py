@@ -31,7 +31,7 @@ def test_the_names_in_the_picture_of_a_run_are_beside_its_curves(many: Path, *, 
     if not pictures:
         shutil.rmtree(many / "samples")
     drawn = figure(many)
-    area = drawn.subfigs[0] if pictures else drawn
+    area = drawn.subfigs[1] if pictures else drawn
     with quiet():
         drawn.canvas.draw()
     axes, legend = drawn.axes[0].get_tightbbox(), area.legends[0].get_window_extent()
