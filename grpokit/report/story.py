@@ -71,16 +71,16 @@ def story(run: Run) -> Figure:
     steps, pictures = _before_and_after(run)
     with matplotlib.rc_context(_STYLE):
         fig = Figure(figsize=(9, 3.2), layout="constrained")
-        areas: Any = fig.subfigures(1, 2, width_ratios=[1, 1.15])[::-1] if pictures else [fig]  # pictures come first
-        axes = areas[0].subplots()
+        areas: Any = fig.subfigures(1, 2, width_ratios=[1, 1.15]) if pictures else [fig]
+        axes = areas[-1].subplots()  # on the right of the pictures
         _draw(axes, rows, {name: keys[name] for name in names})
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         if len(axes.lines) > 1:
-            _name_lines(fig, areas[0])
+            _name_lines(fig, areas[-1])
         axes.set_title("held-out prompts" if run.evaluations else "training prompts", fontsize=9)
         axes.set_xlabel("step")
         if pictures:
-            cells = areas[1].subplots(len(pictures), 2, squeeze=False)
+            cells = areas[0].subplots(len(pictures), 2, squeeze=False)
             for axis_row, pair in zip(cells, pictures, strict=True):
                 for axis, picture in zip(axis_row, pair, strict=True):
                     axis.imshow(picture)
