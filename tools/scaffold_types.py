@@ -1,7 +1,4 @@
-"""Runs mypy with its strictest settings on what `grpokit new` writes; part of `make types`.
-
-    python tools/scaffold_types.py
-"""
+"""Runs mypy with its strictest settings on what `grpokit new` writes; part of `make types`."""
 
 from __future__ import annotations
 
