@@ -57,11 +57,11 @@ class Watched:
         self._steps, self._rest, self._mark, self._view = "", "", "", b""
         self._due = 0.0  # when new steps may be read, on the monotonic clock
 
-    def steps(self) -> str:
+    def _state_of_steps(self) -> str:
         """Stands for the state of the files that grow with each step."""
         return _digest(_state(folder / STEPS) for folder in self.folders)
 
-    def rest(self) -> str:
+    def _state_of_rest(self) -> str:
         """Stands for the state of all other files that the page is made of."""
         return _digest(self._others())
 
@@ -79,7 +79,7 @@ class Watched:
     def view(self) -> tuple[str, bytes]:
         """The mark and the view as JSON. A run that cannot be read is a sentence that says why."""
         with self._lock:  # several browsers share the work
-            steps, rest, start = self.steps(), self.rest(), time.monotonic()
+            steps, rest, start = self._state_of_steps(), self._state_of_rest(), time.monotonic()
             if rest != self._rest or (steps != self._steps and start >= self._due):
                 self._view = json.dumps(_view(self.folders), allow_nan=False, separators=(",", ":")).encode()
                 self._steps, self._rest, self._mark = steps, rest, _digest([steps.encode(), rest.encode()])

@@ -139,7 +139,8 @@ def test_markup_is_shown_as_text(visit: Callable[..., Any], pages: dict[str, Pat
 def test_zoom_and_values_of_a_chart(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
     page = visit(pages["pictures"])
     plot = drawn(page)
-    ends = "() => document.querySelector('#plot-reward-on-held-out-prompts').layout.xaxis.range"
+    page.evaluate("window.plotted = () => document.querySelector('#plot-reward-on-held-out-prompts')")
+    ends = "() => plotted().layout.xaxis.range"
     whole = page.evaluate(ends)
     plot.hover(position={"x": 300, "y": 100})
     page.wait_for_selector("#plot-reward-on-held-out-prompts .hoverlayer text", state="attached")
@@ -163,8 +164,21 @@ def test_zoom_and_values_of_a_chart(visit: Callable[..., Any], pages: dict[str, 
     page.keyboard.press("0")
     page.wait_for_function(f"([low]) => Math.abs(({ends})()[0] - low) < 1e-6", arg=whole)
     legend = page.locator("#chart-reward-on-held-out-prompts .legend button", has_text="nice")
+    plot.focus()
+    page.keyboard.press("+")
+    page.wait_for_function(f"([low]) => ({ends})()[0] > low", arg=whole)
+    zoomed = page.evaluate(ends)
     legend.click()
     assert legend.get_attribute("aria-pressed") == "false"
+    page.wait_for_function("() => plotted().data.some(line => line.name == 'nice' && line.visible === false)")
+    assert page.evaluate(ends) == zoomed
+    show_all.click()  # a button that was drawn after the chart
+    page.wait_for_function(f"([low]) => Math.abs(({ends})()[0] - low) < 1e-6", arg=whole)
+    assert show_all.is_hidden()
+    page.locator("[data-key=reward]").select_option("length")
+    page.wait_for_function("() => plotted().data.every(line => line.name != 'weighted sum' || line.visible === false)")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("ink => plotted().layout.font.color != ink", arg=page.evaluate("plotted().layout.font.color"))
 
 
 def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
@@ -262,6 +276,8 @@ def test_a_watched_run_grows_on_the_page(visit: Callable[..., Any], tmp_path: Pa
                 file.write(json.dumps({**rows[-1], "step": 6, "nice": 3.0}) + "\n")
             page.wait_for_selector("text=Evaluation after step 6, the newest", timeout=3000)
             assert page.locator(".part-steps article").count() == 1
+            steps = "document.querySelector('#plot-reward-on-held-out-prompts').data.find(line => line.name).x.at(-1)"
+            page.wait_for_function(f"() => {steps} == 6", timeout=3000)
             assert page.locator(".part-steps img").first.evaluate("i => i.decode().then(() => i.naturalWidth)") == 32
             shutil.rmtree(folder)
             page.wait_for_selector("text=is no run folder yet", timeout=3000)

@@ -80,11 +80,11 @@ function redoCurves(place, fresh) {
   for (const plot of fresh?.querySelectorAll(".plot") ?? []) {
     const old = place.querySelector(`#${CSS.escape(plot.id)}`);
     if (!old?.data) continue;
-    const redraw = seen.get(plot);
     near.unobserve(plot);
+    drawings.set(old, drawings.get(plot));
     old.setAttribute("aria-label", plot.getAttribute("aria-label"));
+    resetOf(plot).hidden = resetOf(old).hidden;
     plot.replaceWith(old);
-    seen.set(old, redraw);
   }
   place.replaceChildren(...(fresh ? [fresh] : []));
   redrawAll();

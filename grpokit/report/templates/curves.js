@@ -87,48 +87,50 @@ function shading() {
   return { shapes, annotations };
 }
 
-const seen = new WeakMap(); // plot -> how to draw it, once it comes near the window
+const drawings = new WeakMap(); // plot -> what draws it: () => [traces, layout]
 const near = new IntersectionObserver(entries => {
-  for (const { target, isIntersecting } of entries) {
-    if (isIntersecting && seen.has(target)) { near.unobserve(target); seen.get(target)(); }
-  }
+  for (const { target, isIntersecting } of entries) if (isIntersecting) { near.unobserve(target); drawPlot(target); }
 }, { rootMargin: "500px" });
+const resetOf = plot => plot.closest("figure").querySelector(".reset");
+
+async function drawPlot(plot) {
+  const [data, wanted] = drawings.get(plot)();
+  const fresh = !plot.data;
+  await (await library()).react(plot, data, wanted, { displayModeBar: false, responsive: true, doubleClick: false });
+  if (!fresh) return;
+  plot.on("plotly_relayout", event => { if (Object.keys(event).some(key => key.includes(".range["))) resetOf(plot).hidden = false; });
+  plot.on("plotly_doubleclick", () => showAll(plot));
+}
+
+async function showAll(plot) {
+  const [, { yaxis }] = drawings.get(plot)();
+  await (await library()).relayout(plot, { "xaxis.autorange": true, "yaxis.range": yaxis.range ?? null,
+    ...(yaxis.range ? {} : { "yaxis.autorange": true }) });
+  resetOf(plot).hidden = true;
+}
 
 // A figure with a title, a plot, and below it what there is to press and to read. `draw` returns [traces, layout].
 function chartFigure(id, title, unit, summary, draw, extra = []) {
-  const reset = el("button", { type: "button", class: "reset", hidden: true, onclick: () => home() }, "Show all");
+  const reset = el("button", { type: "button", class: "reset", hidden: true,
+    onclick: event => showAll(event.target.closest("figure").querySelector(".plot")) }, "Show all");
   const plot = el("div", { class: "plot", id: `plot-${id}`, tabindex: "0", role: "application", "aria-roledescription": "chart",
     "aria-label": `${title}. ${summary} Keys: plus and minus zoom, arrows move, 0 shows all.` });
-  const home = async () => {
-    const [, wanted] = draw();
-    await (await library()).relayout(plot, { "xaxis.autorange": true, "yaxis.range": wanted.yaxis.range ?? null,
-      ...(wanted.yaxis.range ? {} : { "yaxis.autorange": true }) });
-    reset.hidden = true;
-  };
-  const redraw = async () => {
-    const [data, wanted] = draw();
-    const fresh = !plot.data;
-    await (await library()).react(plot, data, wanted, { displayModeBar: false, responsive: true, doubleClick: false });
-    if (!fresh) return;
-    plot.on("plotly_relayout", event => { reset.hidden = reset.hidden && !Object.keys(event).some(key => key.includes(".range[")); });
-    plot.on("plotly_doubleclick", home);
-  };
   plot.addEventListener("keydown", event => {
     if (!plot.data) return;
     const [low, high] = plot.layout.xaxis.range.map(Number), span = high - low, middle = (low + high) / 2;
     const to = { "+": [middle - span / 4, middle + span / 4], "-": [middle - span, middle + span],
       ArrowLeft: [low - span / 4, high - span / 4], ArrowRight: [low + span / 4, high + span / 4] }[event.key === "=" ? "+" : event.key];
     if (to) window.Plotly.relayout(plot, { "xaxis.range[0]": to[0], "xaxis.range[1]": to[1] });
-    else if (event.key === "0") home();
+    else if (event.key === "0") showAll(plot);
     if (to || event.key === "0") event.preventDefault();
   });
-  seen.set(plot, redraw);
+  drawings.set(plot, draw);
   near.observe(plot);
   return el("figure", { id: `chart-${id}` }, el("figcaption", {}, el("span", {}, title, " ", el("small", {}, unit)), reset), plot, extra);
 }
 
 function redrawAll() {
-  for (const plot of document.querySelectorAll(".plot")) if (plot.data) seen.get(plot)();
+  for (const plot of document.querySelectorAll(".plot")) if (plot.data) drawPlot(plot);
 }
 
 function chart(chart) {
