@@ -177,8 +177,9 @@ def test_zoom_and_values_of_a_chart(visit: Callable[..., Any], pages: dict[str, 
     assert show_all.is_hidden()
     page.locator("[data-key=reward]").select_option("length")
     page.wait_for_function("() => plotted().data.every(line => line.name != 'weighted sum' || line.visible === false)")
+    ink = page.evaluate("plotted().layout.font.color")
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function("ink => plotted().layout.font.color != ink", arg=page.evaluate("plotted().layout.font.color"))
+    page.wait_for_function("ink => plotted().layout.font.color != ink", arg=ink)
 
 
 def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
