@@ -1,4 +1,5 @@
-"""Opens the built documentation in Chromium: nothing comes from other hosts, all fits a phone, the search finds.
+"""Opens the built documentation in Chromium: nothing comes from other hosts, no link is dead, all fits a phone, the
+search finds.
 
 `python tools/check_site.py [FOLDER]` exits with 1 and names what is wrong. `make docs` runs it.
 """
@@ -11,6 +12,7 @@ import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from playwright.sync_api import sync_playwright
 
@@ -29,10 +31,15 @@ def problems(site: Path, browser_path: str) -> list[str]:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
         page.on("request", lambda r: r.url.startswith((home, "data:", "blob:")) or found.append(f"asks for {r.url}"))
+        page.on("response", lambda r: r.status < 400 or found.append(f"{r.status}: {r.url}"))
         page.on("pageerror", lambda error: found.append(f"a script fails: {error}"))
         for file in sorted(site.rglob("index.html")):
             place = file.parent.relative_to(site).as_posix()
             page.goto(f"{home}{place}/")
+            for link in sorted(set(page.eval_on_selector_all("a[href]", "all => all.map(a => a.href)"))):
+                target = site / unquote(urlsplit(link).path.lstrip("/"))
+                if link.startswith(home) and not (target.is_file() or (target / "index.html").is_file()):
+                    found.append(f"{place} links to {urlsplit(link).path}, which is not there")
             width = page.evaluate("document.documentElement.scrollWidth")
             if width > 390:
                 found.append(f"{place} is {width} pixels wide on a phone of 390")
