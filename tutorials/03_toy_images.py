@@ -70,8 +70,9 @@ show([sample.output for sample in tries], scores, prompts[0].text)
 # %% [markdown]
 # ## 2. Two rewards that see different things
 #
-# `ssim` compares a picture with the target, pixel by pixel. `ocr` reads it, and compares what it reads with what the prompt quotes.
-# Over many samples they agree, but not too well:
+# `ssim` (structural similarity) compares a picture, patch by patch, with the *target*: a clean picture of the word. `ocr` reads it,
+# and compares what it reads with what the prompt quotes. Both give 1 to a perfect picture. Over many samples they agree, but not
+# too well:
 
 # %%
 many = draw(policy, prompts[:24], samples_per_prompt=4, seed=2)
@@ -172,16 +173,16 @@ for row in held_out(repaired):
     show(row["pictures"], title=f"after step {row['step']}: contrast {row['contrast']:.2f}, ocr {row['ocr']:.2f}")
 
 # %%
-figure, place = plt.subplots(figsize=(5, 3))
+figure, place = plt.subplots(figsize=(7, 3), layout="constrained")
 for name, result in (("ssim and ocr", good), ("contrast alone", hacked), ("contrast and ocr", repaired)):
     rows = held_out(result)
     place.plot([row["step"] for row in rows], [row["ocr"] for row in rows], marker="o", label=name)
 place.set(xlabel="step", ylabel="ocr on held-out words", ylim=(0, 1))
-_ = place.legend()
+_ = place.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 # %% [markdown]
-# Contrast still rises in the last run, and no longer at the price of the words. But look closely: some words have ink below them
-# which no prompt asked for. A weight of 0.3 still pays for it. The first run, without contrast, has none.
+# Contrast still rises in the last run, and no longer at the price of the words. But look closely: there are letters below and behind
+# the words that no prompt asked for, more of them than in the first run. A weight of 0.3 still pays for ink.
 #
 # ## Exercise: find a weak spot before the training does
 #

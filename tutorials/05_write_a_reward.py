@@ -24,7 +24,7 @@ import warnings
 
 warnings.simplefilter("ignore")  # of libraries below, about bars and about what they will change one day
 if importlib.util.find_spec("grpokit_toy") is None:  # on Colab, for example
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[demo,check]"], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[demo,check]", "pytest"], check=True)
 
 # %%
 import os
@@ -79,8 +79,9 @@ for place, row in zip(places, order[:4] + order[-4:]):
 #
 # ## 2. A package
 #
-# `grpokit new` writes a package that works, with an example reward in it. We put our function in its place, and pairs of a better and
-# a worse picture in the place of its examples.
+# `grpokit new` writes a package that works, with an example reward in it: contrast. We put our function in its place, pairs of a
+# better and a worse picture in the place of its examples, and numbers computed by hand in the place of those of its test. Then come
+# the line that `grpokit plugins` shows and, in `pyproject.toml`, the package that our function imports.
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -153,6 +154,17 @@ def _ink(box: tuple[int, int, int, int]) -> Image.Image:
     picture.paste(20, box)
     return picture
 ''')
+test = package / "tests" / "test_clear_border.py"
+test.write_text(
+    test.read_text().partition("def test_by_hand")[0]
+    + '''def test_by_hand() -> None:
+    blank, edge = Image.new("L", (10, 10), 255), Image.new("L", (10, 10), 255)
+    edge.paste(0, (0, 0, 1, 10))  # 10 dark pixels; a border of 3 pixels has 84, one of a pixel has 36
+    samples = [Sample(prompt=Prompt(text="a picture"), output=picture, group=0) for picture in (blank, edge)]
+    assert score(samples) == pytest.approx([1, 74 / 84])
+    assert score(samples, width=1) == pytest.approx([1, 26 / 36])
+'''
+)
 plugin = source / "plugin.py"
 plugin.write_text(
     plugin.read_text().replace(
@@ -167,7 +179,8 @@ _ = project.write_text(project.read_text().replace('"pillow', '"numpy",\n  "pill
 # ## 3. Install it
 #
 # Usually `pip install -e .` does it. Here it goes into a folder of its own, so that the notebook leaves your environment as it was.
-# `plugin.py` is the light module that the package's entry point names; grpokit finds it in any environment that has the package.
+# The package's entry point, a line in `pyproject.toml`, names the light module `plugin.py`; through it grpokit finds the reward in
+# any environment that has the package.
 
 # %%
 pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
@@ -179,16 +192,23 @@ print(*(line for line in found.splitlines() if "clear" in line), sep="\n")
 # ## 4. Check it
 #
 # `grpokit check` tries what goes wrong in practice: other batch sizes, another order, wrong types, empty lists, flat pictures. Then
-# it climbs *ladders*: pictures that become worse step by step, and tricks that fool many rewards.
+# it shows a *ladder*: the scores of photographs that are damaged, and of tricks that fool many rewards.
 
 # %%
 command(*grpokit, "check", "clear-border")
 
 # %% [markdown]
-# A row that says "not checked" tells why that check does not apply to this reward. Now read the ladder: it scores photographs
-# that become worse from row to row. `flat mean colour` and `in a white frame` get full marks, so a page that shows nothing
-# pleases this reward best. That is no mistake of the code, but it says how to use it: never alone.
+# A row that says "not checked" tells why that check does not apply to this reward. Now read the ladder. Each row is the mean score
+# of the same photographs after one change. A reward that compares with a target has to score less as a damage gets worse; ours
+# compares with nothing, so its rows are only shown. `flat mean colour` and `in a white frame` get full marks, so a page that shows
+# nothing pleases this reward best. That is no mistake of the code, but it says how to use it: never alone.
 #
+# The package's own tests make the same checks, and one more with our numbers:
+
+# %%
+command(sys.executable, "-m", "pytest", "-q", folder=package, keep=1)
+
+# %% [markdown]
 # ## 5. Train with it, by name
 
 # %% nbmake={"mock": {"STEPS": 2}}
@@ -206,8 +226,8 @@ command(
 )
 
 # %% [markdown]
-# A name in a config, a column in the report, a curve in the trackers: the reward is a part like any other. The package has tests
-# (`pytest`), a README and a workflow for GitHub, so it is ready to be shared.
+# A name in a config, a column in the report, a curve in the trackers: the reward is a part like any other. The package has tests and
+# a workflow for GitHub. Before you share it, rewrite its README: it still describes contrast, and lists all places to change.
 #
 # ## Exercise: a reward that a blank page does not please
 #
