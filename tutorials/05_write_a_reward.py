@@ -157,13 +157,13 @@ def _ink(box: tuple[int, int, int, int]) -> Image.Image:
 test = package / "tests" / "test_clear_border.py"
 test.write_text(
     test.read_text().partition("def test_by_hand")[0]
-    + '''def test_by_hand() -> None:
+    + """def test_by_hand() -> None:
     blank, edge = Image.new("L", (10, 10), 255), Image.new("L", (10, 10), 255)
     edge.paste(0, (0, 0, 1, 10))  # 10 dark pixels; a border of 3 pixels has 84, one of a pixel has 36
     samples = [Sample(prompt=Prompt(text="a picture"), output=picture, group=0) for picture in (blank, edge)]
     assert score(samples) == pytest.approx([1, 74 / 84])
     assert score(samples, width=1) == pytest.approx([1, 26 / 36])
-'''
+"""
 )
 plugin = source / "plugin.py"
 plugin.write_text(
