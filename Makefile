@@ -34,7 +34,7 @@ types: $(FULL)
 docs: $(FULL)
 	$(BIN)/python tools/make_reference.py --check
 	$(BIN)/python tools/make_gallery.py --check
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 	$(BIN)/python tools/check_site.py site
 
 # Build all wheels and sdists, install the wheels into a clean environment, and try them there.

@@ -146,7 +146,8 @@ def draw(step: Kernel, x: Tensor, v: Tensor, noise: Tensor) -> Tensor:
 
     Args:
         step: the kernel.
-        x, v: [b, t, ...], latent and velocity.
+        x: [b, t, ...], the latent.
+        v: [b, t, ...], the network's velocity there.
         noise: [b, t, ...] standard normals (see `grpokit.sampling.normals`).
     """
     mean, std = step.moments(x, v)

@@ -187,7 +187,8 @@ def log_ratio(new: Decisions, old: Decisions, mask: Tensor, kind: RatioKind = "t
     """Log of the importance ratio new / old.
 
     Args:
-        new, old: [b, t], with log-probs in nats per action dimension.
+        new: [b, t], with log-probs in nats per action dimension.
+        old: the same decisions, as the policy that drew them sees them.
         mask: [b, t] bool.
         kind: "token": one ratio per decision; for a latent step, whose log-prob is the mean over C*H*W dimensions,
             the per-dimension ratio of Flow-GRPO (Liu et al., 2025, arXiv:2505.05470). "sequence": the geometric mean

@@ -7,7 +7,7 @@ import posixpath
 import re
 from typing import Any
 
-_RELATIVE = re.compile(r'(?P<start>\b(?:href|src)=")(?P<name>[^"#:?/][^"#:?]*)')
+_RELATIVE = re.compile(r'(?P<start>\b(?:href|src)=")(?P<name>[^"#:?/][^"#:?]*)(?=["#?])')
 _log = logging.getLogger("mkdocs.hooks")
 
 

@@ -108,8 +108,9 @@ def student_t(freedom: int) -> float:
     Source: for 5 degrees of freedom and more, the Cornish-Fisher expansion in Abramowitz and Stegun, Handbook of
     Mathematical Functions, 26.7.5.
 
-    >>> [round(student_t(n), 3) for n in (1, 2, 4, 10, 100)]
-    [12.706, 4.303, 2.776, 2.228, 1.984]
+    Examples:
+        >>> [round(student_t(n), 3) for n in (1, 2, 4, 10, 100)]
+        [12.706, 4.303, 2.776, 2.228, 1.984]
     """
     if freedom <= len(_FEW):
         return _FEW[freedom - 1]
