@@ -72,7 +72,7 @@ class Linked:
         """The address of a picture; it changes with the file, so that a browser may keep it."""
         try:
             stat = path.stat()
-        except OSError:
+        except (OSError, ValueError):  # a ValueError: a name that no file can have
             return ""
         if not (is_inside(path) and 0 < stat.st_size <= _BIGGEST):
             return ""

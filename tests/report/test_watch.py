@@ -190,6 +190,20 @@ def test_a_run_that_comes_late_breaks_and_vanishes(tmp_path: Path, serve: Callab
     assert other.is_dir()
 
 
+@pytest.mark.parametrize("name", ["zero \0 byte.png", "half \ud800 letter.png", "long" * 100 + ".png"])
+def test_a_picture_with_a_name_that_no_file_has_is_missing(
+    tmp_path: Path, serve: Callable[..., Ask], name: str
+) -> None:
+    folder = make_run(tmp_path / "run")
+    samples = folder / "samples/step_000000/samples.jsonl"
+    rows = read_rows(samples)
+    rows[0]["file"] = name
+    write_rows(samples, rows)
+    status, _, content = serve(folder)("/view.json")
+    assert status == 200
+    assert json.loads(content)["runs"][0]["evaluations"][0]["rows"][0]["output"] == {"missing": True}
+
+
 def test_mistakes_are_one_message(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     with socket.socket() as taken:
