@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from grpokit.files import read_json, step_folders, step_name
 ATTRIBUTION, MACHINE = "attribution.jsonl", "machine.json"
 _LONGEST = 256 * 2**20  # bytes of a file that a page takes in; no run writes so much
 _LONGEST_HEADER = 2**20
+_LARGEST, _LARGEST_WEIGHT = 1e100, 1e50  # no mean or variance of such numbers overflows; no run has larger ones
 _WORDS = ("message", "phase")  # what is text in a row of a journal
 
 Row = Mapping[str, Any]
@@ -291,9 +291,12 @@ def _scores_file(folder: Path, step: int) -> Path:
 
 
 def _is_score(value: Any) -> bool:
-    """A finite number, or None for no score."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value is None or (number and abs(value) <= sys.float_info.max)
+    """A number that can be reckoned with, or None for no score."""
+    return value is None or _is_number(value, _LARGEST)
+
+
+def _is_number(value: Any, largest: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= largest
 
 
 def _is_step(value: Any) -> bool:
@@ -373,8 +376,8 @@ def _weights(rewards: Any) -> dict[str, float]:
             name = str(reward.get("name") or str(reward.get("use")).rpartition(":")[2])
             names = [name, *(f"{name}-{i}" for i in range(2, len(rewards) + 2))]
             weight = reward.get("weight", 1.0)
-            number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
-            weights[next(n for n in names if n not in ("reward", "step", *weights))] = weight if number else 1.0
+            known = _is_number(weight, _LARGEST_WEIGHT)
+            weights[next(n for n in names if n not in ("reward", "step", *weights))] = weight if known else 1.0
     return weights
 
 

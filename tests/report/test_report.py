@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -190,6 +192,17 @@ def test_a_damaged_line_is_reported_and_the_rest_is_read(tmp_path: Path, name: s
     assert [row["step"] for row in kept][:2] == ([0] if name == "eval.jsonl" else [1, 3])
     lacking = ["metrics.jsonl lacks the rows of some steps: 2"] if name == "metrics.jsonl" else []
     assert journal.damage == [f"{name} had damaged lines, which the resume left out: 2", *lacking]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "eval.jsonl", "samples.jsonl", "scores.json"])
+def test_numbers_too_large_to_reckon_with_are_left_out(tmp_path: Path, name: str) -> None:
+    folder = make_run(tmp_path / "run")
+    if name == "eval.jsonl":
+        (folder / "samples/step_000000/scores.json").unlink()  # then its means are what is compared
+    huge = itertools.cycle(["-1.5e+308", "1.5e+308", "1.6e+308", "-1.6e+308", "1.7e+308"])
+    for path in sorted(folder.rglob(name)):
+        path.write_text(re.sub(r"\b\d\.\d+", lambda _: next(huge), path.read_text()))
+    json.dumps(content_of(folder), allow_nan=False)
 
 
 def test_a_huge_file_is_a_sentence(tmp_path: Path) -> None:
