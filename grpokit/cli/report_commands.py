@@ -52,6 +52,8 @@ def watch(
 
     with serving(folders, host=host, port=port, token=token) as server:
         print(f"watching {counted(len(folders), 'run')} at {server.address}  (Ctrl-C ends it)", flush=True)
+        if server.outside:
+            print(f"other computers find it at {server.outside}", flush=True)
         for folder in folders:
             if not (folder / "config.yaml").is_file():
                 print(f"{folder} is no run folder yet; the page waits for it", flush=True)

@@ -14,6 +14,7 @@ from grpokit.report.reading import MACHINE as MACHINE
 from grpokit.report.reading import listed as listed
 from grpokit.report.reading import read_attributions as read_attributions
 from grpokit.report.reading import read_journal as read_journal
+from grpokit.report.samples import kept as kept
 from grpokit.report.story import figure as figure
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "alarm",
     "compare",
     "figure",
+    "kept",
     "listed",
     "read_attributions",
     "read_journal",

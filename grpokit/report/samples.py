@@ -33,6 +33,24 @@ def evenly(items: Sequence[T], most: int, *, with_these: Collection[T] = ()) -> 
     return [item for i, item in enumerate(items) if i in places or item in with_these]
 
 
+def kept(prompts: Sequence[int], most: int) -> list[int]:
+    """Which `most` samples of an evaluation a run keeps: every prompt's first one comes before any prompt's second.
+
+    Args:
+        prompts: [B], what stands for each sample's prompt.
+        most: the number of samples.
+
+    >>> kept([7, 7, 7, 8, 8], 3)
+    [0, 1, 3]
+    """
+    counts: Counter[int] = Counter()
+    turns = []  # of each sample, among its prompt's
+    for prompt in prompts:
+        turns.append(counts[prompt])
+        counts[prompt] += 1
+    return sorted(sorted(range(len(turns)), key=turns.__getitem__)[:most])
+
+
 def by_prompt(folder: Path) -> dict[Key, Row]:
     """(prompt, how often it came before) -> row, with every prompt's first sample before any prompt's second."""
     seen: Counter[str] = Counter()
@@ -126,8 +144,9 @@ def prompt_table(run: Run) -> dict[str, Any] | None:
     """Mean scores of each held-out prompt at the first and the last evaluation that kept all scores.
 
     Returns:
-        `names` of the scores, `steps` of both evaluations, and `rows` of `prompt`, `before` and `after` (a list of
-        scores each, None where there is none); and how many rows were `left_out`. None where no scores were kept.
+        `names` of the scores, `steps` of both evaluations, and `rows` of `prompt`, `key` (equal in runs that share the
+        prompt), `before` and `after` (a list of scores each, None where there is none); and how many rows were
+        `left_out`. None where no scores were kept.
     """
     found = [
         (row["step"], scored)
@@ -140,17 +159,20 @@ def prompt_table(run: Run) -> dict[str, Any] | None:
     if (old.prompts, old.prompt) != (new.prompts, new.prompt):
         first, old = last, new
     names = [name for name in run.weights if name in new.scores]
-    texts = [prompt for prompt, n in by_prompt(dict(run.sample_folders("samples")).get(last, run.folder)) if n == 0]
+    shown, bad = read_samples(dict(run.sample_folders("samples")).get(last, run.folder) / "samples.jsonl")
+    places = [] if bad else kept(new.prompt, len(shown))
+    texts = {new.prompt[i]: str(row.get("prompt", "")) for i, row in reversed(list(zip(places, shown, strict=False)))}
     ids = list(dict.fromkeys(new.prompt))
+    seen: Counter[str] = Counter()
     means = [{name: _means(scored.scores.get(name, ()), scored.prompt) for name in names} for scored in (old, new)]
-    rows = [
-        {
-            "prompt": texts[i] if i < len(texts) else f"prompt {i + 1}",
-            "before": [means[0][name].get(prompt) for name in names],
-            "after": [means[1][name].get(prompt) for name in names],
-        }
-        for i, prompt in enumerate(ids[:_PROMPTS])
-    ]
+    rows: list[dict[str, Any]] = []
+    for i, prompt in enumerate(ids[:_PROMPTS]):
+        text = texts.get(prompt, new.prompts)  # where it is not known, the digest of all of them
+        before, after = ([mean[name].get(prompt) for name in names] for mean in means)
+        label = text if prompt in texts else f"prompt {i + 1}"
+        key = [text, seen[text] if prompt in texts else i]
+        rows.append({"prompt": label, "key": key, "before": before, "after": after})
+        seen[text] += 1
     return {"names": names, "steps": [first, last], "rows": rows, "left_out": max(0, len(ids) - _PROMPTS)}
 
 

@@ -15,6 +15,7 @@ import hmac
 import http.server
 import json
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -141,16 +142,23 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, watched: Watched, host: str, port: int, token: str) -> None:
         if ":" in host:
-            import socket
-
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
         self.watched, self.host, self.token = watched, host, token
 
     @property
     def address(self) -> str:
-        """Where a browser finds the page."""
-        name = f"[{self.host}]" if ":" in self.host else self.host
+        """Where a browser on this computer finds the page."""
+        own = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # of what listens on all addresses
+        return self._address(own.get(self.host, self.host))
+
+    @property
+    def outside(self) -> str:
+        """Where other computers find it, if the server listens on all addresses; else empty."""
+        return self._address(socket.gethostname()) if self.host in ("", "0.0.0.0", "::") else ""
+
+    def _address(self, name: str) -> str:
+        name = f"[{name}]" if ":" in name else name
         return f"http://{name}:{self.server_address[1]}/{f'?token={quote(self.token)}' if self.token else ''}"
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -165,8 +173,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page, the view or a picture."""
-        url = urlsplit(self.path)
-        if not self._is_local_name():
+        try:
+            url, is_local = urlsplit(self.path), self._is_local_name()
+        except ValueError:  # half a pair of brackets
+            self._answer(HTTPStatus.BAD_REQUEST, b"This is no address.\n")
+            return
+        if not is_local:
             self._answer(HTTPStatus.FORBIDDEN, b"This address is not the one that grpokit watch listens on.\n")
         elif not self._is_allowed(given := parse_qs(url.query).get("token", [""])[0]):
             self._answer(HTTPStatus.FORBIDDEN, b"Open the address that grpokit watch has printed, with its token.\n")

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import shutil
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +25,7 @@ from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation
 from grpokit.files import step_folders, step_name
 from grpokit.images import Drawable
-from grpokit.report import ATTRIBUTION, listed, read_attributions, read_journal
+from grpokit.report import ATTRIBUTION, kept, listed, read_attributions, read_journal
 from grpokit.runs.folder import write_text, writing
 from grpokit.training.step_report import StepReport
 from grpokit.types import Sample
@@ -202,12 +201,7 @@ def has_start(folder: Path) -> bool:
 
 def shown_indices(evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> list[int]:
     """Which samples are shown: every prompt's first one comes before any prompt's second."""
-    counts: Counter[int] = Counter()
-    turn = []  # of each sample, among its prompt's
-    for sample in evaluation.samples:
-        turn.append(counts[sample.group])
-        counts[sample.group] += 1
-    return sorted(sorted(range(len(turn)), key=turn.__getitem__)[:most])
+    return kept([sample.group for sample in evaluation.samples], most)
 
 
 def save_samples(folder: Path, evaluation: Evaluation, *, most: int = SHOWN_SAMPLES) -> None:

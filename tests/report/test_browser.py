@@ -70,7 +70,8 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(10_000)
-        page.on("console", lambda message: noise.append(message.text))
+        refused = "status of 403"  # Chromium says it where a token is no longer right
+        page.on("console", lambda message: refused in message.text or noise.append(message.text))
         page.on("pageerror", lambda error: noise.append(str(error)))
         home = address if isinstance(target, Path) else address.split("?")[0]
         own = ("data:", home)
@@ -212,6 +213,19 @@ def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path
     assert "step 0" in page.locator(".part-steps .label").first.inner_text()
 
 
+def test_what_has_no_score_comes_last(visit: Callable[..., Any], tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", side=32)
+    path = folder / "samples/step_000004/samples.jsonl"
+    rows = read_rows(path)
+    write_rows(path, [{**row, "scores": {"nice": row["scores"]["nice"] if n else None}} for n, row in enumerate(rows)])
+    page = visit(report.write(folder))
+    page.locator("[data-key=reward]").select_option("nice")
+    page.locator("[data-key=all]").click()
+    for order in ("gain", "loss", "high", "low"):
+        page.locator("[data-key=sort]").select_option(order)
+        assert "→ –" in page.locator(".part-pairs .scores").last.inner_text()
+
+
 def test_a_sample_large(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
     page = visit(pages["pictures"], width=390)
     first = page.locator(".part-pairs button.picture").first
@@ -234,6 +248,8 @@ def test_runs_at_equal_steps(visit: Callable[..., Any], pages: dict[str, Path]) 
     page = visit(pages["three"])
     tile = page.locator("section[aria-label='other against pictures'] .tile", has_text="nice")
     assert "no clear difference" in tile.inner_text()  # 2 x 0.2 against 4 x 0.1
+    assert page.locator("nav a").first.inner_text() == page.locator("#pairs h2").inner_text()
+    assert page.get_by_label("Scores of other, step 100").first.inner_text().startswith("nice")
     page.locator("[data-key=mode]").select_option("equal")
     assert "▲ +0.2" in tile.inner_text()
     assert "after step 100 of pictures" in page.locator("header .note").last.inner_text()
@@ -269,6 +285,7 @@ def test_a_watched_run_grows_on_the_page(visit: Callable[..., Any], tmp_path: Pa
             drawn(page)
             assert "token" not in page.url
             page.get_by_label("Prompts with", exact=True).fill("prompt 3")
+            page.locator(".part-steps button.picture").first.focus()
             new = folder / "samples/step_000006"
             shutil.copytree(folder / "samples/step_000004", new)
             picture(200, 32).save(new / "0003.png")
@@ -279,9 +296,32 @@ def test_a_watched_run_grows_on_the_page(visit: Callable[..., Any], tmp_path: Pa
             assert page.locator(".part-steps article").count() == 1
             steps = "document.querySelector('#plot-reward-on-held-out-prompts').data.find(line => line.name).x.at(-1)"
             page.wait_for_function(f"() => {steps} == 6", timeout=3000)
+            assert page.locator(".part-steps button:focus").count() == 1
             assert page.locator(".part-steps img").first.evaluate("i => i.decode().then(() => i.naturalWidth)") == 32
+            server.token = "of a server that was started again"
+            page.wait_for_selector("text=has another address now", timeout=3000)
+            server.token = "a token & more"
             shutil.rmtree(folder)
             page.wait_for_selector("text=is no run folder yet", timeout=3000)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_slider_stays_at_its_step(visit: Callable[..., Any], tmp_path: Path) -> None:
+    """A long run shows some of its evaluations, and others as it grows."""
+    folder = make_run(tmp_path / "run", side=8, steps=22, every=1)
+    with serving([folder]) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            page = visit(server.address)
+            page.get_by_role("slider").fill("10")
+            before = page.locator(".slider output").inner_text()
+            for step in range(23, 45):
+                shutil.copytree(folder / "samples/step_000022", folder / f"samples/step_{step:06d}")
+            page.wait_for_selector(".part-pairs .label >> text=step 44", timeout=3000)
+            assert page.locator(".slider output").inner_text() == before
         finally:
             server.shutdown()
             thread.join()

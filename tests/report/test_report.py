@@ -102,6 +102,17 @@ def test_each_prompt_has_its_scores(tmp_path: Path) -> None:
     assert first["after"][1] - first["before"][1] == pytest.approx(0.2, abs=0.01)
 
 
+def test_prompts_with_the_same_words_keep_apart(tmp_path: Path) -> None:
+    """As edits do that ask the same of several pictures."""
+    folder = make_run(tmp_path / "run")
+    for path in folder.glob("samples/*/samples.jsonl"):
+        rows = read_rows(path)
+        write_rows(path, [{**row, "prompt": "red" if n < 2 else row["prompt"]} for n, row in enumerate(rows)])
+    rows = content_of(folder)["runs"][0]["prompts"]["rows"]
+    assert [row["prompt"] for row in rows[:3]] == ["red", "red", "a prompt 2"]
+    assert len({str(row["key"]) for row in rows}) == 20
+
+
 def test_phases_are_named_once_for_each_stretch(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     rows = read_rows(folder / "metrics.jsonl")

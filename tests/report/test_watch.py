@@ -137,6 +137,8 @@ def test_another_host_needs_the_token(tmp_path: Path, serve: Callable[..., Ask])
     ask = serve(make_run(tmp_path / "run"), host="0.0.0.0")
     token = ask.server.token  # type: ignore[attr-defined]
     assert len(token) >= 32
+    assert ask.server.address.startswith("http://127.0.0.1:")  # type: ignore[attr-defined]
+    assert ask.server.outside.startswith(f"http://{socket.gethostname()}:")  # type: ignore[attr-defined]
     for path in ("/", "/view.json", "/picture/0/samples/step_000000/0000.png", "/?token=wrong", "/?token=%ff"):
         status, _, words = ask(path)
         assert (status, words) == (403, b"Open the address that grpokit watch has printed, with its token.\n")
@@ -157,6 +159,7 @@ def test_another_host_needs_the_token(tmp_path: Path, serve: Callable[..., Ask])
         ("evil.example", 403),
         ("", 403),
         ("127.0.0.1.evil.example", 403),
+        ("[::1", 400),
     ],
 )
 def test_a_name_of_the_web_that_leads_here_is_refused(

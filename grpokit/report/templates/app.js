@@ -5,7 +5,7 @@ const frozen = JSON.parse(byId("view").textContent);
 const PICTURES = JSON.parse(byId("pictures").textContent);
 const LIVE = frozen === null;
 const state = {
-  view: frozen, filter: "", reward: "", sort: "gain", all: false, place: null, mode: "last",
+  view: frozen, filter: "", reward: "", sort: "gain", all: false, step: null, mode: "last",
   sorted: { column: null, down: true }, hidden: {},
 };
 const several = () => state.view.runs.length > 1;
@@ -29,7 +29,7 @@ const SECTIONS = {
   contents: [() => present(), () => el("nav", { "aria-label": "Sections" }, present().map(([id, title]) => el("a", { href: `#${id}` }, title)))],
   toolbar: [() => [of("rewards", "waiting")], () => (ready().length ? toolbar() : null)],
   pairs: [() => [currentPairs(), of("evaluations"), chosen("filter", "reward", "sort", "all")], () => beforeAndAfter(currentPairs())],
-  steps: [() => [of("evaluations"), chosen("filter", "reward", "place")], overTheRun],
+  steps: [() => [of("evaluations"), chosen("filter", "reward", "step")], overTheRun],
   curves: [() => [of("charts", "advantages", "reward_against_kl", "phases"), chosen("reward", "hidden")], curves],
   prompts: [() => [of("prompts"), chosen("filter", "reward", "sorted")], promptTable],
   moved: [() => of("moved"), moved],
@@ -37,11 +37,10 @@ const SECTIONS = {
   differences: [() => [state.view.comparison?.config, state.view.comparison?.versions], differences],
   details: [() => of("last", "config", "versions"), details],
 };
-const TITLES = { pairs: "Before and after", steps: "Samples over the run", curves: "Curves", prompts: "Prompt by prompt",
-  moved: "What moves the rewards", groups: "Best and worst groups", differences: "What is different", details: "Details" };
 const ready = () => state.view.runs.filter(run => !run.waiting);
-const present = () => Object.entries(TITLES).filter(([id]) => byId(id));
+const present = () => Object.keys(SECTIONS).map(byId).filter(Boolean).map(part => [part.id, part.querySelector("h2").textContent]);
 const drawn = {}; // name -> [what it was drawn from, its place]
+const stops = place => [...place.querySelectorAll("a, button, input, select, summary, [tabindex]")]; // of the Tab key
 
 function change(what) {
   Object.assign(state, what);
@@ -55,6 +54,7 @@ function toggle(id, title) {
 }
 
 function draw() {
+  if (byId("large").open) return; // it is drawn when the dialog closes, so that the focus finds its way back
   const view = state.view, waiting = view.runs.filter(run => run.waiting);
   const focus = document.activeElement?.dataset?.key;
   for (const name of [...Object.keys(SECTIONS).filter(key => key !== "contents"), "contents"]) {
@@ -64,10 +64,12 @@ function draw() {
     const from = JSON.stringify(blank ? null : depends());
     if (place.from === from) continue;
     place.from = from;
+    const stop = stops(place).indexOf(document.activeElement);
     const open = new Map([...place.querySelectorAll("details[data-open]")].map(part => [part.dataset.open, part.open]));
     if (name === "curves" && place.firstChild && !blank) redoCurves(place, make());
     else place.replaceChildren(...[blank ? null : make()].filter(Boolean));
     for (const part of place.querySelectorAll("details[data-open]")) if (open.has(part.dataset.open)) part.open = open.get(part.dataset.open);
+    if (stop >= 0) stops(place)[stop]?.focus({ preventScroll: true });
   }
   byId("page").insertBefore(drawn.contents, drawn.toolbar);
   if (focus && document.activeElement?.dataset?.key !== focus) {
@@ -111,8 +113,8 @@ async function follow() {
         state.view = view;
         document.title = `${view.runs.map(run => run.name).join(" and ")} · grpokit`;
         start();
-      } else if (answer.status !== 304) throw new Error(answer.statusText);
-      say("");
+      } else if (![304, 403].includes(answer.status)) throw new Error(answer.statusText);
+      say(answer.status === 403 ? "grpokit watch has another address now. Open the one that it has printed." : "");
     }
   } catch {
     say("grpokit watch does not answer. The page shows what it got last, and tries again.");

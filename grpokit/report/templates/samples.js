@@ -37,9 +37,9 @@ const scoreOf = (row, name) => (name === "reward" ? row.reward : row.scores[name
 const nameOf = name => (name === "reward" ? "weighted sum" : name);
 const chosenScore = row => (state.reward ? scoreOf(row, state.reward) : row.reward ?? Object.values(row.scores)[0]);
 
-function scoreList(rows) {
+function scoreList(rows, { label = null, run = null } = {}) {
   const last = rows[rows.length - 1];
-  return el("ul", { class: "scores" }, rewardNames(last).map(name => {
+  return el("ul", { class: "scores", "aria-label": label }, run === null ? null : el("li", {}, swatch(run)), rewardNames(last).map(name => {
     const values = rows.map(row => scoreOf(row, name));
     const gap = rows.length > 1 && isNumber(values[0]) && isNumber(values.at(-1)) ? values.at(-1) - values[0] : null;
     const change = gap === null ? "" : ` (${figure(gap, 2, true)})`;
@@ -70,12 +70,18 @@ function beforeAndAfter(pairs) {
   if (!pairs || !pairs.entries.length) return null;
   const entries = pairs.entries.map(entry => ({ parts: columnsOf(pairs, entry), gain: entry.gain }));
   if (state.reward) {
-    for (const entry of entries) entry.gain = chosenScore(entry.parts.at(-1).row) - chosenScore(entry.parts[0].row);
+    for (const entry of entries) {
+      const [before, after] = [entry.parts[0].row, entry.parts.at(-1).row].map(chosenScore);
+      entry.gain = isNumber(before) && isNumber(after) ? after - before : null;
+    }
   }
-  const last = entry => chosenScore(entry.parts.at(-1).row) ?? -Infinity;
+  const gain = entry => entry.gain, last = entry => chosenScore(entry.parts.at(-1).row);
+  const by = (value, sign) => (a, b) => { // what has no score comes last
+    const [x, y] = [value(a), value(b)];
+    return isNumber(x) && isNumber(y) ? sign * (x - y) : isNumber(y) - isNumber(x);
+  };
   const orders = {
-    gain: (a, b) => b.gain - a.gain, loss: (a, b) => a.gain - b.gain,
-    high: (a, b) => last(b) - last(a), low: (a, b) => last(a) - last(b),
+    gain: by(gain, -1), loss: by(gain, 1), high: by(last, -1), low: by(last, 1),
     prompt: (a, b) => a.parts[0].row.prompt.localeCompare(b.parts[0].row.prompt),
   };
   const found = entries.filter(entry => fits(entry.parts[0].row.prompt)).sort(orders[state.sort]);
@@ -99,7 +105,7 @@ function beforeAndAfter(pairs) {
 function overTheRun() {
   const steps = [...new Set(state.view.runs.flatMap(run => run.evaluations.map(e => e.step)))].sort((a, b) => a - b);
   if (!steps.length) return null;
-  const place = state.place === null ? steps.length - 1 : Math.min(state.place, steps.length - 1);
+  const place = Math.max(0, steps.findLastIndex(step => step <= (state.step ?? Infinity)));
   const step = steps[place];
   const now = state.view.runs.map((run, i) => ({ run: i, evaluation: run.evaluations.filter(e => e.step <= step).at(-1) }));
   const prompts = new Map();
@@ -116,13 +122,13 @@ function overTheRun() {
   const slider = el("input", {
     type: "range", min: 0, max: steps.length - 1, step: 1, value: place, "data-key": "slider",
     "aria-label": "Evaluation", "aria-valuetext": text,
-    oninput: event => change({ place: Number(event.target.value) === steps.length - 1 ? null : Number(event.target.value) }),
+    oninput: event => change({ step: Number(event.target.value) === steps.length - 1 ? null : steps[Number(event.target.value)] }),
   });
   return section("steps", "Samples over the run",
     note("The same held-out prompts with the same random draws at every evaluation. Move the slider to go back in the run."),
     el("div", { class: "slider" }, steps.length > 1 ? slider : null, el("output", {}, text)),
     el("div", { class: "pairs" }, gallery.map((entry, i) => strip(entry.prompt, entry.parts, [], gallery, i,
-      entry.parts.map(part => scoreList([part.row]))))),
+      entry.parts.map(part => scoreList([part.row], several() ? { label: `Scores of ${part.label}`, run: part.run } : {}))))),
     gallery.length ? null : note("No prompt has these words."));
 }
 
@@ -168,6 +174,7 @@ function enlarge(gallery, place) {
       walk(event.key === "ArrowLeft" ? -1 : 1);
     }
   };
+  dialog.onclose = draw;
   dialog.onclick = event => event.target === dialog && dialog.close();
   if (!dialog.open) dialog.showModal();
   (dialog.querySelector(`[data-key="${held}"]`) ?? dialog.querySelector('[data-key="close"]')).focus();

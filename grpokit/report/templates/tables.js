@@ -11,14 +11,15 @@ function promptTable() {
   const rows = new Map();
   runs.forEach(({ prompts }, i) => {
     const at = prompts.names.indexOf(name);
-    prompts.rows.forEach(row => {
-      const values = rows.get(row.prompt) ?? [];
-      if (several()) values[i] = row.after[at];
-      else values.push(row.before[at], row.after[at]);
-      rows.set(row.prompt, values);
-    });
+    for (const { prompt, key, before, after } of prompts.rows) {
+      const place = JSON.stringify(key);
+      if (!rows.has(place)) rows.set(place, { prompt, values: [] });
+      const { values } = rows.get(place);
+      if (several()) values[i] = after[at];
+      else values.push(before[at], after[at]);
+    }
   });
-  const list = [...rows].filter(([prompt]) => fits(prompt)).map(([prompt, values]) => {
+  const list = [...rows.values()].filter(({ prompt }) => fits(prompt)).map(({ prompt, values }) => {
     const ends = [values[0], values[columns.length - 1]];
     return [prompt, ...columns.map((_, i) => values[i]), ends.every(isNumber) ? ends[1] - ends[0] : null];
   });
@@ -29,7 +30,7 @@ function promptTable() {
   }
   const left = Math.max(...runs.map(({ prompts }) => prompts.left_out));
   return section("prompts", "Prompt by prompt",
-    note(`Mean of ${nameOf(name)} over the samples of each held-out prompt${state.reward ? "" : "; choose another reward at the top of the page"}. `
+    note(`Mean ${nameOf(name)} over the samples of each held-out prompt${state.reward ? "" : "; choose another reward at the top of the page"}. `
       + "Click a heading to sort.", left ? ` ${counted(left, "further prompt")} are left out.` : ""),
     table("Scores of each held-out prompt", ["prompt", ...columns, "change"],
       list.map(([prompt, ...values]) => [prompt, ...values.map((value, i) => figure(value, 3, i === values.length - 1))]),
