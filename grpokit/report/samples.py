@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from grpokit.report.album import LARGE, MEDIUM, SMALL, Album
 from grpokit.report.reading import Row, Run, read_samples
 
-_TEXT = 1200  # characters
+_TEXT, _PROMPT = 1200, 3000  # characters
 _GROUP_ROWS = 8
 _PROMPTS = 200  # rows of the table of prompts
 
@@ -51,12 +51,17 @@ def kept(prompts: Sequence[int], most: int) -> list[int]:
     return sorted(sorted(range(len(turns)), key=turns.__getitem__)[:most])
 
 
+def shortened(prompt: str) -> str:
+    """A prompt that fits a page: of a long one both ends, since long prompts often differ in one of them only."""
+    return prompt if len(prompt) <= _PROMPT else f"{prompt[: _PROMPT // 2]} … {prompt[-_PROMPT // 2 :]}"
+
+
 def by_prompt(folder: Path) -> dict[Key, Row]:
     """(prompt, how often it came before) -> row, with every prompt's first sample before any prompt's second."""
     seen: Counter[str] = Counter()
     rows = {}
     for row in read_samples(folder / "samples.jsonl")[0]:
-        prompt = str(row.get("prompt", ""))
+        prompt = shortened(str(row.get("prompt", "")))
         rows[prompt, seen[prompt]] = row
         seen[prompt] += 1
     return dict(sorted(rows.items(), key=lambda item: item[0][1]))
@@ -129,7 +134,7 @@ def groups(run: Run, album: Album, *, most: int) -> list[dict[str, Any]]:
             sides.append(
                 {
                     "place": place,
-                    "prompt": group_rows[0].get("prompt", ""),
+                    "prompt": shortened(group_rows[0].get("prompt", "")),
                     "mean": sum(finite) / len(finite) if finite else None,
                     "count": len(group_rows),
                     "rows": [_sample(folder, row, album, MEDIUM) for row in shown],
@@ -161,7 +166,9 @@ def prompt_table(run: Run) -> dict[str, Any] | None:
     names = [name for name in run.weights if name in new.scores]
     shown, bad = read_samples(dict(run.sample_folders("samples")).get(last, run.folder) / "samples.jsonl")
     places = [] if bad else kept(new.prompt, len(shown))
-    texts = {new.prompt[i]: str(row.get("prompt", "")) for i, row in reversed(list(zip(places, shown, strict=False)))}
+    texts: dict[int, str] = {}
+    for i, row in zip(places, shown, strict=False):
+        texts.setdefault(new.prompt[i], shortened(str(row.get("prompt", ""))))
     ids = list(dict.fromkeys(new.prompt))
     seen: Counter[str] = Counter()
     means = [{name: _means(scored.scores.get(name, ()), scored.prompt) for name in names} for scored in (old, new)]

@@ -213,6 +213,14 @@ def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path
     assert "step 0" in page.locator(".part-steps .label").first.inner_text()
 
 
+def test_a_long_prompt_leaves_room_for_the_samples(visit: Callable[..., Any], tmp_path: Path) -> None:
+    page = visit(report.write(make_run(tmp_path / "run", side=32, prompt="many words " * 200)), width=390)
+    for words in (".part-pairs h3", ".part-groups h3", ".part-prompts tbody th"):
+        assert page.locator(words).first.bounding_box()["height"] < 150
+    page.locator(".part-pairs button.picture").first.click()
+    assert page.get_by_role("dialog").locator("img").first.bounding_box()["y"] < 600
+
+
 def test_what_has_no_score_comes_last(visit: Callable[..., Any], tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", side=32)
     path = folder / "samples/step_000004/samples.jsonl"
@@ -252,6 +260,7 @@ def test_runs_at_equal_steps(visit: Callable[..., Any], pages: dict[str, Path]) 
     assert page.get_by_label("Scores of other, step 100").first.inner_text().startswith("nice")
     page.locator("[data-key=mode]").select_option("equal")
     assert "▲ +0.2" in tile.inner_text()
+    assert page.locator("#prompts th").nth(4).inner_text().startswith("third, step 100 minus pictures, step 200")
     assert "after step 100 of pictures" in page.locator("header .note").last.inner_text()
     drawn(page)
     colours = "e => new Set(e.data.filter(t => t.name).map(t => t.line.color)).size"

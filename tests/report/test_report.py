@@ -113,6 +113,13 @@ def test_prompts_with_the_same_words_keep_apart(tmp_path: Path) -> None:
     assert len({str(row["key"]) for row in rows}) == 20
 
 
+def test_long_prompts_are_cut_and_stay_apart(tmp_path: Path) -> None:
+    view = content_of(make_run(tmp_path / "run", prompt="words " * 20_000))
+    assert len(json.dumps(view)) < 500_000
+    assert [row["prompt"][-4:] for row in view["runs"][0]["evaluations"][0]["rows"][:12:11]] == ["s  0", "  11"]
+    assert len(view["pairs"]["entries"]) == 16
+
+
 def test_phases_are_named_once_for_each_stretch(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     rows = read_rows(folder / "metrics.jsonl")

@@ -52,7 +52,7 @@ function strip(prompt, parts, rows, gallery, place, ...extra) {
   const given = parts.find(part => part.row)?.row ?? {};
   const cells = [["source", given.source], ...parts.map(part => [part.label, part.row?.output, part]), ["target", given.target]];
   const outputs = cells.filter(([label, card, part]) => part || (card && label));
-  return el("article", { class: "card" }, el("h3", {}, prompt, given.n ? el("small", {}, ` sample ${given.n + 1}`) : null),
+  return el("article", { class: "card" }, el("h3", { class: "clip" }, prompt, given.n ? el("small", {}, ` sample ${given.n + 1}`) : null),
     el("ul", { class: "cells" }, outputs.map(([label, card, part]) => el("li", {},
       el("span", { class: "label" }, part && isNumber(part.run) && several() ? swatch(part.run) : null, label),
       sample(card, `${label}, ${prompt}`, gallery, place)))),
@@ -142,8 +142,8 @@ function groups() {
       if (state.reward) rows.sort((a, b) => (chosenScore(b) ?? -Infinity) - (chosenScore(a) ?? -Infinity));
       const gallery = rows.map((row, n) => ({ prompt: side.prompt, parts: [{ label: `sample ${n + 1}`, row }] }));
       const kept = side.rows.length < side.count ? `; ${side.rows.length} of ${side.count} samples` : "";
-      return el("div", {}, el("h3", {}, `${side.place === "best" ? "Best" : "Worst"}: ${side.prompt} `,
-        el("small", {}, `mean reward ${figure(side.mean)}${kept}`)),
+      return el("div", {}, el("h3", { class: "clip" }, `${side.place === "best" ? "Best" : "Worst"}: ${side.prompt}`),
+      el("small", {}, `mean reward ${figure(side.mean)}${kept}`),
       el("ul", { class: "cells" }, gallery.map((entry, n) => el("li", {},
         sample(rows[n].output, `sample ${n + 1}, ${side.prompt}`, gallery, n), scoreList([rows[n]]),
         el("span", { class: `label advantage ${["down", "", "up"][Math.sign(Math.round(100 * (rows[n].advantage ?? 0))) + 1]}` }, `advantage ${figure(rows[n].advantage, 2, true)}`)))));

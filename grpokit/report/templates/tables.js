@@ -32,8 +32,8 @@ function promptTable() {
   return section("prompts", "Prompt by prompt",
     note(`Mean ${nameOf(name)} over the samples of each held-out prompt${state.reward ? "" : "; choose another reward at the top of the page"}. `
       + "Click a heading to sort.", left ? ` ${counted(left, "further prompt")} are left out.` : ""),
-    table("Scores of each held-out prompt", ["prompt", ...columns, "change"],
-      list.map(([prompt, ...values]) => [prompt, ...values.map((value, i) => figure(value, 3, i === values.length - 1))]),
+    table("Scores of each held-out prompt", ["prompt", ...columns, several() ? `${columns.at(-1)} minus ${columns[0]}` : "change"],
+      list.map(([prompt, ...values]) => [el("span", { class: "clip", title: prompt }, prompt), ...values.map((value, i) => figure(value, 3, i === values.length - 1))]),
       { sorted: state.sorted, onsort: i => change({ sorted: { column: i, down: state.sorted.column === i ? !state.sorted.down : i > 0 } }) }));
 }
 
