@@ -84,7 +84,9 @@ def verdict(run: Run, scores: Sequence[Change]) -> str:
     """
     trained = [change for change in scores if not change.monitor]
     if not trained:
-        return "There is no evaluation on held-out prompts yet." if run.metrics else "Training has not begun yet."
+        if not run.metrics:
+            return "Training has not begun yet."
+        return f"There is no evaluation on held-out prompts{' yet' if run.planned > run.steps else ''}."
     change = next((c for c in trained if c.name == "reward"), trained[0])
     name = "Rewards" if change.name == "reward" else f"The reward {change.name}"
     if change.after is None:

@@ -221,6 +221,14 @@ def test_a_long_prompt_leaves_room_for_the_samples(visit: Callable[..., Any], tm
     assert page.get_by_role("dialog").locator("img").first.bounding_box()["y"] < 600
 
 
+def test_a_run_that_has_just_begun(visit: Callable[..., Any], tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", every=5)
+    page = visit(report.write(folder))
+    assert "slider" not in page.locator("#steps").inner_text()
+    ticks = drawn(page, "reward-in-training").locator(".xtick text").all_text_contents()
+    assert ticks == ["1", "2", "3", "4"]
+
+
 def test_what_has_no_score_comes_last(visit: Callable[..., Any], tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", side=32)
     path = folder / "samples/step_000004/samples.jsonl"

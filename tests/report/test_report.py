@@ -56,6 +56,14 @@ def test_the_facts_of_a_run(tmp_path: Path) -> None:
         assert "Started" not in dict(content_of(folder)["runs"][0]["facts"])
 
 
+def test_only_a_run_that_goes_on_is_said_to_have_no_evaluation_yet(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / "eval.jsonl").unlink()
+    assert content_of(folder)["runs"][0]["verdict"] == "There is no evaluation on held-out prompts."
+    write_rows(folder / "metrics.jsonl", read_rows(folder / "metrics.jsonl")[:2])
+    assert content_of(folder)["runs"][0]["verdict"] == "There is no evaluation on held-out prompts yet."
+
+
 def test_no_key_of_a_metric_is_shown(tmp_path: Path) -> None:
     run = content_of(make_run(tmp_path / "run"))["runs"][0]
     words = [name for name, _ in run["last"]]

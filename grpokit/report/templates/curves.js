@@ -146,9 +146,10 @@ function chart(chart) {
   const numbers = el("details", { "data-open": `numbers-${chart.id}` }, el("summary", {}, "Numbers"),
     table(`Numbers of ${chart.title}`, ["line", "first", "last", "lowest", "highest"], chart.lines.map(line => [line.title,
       figure(line.y[0]), figure(line.y.at(-1)), figure(Math.min(...line.y)), figure(Math.max(...line.y))])));
+  const few = Math.max(...chart.lines.map(line => line.x.at(-1) - line.x[0])) <= 8; // then plotly would mark a step 1.5
   const smooth = chart.lines.some(line => line.smooth) ? "; bold: running mean" : "";
   return chartFigure(chart.id, chart.title, chart.unit + smooth, `${chart.lines.map(ends).join("; ")}.`,
-    () => [traces(chart, hidden), layout({ yaxis: { range: [...chart.range] }, ...shading() })], [legend, numbers]);
+    () => [traces(chart, hidden), layout({ xaxis: few ? { dtick: 1 } : {}, yaxis: { range: [...chart.range] }, ...shading() })], [legend, numbers]);
 }
 
 function histogram(run, i) {

@@ -118,14 +118,14 @@ function overTheRun() {
     }
   }
   const gallery = [...prompts.values()].filter(entry => fits(entry.prompt));
-  const text = `${steps.length > 1 ? `Evaluation after step ${step}` : `After step ${step}`}${place === steps.length - 1 ? ", the newest" : ""}`;
+  const text = `${steps.length > 1 ? `Evaluation after step ${step}` : `After step ${step}`}${steps.length > 1 && place === steps.length - 1 ? ", the newest" : ""}`;
   const slider = el("input", {
     type: "range", min: 0, max: steps.length - 1, step: 1, value: place, "data-key": "slider",
     "aria-label": "Evaluation", "aria-valuetext": text,
     oninput: event => change({ step: Number(event.target.value) === steps.length - 1 ? null : steps[Number(event.target.value)] }),
   });
   return section("steps", "Samples over the run",
-    note("The same held-out prompts with the same random draws at every evaluation. Move the slider to go back in the run."),
+    steps.length > 1 ? note("The same held-out prompts with the same random draws at every evaluation. Move the slider to go back in the run.") : null,
     el("div", { class: "slider" }, steps.length > 1 ? slider : null, el("output", {}, text)),
     el("div", { class: "pairs" }, gallery.map((entry, i) => strip(entry.prompt, entry.parts, [], gallery, i,
       entry.parts.map(part => scoreList([part.row], several() ? { label: `Scores of ${part.label}`, run: part.run } : {}))))),
