@@ -336,7 +336,7 @@ def read(source: str, overrides: list[str] | None) -> tuple[Any, Path | None]:
     from grpokit.config import presets
 
     folder = Path(source)
-    if not folder.is_dir() or presets.names_preset(source):
+    if not os.path.isdir(folder) or presets.names_preset(source):
         return presets.read_config(source, overrides or [])[0], None
     from grpokit.runs import trained
 
@@ -347,7 +347,7 @@ def is_run(source: str) -> bool:
     """Whether `read` takes it for a run folder."""
     from grpokit.config import presets
 
-    return (Path(source) / "config.yaml").is_file() and not presets.names_preset(source)
+    return os.path.isfile(Path(source) / "config.yaml") and not presets.names_preset(source)
 
 
 def _nested(summary: Mapping[str, float]) -> dict[str, dict[str, float | None]]:

@@ -92,7 +92,7 @@ def draw(
 
     Raises:
         UsageError: policy is none, samples_per_prompt, batch_size or seed is no whole number, one of the first two is
-            below 1, or the policy cannot read a prompt.
+            below 1, stream or mixed_precision is another word, or the policy cannot read a prompt.
     """
     check_policy(policy)
     prompts = as_prompts(prompts)
@@ -105,6 +105,8 @@ def draw(
             raise UsageError(f"{name} must be a whole number, got {shown(number)}.")
         if least is not None and number < least:
             raise UsageError(f"{name} must be at least {least}, got {number}.")
+    if stream not in ("evaluate", "sample"):
+        raise UsageError(f"stream must be 'evaluate' or 'sample', got {shown(stream)}.")
     seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
     checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
 

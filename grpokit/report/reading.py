@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ def read(folder: Path) -> Run:
     Raises:
         UsageError: it is not a run folder.
     """
-    if not (folder / "config.yaml").is_file():
+    if not os.path.isfile(folder / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
         raise UsageError(f"{folder} is not a run folder: it has no config.yaml.")
     damage: list[str] = []
     config, versions = (_header(folder / name, damage) for name in ("config.yaml", "versions.json"))

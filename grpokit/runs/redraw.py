@@ -8,6 +8,7 @@ is written.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         UsageError: no such run, or the run kept nothing of this step.
         RunError: the record is damaged, or training stops on the way to the step.
     """
-    if not (run / "config.yaml").is_file():
+    if not os.path.isfile(run / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
         raise UsageError(f"{run} is not a run folder: it has no config.yaml.")
     rows = {int(row["step"]): row for row in read_journal(run / "metrics.jsonl")[0]}
     record_steps = rollout_record.steps(run)

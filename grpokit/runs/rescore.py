@@ -7,6 +7,7 @@ sample of each group, the signs of the advantages. Steps are read one by one, so
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
         RewardError: the reward failed.
         RunError: the record is damaged, or `out` cannot be written.
     """
-    if not (run / "config.yaml").is_file():
+    if not os.path.isfile(run / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
         raise UsageError(f"{run} is not a run folder: it has no config.yaml.")
     rollout_record.require()
     term = RewardTerm(name=name.rpartition(":")[2], reward=registry.create("reward", name, params))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -32,15 +33,16 @@ def load(run: str | Path, *, step: Step = "last", overrides: Sequence[str] = ())
 
     Raises:
         UsageError: there is no such run, or it has no such checkpoint; the message lists those that it has.
-            Or overrides is a single text.
+            Or overrides is no list of texts.
         CheckpointError: the checkpoint is damaged.
     """
-    if isinstance(overrides, str):
+    texts = isinstance(overrides, Sequence) and all(isinstance(word, str) for word in overrides)
+    if isinstance(overrides, str) or not texts:
         raise UsageError(f"overrides must be a list of texts such as ['trainer.device=cpu'], got {shown(overrides)}.")
     if not isinstance(run, (str, Path)):
         raise UsageError(f"run must be a run folder such as 'runs/toy-glyph', got {shown(run)}.")
     folder = Path(run)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # unlike Path's, it is False for a name that no file can have
         hint = (
             f" '{run}' is a preset, which has no trained weights: grpokit.create('policy', ...) gives an untrained "
             "policy."

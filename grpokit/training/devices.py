@@ -69,7 +69,11 @@ def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManag
     Args:
         device: where the policy is.
         mixed_precision: "no", "bf16" or "fp16".
+
+    Raises:
+        UsageError: mixed_precision is another word.
     """
+    _check(mixed_precision)
     return torch.autocast(device.type, _DTYPES[mixed_precision]) if mixed_precision in _DTYPES else nullcontext()
 
 
@@ -121,8 +125,7 @@ def make_accelerator(
             "or accelerate launch, on one GPU."
         )
     on_cpu = find(device).type == "cpu"
-    if mixed_precision not in ("no", *_DTYPES):
-        raise UsageError(f"mixed_precision must be 'no', 'bf16' or 'fp16', got {mixed_precision!r}.")
+    _check(mixed_precision)
     if mixed_precision == "fp16" and on_cpu:
         raise UsageError("mixed_precision 'fp16' needs a GPU; on a CPU use 'no'.")
     if trackers and folder is None:
@@ -136,3 +139,8 @@ def make_accelerator(
     if trackers and folder is not None:
         accelerator.trackers = start(trackers, folder)
     return accelerator
+
+
+def _check(mixed_precision: str) -> None:
+    if mixed_precision not in ("no", *_DTYPES):
+        raise UsageError(f"mixed_precision must be 'no', 'bf16' or 'fp16', got {mixed_precision!r}.")

@@ -547,6 +547,15 @@ FOLDERS = {
         ["sample", "c.yaml", "--out", "d"], ["d holds files already. Choose another folder with --out"], {"d/x": ""}
     ),
     "a report of nothing": Bad(["report", "nowhere"], ["nowhere is not a run folder"]),
+    **{
+        f"a name that no file can have, for {command}": Bad([command, "x" * 300], [says])
+        for command, says in (
+            ("sample", "There is no preset called 'xxx"),
+            ("evaluate", "There is no preset called 'xxx"),
+            ("attribute", "There is no preset called 'xxx"),
+            ("report", "is not a run folder: it has no config.yaml"),
+        )
+    },
 }
 
 OPTIONS = {

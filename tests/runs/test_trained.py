@@ -50,6 +50,7 @@ def test_samples_of_a_loaded_policy(run: Path) -> None:
     ("where", "step", "message"),
     [
         ("nowhere", "last", "There is no run folder nowhere"),
+        ("x" * 300, "last", "There is no run folder xxx"),
         ("toy-lm", "last", "'toy-lm' is a preset, which has no trained weights"),
         ("run/checkpoints", "last", "neither a run folder"),
         ("run", 2, "no checkpoint of step 2. It has checkpoints of steps 4, 6. run.save_every and run.keep_last"),
@@ -64,8 +65,9 @@ def test_what_is_not_there(run: Path, where: str, step: int, message: str) -> No
 
 
 def test_arguments_of_the_wrong_kind(run: Path) -> None:
-    with pytest.raises(grpokit.UsageError, match=r"overrides must be a list of texts .*, got 'seed=1'"):
-        grpokit.load("run", overrides="seed=1")
+    for overrides, shown in (("seed=1", "'seed=1'"), (None, "nothing"), ([3], "a list of 1")):
+        with pytest.raises(grpokit.UsageError, match=f"overrides must be a list of texts .*, got {shown}"):
+            grpokit.load("run", overrides=overrides)  # type: ignore[arg-type]
     with pytest.raises(grpokit.UsageError, match=r"run must be a run folder such as .*, got nothing"):
         grpokit.load(None)  # type: ignore[arg-type]
     with pytest.raises(grpokit.UsageError, match="policy is 'run', which lacks rollout"):
@@ -75,6 +77,8 @@ def test_arguments_of_the_wrong_kind(run: Path) -> None:
         ({"samples_per_prompt": 1.5}, "samples_per_prompt must be a whole number, got 1.5"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"seed": "a"}, "seed must be a whole number, got 'a'"),
+        ({"stream": "test"}, "stream must be 'evaluate' or 'sample', got 'test'"),
+        ({"mixed_precision": "fp8"}, "mixed_precision must be 'no', 'bf16' or 'fp16', got 'fp8'"),
     ):
         with pytest.raises(grpokit.UsageError, match=message):
             grpokit.draw(policy, ["20"], **words)  # type: ignore[arg-type]
