@@ -288,7 +288,11 @@ def serving(folders: Sequence[Path], *, host: str = "127.0.0.1", port: int = 0, 
     """
     distinct(folders)
     for folder in folders:
-        if folder.is_file():
+        try:
+            is_file = folder.is_file()
+        except OSError as error:  # too long a name
+            raise UsageError(f"{folder} cannot be a run folder: {one_line(error)}.") from error
+        if is_file:
             raise UsageError(f"{folder} is a file; expected a run folder.")
     if not is_loopback(host) and not token:
         token = secrets.token_urlsafe(24)

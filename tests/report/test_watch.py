@@ -228,6 +228,8 @@ def test_mistakes_are_one_message(tmp_path: Path) -> None:
         serving([folder / "config.yaml"]),
     ):
         pass
+    with pytest.raises(UsageError, match=r"cannot be a run folder: .*name too long"), serving([Path("x" * 300)]):
+        pass
     with pytest.raises(UsageError, match="are the same run folder"), serving([folder, folder]):
         pass
 
