@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,8 +107,19 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def records(folder: Path) -> Iterator[Any]:
-    """What W&B has written under a folder, run by run: a LevelDB log behind a header of 7 bytes."""
+def records(folder: Path) -> list[Any]:
+    """What W&B has written under a folder, run by run; its own process writes on when a run has ended here."""
+    deadline = time.monotonic() + 20
+    while True:
+        found = list(written(folder))
+        kinds = [record.WhichOneof("record_type") for record in found]
+        if kinds.count("exit") == kinds.count("header") > 0 or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def written(folder: Path) -> Iterator[Any]:
+    """A LevelDB log behind a header of 7 bytes."""
     from wandb.proto import wandb_internal_pb2
 
     for path in sorted(folder.rglob("run-*.wandb"), key=lambda path: path.stat().st_mtime):
