@@ -34,7 +34,7 @@ from grpokit.report.view import view
 
 STEPS = "metrics.jsonl"
 _FILES = ("config.yaml", "versions.json", MACHINE, "eval.jsonl", "warnings.jsonl", ATTRIBUTION, "report.html")
-_REST, _LONGEST_REST = 100, 30.0  # times the seconds that a reading took; seconds
+_REST, _LONGEST_REST = 333, 30.0  # times the seconds that a reading took; seconds
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -46,7 +46,7 @@ _HEADERS = {
 class Watched:
     """Runs that are read again when their files have changed.
 
-    What is new is read at once, but for mere steps: they wait until reading has taken a hundredth of the time, or 30 s.
+    What is new is read at once, but for mere steps: they wait until reading has taken a 333rd of the time, or 30 s.
 
     Args:
         folders: of the runs; one may not be there yet.
