@@ -110,3 +110,13 @@ def step_folders(parent: Path) -> list[tuple[int, Path]]:
     """(step, folder) of all folders `step_...` in a folder, in the order of the steps."""
     numbers = ((step_number(place.name), place) for place in parent.glob("step_*"))
     return sorted((number, place) for number, place in numbers if number is not None)
+
+
+def check_run_folder(folder: Path) -> None:
+    """Refuse what is no run folder, also where no folder can have its name.
+
+    Raises:
+        UsageError: it has no config.
+    """
+    if not os.path.isfile(folder / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
+        raise UsageError(f"{folder} is not a run folder: it has no config.yaml.")

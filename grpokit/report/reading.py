@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from grpokit.errors import UsageError, one_line
-from grpokit.files import read_json, step_folders, step_name
+from grpokit.errors import one_line
+from grpokit.files import check_run_folder, read_json, step_folders, step_name
 
 ATTRIBUTION, MACHINE = "attribution.jsonl", "machine.json"
 _LONGEST = 256 * 2**20  # bytes of a file that a page takes in; no run writes so much
@@ -147,8 +146,7 @@ def read(folder: Path) -> Run:
     Raises:
         UsageError: it is not a run folder.
     """
-    if not os.path.isfile(folder / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
-        raise UsageError(f"{folder} is not a run folder: it has no config.yaml.")
+    check_run_folder(folder)
     damage: list[str] = []
     config, versions = (_header(folder / name, damage) for name in ("config.yaml", "versions.json"))
     rows: dict[str, Rows] = {}

@@ -46,7 +46,8 @@ _HEADERS = {
 class Watched:
     """Runs that are read again when their files have changed.
 
-    What is new is read at once, but for mere steps: they wait until reading has taken a 333rd of the time, or 30 s.
+    What is new is read at once, but for mere steps: they wait 30 s, or less where
+    that keeps reading below three thousandths of the time.
 
     Args:
         folders: of the runs; one may not be there yet.

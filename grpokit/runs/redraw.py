@@ -8,7 +8,6 @@ is written.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor
 from grpokit.config import presets
 from grpokit.config.schema import RunConfig, differences
 from grpokit.errors import UsageError
-from grpokit.files import read_json
+from grpokit.files import check_run_folder, read_json
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.report import read_journal
 from grpokit.rewards.scoring import RewardTerm
@@ -119,8 +118,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         UsageError: no such run, or the run kept nothing of this step.
         RunError: the record is damaged, or training stops on the way to the step.
     """
-    if not os.path.isfile(run / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
-        raise UsageError(f"{run} is not a run folder: it has no config.yaml.")
+    check_run_folder(run)
     rows = {int(row["step"]): row for row in read_journal(run / "metrics.jsonl")[0]}
     record_steps = rollout_record.steps(run)
     if step not in rows and step not in record_steps:

@@ -7,7 +7,6 @@ sample of each group, the signs of the advantages. Steps are read one by one, so
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from torch import Tensor
 from grpokit import advantages, registry
 from grpokit.config import presets
 from grpokit.errors import DataError, RunError, UsageError, counted
-from grpokit.files import replacing
+from grpokit.files import check_run_folder, replacing
 from grpokit.rewards.scoring import RewardTerm, score
 from grpokit.runs import build, rollout_record
 from grpokit.runs.rollout_record import Described, Recorded
@@ -88,8 +87,7 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
         RewardError: the reward failed.
         RunError: the record is damaged, or `out` cannot be written.
     """
-    if not os.path.isfile(run / "config.yaml"):  # unlike Path's, it is False for a name that no file can have
-        raise UsageError(f"{run} is not a run folder: it has no config.yaml.")
+    check_run_folder(run)
     rollout_record.require()
     term = RewardTerm(name=name.rpartition(":")[2], reward=registry.create("reward", name, params))
     if not rollout_record.steps(run):

@@ -143,8 +143,8 @@ function groups() {
       const gallery = rows.map((row, n) => ({ prompt: side.prompt, parts: [{ label: `sample ${n + 1}`, row }] }));
       const kept = side.rows.length < side.count ? `; ${side.rows.length} of ${side.count} samples` : "";
       return el("div", {}, el("h3", { class: "clip" }, `${side.place === "best" ? "Best" : "Worst"}: ${side.prompt}`),
-      el("small", {}, `mean reward ${figure(side.mean)}${kept}`),
-      el("ul", { class: "cells" }, gallery.map((entry, n) => el("li", {},
+        el("small", {}, `mean reward ${figure(side.mean)}${kept}`),
+        el("ul", { class: "cells" }, gallery.map((entry, n) => el("li", {},
         sample(rows[n].output, `sample ${n + 1}, ${side.prompt}`, gallery, n), scoreList([rows[n]]),
         el("span", { class: `label advantage ${["down", "", "up"][Math.sign(Math.round(100 * (rows[n].advantage ?? 0))) + 1]}` }, `advantage ${figure(rows[n].advantage, 2, true)}`)))));
     })));
