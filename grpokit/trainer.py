@@ -2,13 +2,13 @@
 
 `Trainer.step()` reads top to bottom. It knows a policy only by its contract. Losses are summed over micro-batches of
 rows and over slices of decisions; normalisers are fixed before any cutting, so the sum is the gradient of the whole
-batch. Not supported: several processes (a world size above one is refused).
+batch. Several processes share out the groups of a step; whatever is decided from all rows, each decides alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Rewards, Scores, as_terms
-from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
+from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts, world
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
+from grpokit.training.all_rows import AllRows
 from grpokit.training.arguments import check_arguments
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
@@ -41,6 +42,7 @@ from grpokit.training.out_of_memory import ForcedSizes, shrinking_micro_batches
 from grpokit.training.parts import Part
 from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
+from grpokit.training.rollout_calls import concatenate_rollouts, on_cpu
 from grpokit.training.scoring_passes import ScoringPasses
 from grpokit.training.step_report import StepReport
 from grpokit.training.updates import Updates, trainable
@@ -69,7 +71,7 @@ class Trainer(TrainerSettings, SeedSettings):
 
     Raises:
         UsageError: numbers that do not fit together (the message names them), no reward, no prompt, no trainable
-            parameter, a world size above one, an accelerator of another precision or device.
+            parameter, an accelerator of another precision or device, processes with different weights.
     """
 
     policy: Policy
@@ -88,11 +90,13 @@ class Trainer(TrainerSettings, SeedSettings):
     def __post_init__(self, rewards: Rewards, prompts: Iterable[str | Prompt]) -> None:
         self.terms, self.train_prompts = as_terms(rewards), as_prompts(prompts)
         self._check()
+        self.world = world.here()
         check_prompts(self.policy, self.train_prompts)
         self.accelerator = shared_accelerator(
             self.accelerator, self.mixed_precision, self.device, self.trackers
         ) or make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
         self.updates = Updates(trainable(self.policy, self.accelerator.device), self, self.accelerator)
+        world.refuse_other_weights(self.world, self.updates.names)
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self._backward = Backward(self._policy, self.objective, self.correction, self.accelerator.backward)
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
@@ -105,8 +109,11 @@ class Trainer(TrainerSettings, SeedSettings):
             terms=self.terms,
             prompts=self.train_prompts,
             advantages=self._advantages,
+            world=self.world,
         )
-        self._passes = ScoringPasses(self, policy=self._policy, backward=self._backward, probe=self._probe)
+        self._passes = ScoringPasses(
+            self, policy=self._policy, backward=self._backward, probe=self._probe, world=self.world
+        )
         self._parts: dict[str, Part] = {
             "batch_sizes": ForcedSizes(self, ("micro_batch_size", "micro_batch_tokens", "rollout_batch_size")),
             "zero_std": self._zero_std,
@@ -166,17 +173,25 @@ class Trainer(TrainerSettings, SeedSettings):
         warnings += [*scores.notes, *self._reward_hacking.look(scores, step=number)]
         if self.completed == 0:
             guards.check_scored(scores.trained)
-        advantages = self._advantages(scores.trained, rollout)
-        warnings += self._zero_std.look(scores.trained, advantages.cpu(), step=number)
+        everyone = AllRows.of(rollout, self.world)
+        all_advantages = self._advantages(scores.trained).to(rollout.old.logprobs.dtype)
+        guards.check_advantages(all_advantages, len(everyone.groups), everyone.width)
+        warnings += self._zero_std.look(scores.trained, all_advantages, step=number)
+        advantages = everyone.own(all_advantages).to(rollout.old.logprobs)
         with watch("logprobs"):
-            scored = self._passes(rollout, prompts, version=version, warnings=warnings)
+            scored = self.world.together(
+                lambda: self._passes(rollout, everyone.own_groups(prompts), version=version, warnings=warnings)
+            )
 
         tally = metrics.Tally()
         losses: list[float] = []
         norms: list[float] = []
         with self._policy.during("train"):
             for update in range(self.updates_per_rollout):
-                for rows in minibatch_rows(rollout.groups, self.minibatches, key=(self.seed, self.completed, update)):
+                key = (self.seed, self.completed, update)
+                own_steps = minibatch_rows(rollout.groups, self.minibatches, key=key, ids=everyone.groups)
+                all_steps = minibatch_rows(scores.groups, self.minibatches, key=key)
+                for rows, all_rows in zip(own_steps, all_steps, strict=True):
                     here = rows.to(advantages.device, non_blocking=True)
                     batch = Batch(
                         rollout=rollout if len(rows) == rollout.rows else rollout.select(rows),
@@ -185,17 +200,22 @@ class Trainer(TrainerSettings, SeedSettings):
                         advantages=advantages[here],
                         reference=scored.reference and scored.reference.select(here),
                         weights=reduction_weights(
-                            rollout.mask[here], self.objective.reduction, max_decisions=rollout.max_decisions
+                            rollout.mask[here],
+                            self.objective.reduction,
+                            max_decisions=rollout.max_decisions,
+                            rows=len(all_rows),
+                            decisions=sum(everyone.decided[row] for row in all_rows.tolist()),
                         ),  # fixed here, before any cutting
                     )
                     if scored.entropy is not None:
-                        batch = keep_top_entropy(batch, scored.entropy[here], self.top_entropy_quantile)
+                        batch = keep_top_entropy(batch, scored.entropy[here], self.top_entropy_quantile, self.world)
                     self._backward.objective = self._adaptive_entropy.objective
                     loss, decisions = self._gradient(batch, rows, watch, warnings)
                     losses.append(loss)
                     tally.merge(decisions)
                     with watch("optimizer"):
-                        norms.append(self.updates.make(number, decided=decisions.decided))
+                        self.world.sum_gradients(self.updates.parameters)
+                        norms.append(self.world.together(partial(self.updates.make, number, decided=decisions.decided)))
                     if self.updates.made():
                         self._policy.updated(self.updates.version)
                     self._adaptive_entropy.look(decisions)
@@ -208,23 +228,46 @@ class Trainer(TrainerSettings, SeedSettings):
             metrics={
                 "step": number,
                 "loss": sum(losses) / len(losses),
-                **metrics.reward_metrics(scores, advantages),
+                **metrics.reward_metrics(scores, all_advantages),
                 **drawn.metrics,
                 **metrics.decision_metrics(tally),
                 **self._adaptive_entropy.metrics(),
                 "grad_norm": sum(norms) / len(norms),
                 "learning_rate": self.updates.rate(number * self.updates_per_step - 1),
-                **metrics.length_metrics(rollout),
-                **watch.metrics(),
+                **metrics.length_metrics(everyone.decided, everyone.ends),
+                **metrics.slowest(self.world.each(watch.metrics)),
             },
             rollout=rollout,
             rewards=scores.matrix,
             reward_names=scores.names,
             totals=scores.totals,
-            advantages=advantages,
+            advantages=all_advantages,
             prompts=prompts,
-            warnings=warnings,
+            warnings=list(dict.fromkeys(line for part in self.world.each(lambda: warnings) for line in part)),
         )
+
+    def whole(self, report: StepReport) -> StepReport:
+        """The same report with the rows of all processes; other processes than the first keep theirs.
+
+        Args:
+            report: of the latest step. Its samples go from process to process without their prompts, on the CPU.
+        """
+        if self.world.size == 1:
+            return report
+        rollout = report.rollout
+
+        def parts() -> Rollout:
+            bare = [replace(sample, prompt=Prompt(text="")) for sample in rollout.samples]
+            return replace(on_cpu(rollout), samples=bare)
+
+        gathered = [part for part in self.world.to_first(parts) if part.rows]
+        if not gathered:
+            return report
+        joined = concatenate_rollouts(gathered)
+        prompts = [self.train_prompts[i] for i in report.prompts]
+        size = joined.rows // len(prompts)
+        samples = [replace(sample, prompt=prompts[row // size]) for row, sample in enumerate(joined.samples)]
+        return replace(report, rollout=replace(joined, samples=samples))
 
     def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
         """Write weights, optimizer and position into `folder`, atomically: it is complete or does not exist.
@@ -294,11 +337,11 @@ class Trainer(TrainerSettings, SeedSettings):
         """Let trackers write everything and finish."""
         self.accelerator.end_training()
 
-    def _advantages(self, scores: Scores, rollout: Rollout) -> Tensor:
-        """[B] or [B, T], with their shape and values checked."""
+    def _advantages(self, scores: Scores) -> Tensor:
+        """[B] or [B, T], of the rows of all processes, with their values checked."""
         advantages = self.advantage(scores.matrix, scores.weights, scores.groups)
-        guards.check_advantages(advantages, rollout)
-        return advantages.to(rollout.old.logprobs)
+        guards.check_advantages(advantages, len(scores.groups))
+        return advantages
 
     def _gradient(
         self, batch: Batch, rows: Tensor, watch: metrics.Stopwatch, warnings: list[str]
@@ -311,13 +354,21 @@ class Trainer(TrainerSettings, SeedSettings):
             tally = metrics.Tally()
             return float(self._backward(batch, limit=limit, tally=tally, watch=watch)), tally
 
-        cut = partial(self._policy.cuts, batch.rollout)
-        loss, tally = shrinking_micro_batches(attempt, self, cut, warnings=warnings)
         step, update = self.completed + 1, self.updates.done + 1
+
+        def own() -> tuple[float, metrics.Tally]:
+            cut = partial(self._policy.cuts, batch.rollout)
+            loss, tally = shrinking_micro_batches(attempt, self, cut, warnings=warnings)
+            limit = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
+            guards.check_finite(loss, self._policy, batch.rollout, limit, rows=rows, step=step, update=update)
+            return loss, tally.on_cpu()
+
+        loss, tally = 0.0, metrics.Tally()
+        for part, decisions in self.world.each(own):
+            loss += part
+            tally.merge(decisions)
         if not tally.decided:
             warnings.append(f"Update {update} of step {step} changes nothing: all decisions of its rows are masked.")
-        limit = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
-        guards.check_finite(loss, self._policy, batch.rollout, limit, rows=rows, step=step, update=update)
         if on_policy:
             mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
             allowed = self._limit(exact=batch.rollout.exact)

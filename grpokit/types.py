@@ -112,6 +112,10 @@ class Decisions:
         """Return the same numbers without gradient."""
         return self._each(lambda x: x.detach())
 
+    def to(self, device: torch.device | str) -> Decisions:
+        """Return the same numbers on `device`."""
+        return self._each(lambda x: x.to(device))
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> Decisions:
         fields = {name: None if x is None else change(x) for name, x in vars(self).items()}
         return Decisions(**fields)  # type: ignore[arg-type]  # log-probs are always there

@@ -474,12 +474,6 @@ def test_bad_arguments_name_the_numbers(options: dict, message: str) -> None:
         make(**options)
 
 
-def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="world size is 2"):
-        make()
-
-
 def test_no_trainable_parameter_is_refused() -> None:
     policy = TinyTokens()
     policy.net.requires_grad_(False)

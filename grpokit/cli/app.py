@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grpokit.errors import GrpokitError, address
+from grpokit.errors import GrpokitError, UsageError, address
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,11 +37,31 @@ def _version(print_it: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand != "train":
+        for_one_process(f"grpokit {context.invoked_subcommand}")
+
+
+def for_one_process(what: str) -> None:
+    """Refuse what several processes that torchrun starts would each do alone.
+
+    Args:
+        what: the command.
+
+    Raises:
+        UsageError: there are several.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError(f"{what} runs in one process. Start it without torchrun.")
+
+
+def is_first() -> bool:
+    """Whether this is the process that speaks: of those that torchrun starts, the one with rank 0."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def main() -> None:
@@ -50,10 +71,29 @@ def main() -> None:
     try:
         app()
     except GrpokitError as error:
+        if _another_says(error):
+            sys.exit(error.exit_code)
         print(f"error: {error}", file=sys.stderr)
         if error.page:
             print(f"see {address(error.page)}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _another_says(error: GrpokitError) -> bool:
+    """Whether another process prints this error; it gets the time for it, since torchrun ends all after the first."""
+    if is_first():
+        return False
+    if getattr(error, "agreed", False):
+        from grpokit.training.world import wait_for_first
+
+        wait_for_first()
+        return True
+    if os.environ.get("LOCAL_RANK") == "0" or "grpokit.training.world" in sys.modules:
+        return False
+    time.sleep(
+        1
+    )  # nothing but the command line and its files was read, and the first of this machine has read the same
+    return True
 
 
 def _on_one_line(message: Warning | str, *where: object, **further: object) -> str:

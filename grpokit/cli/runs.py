@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpokit.cli.app import FAILED, INTERRUPTED, app, console
+from grpokit.cli.app import FAILED, INTERRUPTED, app, console, for_one_process, is_first
 from grpokit.cli.config_options import ConfigCommand
 from grpokit.cli.options import (
     Count,
@@ -63,6 +63,7 @@ def train(
 
     config, name = presets.read_config(source, overrides or [])  # before torch is imported, which takes seconds
     if dry_run:
+        for_one_process("grpokit train --dry-run")
         if resume or overwrite or force:
             raise UsageError("--dry-run writes nothing, so it goes with none of --resume, --overwrite and --force.")
         _dry_run(config, name)
@@ -84,6 +85,8 @@ def train(
     except KeyboardInterrupt:
         print("Stopped at once. All steps after the last saved checkpoint are lost.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
+    if not is_first():
+        raise typer.Exit(INTERRUPTED if result.interrupted else 0)
     if result.interrupted:
         words = shlex.join(["grpokit", "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Go on with:\n  {words}")

@@ -59,6 +59,9 @@ class RunSettings(Strict):
     name: Text | None = Field(default=None, description="the run's name in trackers; null: that of the run folder")
     tags: list[Text] = Field(default_factory=list, description="the run's tags in trackers")
     threads: int | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
+    process_timeout: float = Field(
+        default=1800.0, ge=1, le=864_000, description="seconds that a process waits for the others before it gives up"
+    )
 
     @model_validator(mode="after")
     def _a_folder_of_its_own(self) -> RunSettings:

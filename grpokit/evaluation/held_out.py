@@ -14,11 +14,13 @@ from grpokit.data import as_prompts
 from grpokit.errors import UsageError, shown
 from grpokit.evaluation.intervals import half_width, mean_of_totals
 from grpokit.policy import Policy
-from grpokit.rewards.scoring import Rewards, Scores, as_terms, score
+from grpokit.rewards.scoring import Rewards, Scores, as_terms, joined, score
 from grpokit.sampling import derive_seeds
 from grpokit.training.arguments import check_policy
 from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.dynamic_sampling import at_places
 from grpokit.training.out_of_memory import fitting
+from grpokit.training.world import World
 from grpokit.types import Prompt, Rollout, Sample
 
 
@@ -47,7 +49,7 @@ class Evaluation:
 
     def half_widths(self) -> dict[str, float]:
         """Name -> half the width of the mean's 95 % confidence interval, by Student's t over the prompts."""
-        prompts = [sample.group for sample in self.samples]
+        prompts = self.scores.groups.tolist()
         columns = self.scores.matrix.T.tolist()
         return {
             **{name: half_width(column, prompts) for name, column in zip(self.scores.names, columns, strict=True)},
@@ -74,6 +76,7 @@ def draw(
     evaluate: bool = True,
     stream: str = "evaluate",
     mixed_precision: str = "no",
+    world: World | None = None,
 ) -> list[Sample]:
     """Draw samples without training, in batches; the batch size does not change the samples.
 
@@ -86,6 +89,7 @@ def draw(
         evaluate: use the policy's settings for evaluation, not those of training.
         stream: "evaluate" draws what `evaluate` scores with the same seed, "sample" what `grpokit sample` draws.
         mixed_precision: "no", "bf16" or "fp16", as in training.
+        world: of which this process draws its share of the prompts.
 
     Returns:
         P * G samples, each prompt's next to each other; `output` has the picture or text.
@@ -108,6 +112,10 @@ def draw(
     if stream not in ("evaluate", "sample"):
         raise UsageError(f"stream must be 'evaluate' or 'sample', got {shown(stream)}.")
     seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
+    share = (world or World()).share(len(prompts))
+    prompts, seeds = prompts[share.start : share.stop], at_places(seeds, share)
+    if not prompts:
+        return []
     checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
 
     size = max(1, min(batch_size, len(seeds.row)))
@@ -130,6 +138,7 @@ def evaluate(
     samples_per_prompt: int = 1,
     batch_size: int = 64,
     mixed_precision: str = "no",
+    world: World | None = None,
 ) -> Evaluation:
     """Draw samples on held-out prompts and score them.
 
@@ -141,14 +150,27 @@ def evaluate(
         samples_per_prompt: samples for each prompt.
         batch_size: the most samples at a time; halved if memory runs out.
         mixed_precision: "no", "bf16" or "fp16", as in training.
+        world: the processes that share out the prompts. Process 0 gets all samples, the others their own, and all get
+            the scores.
     """
-    terms = as_terms(rewards)
-    samples = draw(
-        policy,
-        prompts,
-        seed=seed,
-        samples_per_prompt=samples_per_prompt,
-        batch_size=batch_size,
-        mixed_precision=mixed_precision,
-    )
-    return Evaluation(samples=samples, scores=score(terms, samples))
+    terms, among = as_terms(rewards), world or World()
+    samples: list[Sample] = []
+
+    def own() -> Scores:
+        samples.extend(
+            draw(
+                policy,
+                prompts,
+                seed=seed,
+                samples_per_prompt=samples_per_prompt,
+                batch_size=batch_size,
+                mixed_precision=mixed_precision,
+                world=among,
+            )
+        )
+        return score(terms, samples, elsewhere=len(as_prompts(prompts)) * samples_per_prompt - len(samples))
+
+    parts = among.each(own)
+    scores = among.together(lambda: joined(terms, parts))
+    everyone = [sample for part in among.to_first(lambda: samples) for sample in part]
+    return Evaluation(samples=everyone or samples, scores=scores)

@@ -144,6 +144,10 @@ class PhasedTrainer:
             trainer.accelerator.log({**report.metrics, **own}, step=number)
         return report
 
+    def whole(self, report: StepReport) -> StepReport:
+        """As `Trainer.whole`."""
+        return self.current.trainer.whole(report)
+
     def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
         """As `Trainer.save`, with the weights of each policy and the position of each phase.
 

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from grpokit.errors import UsageError, shown
+from grpokit.errors import RewardError, UsageError, counted, shown
 from grpokit.knobs import RewardSettings
 from grpokit.reward_totals import totals
-from grpokit.rewards.failures import Column, Others, collected, measured, submitted
+from grpokit.rewards.failures import Column, Others, collected, measured, submitted, too_many
 from grpokit.rewards.submission import Pending, Submits
 from grpokit.types import Sample
 
@@ -148,7 +148,12 @@ def _name_of(reward: Any) -> str:
 
 
 def score(
-    terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None, beside: Scores | None = None
+    terms: Sequence[RewardTerm],
+    samples: Sequence[Sample],
+    *,
+    step: int | None = None,
+    beside: Scores | None = None,
+    elsewhere: int = 0,
 ) -> Scores:
     """Run the rewards on all samples; each gets copies of its own, so `samples` stay as they are.
 
@@ -157,18 +162,19 @@ def score(
         samples: B samples.
         step: the training step, from 1, in which some monitors may not be due; None calls all rewards.
         beside: the scores of the step's other rows, if it has more: `skip_limit` is a share of all.
+        elsewhere: how many rows other processes score at the same time; `joined` looks at what these lose.
 
     Raises:
         RewardError: a reward raised (and its `on_error` is "stop", or too many rows are lost), returned infinity, a
             wrong length or type, or changed the order of its samples.
         UsageError: a reward cannot work with its parameters or with the targets, whatever its `on_error`.
     """
-    asked = [term.due(step) for term in terms]
+    asked = [term.due(step) and len(samples) > 0 for term in terms]
     pending: dict[int, Pending] = {}
     columns = [Column(values=[math.nan] * len(samples)) for _ in terms]
-    others = [Others()] * len(terms)
+    others = [Others(rows=elsewhere)] * len(terms)
     if beside is not None:
-        others = [Others(rows=len(beside.groups), lost=lost) for lost in beside.failed]
+        others = [Others(rows=elsewhere + len(beside.groups), lost=lost) for lost in beside.failed]
     try:
         for i, term in enumerate(terms):
             if asked[i] and isinstance(term.reward, Submits):
@@ -185,7 +191,9 @@ def score(
     for i, column in enumerate(columns):
         lost[list(column.lost), i] = True
     return Scores(
-        matrix=torch.tensor([c.values for c in columns], dtype=torch.float64).T.contiguous(),
+        matrix=torch.tensor([c.values for c in columns], dtype=torch.float64)
+        .T.reshape(len(samples), len(terms))
+        .contiguous(),
         weights=torch.tensor([t.weight for t in terms], dtype=torch.float64),
         groups=torch.tensor([sample.group for sample in samples], dtype=torch.int64),
         names=[t.name for t in terms],
@@ -194,3 +202,35 @@ def score(
         asked=asked,
         notes=[note for c in columns for note in c.notes],
     )
+
+
+def joined(terms: Sequence[RewardTerm], parts: Sequence[Scores], beside: Scores | None = None) -> Scores:
+    """The scores of rows that several processes have scored: the slowest one's seconds, and every note once.
+
+    Args:
+        terms: the rewards.
+        parts: of each process, in the order of the rows.
+        beside: the scores of the step's other rows, if it has more.
+
+    Raises:
+        RewardError: they have lost more rows together than a reward's `skip_limit` allows.
+    """
+    scores = Scores(
+        matrix=torch.cat([part.matrix for part in parts]),
+        weights=parts[0].weights,
+        groups=torch.cat([part.groups for part in parts]),
+        names=parts[0].names,
+        seconds=[max(seconds) for seconds in zip(*(part.seconds for part in parts), strict=True)],
+        lost=torch.cat([part.lost for part in parts]),
+        asked=[any(asked) for asked in zip(*(part.asked for part in parts), strict=True)],
+        notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+    others = beside.failed if beside is not None else [0] * len(terms)
+    rows = len(scores.groups) + (0 if beside is None else len(beside.groups))
+    for term, lost in zip(terms, map(sum, zip(scores.failed, others, strict=True)), strict=True):
+        if lost and len(parts) > 1 and lost > term.skip_limit * rows:
+            raise RewardError(
+                f"Reward '{term.name}' lost {lost} of {counted(rows, 'row')} in all processes; {too_many(term)}",
+                page="guards#a-reward-that-raises",
+            )
+    return scores

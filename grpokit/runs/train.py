@@ -9,8 +9,9 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from grpokit.runs.folder import claimed, locked, versions, write_header, write_m
 from grpokit.runs.journal import Journal, append_attribution, has_start
 from grpokit.training import checkpoint
 from grpokit.training.step_report import StepReport
+from grpokit.training.world import World, here
 from grpokit.types import Prompt
 
 
@@ -108,24 +110,35 @@ def train(
     if config.run.record:
         rollout_record.require()
     tracking.require(config.run.trackers)
-    with _signals(signal.default_int_handler, signal.SIGTERM):  # so that an early one, too, leaves all tidy
-        data = build.prompts(config)  # before rewards, which may fetch weights
-        unscorable = before_training.unscorable_prompts(config, *data)
-        build.check_prompts(config, *data)
-        with build.all_rewards(config) as (terms, own_terms), locked(folder), tracking.Tracking() as trackers:
-            return _train(
-                config,
-                folder,
-                data,
-                terms,
-                own_terms,
-                watcher or Watcher(),
-                trackers,
-                warnings=unscorable,
-                resume=resume,
-                overwrite=overwrite,
-                force=force,
-            )
+    world = here(config.run.process_timeout)  # before anything is built, since it takes this process's GPU
+    with (
+        _signals(signal.default_int_handler, signal.SIGTERM),
+        ExitStack() as stack,
+    ):  # an early one leaves all tidy, too
+
+        def gathered() -> tuple[tuple[PromptSequence, PromptSequence | None], list[str], Any]:
+            data = build.prompts(config)  # before rewards, which may fetch weights
+            unscorable = before_training.unscorable_prompts(config, *data)
+            build.check_prompts(config, *data)
+            return data, unscorable, stack.enter_context(build.all_rewards(config))
+
+        data, unscorable, (terms, own_terms) = world.together(gathered)
+        stack.enter_context(world.in_first(locked(folder)))
+        trackers = stack.enter_context(tracking.Tracking())
+        return _train(
+            config,
+            folder,
+            data,
+            terms,
+            own_terms,
+            watcher if watcher and world.rank == 0 else Watcher(),
+            trackers,
+            world,
+            warnings=unscorable,
+            resume=resume,
+            overwrite=overwrite,
+            force=force,
+        )
 
 
 def _train(
@@ -136,6 +149,7 @@ def _train(
     own_terms: Mapping[str, list[RewardTerm]],
     watcher: Watcher,
     trackers: tracking.Tracking,
+    world: World,
     *,
     warnings: list[str],
     resume: bool,
@@ -146,7 +160,7 @@ def _train(
     digests = resuming.digests(prompts, held_out)
     before_training.check_best(config, terms, held_out)
     weights = {"reward": 1.0, **{term.name: term.weight for term in as_terms(terms)}}
-    policies = build.policies(config)
+    policies = world.together(lambda: build.policies(config))
     drawing = build.drawing(policies)
     if held_out is not None:
         check_prompts(drawing, held_out)  # a trainer looks at its own
@@ -164,6 +178,7 @@ def _train(
             samples_per_prompt=config.run.eval_samples,
             batch_size=config.run.eval_batch_size or now.rollout_batch_size or now.prompts_per_step * now.group_size,
             mixed_precision=config.trainer.mixed_precision,
+            world=world,
         )
 
     def attributed(shares: Mapping[str, Shares], causes: tuple[str, str], phase: str) -> None:
@@ -173,16 +188,23 @@ def _train(
         watcher.say(f"after step {trainer.completed} the reward is moved by {drawn}: '{phase}' learns next")
 
     def evaluate_now(step: int) -> None:
-        if held_out is not None and journal.last_evaluation != step:
-            watcher.evaluating(len(held_out) * config.run.eval_samples)
-            evaluation = scored(held_out)
-            journal.evaluation(step, evaluation)
-            trackers.evaluation(step, evaluation)
-            watcher.evaluated(step, evaluation)
-            for line in evaluation.scores.notes:
-                journal.warning(step, f"held-out prompts: {line}")
-                watcher.say(f"warning, held-out prompts: {line}")
-            keep_best()
+        if held_out is None or last_evaluation() == step:
+            return
+        watcher.evaluating(len(held_out) * config.run.eval_samples)
+        evaluation = scored(held_out)
+        world.first(lambda: note_evaluation(step, evaluation))
+        keep_best()
+
+    def last_evaluation() -> int:
+        return world.first(lambda: journal.last_evaluation)
+
+    def note_evaluation(step: int, evaluation: Evaluation) -> None:
+        journal.evaluation(step, evaluation)
+        trackers.evaluation(step, evaluation)
+        watcher.evaluated(step, evaluation)
+        for line in evaluation.scores.notes:
+            journal.warning(step, f"held-out prompts: {line}")
+            watcher.say(f"warning, held-out prompts: {line}")
 
     def tracker_warning(line: str) -> None:
         journal.warning(trainer.completed, line)
@@ -190,8 +212,8 @@ def _train(
 
     def keep_best() -> None:
         name = config.run.best
-        if name is not None and journal.is_best(name, weight=weights[name]):
-            trainer.save(checkpoints / "best", notes=notes)
+        if name is not None and world.first(lambda: journal.is_best(name, weight=weights[name])):
+            world.first(lambda: trainer.save(checkpoints / "best", notes=notes))
 
     def save() -> Path:
         place = checkpoints / step_name(trainer.completed)
@@ -199,25 +221,41 @@ def _train(
         checkpoint.prune(checkpoints, config.run.keep_last)
         return place
 
-    with claimed(folder, resume=resume, overwrite=overwrite):  # what fails in here leaves the folder as it was
-        changes: Mapping[str, str] = {}
-        if resume:
-            warnings += resuming.changed_versions(folder)
-            changes, unknown = resuming.changed_prompts(folder, digests, {"train": prompts, "held_out": held_out})
-            warnings += unknown
-            if not force:
-                resuming.refuse_other_config(folder, config)
-                resuming.refuse_other_prompts(folder, changes, unknown)
-        else:
+    def keep(step_report: StepReport, *, groups: bool) -> None:
+        journal.step(step_report)
+        if config.run.record:
+            rollout_record.write(folder, step_report)
+        if groups:
+            journal.groups(step_report)
+        watcher.step(step_report)
+        _notify(watcher, "grpokit_step_end", report=step_report)
+
+    def compared() -> tuple[list[str], Mapping[str, str]]:
+        if not resume:
             write_header(folder, config, digests)  # first, so that a killed set-up can be recognised
+            return [], {}
+        changes, unknown = resuming.changed_prompts(folder, digests, {"train": prompts, "held_out": held_out})
+        if not force:
+            resuming.refuse_other_config(folder, config)
+            resuming.refuse_other_prompts(folder, changes, unknown)
+        return resuming.changed_versions(folder) + unknown, changes
+
+    claim = claimed(folder, resume=resume, overwrite=overwrite)
+    with world.in_first(claim):  # what fails in here leaves the folder as it was
+        found, changes = world.first(compared)
+        warnings += found
         choose = choosing.chooser(config, policies, terms, held_out, found=attributed)
-        trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms, choose=choose)
+        trainer = world.together(
+            lambda: build.trainer(
+                config, policies, terms, prompts, own_rewards=own_terms, choose=choose and (lambda: world.first(choose))
+            )
+        )
         own_trainers = [phase.trainer for phase in trainer.phases.values()]
         for own in own_trainers:
             before_training.refuse_what_cannot_fit(own)
         warnings += dict.fromkeys(line for own in own_trainers for line in before_training.repeated_prompts(own))
         warnings += before_training.trained_held_out_prompts(prompts, held_out, digests)
-        no_start = resume and held_out is not None and not has_start(folder)
+        no_start = world.first(lambda: resume and held_out is not None and not has_start(folder))
         start = scored(held_out) if held_out is not None and (no_start or "held_out" in changes) else None
         if no_start:
             warnings.append(
@@ -225,74 +263,91 @@ def _train(
                 "policy was scored on the held-out prompts again"
             )
         if resume:
-            warnings += _resume(trainer, folder, watcher)
+            warnings += _resume(trainer, folder, watcher, world)
         else:
             warnings += dict.fromkeys(line for own in own_trainers for line in too_seldom(own.terms, own.steps))
-        watcher.start(trainer)
-        _notify(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
-        trackers.start(config, folder, trainer, warn=tracker_warning)
-        journal = Journal(folder, trainer.completed)
-        write_machine(folder, trainer.current.trainer.accelerator.device)
-        warnings += journal.damage
-        if "held_out" in changes:
-            warnings.append(journal.set_evaluations_aside())
-        if start is not None:
-            journal.evaluation(0, start)
-            watcher.evaluated(0, start)
-        if resume:
-            write_header(folder, config, digests)
-        rollout_record.cut(folder, trainer.completed)
         warnings += [f"resumed with other {line}" for line in changes.values()]
-        for line in warnings:
-            journal.warning(trainer.completed, line)
-            watcher.say(f"warning: {line}")
-        if journal.last_evaluation < 0 or (every and trainer.completed % every == 0):  # but a resume adds none
+        journal: Journal  # of process 0
+
+        def begin() -> None:
+            nonlocal journal
+            watcher.start(trainer)
+            _notify(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
+            trackers.start(config, folder, trainer, warn=tracker_warning)
+            journal = Journal(folder, trainer.completed)
+            write_machine(folder, trainer.current.trainer.accelerator.device)
+            damage = list(journal.damage)
+            if "held_out" in changes:
+                damage.append(journal.set_evaluations_aside())
+            if start is not None:
+                journal.evaluation(0, start)
+                watcher.evaluated(0, start)
+            if resume:
+                write_header(folder, config, digests)
+            rollout_record.cut(folder, trainer.completed)
+            for line in [*warnings, *damage]:
+                journal.warning(trainer.completed, line)
+                watcher.say(f"warning: {line}")
+
+        world.first(begin)
+        if last_evaluation() < 0 or (every and trainer.completed % every == 0):  # but a resume adds none
             evaluate_now(trainer.completed)
-        if resume and journal.last_evaluation == trainer.completed:
+        if resume and last_evaluation() == trainer.completed:
             keep_best()  # a failure may have come between the evaluation and this
-    with _nothing_lost(folder, journal, trainer, save), _stop_on_signals() as stop:
-        while trainer.completed < trainer.steps and not trainer.converged and not stop.is_set():
+
+    def nothing_lost() -> AbstractContextManager[None]:
+        return _nothing_lost(folder, journal, trainer, save) if world.rank == 0 else nullcontext()
+
+    with nothing_lost(), _stop_on_signals() as stop:
+        while trainer.completed < trainer.steps and not trainer.converged and not any(world.each(stop.is_set)):
             step_report = trainer.step()
-            journal.step(step_report)
-            if config.run.record:
-                rollout_record.write(folder, step_report)
-            if step_report.step in (1, trainer.steps) or (every and step_report.step % every == 0) or trainer.converged:
-                journal.groups(step_report)
-            watcher.step(step_report)
-            _notify(watcher, "grpokit_step_end", report=step_report)
-            if every and step_report.step % every == 0:
-                evaluate_now(step_report.step)
-            if config.run.save_every and step_report.step % config.run.save_every == 0:
-                save()
+            number = step_report.step
+            groups = number in (1, trainer.steps) or bool(every and number % every == 0) or bool(trainer.converged)
+            if groups or config.run.record:
+                step_report = trainer.whole(step_report)
+            world.first(partial(keep, step_report, groups=groups))
             del step_report  # frees the rollout before the next one is drawn
-        if not (checkpoints / step_name(trainer.completed)).exists():
-            save()
+            if every and number % every == 0:
+                evaluate_now(number)
+            if config.run.save_every and number % config.run.save_every == 0:
+                world.first(save)
+        if not world.first(lambda: (checkpoints / step_name(trainer.completed)).exists()):
+            world.first(save)
     interrupted = trainer.completed < trainer.steps and not trainer.converged
     if not interrupted:
-        with _nothing_lost(folder, journal, trainer, save):
+        with nothing_lost():
             evaluate_now(trainer.completed)
-    report.write(folder)
-    suspicion = alarm(folder)
-    if suspicion:
-        watcher.say(f"warning: {suspicion}")
-    _notify(watcher, "grpokit_run_end", folder=folder)
-    return Result(
-        folder=folder,
-        steps=trainer.completed,
-        planned=trainer.steps,
-        before=next((row for row in journal.evaluations if row["step"] == 0), None),
-        after=journal.evaluations[-1] if journal.evaluations else None,
-        interrupted=interrupted,
-    )
+
+    def end() -> Result:
+        report.write(folder)
+        suspicion = alarm(folder)
+        if suspicion:
+            watcher.say(f"warning: {suspicion}")
+        _notify(watcher, "grpokit_run_end", folder=folder)
+        return Result(
+            folder=folder,
+            steps=trainer.completed,
+            planned=trainer.steps,
+            before=next((row for row in journal.evaluations if row["step"] == 0), None),
+            after=journal.evaluations[-1] if journal.evaluations else None,
+            interrupted=interrupted,
+        )
+
+    return world.first(end)
 
 
-def _resume(trainer: PhasedTrainer, folder: Path, watcher: Watcher) -> list[str]:
+def _resume(trainer: PhasedTrainer, folder: Path, watcher: Watcher, world: World) -> list[str]:
     """Load the last checkpoint; returns warnings about it."""
-    checkpoint.prune(folder / "checkpoints", None)  # repairs what a kill has left
-    latest = checkpoint.latest(folder / "checkpoints")
-    if latest is None:
-        raise UsageError(f"{folder} has no checkpoint to resume from. Start again with --overwrite.")
-    trainer.load(latest)
+
+    def found() -> Path:
+        checkpoint.prune(folder / "checkpoints", None)  # repairs what a kill has left
+        latest = checkpoint.latest(folder / "checkpoints")
+        if latest is None:
+            raise UsageError(f"{folder} has no checkpoint to resume from. Start again with --overwrite.")
+        return latest
+
+    latest = world.first(found)
+    world.together(lambda: trainer.load(latest))
     watcher.say(f"resuming after step {trainer.completed} of {trainer.steps} from {latest}")
     broken_off = checkpoint.broken_off(checkpoint.read_state(latest))
     if broken_off is None:

@@ -127,6 +127,8 @@ class CheckedPolicy:
             RunError: they leave out decisions, repeat some, or go backwards.
         """
         count = rollout.mask.shape[1]
+        if not rollout.rows:
+            return []
         slices = [slice(*s.indices(count)) for s in self.policy.slices(rollout)]
         starts, stops = [s.start for s in slices], [s.stop for s in slices]
         if [*starts, count] != [0, *stops] or any(s.step != 1 for s in slices):
@@ -137,7 +139,9 @@ class CheckedPolicy:
         return slices
 
     def cuts(self, rollout: Rollout, limit: Limit) -> list[Cut]:
-        """Cut a rollout into micro-batches."""
+        """Cut a rollout into micro-batches; one without rows has none."""
+        if not rollout.rows:
+            return []
         slices = self.slices(rollout)
         return cuts(rollout.groups, rollout.host_mask, slices, limit, by=self._cut_by, packed=self._packs)
 

@@ -6,7 +6,6 @@ rollout, logprobs and reference, and uses accelerate for the backward pass, the 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -107,7 +106,7 @@ def shared_accelerator(
 def make_accelerator(
     mixed_precision: str, device: str, trackers: Sequence[str], folder: Path | str | None
 ) -> Accelerator:
-    """Set up accelerate for one process.
+    """Set up accelerate for this process.
 
     Args:
         mixed_precision: "no", "bf16" or "fp16".
@@ -116,14 +115,8 @@ def make_accelerator(
         folder: where trackers write.
 
     Raises:
-        UsageError: there are several processes, or a device, precision or tracker is not available.
+        UsageError: a device, precision or tracker is not available.
     """
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world > 1:
-        raise UsageError(
-            f"The world size is {world}, but this version of grpokit trains in one process. Start it without torchrun "
-            "or accelerate launch, on one GPU."
-        )
     on_cpu = find(device).type == "cpu"
     _check(mixed_precision)
     if mixed_precision == "fp16" and on_cpu:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from grpokit.data import further_indices, prompt_indices
 from grpokit.knobs import TrainerSettings
-from grpokit.rewards.scoring import RewardTerm, Scores, score
+from grpokit.rewards.scoring import RewardTerm, Scores, joined, score
 from grpokit.sampling import derive_seeds
 from grpokit.training import guards
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.dynamic_sampling import Drawn, at_places, with_spread
 from grpokit.training.metrics import Stopwatch
 from grpokit.training.out_of_memory import shrinking
-from grpokit.types import Prompt, Rollout
+from grpokit.training.world import World
+from grpokit.types import Decisions, Prompt, Rollout
 
 
 class Drawing:
@@ -28,7 +31,8 @@ class Drawing:
         policy: draws.
         terms: the rewards.
         prompts: all training prompts.
-        advantages: (scores without monitors, rollout) -> [B] or [B, T].
+        advantages: scores without monitors -> [B] or [B, T].
+        world: the processes, each of which draws a share of the groups.
     """
 
     def __init__(
@@ -39,10 +43,11 @@ class Drawing:
         policy: CheckedPolicy,
         terms: Sequence[RewardTerm],
         prompts: Sequence[Prompt],
-        advantages: Callable[[Scores, Rollout], Tensor],
+        advantages: Callable[[Scores], Tensor],
+        world: World,
     ) -> None:
         self.settings, self.seed, self.policy, self.terms, self.prompts = settings, seed, policy, terms, prompts
-        self.advantages = advantages
+        self.advantages, self.world = advantages, world
 
     def __call__(self, completed: int, *, version: int, watch: Stopwatch, warnings: list[str]) -> Drawn:
         """Draw the groups of the step after `completed` ones.
@@ -79,15 +84,70 @@ class Drawing:
         if attempt:
             indices = further_indices(self.seed, completed, attempt=attempt, places=places, total=total, used=used)
             seeds = at_places(seeds, places)
-        prompts = [self.prompts[i] for i in indices]
+        share = self.world.share(per_step)
+        own = [i for i, place in enumerate(places if attempt else range(per_step)) if place in share]
+        prompts, all_rows = [self.prompts[indices[i]] for i in own], len(seeds.row)
+        seeds = at_places(seeds, own)
 
         def fit(draw: Callable[[int], Rollout]) -> Rollout:
             rows, what = len(seeds.row), "drawing samples"
             return shrinking(draw, self.settings, "rollout_batch_size", most=rows, what=what, warnings=warnings)
 
-        with watch("rollout"):
-            rollout = self.policy.rollout(prompts, size, seeds, fit=fit)
-        guards.check_age(rollout, version, self.settings.max_age)
-        with watch("reward"):
-            scores = score(self.terms, rollout.samples, step=completed + 1, beside=beside)
-        return Drawn(prompts=indices, rollout=rollout, scores=scores)
+        def drawn() -> tuple[Rollout | None, Scores]:
+            rollout = None
+            if prompts:
+                with watch("rollout"):
+                    rollout = self.policy.rollout(prompts, size, seeds, fit=fit)
+                guards.check_age(rollout, version, self.settings.max_age)
+            samples = rollout.samples if rollout else []
+            with watch("reward"):
+                elsewhere = all_rows - len(samples)
+                return rollout, score(self.terms, samples, step=completed + 1, beside=beside, elsewhere=elsewhere)
+
+        rollout, scores = self.world.together(drawn)
+        parts = self.world.each(lambda: (rollout and _Facts.of(rollout), scores))
+        scores = self.world.together(lambda: joined(self.terms, [part for _, part in parts], beside))
+        facts = [fact for fact, _ in parts if fact]
+        return Drawn(prompts=indices, rollout=_alike(rollout, facts, self.policy.device), scores=scores)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Facts:
+    """What the rollouts of all processes must agree on."""
+
+    max_decisions: int
+    action_dims: int
+    exact: bool
+    version: int | None
+    dtype: torch.dtype
+    moments: Sequence[str]
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> _Facts:
+        """Those of a rollout."""
+        own = {name: getattr(rollout, name) for name in ("max_decisions", "action_dims", "exact", "version")}
+        moments = [name for name, x in vars(rollout.old).items() if x is not None and name != "logprobs"]
+        return cls(**own, dtype=rollout.old.logprobs.dtype, moments=moments)
+
+
+def _alike(rollout: Rollout | None, facts: Sequence[_Facts], device: torch.device) -> Rollout:
+    """A rollout with what concatenated rollouts would have, of no row where this process has drawn none."""
+    if rollout is not None and len(facts) == 1:
+        return rollout
+    first = facts[0]
+    if rollout is None:
+        nothing = torch.zeros(0, 0, dtype=first.dtype, device=device)
+        rollout = Rollout(
+            samples=[],
+            groups=torch.zeros(0, dtype=torch.int64),
+            old=Decisions(logprobs=nothing, **dict.fromkeys(first.moments, nothing)),
+            mask=nothing.bool(),
+            max_decisions=first.max_decisions,
+            action_dims=first.action_dims,
+        )
+    return replace(
+        rollout,
+        max_decisions=max(fact.max_decisions for fact in facts),
+        exact=all(fact.exact for fact in facts),
+        version=min((fact.version for fact in facts if fact.version is not None), default=None),
+    )

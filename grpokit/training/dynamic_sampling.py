@@ -25,8 +25,8 @@ class Drawn:
 
     Attributes:
         prompts: P indices into the training prompts.
-        rollout: B = P * G rows, in the order of the groups.
-        scores: of these rows.
+        rollout: this process's rows, in the order of the groups; alone, all B = P * G.
+        scores: of the rows of all processes.
         metrics: what drawing them took, if groups may be drawn anew.
     """
 
@@ -40,7 +40,7 @@ def with_spread(
     first: Drawn,
     draw: Callable[[int, Sequence[int], Sequence[int], Scores], Drawn],
     *,
-    advantages: Callable[[Scores, Rollout], Tensor],
+    advantages: Callable[[Scores], Tensor],
     most: int,
 ) -> Drawn:
     """Replace the groups whose advantages are all 0, until none is left or the attempts are used up.
@@ -49,19 +49,20 @@ def with_spread(
         first: the step's groups.
         draw: (attempt from 1, places of groups, prompts that were used, scores of the other groups) -> these groups,
             drawn anew.
-        advantages: (scores without monitors, rollout) -> [B] or [B, T].
+        advantages: scores without monitors -> [B] or [B, T].
         most: the most attempts.
     """
     if not most:
         return first
     drawn, used, replaced, attempt = first, list(first.prompts), 0, 0
     while attempt < most:
-        zero = zero_per_group(advantages(drawn.scores.trained, drawn.rollout), drawn.rollout.groups)  # [P]
+        groups = drawn.scores.groups
+        zero = zero_per_group(advantages(drawn.scores.trained), groups)  # [P]
         places = zero.nonzero()[:, 0].tolist()  # ids ascend with places
         if not places:
             break
         attempt += 1
-        further = draw(attempt, places, used, drawn.scores.select((~zero)[drawn.rollout.group_index]))
+        further = draw(attempt, places, used, drawn.scores.select((~zero)[groups.unique(return_inverse=True)[1]]))
         used += list(further.prompts)
         replaced += len(places)
         drawn = _merged(drawn, further, places)
@@ -83,8 +84,8 @@ def at_places(seeds: Seeds, places: Sequence[int]) -> Seeds:
 def _merged(drawn: Drawn, further: Drawn, places: Sequence[int]) -> Drawn:
     """Put the groups of `further` at their places."""
     kept = (~torch.isin(drawn.rollout.groups, further.rollout.groups)).nonzero()[:, 0]
-    rollouts = [drawn.rollout.select(kept)] if len(kept) else []
-    joined = concatenate_rollouts([*rollouts, further.rollout])
+    rollouts = [part for part in (drawn.rollout.select(kept), further.rollout) if part.rows]
+    joined = concatenate_rollouts(rollouts) if rollouts else drawn.rollout
     prompts = dict(enumerate(drawn.prompts)) | dict(zip(places, further.prompts, strict=True))
     return Drawn(
         prompts=list(prompts.values()),

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from grpokit.errors import UsageError
 from grpokit.training.micro_batches import Batch
+from grpokit.training.world import World
 from grpokit.types import Decisions, Rollout
 
 _ROUNDING = 1e-5  # of fp32: equal distributions scored in other batches must fall on the same side
@@ -32,6 +33,8 @@ def rollout_entropy(rollout: Rollout, score: Callable[[], Decisions]) -> Tensor:
         UsageError: the policy gives no entropy.
     """
     entropy = rollout.old.entropy
+    if not rollout.rows:
+        return rollout.old.logprobs
     if entropy is None:
         entropy = score().entropy
     if entropy is None:
@@ -42,34 +45,37 @@ def rollout_entropy(rollout: Rollout, score: Callable[[], Decisions]) -> Tensor:
     return entropy
 
 
-def keep_top_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
+def keep_top_entropy(batch: Batch, entropy: Tensor, share: float, world: World) -> Batch:
     """The batch of one optimizer step with an advantage of 0 for all but the top `share` of its decisions.
 
     Args:
-        batch: all its rows.
+        batch: all its rows of this process.
         entropy: [B, T], of these rows.
         share: of the decisions that teach.
+        world: the processes, whose decisions are compared together.
     """
     mask = batch.rollout.mask
+    others = torch.cat(world.each(lambda: entropy[mask].cpu()))
     advantages = batch.advantages[:, None] if batch.advantages.ndim == 1 else batch.advantages  # [B] -> [B, 1]
-    return replace(batch, advantages=torch.where(top_entropy(entropy, mask, share), advantages, 0.0))
+    return replace(batch, advantages=torch.where(top_entropy(entropy, mask, share, others), advantages, 0.0))
 
 
-def top_entropy(entropy: Tensor, mask: Tensor, share: float) -> Tensor:
+def top_entropy(entropy: Tensor, mask: Tensor, share: float, among: Tensor | None = None) -> Tensor:
     """Which decisions have an entropy at or above the quantile 1 - `share` of all: [B, T] bool.
 
     Args:
         entropy: [B, T].
         mask: [B, T] bool.
         share: 0 keeps the highest entropy only. Equal entropies are kept or left out together.
+        among: the entropies of all decisions; by default those under the mask.
 
     >>> top_entropy(torch.tensor([[0.1, 2.0], [1.0, 9.9]]), torch.tensor([[True, True], [True, False]]), 0.5)
     tensor([[False,  True],
             [ True, False]])
     """
-    decided = entropy[mask].double()
+    decided = (entropy[mask] if among is None else among).double()
     if not len(decided):
         return mask
     rank = math.ceil(round((1 - share) * (len(decided) - 1), 6))  # the smallest one at or above the quantile
-    threshold = decided.kthvalue(rank + 1).values
+    threshold = decided.kthvalue(rank + 1).values.to(entropy.device)
     return mask & (entropy >= threshold - _ROUNDING * threshold.abs().clamp(min=1))

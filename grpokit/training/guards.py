@@ -67,13 +67,18 @@ def check_scored(scores: Scores) -> None:
         )
 
 
-def check_advantages(advantages: Tensor, rollout: Rollout) -> None:
+def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None) -> None:
     """Stop unless the advantage function gave finite numbers, one per row or one per decision.
+
+    Args:
+        advantages: of all rows.
+        rows: B.
+        decisions: T, or None where it does not matter yet.
 
     Raises:
         RunError: with the shape and the number of bad values.
     """
-    shapes = ((rollout.rows,), tuple(rollout.mask.shape))
+    shapes = ((rows,), (rows, advantages.shape[-1] if decisions is None and advantages.ndim == 2 else decisions))
     if tuple(advantages.shape) not in shapes or not bool(advantages.isfinite().all()):
         raise RunError(
             f"The advantage function gave {tuple(advantages.shape)} values, "

@@ -15,7 +15,9 @@ from grpokit.errors import UsageError
 from grpokit.knobs import Reduction
 
 
-def reduction_weights(mask: Tensor, reduction: Reduction, *, max_decisions: int) -> Tensor:
+def reduction_weights(
+    mask: Tensor, reduction: Reduction, *, max_decisions: int, rows: int | None = None, decisions: int | None = None
+) -> Tensor:
     """The constant factor of each decision's loss in the sum over the batch: [b, t] fp64, 0 under the mask.
 
     Args:
@@ -24,14 +26,17 @@ def reduction_weights(mask: Tensor, reduction: Reduction, *, max_decisions: int)
             (DAPO); "fixed_length": sum / (rows * max_decisions) (Dr. GRPO); "sequence_sum": mean over rows of each
             row's sum (LUSPO).
         max_decisions: the most decisions a row can have.
+        rows: of the optimizer step in all processes; by default those of the mask.
+        decisions: of the optimizer step in all processes; by default those of the mask.
     """
     m = mask.to(torch.float64)
+    rows = len(m) if rows is None else rows
     if reduction == "sequence_mean":
-        return m / (m.sum(-1, keepdim=True).clamp(min=1) * len(m))
+        return m / (m.sum(-1, keepdim=True).clamp(min=1) * max(rows, 1))
     if reduction == "token_mean":
-        return m / m.sum().clamp(min=1)
+        return m / (m.sum().clamp(min=1) if decisions is None else max(decisions, 1))
     if reduction == "fixed_length":
-        return m / (len(m) * max_decisions)
+        return m / max(rows * max_decisions, 1)
     if reduction == "sequence_sum":
-        return m / max(len(m), 1)
+        return m / max(rows, 1)
     raise UsageError(f"The reduction must be one of {', '.join(map(repr, get_args(Reduction)))}, got {reduction!r}.")

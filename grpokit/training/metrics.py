@@ -12,7 +12,7 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,6 @@ from torch import Tensor
 from grpokit.advantages import zero_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.training.devices import wait_for
-from grpokit.types import Rollout
 
 
 class Stopwatch:
@@ -106,6 +105,14 @@ class Tally:
             self._max[name] = torch.maximum(self._max.get(name, top), top)
             self._min[name] = torch.minimum(self._min.get(name, other._min[name]), other._min[name])
 
+    def on_cpu(self) -> Tally:
+        """The same, for another process."""
+        other = Tally()
+        other.scored, other.decided = self.scored, self.decided
+        for name in ("_sums", "_counts", "_max", "_min"):
+            setattr(other, name, {key: x.cpu() for key, x in getattr(self, name).items()})
+        return other
+
     def means(self) -> dict[str, float]:
         """Name -> mean over decisions."""
         return {name: float(total / self._counts[name].clamp(min=1)) for name, total in self._sums.items()}
@@ -179,6 +186,12 @@ def correlation(x: Tensor, y: Tensor, groups: Tensor) -> float:
     return float(a @ b)
 
 
+def slowest(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The times and memory of all processes -> the largest of each."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: max(part[name] for part in parts if name in part) for name in names}
+
+
 def decision_metrics(tally: Tally) -> dict[str, float]:
     """Statistics of the decisions of one step, under their public names."""
     means = tally.means()
@@ -201,14 +214,15 @@ def decision_metrics(tally: Tally) -> dict[str, float]:
     return metrics
 
 
-def length_metrics(rollout: Rollout) -> dict[str, float]:
+def length_metrics(decided: Sequence[int], ends: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Statistics of the number of decisions per row, and of texts whose policy tells how they ended.
 
-    It tells so in `Sample.info`: "finish" is "stop", or "length" where the text was cut, and "tokens" is its length.
+    Args:
+        decided: B numbers of decisions.
+        ends: `Sample.info` of texts: "finish" is "stop", or "length" where the text was cut; "tokens" is its length.
     """
-    lengths = rollout.host_mask.sum(-1).double()
+    lengths = torch.tensor(decided, dtype=torch.float64)
     metrics = {"length/mean": float(lengths.mean()), "length/max": float(lengths.max())}
-    ends = [sample.info for sample in rollout.samples if sample.info.get("finish") in ("stop", "length")]
     if ends:
         metrics["completions/clipped_ratio"] = sum(info["finish"] == "length" for info in ends) / len(ends)
     ended = [info["tokens"] for info in ends if info["finish"] == "stop" and isinstance(info.get("tokens"), int)]

@@ -18,26 +18,27 @@ from grpokit.sampling import STREAMS, permutation
 from grpokit.types import Decisions, Rollout, row_lengths
 
 
-def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Tensor]:
+def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int], ids: Iterable[int] | None = None) -> list[Tensor]:
     """Distribute whole groups over the `count` optimizer steps of one pass, in an order that depends only on `key`.
 
     Args:
         groups: [B] group ids on the CPU, in any order.
         count: the number of optimizer steps; it divides the number of groups.
         key: seed, step and pass.
+        ids: of the groups of all processes; by default those of `groups`.
 
     Returns:
         Row indices per optimizer step.
     """
     row_groups = groups.tolist()
-    ids = sorted(set(row_groups))
-    order = list(range(len(ids))) if count == 1 else permutation(len(ids), STREAMS["minibatch"], *key)
-    share = len(ids) // count
-    step_of = {ids[i]: place // share for place, i in enumerate(order)}
+    every = sorted(set(row_groups if ids is None else ids))
+    order = list(range(len(every))) if count == 1 else permutation(len(every), STREAMS["minibatch"], *key)
+    share = len(every) // count
+    step_of = {every[i]: place // share for place, i in enumerate(order)}
     steps: list[list[int]] = [[] for _ in range(count)]
     for row, group in enumerate(row_groups):
         steps[step_of[group]].append(row)
-    return [torch.tensor(rows) for rows in steps]
+    return [torch.tensor(rows, dtype=torch.int64) for rows in steps]
 
 
 @dataclass(frozen=True, kw_only=True)

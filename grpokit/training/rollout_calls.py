@@ -103,6 +103,15 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
     )
 
 
+def on_cpu(rollout: Rollout) -> Rollout:
+    """The same rollout with all its tensors on the CPU."""
+    trace = Trace(
+        per_row={name: x.cpu() for name, x in rollout.trace.per_row.items()},
+        per_group={name: x.cpu() for name, x in rollout.trace.per_group.items()},
+    )
+    return replace(rollout, old=rollout.old.to("cpu"), mask=rollout.host_mask, trace=trace)
+
+
 def _trace(traces: Sequence[Mapping[str, Tensor]], kind: str) -> dict[str, Tensor]:
     return {name: _stack([trace[name] for trace in traces], f"trace.{kind}['{name}']") for name in traces[0]}
 

@@ -16,6 +16,7 @@ from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.entropy_filter import rollout_entropy
 from grpokit.training.out_of_memory import explained, shrinking_micro_batches
 from grpokit.training.reference_probe import ReferenceProbe
+from grpokit.training.world import World
 from grpokit.types import Ask, Decisions, Rollout
 
 _KEPT_BYTES = 2**30  # of the reference's means, in fp32 on the device
@@ -44,12 +45,19 @@ class ScoringPasses:
         policy: scores.
         backward: knows what the objective and the correction need.
         probe: takes the reference's log-probs for a row of the first step.
+        world: the processes, of which one has that row.
     """
 
     def __init__(
-        self, settings: TrainerSettings, *, policy: CheckedPolicy, backward: Backward, probe: ReferenceProbe
+        self,
+        settings: TrainerSettings,
+        *,
+        policy: CheckedPolicy,
+        backward: Backward,
+        probe: ReferenceProbe,
+        world: World,
     ) -> None:
-        self.settings, self.policy, self.backward, self.probe = settings, policy, backward, probe
+        self.settings, self.policy, self.backward, self.probe, self.world = settings, policy, backward, probe, world
 
     def __call__(self, rollout: Rollout, prompts: Sequence[int], *, version: int, warnings: list[str]) -> Scored:
         """Score what the updates need.
@@ -60,7 +68,7 @@ class ScoringPasses:
 
         Args:
             rollout: of the step.
-            prompts: index of each group's prompt in the training prompts.
+            prompts: index of each group's prompt in the training prompts, of this process's groups.
             version: optimizer steps so far.
             warnings: gets a message if memory ran out.
         """
@@ -86,7 +94,7 @@ class ScoringPasses:
                 reference = self._all(rollout, warnings, ask, self.policy.reference)
             if probed:
                 with explained("scoring a sample with the reference", remedies="mixed_precision: bf16, LoRA"):
-                    self.probe.take(rollout, prompts)
+                    self.probe.take(rollout, prompts, self.world)
             if filtered:
                 own = old if rescored else None  # which that pass has given with the entropy
                 entropy = rollout_entropy(rollout, lambda: own or self._all(rollout, warnings, Ask(entropy="value")))

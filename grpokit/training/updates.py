@@ -117,6 +117,9 @@ class Updates:
         if not decided:  # such as where all samples were cut and are masked
             return 0.0
         guards.check_gradient(self.parameters)
+        scaler = self.accelerator.scaler
+        if scaler is not None:
+            scaler.scale(torch.zeros((), device=self.accelerator.device))  # sets it up where a process has no rows
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
         # Not accelerate's `clip_grad_norm_`: it also unscales for the optimizers of other phases, which may hold the
         # same weights.
@@ -125,7 +128,6 @@ class Updates:
         rate = self.rate((step - 1) * self.settings.updates_per_step + self.done)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        scaler = self.accelerator.scaler
         if scaler is None:  # with one, an update whose gradient is not finite is skipped
             guards.check_norm(norm, step=step, update=self.done + 1)
         self.incomplete = True  # until `made`, since the device may still be at work

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from grpokit import Decisions, Prompt, Rollout, Sample
+from grpokit.training.all_rows import AllRows
 from grpokit.training.metrics import length_metrics
+from grpokit.training.world import World
 
 
 def rollout(infos: list[dict[str, Any]]) -> Rollout:
@@ -46,4 +48,7 @@ DECIDED = {"length/mean": 2.25, "length/max": 4.0}
 )
 def test_how_texts_ended(infos: list[dict[str, Any]], expected: dict[str, float]) -> None:
     """Of no others is said anything: pictures, and texts that ended in another way."""
-    assert length_metrics(rollout(infos)) == DECIDED | {f"completions/{name}": x for name, x in expected.items()}
+    rows = AllRows.of(rollout(infos), World())
+    assert length_metrics(rows.decided, rows.ends) == DECIDED | {
+        f"completions/{name}": x for name, x in expected.items()
+    }

@@ -1,0 +1,248 @@
+"""The processes that train together, each with a copy of the policy.
+
+Each process draws and scores whole groups of its own. Everything that is decided from all rows is decided by every
+process alike, from numbers that all have. Two rules keep them together: work that may fail in one process alone is done
+inside `each`, `together` or `first`, where a failure in one is an error in all; and gradients are summed once for each
+optimizer step, outside of the policy. There is no wrapper around the modules, and a forward pass waits for nobody.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_line
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
+
+TIMEOUT = 1800.0
+"""Seconds that a process waits for the others before it gives up."""
+
+_SOURCE = re.compile(r"\[[^\]]*\.cc:\d+\] ")  # where gloo's own code noticed it
+_BUCKET = 32 * 2**20  # bytes of gradients that are summed at a time
+
+
+class World:
+    """One process that trains alone, and what all kinds of worlds can do.
+
+    Attributes:
+        rank: this process, from 0.
+        size: how many there are.
+    """
+
+    rank = 0
+    size = 1
+
+    def share(self, count: int) -> range:
+        """This process's part of `count` things, which may be empty. Parts follow each other in the ranks' order."""
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def each(self, work: Callable[[], T]) -> list[T]:
+        """Do work in every process; returns the results of all, in the ranks' order.
+
+        Args:
+            work: what it returns goes to all processes, so tensors must be on the CPU.
+
+        Raises:
+            GrpokitError: the work failed in another process, whose message it has.
+        """
+        return [work()]
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Do work in every process; returns the own result, once the work has succeeded in all.
+
+        Raises:
+            GrpokitError: as `each`.
+        """
+        results: list[T] = []
+        self.each(lambda: results.append(work()))
+        return results[0]
+
+    def first(self, work: Callable[[], T]) -> T:
+        """Do work in process 0 alone; returns its result to all.
+
+        Raises:
+            GrpokitError: as `each`.
+        """
+        return self.each(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
+
+    def to_first(self, work: Callable[[], T]) -> list[T]:
+        """As `each`, for results that are large: process 0 gets those of all, the others get none."""
+        return [work()]
+
+    @contextmanager
+    def in_first(self, context: AbstractContextManager[Any]) -> Iterator[None]:
+        """A context that process 0 alone enters.
+
+        Raises:
+            GrpokitError: it could not be entered.
+        """
+        with ExitStack() as stack:
+            self.first(lambda: stack.enter_context(context) and None)
+            yield
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Replace the gradients by their sums over the processes; one that nobody has stays None."""
+
+
+class Processes(World):
+    """Several processes, as torchrun starts them, over torch.distributed."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+
+    def each(self, work: Callable[[], T]) -> list[T]:
+        """As in `World`."""
+        result: T | None = None
+        own: Exception | None = None
+        try:
+            result = work()
+        except Exception as error:
+            if getattr(error, "agreed", False):  # inside the work all have met, and know of it
+                raise
+            own = error
+        answers: list[Any] = [None] * self.size
+        with _meeting(own):
+            distributed.all_gather_object(answers, (result, own and _Failure(own)))
+        if own is not None:
+            raise _agreed(own)
+        for rank, (_, failure) in enumerate(answers):
+            if failure is not None:
+                raise failure.elsewhere(rank, self.size)
+        return [answer for answer, _ in answers]
+
+    def to_first(self, work: Callable[[], T]) -> list[T]:
+        """As in `World`."""
+        result = self.together(work)
+        results: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        with _meeting():
+            distributed.gather_object(result, results)
+        return results or []
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """As in `World`."""
+        with _meeting():
+            has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8)
+            distributed.all_reduce(has, distributed.ReduceOp.MAX)
+            for bucket in _buckets([p for p, some in zip(parameters, has.tolist(), strict=True) if some]):
+                gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+                flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+                distributed.all_reduce(flat)
+                for p, total in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                    p.grad = total.view_as(p)
+
+
+def here(timeout: float = TIMEOUT) -> World:
+    """The world that this process was started in; with torchrun, it waits for the other processes.
+
+    Args:
+        timeout: seconds that a process waits for the others, here and later; only the first call sets it.
+
+    Raises:
+        RunError: they do not come.
+    """
+    if not distributed.is_initialized():
+        if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+            return World()
+        cuda = torch.cuda.is_available()
+        if cuda:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        with _meeting():
+            distributed.init_process_group(
+                "cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=datetime.timedelta(seconds=timeout)
+            )
+    return Processes() if distributed.get_world_size() > 1 else World()
+
+
+def wait_for_first() -> None:
+    """Wait until process 0 has ended, for whoever started them all may end it when one ends, and it may still save."""
+    if distributed.is_initialized():
+        with suppress(RuntimeError):
+            distributed.all_reduce(torch.zeros(1))  # it never comes
+
+
+def refuse_other_weights(world: World, weights: Mapping[str, torch.nn.Parameter]) -> None:
+    """Make sure that all processes start from the same weights.
+
+    Args:
+        world: the processes.
+        weights: name -> trainable parameter.
+
+    Raises:
+        UsageError: with the first name that differs.
+    """
+    if world.size == 1:
+        return
+
+    def digests() -> dict[str, tuple[float, float]]:
+        return {name: (float(p.double().sum()), float(p.double().norm())) for name, p in weights.items()}
+
+    with torch.no_grad():
+        parts = world.each(digests)
+    for rank, part in enumerate(parts):
+        different = [name for name in parts[0] if part.get(name) != parts[0][name]] + [*(part.keys() - parts[0].keys())]
+        if different:
+            raise UsageError(
+                f"Process {rank} of {world.size} has other weights than process 0: {different[0]}, and "
+                f"{len(different) - 1} more. A policy must start from the same weights in every build; draw them with "
+                "a generator that has a fixed seed."
+            )
+
+
+def _buckets(parameters: Sequence[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
+    """Parameters of one kind next to each other, in lists of at most 32 MiB, or of a single larger one."""
+    buckets: list[list[torch.nn.Parameter]] = []
+    room, kind = 0, None
+    for p in parameters:
+        if (p.device, p.dtype) != kind or p.nbytes > room:
+            buckets.append([])
+            room, kind = _BUCKET, (p.device, p.dtype)
+        buckets[-1].append(p)
+        room -= p.nbytes
+    return buckets
+
+
+class _Failure:
+    """An error on its way to the other processes."""
+
+    def __init__(self, error: Exception) -> None:
+        own = error if isinstance(error, GrpokitError) else RunError(typed_line(error))
+        self.kind, self.text, self.page = type(reworded(own, "")), str(own), own.page
+
+    def elsewhere(self, rank: int, size: int) -> GrpokitError:
+        """The error that the other processes raise."""
+        return _agreed(self.kind(f"In process {rank} of {size}: {self.text}", page=self.page))
+
+
+def _agreed(error: E) -> E:
+    """Mark an error that all processes have: they need not meet again because of it."""
+    error.agreed = True  # type: ignore[attr-defined]
+    return error
+
+
+@contextmanager
+def _meeting(own: Exception | None = None) -> Iterator[None]:
+    """Around a meeting of all processes: another one that does not come is an error with words.
+
+    Args:
+        own: what has failed here; it is raised in place of that error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if own is not None:
+            raise own from error
+        raise _agreed(
+            RunError(
+                "Another process has ended, or has not come in time (run.process_timeout). Its own message says why. "
+                f"Here: {_SOURCE.sub('', typed_line(error))}."
+            )
+        ) from error

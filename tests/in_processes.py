@@ -1,0 +1,190 @@
+"""What each process of a test does: trainings of tiny policies, and what goes wrong in one of them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpokit import Sample, Trainer
+from grpokit.rewards.scoring import RewardTerm
+from grpokit.runs import train as run
+from grpokit.training.step_report import StepReport
+from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
+from whole_runs import train_preset
+
+PROMPTS = [str(i) for i in range(12)]
+SIZES = {"prompts_per_step": 4, "group_size": 3, "micro_batch_size": 4, "learning_rate": 1e-2, "device": "cpu"}
+STEPS = 5
+TWICE = {"updates_per_rollout": 2, "minibatches": 2}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "kl": ("grpo", {**TWICE, "kl_coef": 0.1}),
+    "token mean": ("dapo", TWICE),
+    "fixed length": ("dr_grpo", {}),
+    "whole sequences": ("gspo", TWICE),
+    "shares of 0, 1, 0 and 1": ("grpo", {"prompts_per_step": 2}),
+    "shares of 1, 2, 1 and 2": ("dapo", {"prompts_per_step": 6, "minibatches": 3}),
+    "one draws in pieces": ("grpo", {"rollout_batch_size": 2}),
+    "top entropy": ("grpo", {"top_entropy_quantile": 0.4, **TWICE}),
+    "dynamic sampling": ("grpo", {"dynamic_sampling": 3, "group_size": 2}),
+    "an entropy target": ("grpo", {"entropy_coef": 0.01, "entropy_target": 1.0}),
+    "rows have few decisions": ("grpo", {"group_size": 5, "reward": "seldom"}),
+}
+
+
+class Cramped(TinyTokens):
+    """In process 1 there is room for two rows at a time."""
+
+    def logprobs(self, rollout: Any, steps: Any) -> Any:
+        if rollout.rows > 2 and rank() == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return super().logprobs(rollout, steps)
+
+
+def length(samples: Sequence[Sample]) -> list[float]:
+    return [len(sample.output) for sample in samples]
+
+
+def seldom(samples: Sequence[Sample]) -> list[float]:
+    """NaN for some rows, and equal for others."""
+    return [float("nan") if "1" in sample.output else float("3" in sample.output) for sample in samples]
+
+
+def make(objective: str = "grpo", policy: Any = None, reward: str = "", **options: Any) -> Trainer:
+    kl = {name: options.pop(name) for name in ("kl_coef", "entropy_coef") if name in options}
+    terms = [RewardTerm(name="sum", reward=digit_sum), RewardTerm(name="length", reward=length, weight=0.1)]
+    if reward:
+        terms = [RewardTerm(name="seldom", reward=seldom)]
+    return Trainer(
+        policy or TinyTokens(dtype=torch.float64, slices=2),
+        terms,
+        PROMPTS,
+        steps=STEPS,
+        objective=OBJECTIVES_BY_NAME[objective](**kl),
+        progress=False,
+        **{**SIZES, **options},
+    )
+
+
+def learned(trainer: Trainer) -> tuple[list[Any], list[dict[str, float]], list[list[str]]]:
+    """The weights after five steps, their metrics, and their warnings."""
+    reports = [trainer.step() for _ in range(STEPS)]
+    weights = [p.detach().tolist() for module in trainer.policy.modules().values() for p in module.parameters()]
+    return weights, [dict(report.metrics) for report in reports], [list(report.warnings) for report in reports]
+
+
+def all_cases() -> dict[str, Any]:
+    return {name: learned(make(objective, **options)) for name, (objective, options) in CASES.items()}
+
+
+def cramped() -> Any:
+    return learned(make(policy=Cramped(dtype=torch.float64), kl_coef=0.1))
+
+
+def with_a_loss_scaler() -> Any:
+    """As in fp16, which needs a GPU; the scaler itself runs anywhere. Two of four processes have no rows."""
+    trainer = make(prompts_per_step=2)
+    updates, trainer.accelerator.scaler = trainer.updates, torch.amp.GradScaler("cpu", init_scale=64.0)
+    updates.optimizer = trainer.accelerator.prepare_optimizer(updates.optimizer.optimizer)
+    return learned(trainer)
+
+
+def in_fp32() -> Any:
+    return learned(make(policy=TinyTokens()))
+
+
+def gaussian() -> Any:
+    policy = TinyGaussian()
+    trainer = Trainer(
+        policy, [nearness], PROMPTS, steps=STEPS, objective=OBJECTIVES_BY_NAME["grpo"](kl="gaussian", kl_coef=0.1),
+        progress=False, **SIZES,
+    )  # fmt: skip
+    return learned(trainer)
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def broken(samples: Sequence[Sample]) -> list[float]:
+    if rank() == 1:
+        raise ValueError("no room on the disk")
+    return digit_sum(samples)
+
+
+def endless(samples: Sequence[Sample]) -> list[float]:
+    if rank() == 1:
+        os._exit(9)
+    return digit_sum(samples)
+
+
+class Diverging(TinyTokens):
+    def logprobs(self, rollout: Any, steps: Any) -> Any:
+        found = super().logprobs(rollout, steps)
+        if rank() == 1 and found.logprobs.requires_grad:
+            found.logprobs.data[0, 0] = torch.nan
+        return found
+
+
+def steps_of(how: str) -> str:
+    if how == "weights":
+        make(policy=TinyTokens(seed=rank()))
+        return "built"
+    reward = {"raises": broken, "dies": endless}.get(how, digit_sum)
+    policy = Diverging() if how == "not finite" else TinyTokens()
+    skip = {"on_error": "skip", "skip_limit": 0.3} if how == "raises too often" else {}
+    term = RewardTerm(name="it", reward=broken if skip else reward, **skip)
+    trainer = Trainer(policy, [term], PROMPTS, steps=3, progress=False, **SIZES)
+    trainer.step()
+    return "a step"
+
+
+def train(
+    folder: Path, steps: int, stop_after: int | None = None, resume: bool = False, overrides: Sequence[str] = ()
+) -> int:
+    """Train toy-lm; returns the number of steps that are complete."""
+
+    def end(report: StepReport) -> None:
+        if report.step == stop_after:
+            raise RuntimeError("the end of the test")
+
+    options = ("run.save_every=1", "run.eval_every=2", "run.record=true", "run.keep_last=2", "trainer.device=cpu")
+    small = (f"trainer.steps={steps}", "trainer.kl_coef=0.05", "data.limit=20")
+    watcher = run.Watcher(step=end) if stop_after else None
+    return train_preset("toy-lm", folder, *small, *options, *overrides, watcher=watcher, resume=resume).steps
+
+
+_calls = 0
+
+
+def fails_later(samples: Sequence[Sample]) -> list[float]:
+    """In process 1, in the second step."""
+    global _calls
+    _calls += 1
+    if rank() == 1 and _calls == 3:  # the first call is an evaluation
+        raise ValueError("the model of the reward is gone")
+    return [float(len(sample.output)) for sample in samples]
+
+
+def hangs_later(samples: Sequence[Sample]) -> list[float]:
+    """In process 1, in the second step."""
+    global _calls
+    _calls += 1
+    if rank() == 1 and _calls == 3:  # the first call is an evaluation
+        time.sleep(3600)
+    return [float(len(sample.output)) for sample in samples]
+
+
+def fail(how: str, folder: Path) -> int:
+    """A run in which something goes wrong."""
+    changes = [f"rewards=[{{use: 'in_processes:{how}'}}]"]
+    if how == "full disk":
+        changes = []
+        if rank() == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return train(folder, 3, overrides=[*changes, "run.process_timeout=3"])

@@ -1,0 +1,70 @@
+"""What fails in one process ends all of them, with its message."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from in_processes import fail, steps_of
+from several import Processes, together
+from whole_runs import newest
+
+
+@pytest.mark.parametrize(
+    ("how", "here", "there"),
+    [
+        (
+            "raises",
+            "RewardError: In process 1 of 2: Reward 'it' raised ValueError on 6 samples: no room on the disk",
+            "RewardError: Reward 'it' raised",
+        ),
+        (
+            "raises too often",
+            "RewardError: In process 1 of 2: Reward 'it' raised ValueError on 6 samples",
+            "RewardError: Reward 'it' raised ValueError on 6 samples",
+        ),
+        ("not finite", "RunError: In process 1 of 2: The loss is nan in step 1, update 1", "RunError: The loss is nan"),
+        (
+            "weights",
+            "UsageError: Process 1 of 2 has other weights than process 0: net/0.weight, and 5 more.",
+            "UsageError: Process 1 of 2",
+        ),
+        ("dies", "RunError: Another process has ended, or has not come in time", "ended without a word"),
+    ],
+)
+def test_all_end_with_the_message_of_the_one_that_failed(how: str, here: str, there: str, tmp_path: Path) -> None:
+    start = time.monotonic()
+    answers = together(2, steps_of, how)
+    assert answers[0].startswith(here), answers[0]
+    assert answers[1].startswith(there), answers[1]
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(
+    ("how", "message", "first", "saved"),
+    [
+        ("fails_later", "Reward 'fails_later' raised ValueError on 4 samples: the model of the reward is gone", 1, 1),
+        ("full disk", "step_000001 cannot be written: the policy's save raised SafetensorError", 0, 0),
+    ],
+)
+def test_a_run_that_fails_says_why_and_what_is_left(
+    how: str, message: str, first: int, saved: int, tmp_path: Path
+) -> None:
+    """The message of the process in which it happened, in all; the checkpoint of the last whole step stays."""
+    answers = together(2, fail, how, tmp_path / "run")
+    for rank, answer in enumerate(answers):
+        assert message in answer, answer
+        assert (f"In process {first} of 2: " in answer) == (rank != first)
+    assert ("is saved in" in answers[0]) == ("go on with --resume" in answers[0]) == bool(saved)
+    assert newest(tmp_path / "run/checkpoints") == saved
+
+
+def test_a_process_that_hangs_is_waited_for_no_longer_than_the_timeout(tmp_path: Path) -> None:
+    processes = Processes(2, fail, "hangs_later", tmp_path / "run")
+    assert processes.ends[0].poll(40)
+    assert "has not come in time (run.process_timeout)" in processes.ends[0].recv()
+    assert processes.processes[1].is_alive()
+    processes.processes[1].kill()  # as torchrun does
+    assert newest(tmp_path / "run/checkpoints") == 1

@@ -1,0 +1,54 @@
+"""The command under torchrun: one process speaks, and all end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import Call
+from whole_runs import SMALL, newest
+
+
+def torchrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "grpokit"]
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    return subprocess.run([*run, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("words", [("train", "toy-lm", "--dry-run"), ("evaluate", "run")])
+def test_what_is_for_one_process(words: tuple[str, ...], call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    expected = f"error: grpokit {words[0]}{' --dry-run' * (words[0] == 'train')} runs in one process."
+    assert call(*words).err.startswith(expected)
+
+
+@pytest.mark.parametrize(("local_rank", "speaks"), [("0", True), ("1", False)])
+def test_a_mistake_in_the_config_is_said_once_on_each_machine(
+    local_rank: str, speaks: bool, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": local_rank}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delitem(sys.modules, "grpokit.training.world", raising=False)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    assert ("got 'nine'" in call("train", "toy-lm", "trainer.steps=nine").err) == speaks
+
+
+def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+
+
+def test_two_processes_speak_as_one(tmp_path: Path) -> None:
+    short = (*SMALL, "trainer.steps=2", "data.limit=8", "run.dir=run")
+    done = torchrun(tmp_path, "train", "toy-lm", *short)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("step 2/2") == done.stdout.count("report: run/report.html") == 1
+    assert newest(tmp_path / "run/checkpoints") == 2
+    failed = torchrun(tmp_path, "train", "toy-lm", *short, "rewards=[{use: 'in_processes:fails_later'}]", "--overwrite")
+    assert failed.returncode == 1
+    assert [line.count("In process 1 of 2: Reward 'fails_later' raised ValueError") for line in errors(failed)] == [1]
+    assert newest(tmp_path / "run/checkpoints") == 1
