@@ -1,4 +1,6 @@
-"""What worker processes give and cost: `ssim` on 64 pictures of 512 x 512, in the run's process and in workers.
+"""What it gives and costs to score elsewhere: `ssim` on 64 pictures of 512 x 512, in the run's process and in others.
+
+The others are worker processes, and services of `grpokit serve-reward` on this machine.
 
     OMP_NUM_THREADS=1 python benchmarks/workers.py [--workers 2] [--passes 4]
 
@@ -8,12 +10,16 @@ The ways take turns, and the fastest pass of each counts. Scores must be equal.
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from PIL import Image
 
 from grpokit import Prompt, Sample, registry
+from grpokit.remote.client import RemoteReward
 from grpokit.rewards.worker_pool import PooledReward
 
 SIDE, PICTURES, GROUP = 512, 64, 8
@@ -27,21 +33,40 @@ def main() -> None:
     wanted = parser.parse_args()
     prompt = Prompt(text="noise", target=_noise(60))
     samples = [Sample(prompt=prompt, output=_noise(20 + i), group=i // GROUP) for i in range(PICTURES)]
-    pools = {f"{n} worker(s)": PooledReward("ssim", workers=n) for n in sorted({1, wanted.workers})}
     own: Callable[[Sequence[Sample]], Sequence[float]] = registry.create("reward", "ssim")
-    ways = {"own process": own, **pools}
+    counts = sorted({1, wanted.workers})
+    with ExitStack() as services:
+        urls = [services.enter_context(_service()) for _ in range(wanted.workers)]
+        others = {f"{n} worker(s)": PooledReward("ssim", workers=n) for n in counts}
+        others |= {f"{n} service(s)": RemoteReward(urls[:n]) for n in counts}
+        _compare({"own process": own, **others}, samples, wanted.passes)
+        for reward in others.values():
+            reward.close()
+
+
+def _compare(
+    ways: dict[str, Callable[[Sequence[Sample]], Sequence[float]]], samples: Sequence[Sample], passes: int
+) -> None:
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     scores = {name: reward(samples) for name, reward in ways.items()}  # processes start, nothing is timed
     assert all(found == scores["own process"] for found in scores.values())
-    for _ in range(wanted.passes):
+    for _ in range(passes):
         for name, reward in ways.items():
             start = time.perf_counter()
             reward(samples)
             seconds[name].append(time.perf_counter() - start)
     for name, found in seconds.items():
-        print(f"{name:<12} {min(seconds['own process']) / min(found):.2f}")
-    for pool in pools.values():
-        pool.close()
+        print(f"{name:<13} {min(seconds['own process']) / min(found):.2f}")
+
+
+@contextmanager
+def _service() -> Iterator[str]:
+    """The address of a service."""
+    command = [sys.executable, "-m", "grpokit", "serve-reward", "ssim", "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split(" at ")[1].split()[0]
+        process.terminate()
 
 
 def _noise(sigma: float) -> Image.Image:

@@ -45,17 +45,19 @@ MAY_IMPORT = {
     "diffusion": "errors knobs types sampling policy policies flow hf",
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
+    "remote": "errors types rewards",
     "training": "errors files knobs types sampling policy advantages objectives data rewards",
     "trainer": "errors knobs types sampling policy advantages objectives data rewards training",
     "phases": "errors files policy training trainer",
     "evaluation": "errors types images sampling policy reward_totals data registry rewards training",
     "report": "errors files images config evaluation",
     "runs": "errors files knobs types images sampling policy advantages objectives data registry config rewards "
-    "training trainer phases evaluation report",
+    "remote training trainer phases evaluation report",
     "notebook": "errors types images trainer training phases evaluation runs",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
     "doctor": "errors types sampling policy policies registry trainer",
-    "cli": "errors files knobs types images data registry config scaffold rewards training trainer evaluation report "
+    "cli": "errors files knobs types images data registry config scaffold rewards remote training trainer evaluation "
+    "report "
     "runs plan testing doctor",
     "__init__": "_lazy",  # its other names are imported on first use
     "__main__": "cli",

@@ -16,6 +16,7 @@ from grpokit.cli import (
     report_commands,
     runs,
     score_command,
+    serve_command,
     sweep_command,
 )
 from grpokit.cli.app import app, main
@@ -32,5 +33,6 @@ __all__ = [
     "report_commands",
     "runs",
     "score_command",
+    "serve_command",
     "sweep_command",
 ]

@@ -73,6 +73,19 @@ class Component(Base):
         return dict(self.model_extra or {})
 
 
+class Placement(Base):
+    """Where a reward runs, other than in the run's own process."""
+
+    http: list[Text] = Field(
+        min_length=1, description="the address of a `grpokit serve-reward`, or several that share the work"
+    )
+
+    @field_validator("http", mode="before")
+    @classmethod
+    def _one_or_several(cls, addresses: Any) -> Any:
+        return [addresses] if isinstance(addresses, str) else addresses
+
+
 class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no dataclass itself, so frozen or not
     """A reward in the mix; keys beside these go to its factory."""
 
@@ -83,7 +96,10 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
     name: Text | None = Field(default=None, description="its name in metrics; by default what `use` says")
     workers: int = Field(default=0, ge=0, le=256, description="processes that it runs in; 0: the run's own")
     reward_timeout: float | None = Field(
-        default=None, gt=0, le=86_400, description="with workers, seconds that a call may take"
+        default=None, gt=0, le=86_400, description="with workers or placement, seconds that a call may take"
+    )
+    placement: Placement | None = Field(
+        default=None, description="where it runs instead, such as {http: 'http://gpu-2:8009'}"
     )
 
     @model_validator(mode="after")
@@ -93,7 +109,9 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
                 f"every: {self.every} goes with weight: 0 (a monitor); a reward that is trained on is needed in each "
                 "step"
             )
-        if self.reward_timeout is not None and not self.workers:
+        if self.placement is not None and self.workers:
+            raise ValueError("workers are processes of this machine, and placement names another place; leave one out")
+        if self.reward_timeout is not None and not self.workers and self.placement is None:
             raise ValueError("reward_timeout needs a process that can be ended: set workers to 1 or more")
         return self
 

@@ -27,7 +27,8 @@ from grpokit.knobs import Correction, RewardSettings, TrainerSettings, meanings
 from grpokit.objectives import Objective
 from grpokit.phases.phased_trainer import Phase, PhasedTrainer
 from grpokit.policy import Policy, missing_methods
-from grpokit.registry.specs import PolicySpec, RewardSpec
+from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
+from grpokit.remote.client import RemoteReward
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.worker_pool import PooledReward
@@ -163,17 +164,27 @@ def all_rewards(config: RunConfig) -> Iterator[tuple[list[RewardTerm], dict[str,
         close([term for _, some in built for term in some])
 
 
+def _spec(reward: RewardConfig) -> Spec | None:
+    """What its plugin says of a reward; None without one, and where the plugin is installed at the service alone."""
+    try:
+        return registry.spec_of("reward", reward.use)
+    except PluginError:
+        if reward.placement is None:
+            raise
+        return None
+
+
 def _is_same(one: RewardConfig, other: RewardConfig) -> bool:
     """Whether two rewards score alike, whatever their weights."""
-    return (one.use, one.params, one.workers, one.reward_timeout) == (
-        *(other.use, other.params, other.workers, other.reward_timeout),
+    return (one.use, one.params, one.workers, one.reward_timeout, one.placement) == (
+        *(other.use, other.params, other.workers, other.reward_timeout, other.placement),
     )
 
 
 def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
     """A reward's function that says why it cannot score a prompt; None where its plugin brings none."""
     with _at(config, "rewards", index):
-        spec = registry.spec_of("reward", config.rewards[index].use)
+        spec = _spec(config.rewards[index])
         return registry.resolve(spec.unscorable) if isinstance(spec, RewardSpec) and spec.unscorable else None
 
 
@@ -186,10 +197,15 @@ def close(terms: Sequence[RewardTerm]) -> None:
 
 def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None) -> RewardTerm:
     with _at(config, "rewards", index), _own_keys_named():
-        if makes is not None:
+        if makes is not None and (reward.placement is None or _spec(reward) is not None):
             registry.check_accepts(reward.use, makes, what=f"the policy '{config.policy.use}' makes")
         built: Any
-        if reward.workers:
+        if reward.placement is not None:
+            built = RemoteReward(
+                reward.placement.http, use=reward.use, params=reward.params, timeout=reward.reward_timeout or 600.0
+            )
+            built.start()
+        elif reward.workers:
             built = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
             built.start()
         else:

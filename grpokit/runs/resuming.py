@@ -21,6 +21,7 @@ from grpokit.files import read_json
 from grpokit.runs.folder import CONFIG, DATA, VERSIONS, versions
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
+_PLACE = re.compile(r"(phases\.\d+\.)?rewards\.\d+\.(workers|reward_timeout|placement)(\..+)?")  # of a reward
 _KINDS = {"train": "training prompts", "held_out": "held-out prompts"}
 
 Digests = Mapping[str, Mapping[str, Sequence[str]] | None]
@@ -37,7 +38,8 @@ def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests
 def refuse_other_config(folder: Path, config: RunConfig) -> None:
     """A resumed run is the same run only with the same config.
 
-    The part `run` (folders, how often) may change, and the number of steps or rounds where no schedule depends on it.
+    The part `run` (folders, how often) may change, where rewards run, and the number of steps or rounds where no
+    schedule depends on it.
     With `order: auto` steps say how often a phase is chosen, so they may not change.
 
     Raises:
@@ -51,7 +53,7 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
     changes = [
         f"  {key}: {old!r} -> {new!r}"
         for key, old, new in differences(resolved(before), resolved(config))
-        if not key.startswith(tuple(free)) and not _renamed(key, old, new)
+        if not (key.startswith(tuple(free)) or _PLACE.fullmatch(key) or _renamed(key, old, new))
     ]
     if changes:
         raise UsageError(

@@ -1,0 +1,210 @@
+"""A reward that a service scores, on this machine or another: `placement: {http: URL}`."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import queue
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeAlias
+
+from grpokit import errors
+from grpokit.errors import GrpokitError, RewardError, UsageError, one_line, shown, typed_line
+from grpokit.remote.wire import PROTOCOL, to_json
+from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.submission import Pending, Portion, by_group
+from grpokit.types import Sample
+
+TOKEN = "GRPOKIT_REWARD_TOKEN"
+"""The environment variable with the token, at both ends."""
+
+_AT_ONCE = 4  # requests to one service
+_TRIES = 4
+_Job: TypeAlias = "tuple[list[int], list[Sample], Future[Portion]]"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The standard one would send the token to wherever an answer points."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirect)
+
+
+class RemoteReward:
+    """A reward that `grpokit serve-reward` runs.
+
+    One request has the samples of one group. The groups are spread over the services, and one that does not answer is
+    replaced by the next.
+
+    Args:
+        urls: of services of the same reward, such as "http://gpu-2:8009".
+        use: the name of the reward that they must serve; empty: any, with any parameters.
+        params: its parameters, which must be theirs.
+        timeout: seconds that a service may take for one request.
+
+    Raises:
+        UsageError: an address is none.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], *, use: str = "", params: Mapping[str, Any] | None = None, timeout: float = 600.0
+    ) -> None:
+        for url in urls:
+            parts = urllib.parse.urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise UsageError(f"{shown(url)} is no address; expected one such as http://gpu-2:8009.")
+        self.urls = [url.rstrip("/") for url in urls]
+        self.use, self.params, self.timeout = use, dict(params or {}), timeout
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Ask the services what they are, and open for samples.
+
+        Raises:
+            UsageError: one does not answer, refuses the token, or serves another reward.
+        """
+        if self._threads:
+            return
+        for url in self.urls:
+            try:
+                health = self._ask(f"{url}/health", None, timeout=min(self.timeout, 30.0))
+            except (_RefusedError, OSError, ValueError, http.client.HTTPException) as error:
+                raise UsageError(
+                    f"The reward service {url} {_how(error)}. Start it with `grpokit serve-reward "
+                    f"{self.use or 'NAME'}`, and give both ends the same token ({TOKEN})."
+                ) from error
+            self._check(url, health)
+        self._stop.clear()
+        for i in range(_AT_ONCE * len(self.urls)):
+            first = i % len(self.urls)
+            urls = self.urls[first:] + self.urls[:first]
+            thread = threading.Thread(target=self._work, args=(urls, self._jobs), daemon=True)  # it may wait long
+            thread.start()
+            self._threads.append(thread)
+
+    def _check(self, url: str, health: Mapping[str, Any]) -> None:
+        asked: list[tuple[str, Any, Any]] = [("speaks protocol", health.get("protocol"), PROTOCOL)]
+        if self.use:
+            asked.append(("serves the reward", health.get("reward"), self.use))
+            asked.append(("has the parameters", _typed(health.get("params")), _typed(self.params)))
+        for what, there, here in asked:
+            if there != here:
+                raise UsageError(
+                    f"The reward service {url} {what} {there}, and the run asks for {here}. Start it with what the run "
+                    "asks for, and with the same version of grpokit."
+                )
+
+    def submit(self, samples: Sequence[Sample]) -> Pending:
+        """Hand out samples and return at once."""
+        self.start()
+        futures: list[Future[Portion]] = []
+        for rows in by_group(samples):
+            futures.append(Future())
+            self._jobs.put((rows, [samples[row] for row in rows], futures[-1]))
+        return Pending(futures)
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """Score samples.
+
+        Raises:
+            RewardError: no service answered, or the reward failed on a row, which is named.
+        """
+        column = score([RewardTerm(name=self.use or "reward", reward=self)], samples).matrix[:, 0].tolist()
+        return [float(x) for x in column]
+
+    def close(self) -> None:
+        """Send nothing more; a later call opens again."""
+        self._stop.set()
+        for _ in self._threads:
+            self._jobs.put(None)
+        self._threads, self._jobs = [], queue.SimpleQueue()
+
+    def _work(self, urls: Sequence[str], jobs: queue.SimpleQueue[_Job | None]) -> None:
+        while (job := jobs.get()) is not None:
+            rows, samples, future = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(self._portion(urls, rows, samples))
+                except GrpokitError as error:
+                    future.set_result(Portion(rows=rows, error=error))
+                except BaseException as error:  # or the caller would wait for ever
+                    words = f"its request failed: {typed_line(error)}."
+                    future.set_result(Portion(rows=rows, error=RewardError(words)))
+            del job, samples, future  # frees the samples before it waits for the next ones
+
+    def _portion(self, urls: Sequence[str], rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
+        """Ask the services in turn, until one answers."""
+        body, how = to_json(samples), ""
+        for i in range(_TRIES * len(urls)):
+            try:
+                (part,) = self._ask(f"{urls[i % len(urls)]}/score", body, timeout=self.timeout)["portions"]
+                error = part["error"] and getattr(errors, part["error"][0], UsageError)(part["error"][1])
+                return Portion(rows=rows, values=part["values"], failure=part["failure"], error=error)
+            except _RefusedError as error:
+                raise UsageError(f"the service {urls[i % len(urls)]} {_how(error)}.") from error
+            except TimeoutError:
+                how = f"gave no answer within {self.timeout:g} s (reward_timeout)"
+            except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
+                how = _how(error)
+            if self._stop.wait(0.0 if i + 1 < len(urls) else min(5.0, 0.1 * 2 ** (i // len(urls)))):
+                break
+        return Portion(rows=rows, failure=f"could not be asked: {', '.join(urls)} {how}")
+
+    def _ask(self, url: str, body: bytes | None, *, timeout: float) -> dict[str, Any]:
+        """The answer to a request.
+
+        Raises:
+            _RefusedError: the service will never accept it.
+            OSError, HTTPException, ValueError: there is none, or it is not an answer.
+        """
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if token := os.environ.get(TOKEN):
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            with _opener.open(urllib.request.Request(url, body, headers), timeout=timeout) as reply:
+                answer = json.load(reply)
+        except urllib.error.HTTPError as error:
+            with error:
+                words = _words(error.read(2000))
+            if error.code < 500 and error.code != 408:
+                raise _RefusedError(f"{error.code}: {words}") from error
+            raise OSError(f"{error.code}: {words}") from error
+        if not isinstance(answer, dict):
+            raise ValueError("an answer that is no object")
+        return answer
+
+
+class _RefusedError(Exception):
+    """An answer that would be the same after another try."""
+
+
+def _typed(params: Any) -> str:
+    """Parameters as somebody types them."""
+    if not isinstance(params, Mapping) or not params:
+        return "of its defaults"
+    return " ".join(f"{name}={value}" for name, value in sorted(params.items()))
+
+
+def _how(error: BaseException) -> str:
+    if isinstance(error, _RefusedError):
+        return f"refused the request ({error})"
+    reason = getattr(error, "reason", error)
+    return f"did not answer ({one_line(reason) if isinstance(reason, BaseException) else reason})"
+
+
+def _words(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"])[:300]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return " ".join(body.decode(errors="replace").split())[:300]

@@ -1,0 +1,376 @@
+"""Rewards behind HTTP: the same scores as in the run's own process, whatever else reaches the service."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from command_line import Call, config
+from grpokit import Prompt, RewardError, Sample, UsageError
+from grpokit.config import presets, yaml_source
+from grpokit.config.schema import resolved
+from grpokit.remote.client import TOKEN, RemoteReward
+from grpokit.remote.service import RewardService
+from grpokit.remote.wire import Limits, from_json, to_json
+from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.worker_pool import PooledReward
+from grpokit.runs.resuming import refuse_other_config
+from served_rewards import fingerprint
+
+
+@contextmanager
+def serving(name: str, *, port: int = 0, **options: Any) -> Iterator[RewardService]:
+    service = RewardService(PooledReward(f"served_rewards:{name}", per_sample=False), port=port, **options)
+    thread = threading.Thread(target=service.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield service
+    finally:
+        service.shutdown()
+        thread.join()
+        service.server_close()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[RewardService]:
+    with serving("fingerprint", token="a secret", limits=Limits(samples=300, pixels=50_000), most_body=2**20) as found:
+        yield found
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process knows the token."""
+    monkeypatch.setenv(TOKEN, "a secret")
+
+
+def picture(seed: int, mode: str = "RGB") -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)).convert(mode)
+
+
+def samples(groups: int, size: int) -> list[Sample]:
+    """Texts, pictures, numbers and whatever else a sample may hold."""
+    odd = {3: None, "x": b"\x00\xff"}
+    meta = {"box": (1, 2.5, math.inf), "$odd": odd, "tensor": torch.arange(3, dtype=torch.bfloat16)}
+    found = []
+    for group in range(groups):
+        source, target = picture(group + 1), picture(group, "L")
+        prompt = Prompt(text=f"prompt {group} \U0001f600", target=target, meta=meta, images=(source,))
+        for i in range(size):
+            kinds = [f"text {i}", picture(i, "RGBA"), np.arange(i + 1.0), "", torch.tensor(0.1 * i)]
+            found.append(Sample(prompt=prompt, output=kinds[(group + i) % 5], group=group, info={"tokens": i}))
+    return found
+
+
+def test_what_is_sent_comes_back() -> None:
+    there = samples(5, 5)
+    again = from_json(to_json(there), Limits())
+    assert np.array_equal(fingerprint(there), fingerprint(again), equal_nan=True)
+    assert again[0].prompt is again[1].prompt
+    assert from_json(to_json([replace(there[0], info={"x": np.float32(0.5)})]), Limits())[0].info == {"x": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"output": object()}, "`output` of sample 1 is an object, which cannot be sent"),
+        ({"info": {"a": [1, {2}]}}, r"`info.a\[1\]` of sample 1 is a set"),
+        ({"output": Image.new("CMYK", (2, 2))}, "`output` of sample 1 is a picture with the mode 'CMYK'"),
+    ],
+)
+def test_what_cannot_be_sent_is_named(changes: dict[str, Any], message: str) -> None:
+    one = samples(1, 1)[0]
+    with pytest.raises(UsageError, match=message):
+        to_json([one, replace(one, **changes)])
+
+
+@pytest.mark.usefixtures("known")
+def test_scores_are_those_of_the_own_process(service: RewardService) -> None:
+    """From two clients at once."""
+    there = samples(40, 5)
+    here = fingerprint(there)
+    found: list[list[float]] = []
+
+    def ask() -> None:
+        reward = RemoteReward([service.address], use="served_rewards:fingerprint")
+        found.append(reward(there))
+        reward.close()
+
+    clients = [threading.Thread(target=ask) for _ in range(2)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    assert len(found) == 2
+    assert all(np.array_equal(here, scores, equal_nan=True) for scores in found)
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+
+def png(width: int, height: int) -> str:
+    """A picture of zeros, which is small however large it is."""
+    rows = zlib.compress(bytes(1 + width) * height, 9) if width * height < 10**8 else b""
+    head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x00\x00\x00\x00"
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return base64.b64encode(data).decode()
+
+
+def hostile(draw: random.Random) -> list[Any]:
+    """Bodies that are no request."""
+    good = json.loads(to_json(samples(1, 5)))
+    truncated = good["samples"][1]["output"]["$png"]
+    outputs = [
+        *(
+            {"$png": text}
+            for text in (truncated[: 4 * (len(truncated) // 8)], "", "%%%", 7, None, [], png(100_000, 100_000))
+        ),
+        *({"$png": text} for text in (png(300, 300), base64.b64encode(b"GIF89a").decode())),
+        *(
+            {kind: value}
+            for kind in ("$tensor", "$array", "$bytes", "$float", "$dict", "$tuple", "$png")
+            for value in ("A", "AAA", base64.b64encode(b"\xff" * 64).decode() + "!", 3, {"a": 1}, {"$tuple": 1})
+        ),
+        {"$pickle": "gASVAAAA"},
+        {"$png": "", "$float": "1"},
+        {"$dict": [[[], 1]]},
+    ]
+    bodies: list[Any] = [{**good, "samples": [{**good["samples"][0], "output": output}]} for output in outputs]
+    first, prompt = good["samples"][0], good["prompts"][0]
+    for change in (
+        {"prompt": 5}, {"prompt": -1}, {"prompt": "0"}, {"prompt": True}, {"group": 1.5}, {"group": None}, {"info": []},
+        {"info": {"$float": "1"}}, {"further": 1},
+    ):  # fmt: skip
+        bodies.append({**good, "samples": [{**first, **change}]})
+    for change in ({"text": 3}, {"text": None}, {"images": []}, {"images": {"$tuple": ["x"]}}, {"meta": []}, {"x": 1}):
+        bodies.append({**good, "prompts": [{**prompt, **change}]})
+    bodies += [{**good, "protocol": 2}, {**good, "protocol": "1"}, {**good, "samples": {}}, {**good, "prompts": None}]
+    bodies += [{**good, "samples": [first] * 301}, {"samples": []}, [], 3, None, "text"]
+    raw = [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 50_000, b"1" * 10_000, b"NaN,"]
+    whole = to_json(samples(1, 3))
+    for _ in range(120):
+        broken = bytearray(whole)
+        for _ in range(3):
+            broken[draw.randrange(len(broken))] = draw.choice(b'{}[]",:\x00\xff')
+        raw.append(bytes(broken)[: draw.randrange(1, len(broken))])
+    return [*bodies, *raw]
+
+
+def asked(service: RewardService, request: bytes) -> bytes:
+    """The first line of the answer to some bytes."""
+    with socket.create_connection(("127.0.0.1", service.server_address[1]), timeout=20) as end:
+        with suppress(OSError):  # it may have answered and closed before all was sent
+            end.sendall(request)
+        try:
+            return end.recv(4096).split(b"\r\n")[0]
+        except OSError:
+            return b""
+
+
+def post(body: bytes, **headers: str) -> bytes:
+    fields = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Authorization": "Bearer a secret"}
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = [b"POST /score HTTP/1.1", b"Host: x", *(f"{k}: {v}".encode("latin-1") for k, v in fields.items() if v)]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+@pytest.mark.usefixtures("known")
+def test_two_hundred_hostile_requests_get_a_4xx_and_the_service_lives(
+    service: RewardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpokit.remote.service._Handler.timeout", 1.0)
+    bodies = [body if isinstance(body, bytes) else json.dumps(body).encode() for body in hostile(random.Random(0))]
+    good = to_json(samples(1, 1))
+    requests = [post(body) for body in bodies] + [
+        post(good, Authorization=""),
+        post(good, Authorization="Bearer wrong"),
+        post(good, Authorization="Bearer \xe9"),
+        post(good, Content_Type="text/plain"),
+        post(good, Content_Length=""),
+        post(good, Content_Length="-5"),
+        post(good, Content_Length="9" * 30),
+        post(good, Content_Length=str(100 * 2**20)),
+        post(good).replace(b"/score", b"/health"),
+        post(good).replace(b"/score", b"/../etc/passwd"),
+        b"GET /score HTTP/1.1\r\nAuthorization: Bearer a secret\r\n\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n" + b"X: y\r\n" * 500 + b"\r\n",
+    ]
+    assert len(requests) > 200
+    answers = [asked(service, request) for request in requests]
+    wrong = [
+        (answer, request[-200:]) for answer, request in zip(answers, requests, strict=True) if b" 4" not in answer[:12]
+    ]
+    assert not wrong, wrong
+    for garbage in (b"\x16\x03\x01" + b"\xff" * 300, b"\r\n\r\n", b"DELETE / HTTP/1.1\r\n\r\n"):
+        assert b" 200 " not in asked(service, garbage)
+    reward = RemoteReward([service.address])
+    assert np.array_equal(reward(samples(2, 5)), fingerprint(samples(2, 5)), equal_nan=True)
+    reward.close()
+
+
+def test_a_body_that_does_not_come_costs_its_own_connection(
+    service: RewardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpokit.remote.service._Handler.timeout", 0.3)
+    assert b" 408 " in asked(service, post(b"{", Content_Length="1000"))
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"use": "length"}, "serves the reward served_rewards:fingerprint, and the run asks for length"),
+        (
+            {"use": "served_rewards:fingerprint", "params": {"a": 1}},
+            "has the parameters of its defaults, and the run asks for a=1",
+        ),
+        ({"token": "other"}, r"refused the request \(401: Expected the token.*GRPOKIT_REWARD_TOKEN"),
+        ({"urls": ["http://127.0.0.1:9"]}, r"did not answer \(\[Errno 111\] Connection refused\). Start it with"),
+        ({"urls": ["gpu-2:8009"]}, r"'gpu-2:8009' is no address; expected one such as http://gpu-2:8009"),
+    ],
+)
+def test_another_service_is_refused_at_once(
+    options: dict[str, Any], message: str, service: RewardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, options.pop("token", "a secret"))
+    with pytest.raises(UsageError, match=message):
+        RemoteReward(**{"urls": [service.address], **options}).start()
+
+
+def test_its_plugin_is_needed_at_the_service_only(tmp_path: Path, call: Call) -> None:
+    with serving("dies") as service:
+        service.reward.use = "of-another-environment"
+        there = {"use": "of-another-environment", "placement": {"http": service.address}}
+        done = call("train", config(tmp_path, rewards=[there]), "--dry-run")
+        assert done.code == 0, done.err
+        assert service.scored == 4
+
+
+def scored(reward: RemoteReward, outputs: list[str], **settings: Any) -> Any:
+    there = [Sample(prompt=Prompt(text="p"), output=text, group=i // 2) for i, text in enumerate(outputs)]
+    return score([RewardTerm(name="it", reward=reward, **settings)], there)
+
+
+def test_a_reward_that_fails_there_fails_as_it_would_here() -> None:
+    """`on_error` decides; its process is started again."""
+    with serving("dies") as service:
+        reward = RemoteReward([service.address])
+        with pytest.raises(RewardError, match="Reward 'it' raised ValueError: no such word"):
+            scored(reward, ["a", "raise"])
+        with pytest.raises(RewardError, match="lost its worker process, which ended with exit code 3"):
+            scored(reward, ["a", "die"])
+        found = scored(reward, ["a", "die", "abc", "ab", "abcd", "a"], on_error="skip", skip_limit=0.5)
+        assert found.matrix[2:, 0].tolist() == [3, 2, 4, 1]
+        assert found.failed == [2]
+        reward.close()
+
+
+def test_a_service_that_is_gone_is_replaced_by_another_or_fails_in_words() -> None:
+    """1,000 samples, while one of two services is ended and started again, twice."""
+    texts = [Prompt(text=f"prompt {group}") for group in range(200)]
+    there = [Sample(prompt=texts[i // 5], output=f"text {i}", group=i // 5) for i in range(1000)]
+    expected = fingerprint(there)
+    with serving("fingerprint") as steady, ExitStack() as stack:
+        second = stack.enter_context(serving("fingerprint"))
+        port = second.server_address[1]
+        reward = RemoteReward([steady.address, second.address])
+        pending = reward.submit(there)
+        for _ in range(2):
+            stack.close()
+            stack.enter_context(serving("fingerprint", port=port))
+        found = np.full(len(there), np.nan)
+        for portion in pending:
+            assert (portion.failure, portion.error) == ("", None)
+            found[list(portion.rows)] = portion.values
+        assert np.array_equal(found, expected, equal_nan=True)
+        assert reward(there[:10]) is not None
+    with pytest.raises(RewardError, match=r"could not be asked: .*Connection refused"):
+        reward(there[:5])
+    reward.close()
+
+
+def test_a_slow_service_works_beside_other_rewards() -> None:
+    with serving("slow") as service:
+        reward = RemoteReward([service.address], timeout=20)
+        reward.start()
+
+        def here(samples: Any) -> list[float]:
+            time.sleep(0.5)
+            return [0.0] * len(samples)
+
+        there = [Sample(prompt=Prompt(text="p"), output="x", group=0) for _ in range(2)]
+        start = time.monotonic()
+        score([RewardTerm(name="there", reward=reward), RewardTerm(name="here", reward=here)], there)
+        assert time.monotonic() - start < 0.95
+        late = RemoteReward([service.address], timeout=0.1)
+        late._stop.set()  # without new tries
+        assert next(iter(late.submit(there[:1]))).failure.endswith("gave no answer within 0.1 s (reward_timeout)")
+        reward.close()
+
+
+def test_the_command_serves_a_run_and_stops_when_all_is_scored(tmp_path: Path, call: Call) -> None:
+    command = [sys.executable, "-m", "grpokit", "serve-reward", "length", "maximum=3", "scale=0.1", "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split(" at ")[1].split()[0]
+
+        def placed(**changes: Any) -> Path:
+            there = {"use": "length", "maximum": 3, "scale": 0.1, "placement": {"http": address}, **changes}
+            mine = {"use": "tiny_policies:digit_sum", "weight": 0.5}
+            return config(tmp_path, rewards=[mine, there], trainer__steps=1)
+
+        complaint = call("train", placed(maximum=4)).err
+        assert "has the parameters maximum=3 scale=0.1, and the run asks for maximum=4 scale=0.1." in complaint
+        done = call("train", placed())
+        assert done.code == 0, done.err
+        process.send_signal(signal.SIGTERM)
+        stopped = "stopping: what is being scored is finished first\nscored 32 samples\n"
+        assert process.stdout.read() == stopped
+    assert process.returncode == 0
+    here = call("train", config(tmp_path, trainer__steps=1, run__dir="here"))
+    assert here.out.splitlines()[-4:-1] == done.out.splitlines()[-4:-1]
+
+
+def test_a_resume_may_score_in_another_place(tmp_path: Path) -> None:
+    before, _ = presets.read_config("toy-lm")
+    (tmp_path / "config.yaml").write_text(yaml_source.write(resolved(before)))
+    for place in ("rewards.0.workers=2", "rewards.1.placement={http: 'http://gpu-2:8009'}"):
+        refuse_other_config(tmp_path, presets.read_config("toy-lm", [place])[0])
+    with pytest.raises(UsageError, match=r"rewards\.1\.weight"):
+        refuse_other_config(tmp_path, presets.read_config("toy-lm", ["rewards.1.weight=2"])[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("length", "--host", "0.0.0.0"), "error: Without a token anybody who reaches 0.0.0.0 could use the reward."),
+        (("length", "--token-file", "nowhere"), "error: The token cannot be read from nowhere: "),
+        (("lenght",), "error: There is no reward called 'lenght'"),
+        (("length", "maximum"), "error: Expected a parameter as key=value, got 'maximum'."),
+        (("length", "--host", "300.1.1.1"), "error: Without a token anybody who reaches 300.1.1.1"),
+    ],
+)
+def test_mistakes_are_one_message(words: tuple[str, ...], message: str, call: Call) -> None:
+    done = call("serve-reward", *words)
+    assert done.code == 2
+    assert done.err.startswith(message)
