@@ -68,7 +68,9 @@ def reworded(error: GrpokitError, text: str) -> GrpokitError:
     DataError('a.txt:3, in the config')
     """
     kind = next(k for k in type(error).__mro__ if globals().get(k.__name__) is k)
-    return kind(text, page=error.page)  # type: ignore[no-any-return]
+    other: GrpokitError = kind(text, page=error.page)
+    vars(other).update({name: vars(error)[name] for name in ("agreed", "lost") if name in vars(error)})
+    return other
 
 
 def address(page: str) -> str:

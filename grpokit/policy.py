@@ -10,7 +10,7 @@ methods.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MethodType
@@ -120,6 +120,14 @@ class Policy(Protocol):
         """
         return nullcontext()
 
+    def blocks(self) -> Iterable[nn.Module]:
+        """The parts of `modules()` whose weights `run.sharding` spreads over the processes; optional.
+
+        Each is called as a module, and as often in every pass of `logprobs`, whatever the rows. By default they are the
+        layers of each `nn.ModuleList` that holds several of one kind.
+        """
+        return [layer for module in self.modules().values() for layer in layers(module)]
+
     def updated(self, version: int) -> None:
         """Follow new weights; optional. Here a policy hands them to an engine, or moves an average of them.
 
@@ -136,6 +144,16 @@ class Policy(Protocol):
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
         ...
+
+
+def layers(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers of each `nn.ModuleList` in a module that holds several of one kind; not what is inside of them."""
+    for child in module.children():
+        alike = isinstance(child, nn.ModuleList) and len(child) > 1 and len({type(part) for part in child}) == 1
+        if alike and not isinstance(child[0], nn.ModuleList):  # type: ignore[index]
+            yield from child.children()
+        else:
+            yield from layers(child)
 
 
 METHODS = ("rollout", "logprobs", "slices", "reference", "modules", "save", "load")

@@ -7,7 +7,9 @@ batch. Several processes share out the groups of a step; whatever is decided fro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +29,7 @@ from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Rewards, Scores, as_terms
-from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts, world
+from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts, sharding, world
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.all_rows import AllRows
 from grpokit.training.arguments import check_arguments
@@ -38,14 +40,15 @@ from grpokit.training.drawing import Drawing
 from grpokit.training.entropy_filter import keep_top_entropy
 from grpokit.training.loss_weights import reduction_weights
 from grpokit.training.micro_batches import Batch, Limit, minibatch_rows
-from grpokit.training.out_of_memory import ForcedSizes, shrinking_micro_batches
+from grpokit.training.out_of_memory import ForcedSizes, explained, shrinking_micro_batches
 from grpokit.training.parts import Part
 from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
-from grpokit.training.rollout_calls import concatenate_rollouts, on_cpu
+from grpokit.training.rollout_calls import concatenate_rollouts, on
 from grpokit.training.scoring_passes import ScoringPasses
+from grpokit.training.spare import Spare, spare
 from grpokit.training.step_report import StepReport
-from grpokit.training.updates import Updates, trainable
+from grpokit.training.updates import Updates, settled
 from grpokit.types import Prompt, Rollout
 
 
@@ -65,6 +68,8 @@ class Trainer(TrainerSettings, SeedSettings):
         correction: importance weights where the rollout's log-probs are not those of training; None for none.
         trackers: accelerate's trackers ("tensorboard", "wandb", "mlflow", ...), logging into `folder`.
         folder: where trackers write.
+        sharding: "fsdp2" spreads the policy's weights over the processes, "fsdp2-offload" keeps each one's part in the
+            CPU's memory; nothing with a single process.
         accelerator: that of another trainer, where several share a process; made from the knobs if it is not given.
         progress: iterating prints the batches, warnings, and a line about every ten seconds on stderr.
         completed: the number of completed steps.
@@ -83,6 +88,7 @@ class Trainer(TrainerSettings, SeedSettings):
     correction: Correction | None = None
     trackers: Sequence[str] = ()
     folder: Path | str | None = None
+    sharding: sharding.How | None = None
     accelerator: Accelerator = None
     progress: bool = True
     completed: int = field(default=0, init=False)
@@ -95,8 +101,16 @@ class Trainer(TrainerSettings, SeedSettings):
         self.accelerator = shared_accelerator(
             self.accelerator, self.mixed_precision, self.device, self.trackers
         ) or make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
-        self.updates = Updates(trainable(self.policy, self.accelerator.device), self, self.accelerator)
-        world.refuse_other_weights(self.world, self.updates.names)
+        if self.world.size == 1:
+            self.sharding = None
+        parameters = settled(
+            self.policy,
+            self.accelerator.device,
+            self.world,
+            sharding=self.sharding,
+            needs_reference=self.objective.needs_reference,
+        )
+        self.updates = Updates(parameters, self, self.accelerator, self.world)
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self._backward = Backward(self._policy, self.objective, self.correction, self.accelerator.backward)
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
@@ -124,8 +138,6 @@ class Trainer(TrainerSettings, SeedSettings):
             self._parts["adaptive_entropy"] = self._adaptive_entropy
         if self.objective.needs_reference:
             self._parts["reference_probe"] = self._probe
-            with self.policy.reference():  # lets the policy take its frozen copy before any update or resume
-                pass
 
     def __iter__(self) -> Iterator[StepReport]:
         """Take the remaining steps, or stop earlier when the policy has converged."""
@@ -186,6 +198,10 @@ class Trainer(TrainerSettings, SeedSettings):
         tally = metrics.Tally()
         losses: list[float] = []
         norms: list[float] = []
+        spared = None
+        if self.sharding:
+            known = {"old": scored.old is not None, "reference": scored.reference is not None}
+            spared = spare(rollout, self._policy, self.world, **known)
         with self._policy.during("train"):
             for update in range(self.updates_per_rollout):
                 key = (self.seed, self.completed, update)
@@ -210,7 +226,7 @@ class Trainer(TrainerSettings, SeedSettings):
                     if scored.entropy is not None:
                         batch = keep_top_entropy(batch, scored.entropy[here], self.top_entropy_quantile, self.world)
                     self._backward.objective = self._adaptive_entropy.objective
-                    loss, decisions = self._gradient(batch, rows, watch, warnings)
+                    loss, decisions = self._gradient(batch, rows, watch, warnings, spared)
                     losses.append(loss)
                     tally.merge(decisions)
                     with watch("optimizer"):
@@ -258,7 +274,7 @@ class Trainer(TrainerSettings, SeedSettings):
 
         def parts() -> Rollout:
             bare = [replace(sample, prompt=Prompt(text="")) for sample in rollout.samples]
-            return replace(on_cpu(rollout), samples=bare)
+            return replace(on(rollout, "cpu"), samples=bare)
 
         gathered = [part for part in self.world.to_first(parts) if part.rows]
         if not gathered:
@@ -272,6 +288,8 @@ class Trainer(TrainerSettings, SeedSettings):
     def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
         """Write weights, optimizer and position into `folder`, atomically: it is complete or does not exist.
 
+        With several processes one of them calls this; with `sharding` all do, and process 0 writes.
+
         Args:
             folder: an earlier checkpoint there is replaced.
             notes: further plain data to store, such as the config.
@@ -280,9 +298,11 @@ class Trainer(TrainerSettings, SeedSettings):
             RunError: it cannot be written, or the reference has changed.
         """
         self.check_before_save()
-        checkpoint.save(
-            Path(folder), policies={"": self.policy}, learners={"": self.learner()}, state={"notes": dict(notes or {})}
+        policies, learners = {"": self.policy}, {"": self.learner()}
+        write = partial(
+            checkpoint.save, Path(folder), policies=policies, learners=learners, state={"notes": dict(notes or {})}
         )
+        sharding.save(policies.values(), self.world, write)
 
     def load(self, folder: Path | str) -> None:
         """Continue from a checkpoint of `save`.
@@ -291,7 +311,9 @@ class Trainer(TrainerSettings, SeedSettings):
             CheckpointError: it is incomplete, was not written by grpokit, or belongs to another policy.
             RunError: the policy's reference is not the one of the checkpoint's run.
         """
-        state = checkpoint.load(Path(folder), policies={"": self.policy}, learners={"": self.learner()})
+        policies, learners = {"": self.policy}, {"": self.learner()}
+        with sharding.whole(policies.values(), loading=True):
+            state = checkpoint.load(Path(folder), policies=policies, learners=learners)
         self.take_up(state, when=f"after loading {folder}")
 
     def check_before_save(self) -> None:
@@ -303,9 +325,12 @@ class Trainer(TrainerSettings, SeedSettings):
         self._probe.check_before_save(step=self.completed)
 
     def learner(self) -> checkpoint.Learner:
-        """What a checkpoint keeps of this trainer besides the policy's weights."""
+        """What a checkpoint keeps of this trainer besides the policy's weights; with `sharding` all processes ask."""
         position = {"step": self.completed, "updates_done": self.updates.done, "version": self.updates.version}
-        return checkpoint.Learner(optimizer=self.updates.optimizer, parts=self._parts, position=position)
+        optimizer = self.updates.optimizer
+        if self.updates.sharded:
+            optimizer = sharding.WholeState(optimizer)
+        return checkpoint.Learner(optimizer=optimizer, parts=self._parts, position=position)
 
     def take_up(self, state: Mapping[str, Any], *, when: str) -> None:
         """Continue from a position whose weights, optimizer and parts are read already.
@@ -344,7 +369,12 @@ class Trainer(TrainerSettings, SeedSettings):
         return advantages
 
     def _gradient(
-        self, batch: Batch, rows: Tensor, watch: metrics.Stopwatch, warnings: list[str]
+        self,
+        batch: Batch,
+        rows: Tensor,
+        watch: metrics.Stopwatch,
+        warnings: list[str],
+        spared: Spare | None,
     ) -> tuple[float, metrics.Tally]:
         """Accumulate the gradient of one optimizer step and check it; returns the loss and the statistics."""
         on_policy = batch.rollout.version == self.updates.version  # no weight has changed since the rollout
@@ -352,15 +382,22 @@ class Trainer(TrainerSettings, SeedSettings):
         def attempt(limit: Limit) -> tuple[float, metrics.Tally]:
             self.updates.optimizer.zero_grad()  # a failed attempt or step may have left gradients
             tally = metrics.Tally()
-            return float(self._backward(batch, limit=limit, tally=tally, watch=watch)), tally
+            return float(self._backward(batch, limit=limit, tally=tally, watch=watch, spare=spared)), tally
 
         step, update = self.completed + 1, self.updates.done + 1
 
         def own() -> tuple[float, metrics.Tally]:
-            cut = partial(self._policy.cuts, batch.rollout)
-            loss, tally = shrinking_micro_batches(attempt, self, cut, warnings=warnings)
             limit = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
-            guards.check_finite(loss, self._policy, batch.rollout, limit, rows=rows, step=step, update=update)
+            if spared:  # all processes make the same passes, so none can repeat its own with fewer rows
+                with world.unmet(), explained("training", remedies="a smaller trainer.micro_batch_size"):
+                    loss, tally = attempt(limit)
+            else:
+                cut = partial(self._policy.cuts, batch.rollout)
+                loss, tally = shrinking_micro_batches(attempt, self, cut, warnings=warnings)
+                limit = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
+            finite = not spared or all(self.world.each(lambda: math.isfinite(loss)))
+            with nullcontext() if finite else sharding.gathered():  # by all processes
+                guards.check_finite(loss, self._policy, batch.rollout, limit, rows=rows, step=step, update=update)
             return loss, tally.on_cpu()
 
         loss, tally = 0.0, metrics.Tally()
@@ -392,6 +429,7 @@ class Trainer(TrainerSettings, SeedSettings):
         )
         knobs.check(self)
         self.check_shares()
+        sharding.check(self.sharding, self.mixed_precision)
         trained = [term for term in self.terms if not term.monitor]
         if not trained:
             raise UsageError("Every reward has the weight 0, so all are monitors and none is trained on.")

@@ -15,6 +15,7 @@ from grpokit import Sample, Trainer
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.runs import train as run
 from grpokit.training.step_report import StepReport
+from grpokit.training.world import is_sharded, local
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 from whole_runs import train_preset
 
@@ -73,8 +74,9 @@ def make(objective: str = "grpo", policy: Any = None, reward: str = "", **option
 
 def learned(trainer: Trainer) -> tuple[list[Any], list[dict[str, float]], list[list[str]]]:
     """The weights after five steps, their metrics, and their warnings."""
-    reports = [trainer.step() for _ in range(STEPS)]
-    weights = [p.detach().tolist() for module in trainer.policy.modules().values() for p in module.parameters()]
+    reports = [trainer.step() for _ in range(trainer.completed, STEPS)]
+    parameters = [p.detach() for module in trainer.policy.modules().values() for p in module.parameters()]
+    weights = [(p.full_tensor() if is_sharded(p) else p).tolist() for p in parameters]
     return weights, [dict(report.metrics) for report in reports], [list(report.warnings) for report in reports]
 
 
@@ -136,10 +138,11 @@ def steps_of(how: str) -> str:
         make(policy=TinyTokens(seed=rank()))
         return "built"
     reward = {"raises": broken, "dies": endless}.get(how, digit_sum)
-    policy = Diverging() if how == "not finite" else TinyTokens()
+    policy = {"not finite": Diverging, "a pass": Refusing}.get(how, TinyTokens)()
     skip = {"on_error": "skip", "skip_limit": 0.3} if how == "raises too often" else {}
     term = RewardTerm(name="it", reward=broken if skip else reward, **skip)
-    trainer = Trainer(policy, [term], PROMPTS, steps=3, progress=False, **SIZES)
+    sharding = "fsdp2" if how == "a pass" else None
+    trainer = Trainer(policy, [term], PROMPTS, steps=3, progress=False, sharding=sharding, **SIZES)
     trainer.step()
     return "a step"
 
@@ -180,11 +183,94 @@ def hangs_later(samples: Sequence[Sample]) -> list[float]:
     return [float(len(sample.output)) for sample in samples]
 
 
-def fail(how: str, folder: Path) -> int:
+def fail(how: str, folder: Path, *overrides: str) -> int:
     """A run in which something goes wrong."""
     changes = [f"rewards=[{{use: 'in_processes:{how}'}}]"]
     if how == "full disk":
         changes = []
         if rank() == 0:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    return train(folder, 3, overrides=[*changes, "run.process_timeout=3"])
+    return train(folder, 3, overrides=[*changes, "run.process_timeout=3", *overrides])
+
+
+class Layered(TinyTokens):
+    """With blocks, whose weights can be spread over processes.
+
+    Args:
+        adapter: only a small addition to each block trains.
+    """
+
+    def __init__(self, *, adapter: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        width, generator = 24, torch.Generator().manual_seed(1)
+        first, last = self.net[0], self.net[-1]
+        self.net = _Net(first.in_features, width, last.out_features, adapter=adapter)
+        for name, p in self.net.named_parameters():
+            p.data = torch.randn(p.shape, generator=generator, dtype=first.weight.dtype) * (0.3 if p.ndim > 1 else 0.1)
+            p.requires_grad_(not adapter or "adapter" in name)
+
+
+class _Net(torch.nn.Module):
+    def __init__(self, given: int, width: int, wanted: int, *, adapter: bool) -> None:
+        super().__init__()
+        self.read, self.head = torch.nn.Linear(given, width), torch.nn.Linear(width, wanted)
+        self.blocks = torch.nn.ModuleList(_Block(width, adapter=adapter) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.read(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class _Block(torch.nn.Module):
+    def __init__(self, width: int, *, adapter: bool) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+        self.adapter = torch.nn.Linear(width, width, bias=False) if adapter else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        more = self.down(self.up(x).tanh())
+        return x + more if self.adapter is None else x + more + self.adapter(x)
+
+
+class Refusing(Layered):
+    def logprobs(self, rollout: Any, steps: Any) -> Any:
+        if rank() == 1 and torch.is_grad_enabled():
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return super().logprobs(rollout, steps)
+
+
+SPREAD = {
+    "kl": False,
+    "whole sequences": True,
+    "shares of 0, 1, 0 and 1": False,
+    "dynamic sampling": True,
+}  # case -> whether an adapter trains
+
+
+def layered(case: str, sharding: str | None) -> Trainer:
+    objective, options = CASES[case]
+    policy = Layered(dtype=torch.float64, slices=2, adapter=SPREAD[case])
+    return make(objective, policy=policy, sharding=sharding, **options)
+
+
+def spread(sharding: str | None) -> dict[str, Any]:
+    return {case: learned(layered(case, sharding)) for case in SPREAD}
+
+
+def spread_and_saved(folder: Path) -> tuple[Any, float]:
+    """What it learns, saved after two steps; and how much of the weights and their moments is here."""
+    trainer = layered("kl", "fsdp2")
+    for _ in range(2):
+        trainer.step()
+    trainer.save(folder)
+    moments = [x for state in trainer.updates.optimizer.state.values() for x in state.values() if x.ndim]
+    tensors = [*trainer.updates.parameters, *moments]
+    return learned(trainer), sum(local(x).numel() for x in tensors) / sum(x.numel() for x in tensors)
+
+
+def go_on(folder: Path, sharding: str | None) -> Any:
+    trainer = layered("kl", sharding)
+    trainer.load(folder)
+    return learned(trainer)

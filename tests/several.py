@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import socket
@@ -59,6 +60,22 @@ class Processes:
 def together(size: int, work: Callable[..., Any], *arguments: Any, seconds: float = 60) -> list[Any]:
     """What `work(*arguments)` returns in each of `size` processes."""
     return Processes(size, work, *arguments).answers(seconds)
+
+
+def assert_equal(one: Any, other: Any, tolerance: float) -> None:
+    """Compare what two trainings have learned: their weights, and the metrics of each step."""
+    import torch
+
+    assert not isinstance(other, str), other
+    for a, b in zip(one[0], other[0], strict=True):
+        x, y = torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64)
+        assert float((x - y).abs().max()) <= tolerance
+    for row, again in zip(one[1], other[1], strict=True):
+        assert row.keys() == again.keys()
+        for name in row:
+            if not name.startswith(("time", "step_time", "memory", "positions")) and not name.endswith("/seconds"):
+                same = math.isclose(row[name], again[name], rel_tol=1e4 * tolerance, abs_tol=1e4 * tolerance)
+                assert same or (math.isnan(row[name]) and math.isnan(again[name])), name
 
 
 def _run(rank: int, size: int, work: Callable[..., Any], arguments: Any, port: int, end: Connection) -> None:

@@ -59,6 +59,9 @@ class RunSettings(Strict):
     name: Text | None = Field(default=None, description="the run's name in trackers; null: that of the run folder")
     tags: list[Text] = Field(default_factory=list, description="the run's tags in trackers")
     threads: int | None = Field(default=None, ge=1, le=1024, description="torch's CPU threads")
+    sharding: Literal["fsdp2", "fsdp2-offload"] | None = Field(
+        default=None, description="spread the policy's weights over the processes; offload: keep the parts on the CPU"
+    )
     process_timeout: float = Field(
         default=1800.0, ge=1, le=864_000, description="seconds that a process waits for the others before it gives up"
     )
@@ -129,6 +132,8 @@ class RunConfig(Strict, SeedSettings):
             raise ValueError("trainer.steps does not go with phases: each phase has steps, and rounds repeats them all")
         if self.rounds > 1 and not self.phases and self.order == "listed":
             raise ValueError("rounds repeats phases, and there are none")
+        if self.order == "auto" and self.run.sharding:
+            raise ValueError("order: auto draws in one process, so it does not go with run.sharding; list the phases")
         if self.order == "auto" and len(self.phases) == 1:
             raise ValueError("order: auto chooses between phases, and there is only one")
         return self

@@ -20,6 +20,7 @@ from grpokit.training.arguments import check_policy
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.dynamic_sampling import at_places
 from grpokit.training.out_of_memory import fitting
+from grpokit.training.sharding import gathered
 from grpokit.training.world import World
 from grpokit.types import Prompt, Rollout, Sample
 
@@ -114,8 +115,6 @@ def draw(
     seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
     share = (world or World()).share(len(prompts))
     prompts, seeds = prompts[share.start : share.stop], at_places(seeds, share)
-    if not prompts:
-        return []
     checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
 
     size = max(1, min(batch_size, len(seeds.row)))
@@ -125,8 +124,11 @@ def draw(
         rollout, size = fitting(attempt, size, what="drawing samples")
         return rollout
 
-    rollouts = checked.rollouts(prompts, samples_per_prompt, seeds, fit=fit, evaluate=evaluate)
-    return [sample for rollout in rollouts for sample in rollout.samples]
+    with gathered():  # by all processes, also by one without prompts
+        if not prompts:
+            return []
+        rollouts = checked.rollouts(prompts, samples_per_prompt, seeds, fit=fit, evaluate=evaluate)
+        return [sample for rollout in rollouts for sample in rollout.samples]
 
 
 def evaluate(

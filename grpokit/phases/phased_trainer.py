@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.phases.course import Course
 from grpokit.policy import Policy
 from grpokit.trainer import Trainer
-from grpokit.training import checkpoint
+from grpokit.training import checkpoint, sharding
 from grpokit.training.progress import IntervalLines
 from grpokit.training.step_report import StepReport
 
@@ -157,12 +158,14 @@ class PhasedTrainer:
         for trainer in self._trainers:
             trainer.check_before_save()
         position = {} if "" in self.phases else {"step": self.completed, "course": self.course.state()}
-        checkpoint.save(
+        write = partial(
+            checkpoint.save,
             Path(folder),
             policies=self._policies,
             learners=self._learners(),
             state={**position, "notes": dict(notes or {})},
         )
+        sharding.save(self._policies.values(), self.current.trainer.world, write)
 
     def load(self, folder: Path | str) -> None:
         """As `Trainer.load`.
@@ -171,7 +174,9 @@ class PhasedTrainer:
             CheckpointError: it is incomplete, was not written by grpokit, or belongs to other phases or policies.
             RunError: a policy's reference is not the one of the checkpoint's run.
         """
-        state = checkpoint.load(Path(folder), policies=self._policies, learners=self._learners())
+        learners = self._learners()
+        with sharding.whole(self._policies.values(), loading=True):
+            state = checkpoint.load(Path(folder), policies=self._policies, learners=learners)
         states = checkpoint.learners_of(state)
         for name, phase in self.phases.items():
             of_policy = [states[other] for other, p in self.phases.items() if p.policy == phase.policy]

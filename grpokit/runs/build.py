@@ -344,6 +344,7 @@ def trainer(
                 terms,
                 prompts,
                 seed=mix(config.seed, place) if phase.name else config.seed,
+                sharding=config.run.sharding,
                 accelerator=phases[0].trainer.accelerator if phases else None,
                 **settings,
             )

@@ -20,7 +20,7 @@ import torch
 from grpokit import registry, report
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import PromptSequence, check_prompts
-from grpokit.errors import GrpokitError, UsageError, reworded, typed_line
+from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_line
 from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
@@ -33,7 +33,7 @@ from grpokit.runs.folder import claimed, locked, versions, write_header, write_m
 from grpokit.runs.journal import Journal, append_attribution, has_start
 from grpokit.training import checkpoint
 from grpokit.training.step_report import StepReport
-from grpokit.training.world import World, here
+from grpokit.training.world import World, here, is_lost
 from grpokit.types import Prompt
 
 
@@ -213,13 +213,18 @@ def _train(
     def keep_best() -> None:
         name = config.run.best
         if name is not None and world.first(lambda: journal.is_best(name, weight=weights[name])):
-            world.first(lambda: trainer.save(checkpoints / "best", notes=notes))
+            writing(lambda: trainer.save(checkpoints / "best", notes=notes))
 
     def save() -> Path:
         place = checkpoints / step_name(trainer.completed)
         trainer.save(place, notes=notes)
-        checkpoint.prune(checkpoints, config.run.keep_last)
+        if world.rank == 0:
+            checkpoint.prune(checkpoints, config.run.keep_last)
         return place
+
+    def writing(write: Callable[[], Any]) -> None:
+        """Process 0 writes; sharded weights are gathered from all."""
+        (world.together if config.run.sharding else world.first)(write)
 
     def keep(step_report: StepReport, *, groups: bool) -> None:
         journal.step(step_report)
@@ -296,7 +301,10 @@ def _train(
             keep_best()  # a failure may have come between the evaluation and this
 
     def nothing_lost() -> AbstractContextManager[None]:
-        return _nothing_lost(folder, journal, trainer, save) if world.rank == 0 else nullcontext()
+        others = _Others(world) if config.run.sharding else None
+        if world.rank == 0:
+            return _nothing_lost(folder, journal, trainer, save, others)
+        return others.helping(save) if others else nullcontext()
 
     with nothing_lost(), _stop_on_signals() as stop:
         while trainer.completed < trainer.steps and not trainer.converged and not any(world.each(stop.is_set)):
@@ -310,9 +318,9 @@ def _train(
             if every and number % every == 0:
                 evaluate_now(number)
             if config.run.save_every and number % config.run.save_every == 0:
-                world.first(save)
+                writing(save)
         if not world.first(lambda: (checkpoints / step_name(trainer.completed)).exists()):
-            world.first(save)
+            writing(save)
     interrupted = trainer.completed < trainer.steps and not trainer.converged
     if not interrupted:
         with nothing_lost():
@@ -360,19 +368,60 @@ def _resume(trainer: PhasedTrainer, folder: Path, watcher: Watcher, world: World
     ]
 
 
+@dataclass(frozen=True)
+class _Others:
+    """The processes without which sharded weights cannot be saved."""
+
+    world: World
+
+    def called(self, error: Exception, *, wanted: bool) -> None:
+        """In process 0, after an error: let the others help to save, or tell them that it is not wanted.
+
+        Raises:
+            RunError: they cannot hear it.
+        """
+        if not _met(error):
+            raise RunError("its weights are spread over processes that cannot meet any more")
+        self.world.first(lambda: wanted)
+
+    @contextmanager
+    def helping(self, save: Callable[[], Path]) -> Iterator[None]:
+        """In the other processes."""
+        try:
+            yield
+        except Exception as error:
+            if _met(error) and self.world.first(bool):  # process 0 says it
+                save()
+            raise
+
+
+def _met(error: Exception) -> bool:
+    """Whether all processes have this error, and go on together."""
+    return getattr(error, "agreed", False) and not is_lost(error)
+
+
 @contextmanager
-def _nothing_lost(folder: Path, journal: Journal, trainer: PhasedTrainer, save: Callable[[], Path]) -> Iterator[None]:
+def _nothing_lost(
+    folder: Path, journal: Journal, trainer: PhasedTrainer, save: Callable[[], Path], others: _Others | None
+) -> Iterator[None]:
     """After an error in here, the run is saved, the report is written, and the message says how to go on."""
     try:
         yield
     except GrpokitError as error:
-        raise reworded(error, f"{error}\n{_left(error, folder, journal, trainer, save)}.") from error
+        raise reworded(error, f"{error}\n{_left(error, folder, journal, trainer, save, others)}.") from error
     except Exception as error:  # a bug: save the run, and show the traceback
-        error.add_note(f"{_left(error, folder, journal, trainer, save)}.")
+        error.add_note(f"{_left(error, folder, journal, trainer, save, others)}.")
         raise
 
 
-def _left(error: Exception, folder: Path, journal: Journal, trainer: PhasedTrainer, save: Callable[[], Path]) -> str:
+def _left(
+    error: Exception,
+    folder: Path,
+    journal: Journal,
+    trainer: PhasedTrainer,
+    save: Callable[[], Path],
+    others: _Others | None,
+) -> str:
     """What is left of a run that failed, after saving what can be saved and writing the report."""
     remedy, resume = "correct the cause, then", "--resume"
     if isinstance(error, UsageError):
@@ -383,9 +432,13 @@ def _left(error: Exception, folder: Path, journal: Journal, trainer: PhasedTrain
     learning = trainer.current.trainer
     updates = learning.updates
     try:
-        if updates.incomplete or journal.last_step != trainer.completed:
-            left = f"This state was not saved: {go_on}"  # half an update, or a step that would be a gap in the journal
-        elif here == last and (updates.done or not checkpoint.broken_off(checkpoint.read_state(here))):
+        half = updates.incomplete or journal.last_step != trainer.completed  # an update, or a gap in the journal
+        saved = here == last and (updates.done or not checkpoint.broken_off(checkpoint.read_state(here)))
+        if others is not None:
+            others.called(error, wanted=not half and not saved)
+        if half:
+            left = f"This state was not saved: {go_on}"
+        elif saved:
             left = f"The state after step {trainer.completed} is saved in {here}; {remedy} go on with {resume}"
         elif updates.done:
             left = (

@@ -23,6 +23,7 @@ from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.correction import correction_weights
 from grpokit.training.metrics import Stopwatch, Tally
 from grpokit.training.micro_batches import Batch, Limit
+from grpokit.training.spare import Spare
 from grpokit.types import Ask, Decisions, Rollout
 
 
@@ -50,7 +51,9 @@ class Backward:
         by_sequence = self.correction is not None and self.correction.per == "sequence"
         return by_sequence and len(self.policy.slices(rollout)) > 1
 
-    def __call__(self, batch: Batch, *, limit: Limit, tally: Tally, watch: Stopwatch) -> Tensor:
+    def __call__(
+        self, batch: Batch, *, limit: Limit, tally: Tally, watch: Stopwatch, spare: Spare | None = None
+    ) -> Tensor:
         """Add the gradient of a batch to the parameters'; returns the loss, a scalar on the device.
 
         Nothing in here waits for the device.
@@ -60,25 +63,39 @@ class Backward:
             limit: the most that a micro-batch holds.
             tally: collects statistics of the decisions.
             watch: measures the phases "logprobs" and "backward".
+            spare: makes as many passes as the process with the most, where passes gather sharded weights.
         """
         total = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
         tally.decided += int(batch.rollout.host_mask.numpy().sum())
-        for cut in self.policy.cuts(batch.rollout, limit):
+        cuts = self.policy.cuts(batch.rollout, limit)
+        more = spare.passes(len(cuts)) - len(cuts) if spare else 0
+        for cut in cuts:
             micro_batch = batch.select(cut.rows)
             tally.scored += cut.positions
-            if self.objective.whole_sequence and len(cut.slices) > 1:
-                total += self._whole_sequences(micro_batch, cut.slices, tally, watch)
-                continue
-            for decisions in cut.slices:
-                with watch("logprobs"):
-                    reference = self._reference(micro_batch, [decisions], decisions)
-                    ask = replace(self._ask(), slope=self._slope(micro_batch, decisions, reference))
-                    new = self.policy.logprobs(micro_batch.rollout, decisions, ask, grad=True)
-                    value, loss = self._loss(micro_batch, new, decisions, reference)
-                    self._count(tally, micro_batch, new, decisions, loss)
-                with watch("backward"):
-                    self.backward(value)
-                total += value.detach()
+            slices: Sequence[slice] = cut.slices
+            if spare and len(slices) < spare.slices:
+                slices = self.policy.slices(micro_batch.rollout)
+            total += self._micro_batch(micro_batch, slices, tally, watch)
+        for _ in range(more):
+            assert spare is not None
+            self._micro_batch(spare.row, self.policy.slices(spare.row.rollout), Tally(), watch)
+        return total
+
+    def _micro_batch(self, batch: Batch, slices: Sequence[slice], tally: Tally, watch: Stopwatch) -> Tensor:
+        """Add the gradient of one micro-batch; returns its loss."""
+        if self.objective.whole_sequence and len(slices) > 1:
+            return self._whole_sequences(batch, slices, tally, watch)
+        total = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
+        for decisions in slices:
+            with watch("logprobs"):
+                reference = self._reference(batch, [decisions], decisions)
+                ask = replace(self._ask(), slope=self._slope(batch, decisions, reference))
+                new = self.policy.logprobs(batch.rollout, decisions, ask, grad=True)
+                value, loss = self._loss(batch, new, decisions, reference)
+                self._count(tally, batch, new, decisions, loss)
+            with watch("backward"):
+                self.backward(value)
+            total += value.detach()
         return total
 
     def _whole_sequences(self, batch: Batch, slices: Sequence[slice], tally: Tally, watch: Stopwatch) -> Tensor:

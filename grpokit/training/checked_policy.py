@@ -7,7 +7,7 @@ another order would get other rewards, all without an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -20,6 +20,8 @@ from grpokit.policy import CutBy, Policy, Work, optional, scorer
 from grpokit.training.devices import autocast, is_low_precision
 from grpokit.training.micro_batches import Cut, Limit, cuts
 from grpokit.training.rollout_calls import call_at, concatenate_rollouts
+from grpokit.training.sharding import any_shards, gathered
+from grpokit.training.world import is_sharded
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 
 Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]
@@ -33,7 +35,6 @@ class CheckedPolicy:
     """A policy whose results are checked.
 
     Attributes:
-        during: the policy's context for a stretch of work.
         version: of the weights, as `updated` counts them.
         reference_moves: whether the reference follows the policy.
         low_precision: whether it computes in less than fp32, so that sampling and scoring differ by rounding.
@@ -46,7 +47,7 @@ class CheckedPolicy:
     def __init__(self, policy: Policy, *, mixed_precision: str = "no") -> None:
         self.policy, self.mixed_precision = policy, mixed_precision
         self._scorer = scorer(policy)
-        self.during: Callable[[Work], AbstractContextManager[Any]] = optional(policy, "during")
+        self._during: Callable[[Work], AbstractContextManager[Any]] = optional(policy, "during")
         self._updated: Callable[[int], None] = optional(policy, "updated")
         self.version = 0
         self.reference_moves: bool = optional(policy, "reference_moves")
@@ -57,6 +58,12 @@ class CheckedPolicy:
         dtypes = {p.dtype for module in policy.modules().values() for p in module.parameters()}
         self.low_precision = mixed_precision != "no" or any(is_low_precision(dtype) for dtype in dtypes)
 
+    @contextmanager
+    def during(self, work: Work) -> Iterator[None]:
+        """The policy's context for a stretch of work; all processes enter it where weights are sharded."""
+        with nullcontext() if work == "train" else gathered(), self._during(work):
+            yield
+
     def updated(self, version: int) -> None:
         """Tell the policy of new weights."""
         self.version = version
@@ -65,7 +72,8 @@ class CheckedPolicy:
     @property
     def device(self) -> torch.device:
         """The device of the policy's parameters."""
-        parameters = (p for module in self.policy.modules().values() for p in module.parameters())
+        parameters = [p for module in self.policy.modules().values() for p in module.parameters()]
+        parameters.sort(key=is_sharded)  # parts may wait elsewhere
         return next((p.device for p in parameters), torch.device("cpu"))
 
     def rollouts(
@@ -114,7 +122,7 @@ class CheckedPolicy:
         return concatenate_rollouts(list(self.rollouts(prompts, group_size, seeds, fit=fit)))
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        return autocast(self.device, self.mixed_precision)
+        return autocast(self.device, self.mixed_precision, keep=not any_shards())
 
     def reference(self) -> AbstractContextManager[Any]:
         """The policy's context in which `logprobs` uses the frozen reference."""

@@ -62,18 +62,21 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def autocast(device: torch.device, mixed_precision: str) -> AbstractContextManager[Any]:
+def autocast(device: torch.device, mixed_precision: str, *, keep: bool = True) -> AbstractContextManager[Any]:
     """The autocast around a policy's calls; accelerate's own would follow the settings of the latest trainer.
 
     Args:
         device: where the policy is.
         mixed_precision: "no", "bf16" or "fp16".
+        keep: keep copies of weights that train for as long as a call lasts, for modules that are used again.
 
     Raises:
         UsageError: mixed_precision is another word.
     """
     _check(mixed_precision)
-    return torch.autocast(device.type, _DTYPES[mixed_precision]) if mixed_precision in _DTYPES else nullcontext()
+    if mixed_precision not in _DTYPES:
+        return nullcontext()
+    return torch.autocast(device.type, _DTYPES[mixed_precision], cache_enabled=keep)
 
 
 def shared_accelerator(

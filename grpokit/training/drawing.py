@@ -18,6 +18,7 @@ from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.dynamic_sampling import Drawn, at_places, with_spread
 from grpokit.training.metrics import Stopwatch
 from grpokit.training.out_of_memory import shrinking
+from grpokit.training.sharding import gathered
 from grpokit.training.world import World
 from grpokit.types import Decisions, Prompt, Rollout
 
@@ -95,9 +96,11 @@ class Drawing:
 
         def drawn() -> tuple[Rollout | None, Scores]:
             rollout = None
-            if prompts:
-                with watch("rollout"):
-                    rollout = self.policy.rollout(prompts, size, seeds, fit=fit)
+            with gathered():  # by all processes, also by one without prompts
+                if prompts:
+                    with watch("rollout"):
+                        rollout = self.policy.rollout(prompts, size, seeds, fit=fit)
+            if rollout:
                 guards.check_age(rollout, version, self.settings.max_age)
             samples = rollout.samples if rollout else []
             with watch("reward"):

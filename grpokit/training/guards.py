@@ -18,6 +18,7 @@ from grpokit.rewards.scoring import Scores
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
 from grpokit.training.micro_batches import Limit
 from grpokit.training.parts import State
+from grpokit.training.world import World, local
 from grpokit.types import Rollout
 
 
@@ -267,10 +268,11 @@ class NoUpdate:
 
     Args:
         parameters: the trainable parameters.
+        world: the processes, of which each may have a part of them.
     """
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        self.parameters = parameters
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], world: World) -> None:
+        self.parameters, self.world = parameters, world
         self.seen = False
 
     @contextmanager
@@ -289,7 +291,7 @@ class NoUpdate:
             return
         before = self._sums()
         yield
-        if torch.equal(before, self._sums()):
+        if all(self.world.each(lambda: torch.equal(before, self._sums()))):
             raise RunError(
                 f"No weight changed in the first update, though the gradient's norm is {norm:.3g} and the learning "
                 f"rate {rate:.3g}. Usual causes: the rate is too small for the weights' precision, or the optimizer "
@@ -304,6 +306,6 @@ class NoUpdate:
             return torch.stack(
                 [
                     torch.stack([p.sum(dtype=torch.float64), torch.linalg.vector_norm(p, dtype=torch.float64)])
-                    for p in self.parameters
+                    for p in map(local, self.parameters)
                 ]
             )

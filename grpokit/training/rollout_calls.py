@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError
-from grpokit.types import Decisions, Rollout, Seeds, Trace
+from grpokit.types import Decisions, Prompt, Rollout, Sample, Seeds, Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +103,21 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
     )
 
 
-def on_cpu(rollout: Rollout) -> Rollout:
-    """The same rollout with all its tensors on the CPU."""
+def on(rollout: Rollout, device: torch.device | str) -> Rollout:
+    """The same rollout with all its tensors on a device; only the groups stay on the CPU."""
     trace = Trace(
-        per_row={name: x.cpu() for name, x in rollout.trace.per_row.items()},
-        per_group={name: x.cpu() for name, x in rollout.trace.per_group.items()},
+        per_row={name: x.to(device) for name, x in rollout.trace.per_row.items()},
+        per_group={name: x.to(device) for name, x in rollout.trace.per_group.items()},
     )
-    return replace(rollout, old=rollout.old.to("cpu"), mask=rollout.host_mask, trace=trace)
+    return replace(rollout, old=rollout.old.to(device), mask=rollout.mask.to(device), trace=trace)
+
+
+def shortest_row(rollout: Rollout) -> Rollout:
+    """The row with the fewest decisions, if it has any, without its output."""
+    decided = rollout.host_mask.sum(-1)
+    row = int(torch.where(decided > 0, decided, decided.max() + 1).argmin())
+    short = rollout.select(torch.tensor([row]))
+    return replace(short, samples=[Sample(prompt=Prompt(text=""), output=None, group=int(short.groups[0]))])
 
 
 def _trace(traces: Sequence[Mapping[str, Tensor]], kind: str) -> dict[str, Tensor]:

@@ -108,7 +108,8 @@ class ScoringPasses:
         if not self.backward.objective.needs_reference_moments:
             return True
         size = 4 * rollout.mask.numel() * rollout.action_dims
-        return self.settings.updates_per_rollout > 1 and size <= _KEPT_BYTES
+        fits = all(self.world.each(lambda: size <= _KEPT_BYTES))
+        return self.settings.updates_per_rollout > 1 and fits
 
     def _all(
         self,

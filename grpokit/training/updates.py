@@ -17,16 +17,17 @@ from grpokit.training.devices import is_low_precision, place, wait_for
 from grpokit.training.lr_schedule import learning_rate
 from grpokit.training.out_of_memory import explained
 from grpokit.training.parts import Part, State
+from grpokit.training.sharding import How, clip, has_shards, shard
+from grpokit.training.world import World, is_sharded, refuse_other_weights
 
 
-def trainable(policy: Policy, device: torch.device) -> dict[str, torch.nn.Parameter]:
-    """Move a policy to the device; returns its trainable parameters, each once, by their names in `modules()`.
+def trainable(policy: Policy) -> dict[str, torch.nn.Parameter]:
+    """A policy's trainable parameters, each once, by their names in `modules()`.
 
     Raises:
         UsageError: there is none, or one has a precision that rounds updates away.
     """
     modules = policy.modules()
-    place(modules, device)
     pairs = [(f"{key}/{name}", p) for key, module in modules.items() for name, p in module.named_parameters()]
     names = {p: name for name, p in sorted(pairs, key=lambda e: e[0], reverse=True)}  # the first of a shared one's
     parameters = {names[p]: p for _, p in pairs if p.requires_grad}
@@ -44,6 +45,33 @@ def trainable(policy: Policy, device: torch.device) -> dict[str, torch.nn.Parame
     return parameters
 
 
+def settled(
+    policy: Policy, device: torch.device, world: World, *, sharding: How | None, needs_reference: bool
+) -> dict[str, torch.nn.Parameter]:
+    """Bring a policy to where it learns; returns its trainable parameters.
+
+    Args:
+        policy: with the weights of its start.
+        device: of this process.
+        world: the processes.
+        sharding: how weights are spread over them.
+        needs_reference: whether the policy has to take its frozen copy, before anything changes.
+
+    Raises:
+        UsageError: there is no such parameter, one has a precision that rounds updates away, the processes have
+            different weights, or the policy's weights cannot be spread.
+    """
+    if not has_shards(policy):
+        place(policy.modules(), device)
+        refuse_other_weights(world, trainable(policy))
+    if needs_reference:
+        with policy.reference():
+            pass
+    if sharding:
+        shard(policy, sharding, device)
+    return trainable(policy)
+
+
 class Updates:
     """Makes the optimizer steps of a run.
 
@@ -59,6 +87,7 @@ class Updates:
         parameters: name -> trainable parameter.
         settings: learning rate and schedule, weight decay, clipping.
         accelerator: scales the loss and clips gradients.
+        world: the processes.
     """
 
     def __init__(
@@ -66,21 +95,27 @@ class Updates:
         parameters: Mapping[str, torch.nn.Parameter],
         settings: TrainerSettings,
         accelerator: Accelerator,
+        world: World,
     ) -> None:
         self.names = dict(parameters)
         self.parameters = list(parameters.values())
-        self.settings, self.accelerator = settings, accelerator
+        self.settings, self.accelerator, self.world = settings, accelerator, world
+        self.sharded = any(map(is_sharded, self.parameters))
         # Not with a loss scaler: a fused optimizer skips an update itself, so nobody could count those. Not on a CPU,
         # where it rounds in another way.
-        fused = True if accelerator.device.type == "cuda" and accelerator.scaler is None else None
+        fused = True if accelerator.device.type == "cuda" and accelerator.scaler is None and not self.sharded else None
         self.optimizer: Any = accelerator.prepare_optimizer(
             torch.optim.AdamW(
-                parameters.items(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=fused
+                parameters.items(),
+                lr=settings.learning_rate,
+                weight_decay=settings.weight_decay,
+                fused=fused,
+                foreach=False if self.sharded else None,  # which cannot mix sharded weights and whole ones
             )
         )
         self.done, self.version, self.incomplete = 0, 0, False
         self._changed = False  # by the latest update
-        self._no_update, self._skipped = guards.NoUpdate(self.parameters), guards.SkippedUpdates()
+        self._no_update, self._skipped = guards.NoUpdate(self.parameters, world), guards.SkippedUpdates()
         self.parts: dict[str, Part] = {"skipped_updates": self._skipped, "loss_scale": _LossScale(accelerator)}
 
     def begin(self, step: int) -> list[str]:
@@ -124,7 +159,10 @@ class Updates:
         # Not accelerate's `clip_grad_norm_`: it also unscales for the optimizers of other phases, which may hold the
         # same weights.
         self.accelerator.unscale_gradients(self.optimizer)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, limit))
+        if self.sharded:
+            norm = clip(self.parameters, limit, self.world)
+        else:
+            norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, limit))
         rate = self.rate((step - 1) * self.settings.updates_per_step + self.done)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

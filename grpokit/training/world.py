@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from typing import Any, TypeVar
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_line
 
@@ -26,6 +26,7 @@ E = TypeVar("E", bound=Exception)
 TIMEOUT = 1800.0
 """Seconds that a process waits for the others before it gives up."""
 
+_timeout = TIMEOUT
 _SOURCE = re.compile(r"\[[^\]]*\.cc:\d+\] ")  # where gloo's own code noticed it
 _BUCKET = 32 * 2**20  # bytes of gradients that are summed at a time
 
@@ -90,7 +91,10 @@ class World:
             yield
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Replace the gradients by their sums over the processes; one that nobody has stays None."""
+        """Replace the gradients by their sums over the processes; one that nobody has stays None.
+
+        Those of sharded parameters are sums already, and stay as they are.
+        """
 
 
 class Processes(World):
@@ -106,7 +110,7 @@ class Processes(World):
         try:
             result = work()
         except Exception as error:
-            if getattr(error, "agreed", False):  # inside the work all have met, and know of it
+            if getattr(error, "agreed", False) or is_lost(error):  # all know of it already, or cannot meet
                 raise
             own = error
         answers: list[Any] = [None] * self.size
@@ -129,6 +133,7 @@ class Processes(World):
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """As in `World`."""
+        parameters = [p for p in parameters if not is_sharded(p)]
         with _meeting():
             has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8)
             distributed.all_reduce(has, distributed.ReduceOp.MAX)
@@ -149,7 +154,9 @@ def here(timeout: float = TIMEOUT) -> World:
     Raises:
         RunError: they do not come.
     """
+    global _timeout
     if not distributed.is_initialized():
+        _timeout = timeout
         if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
             return World()
         cuda = torch.cuda.is_available()
@@ -162,11 +169,28 @@ def here(timeout: float = TIMEOUT) -> World:
     return Processes() if distributed.get_world_size() > 1 else World()
 
 
+def new_group() -> distributed.ProcessGroup:
+    """All processes once more, for calls that must not mix with others; all of them make it."""
+    group: distributed.ProcessGroup = distributed.new_group(timeout=datetime.timedelta(seconds=_timeout))
+    return group
+
+
 def wait_for_first() -> None:
     """Wait until process 0 has ended, for whoever started them all may end it when one ends, and it may still save."""
     if distributed.is_initialized():
         with suppress(RuntimeError):
             distributed.all_reduce(torch.zeros(1))  # it never comes
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this process has a part of the tensor only."""
+    return hasattr(tensor, "to_local")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor."""
+    part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return part
 
 
 def refuse_other_weights(world: World, weights: Mapping[str, torch.nn.Parameter]) -> None:
@@ -210,6 +234,27 @@ def _buckets(parameters: Sequence[torch.nn.Parameter]) -> list[list[torch.nn.Par
     return buckets
 
 
+def is_lost(error: BaseException) -> bool:
+    """Whether the processes cannot meet any more after this error."""
+    return bool(getattr(error, "lost", False))
+
+
+@contextmanager
+def unmet() -> Iterator[None]:
+    """Around passes in which processes wait for each other inside of the policy, so that none can tell of an error.
+
+    Raises:
+        RunError: another process has ended.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, distributed.DistError) or _SOURCE.search(str(error)):
+            raise _ended(error) from error
+        error.lost = True  # type: ignore[attr-defined]
+        raise
+
+
 class _Failure:
     """An error on its way to the other processes."""
 
@@ -240,9 +285,14 @@ def _meeting(own: Exception | None = None) -> Iterator[None]:
     except RuntimeError as error:
         if own is not None:
             raise own from error
-        raise _agreed(
-            RunError(
-                "Another process has ended, or has not come in time (run.process_timeout). Its own message says why. "
-                f"Here: {_SOURCE.sub('', typed_line(error))}."
-            )
-        ) from error
+        raise _ended(error) from error
+
+
+def _ended(error: Exception) -> RunError:
+    """What a process says that waits in vain."""
+    ended = RunError(
+        "Another process has ended, or has not come in time (run.process_timeout). Its own message says why. "
+        f"Here: {_SOURCE.sub('', typed_line(error))}."
+    )
+    ended.lost = True  # type: ignore[attr-defined]
+    return _agreed(ended)

@@ -11,6 +11,8 @@ from in_processes import fail, steps_of
 from several import Processes, together
 from whole_runs import newest
 
+FAILED = "Reward 'fails_later' raised ValueError on 4 samples: the model of the reward is gone"
+
 
 @pytest.mark.parametrize(
     ("how", "here", "there"),
@@ -31,6 +33,7 @@ from whole_runs import newest
             "UsageError: Process 1 of 2 has other weights than process 0: net/0.weight, and 5 more.",
             "UsageError: Process 1 of 2",
         ),
+        ("a pass", "RunError: Another process has ended", "RunError: Out of memory while training: CUDA"),
         ("dies", "RunError: Another process has ended, or has not come in time", "ended without a word"),
     ],
 )
@@ -43,17 +46,17 @@ def test_all_end_with_the_message_of_the_one_that_failed(how: str, here: str, th
 
 
 @pytest.mark.parametrize(
-    ("how", "message", "first", "saved"),
+    ("how", "message", "first", "saved", "overrides"),
     [
-        ("fails_later", "Reward 'fails_later' raised ValueError on 4 samples: the model of the reward is gone", 1, 1),
-        ("full disk", "step_000001 cannot be written: the policy's save raised SafetensorError", 0, 0),
+        ("fails_later", FAILED, 1, 1, ["run.sharding=fsdp2", "run.save_every=0"]),
+        ("full disk", "step_000001 cannot be written: the policy's save raised SafetensorError", 0, 0, []),
     ],
 )
 def test_a_run_that_fails_says_why_and_what_is_left(
-    how: str, message: str, first: int, saved: int, tmp_path: Path
+    how: str, message: str, first: int, saved: int, overrides: list[str], tmp_path: Path
 ) -> None:
     """The message of the process in which it happened, in all; the checkpoint of the last whole step stays."""
-    answers = together(2, fail, how, tmp_path / "run")
+    answers = together(2, fail, how, tmp_path / "run", *overrides)
     for rank, answer in enumerate(answers):
         assert message in answer, answer
         assert (f"In process {first} of 2: " in answer) == (rank != first)

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from in_processes import CASES, all_cases, cramped, gaussian, in_fp32, with_a_loss_scaler
-from several import together
-
-
-def assert_equal(one: Any, other: Any, tolerance: float) -> None:
-    assert not isinstance(other, str), other
-    for a, b in zip(one[0], other[0], strict=True):
-        x, y = torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64)
-        assert float((x - y).abs().max()) <= tolerance
-    for row, again in zip(one[1], other[1], strict=True):
-        assert row.keys() == again.keys()
-        for name in row:
-            if not name.startswith(("time", "step_time", "memory", "positions")) and not name.endswith("/seconds"):
-                same = math.isclose(row[name], again[name], rel_tol=1e4 * tolerance, abs_tol=1e4 * tolerance)
-                assert same or (math.isnan(row[name]) and math.isnan(again[name])), name
+from several import assert_equal, together
 
 
 @pytest.mark.parametrize("size", [4, pytest.param(2, marks=pytest.mark.slow)])

@@ -7,7 +7,7 @@ distribution is the model's over the codes of a picture: end tokens and special 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from grpokit.policies.linear_layers import Casts, for_scoring
 from grpokit.policies.packed_attention import install
 from grpokit.policies.packing import Completions, score
 from grpokit.policies.ragged import padded
-from grpokit.policy import Work
+from grpokit.policy import Work, layers
 from grpokit.sampling import uniforms
 from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import Decoder
@@ -278,6 +278,10 @@ class GlmImageAR(Policy):
     def modules(self) -> Mapping[str, nn.Module]:
         """The autoregressive half, with its adapter."""
         return {"model": self.model}
+
+    def blocks(self) -> Iterable[nn.Module]:
+        """The layers that write visual tokens; those that read source pictures are called for some rows only."""
+        return layers(self._ar.model.language_model)
 
     def save(self, folder: Path) -> None:
         """Write what trains: the adapter, or the autoregressive half."""

@@ -7,7 +7,7 @@ The class puts together what the other modules provide: how a prompt becomes tok
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from grpokit.hf.weights import load_weights, save_weights
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.ragged import padded
 from grpokit.policies.sampler import SamplerSettings
-from grpokit.policy import Work
+from grpokit.policy import Work, layers
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
 from grpokit_lm import saving
@@ -332,6 +332,10 @@ class CausalLMPolicy(Policy):
     def modules(self) -> Mapping[str, nn.Module]:
         """The model, with its adapter."""
         return {"model": self.model}
+
+    def blocks(self) -> Iterable[nn.Module]:
+        """The layers of the language model; a vision tower's are called for some rows only."""
+        return layers(inner(self.model).get_decoder())
 
     def save(self, folder: Path) -> None:
         """Write what trains: the adapter, or the model; and a reference that moves."""

@@ -1,0 +1,288 @@
+"""Weights that several processes hold together, by FSDP2: each keeps a part of every block and gathers it when needed.
+
+A block is a layer of a transformer, one of many alike. What is outside of blocks, and adapters inside, stay whole in
+each process. Blocks are gathered once for a whole rollout and for a whole scoring pass, so there no process waits for
+another. In training a block is gathered for its own forward and backward pass, so all processes must make the same
+passes: `grpokit.training.backward` sees to that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor, distributed, nn
+
+from grpokit.errors import UsageError, shown
+from grpokit.policy import Policy, optional
+from grpokit.training.world import World, here, is_sharded, local, new_group
+
+How: TypeAlias = Literal["fsdp2", "fsdp2-offload"]
+
+_blocks: dict[int, weakref.ref[Any]] = {}  # sharded ones, with the same numbers in every process
+_numbers = itertools.count()
+_depth = 0  # of `gathered`
+
+
+def has_shards(policy: Policy) -> bool:
+    """Whether the policy's blocks are spread over the processes."""
+    return any(is_sharded(p) for module in policy.modules().values() for p in module.parameters())
+
+
+def check(how: str | None, mixed_precision: str) -> None:
+    """Refuse another word, and a precision whose loss scaler does not know sharded gradients.
+
+    Raises:
+        UsageError: with what to write.
+    """
+    if how not in (None, *get_args(How)):
+        raise UsageError(f"sharding must be None, {' or '.join(map(repr, get_args(How)))}, got {shown(how)}.")
+    if how and mixed_precision == "fp16":
+        raise UsageError("sharding does not go with mixed_precision 'fp16'; use bf16.")
+
+
+def any_shards() -> bool:
+    """Whether this process has cut any weights."""
+    return bool(_blocks)
+
+
+def shard(policy: Policy, how: How, device: torch.device) -> None:
+    """Spread the blocks of a policy over all processes, in place; one that is spread already stays as it is.
+
+    Args:
+        policy: on the device, with equal weights in all processes. A frozen copy of it must exist already.
+        how: "fsdp2-offload" keeps the parts of each process, and what the optimizer has of them, in the CPU's memory.
+        device: where blocks are gathered.
+
+    Raises:
+        UsageError: there is no block, or one with weights that cannot be cut.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+
+    blocks = _blocks_of(policy)
+    new = [block for block in blocks if not isinstance(block, FSDPModule)]
+    if not new:
+        return
+    mesh = DeviceMesh.from_group(new_group(), device.type)  # whose calls mix with no others
+    offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if how == "fsdp2-offload" else OffloadPolicy()
+    options: dict[str, Any] = {"mesh": mesh, "offload_policy": offload}
+    block: Any  # gets the methods of FSDPModule
+    for block in new:
+        fully_shard(block, reshard_after_forward=True, ignored_params=_whole(block), **options)
+        block.set_gradient_divide_factor(1.0)  # gradients are summed: the loss is normalised by all rows
+        block.set_force_sum_reduction_for_comms(True)
+    for before, block in zip([new[0], *new], new, strict=False):
+        # The default follows the passes so far, and rollouts are not as many in every process.
+        block.set_modules_to_backward_prefetch([before])
+    _blocks.update({next(_numbers): weakref.ref(block) for block in new})
+    for parent in _parents(policy, new):  # lets a block be gathered while the one before it computes
+        warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \(FSDP{type(parent).__name__}\) returned a view")
+        rest = {p for p in parent.parameters() if not is_sharded(p)}
+        fully_shard(parent, ignored_params=rest, **options)
+        fully_shard.state(parent)._lazy_init()  # type: ignore[attr-defined]  # before a block runs without its parent
+
+
+@contextmanager
+def gathered() -> Iterator[None]:
+    """Inside, all blocks are whole in every process, and a pass waits for nobody; all processes must enter it.
+
+    It may be nested.
+    """
+    global _depth
+    blocks = [] if _depth else _living()
+    _depth += 1
+    try:
+        for block in blocks:
+            block.unshard()
+            block.set_reshard_after_forward(False)
+        yield
+    finally:
+        _depth -= 1
+        for block in blocks:
+            block.set_reshard_after_forward(True)
+            block.reshard()
+
+
+def _living() -> list[Any]:
+    """The blocks that no process has thrown away yet."""
+    if not _blocks:
+        return []
+    blocks = {number: reference() for number, reference in _blocks.items() if reference() is not None}
+    return [blocks[number] for number in sorted(set.intersection(*here().each(lambda: set(blocks))))]
+
+
+def save(policies: Iterable[Policy], world: World, write: Callable[[], None]) -> None:
+    """Write policies. Where weights are sharded all processes must call this, and process 0 writes."""
+    policies = list(policies)
+    if not any(map(has_shards, policies)):
+        write()
+        return
+    with whole(policies):
+        world.first(write)
+
+
+@contextmanager
+def whole(policies: Iterable[Policy], *, loading: bool = False) -> Iterator[None]:
+    """Inside, sharded parameters that train are plain tensors in the CPU's memory, to be saved or loaded.
+
+    All processes must enter it. Where nothing sharded trains, as with adapters, nothing changes.
+
+    Args:
+        policies: whose parameters.
+        loading: every process gets the tensors, and what it writes into them is kept. Else only process 0 gets them.
+    """
+    places = [
+        (owner, name, p)
+        for policy in policies
+        for module in policy.modules().values()
+        for owner in module.modules()
+        for name, p in owner._parameters.items()
+        if p is not None and is_sharded(p)
+    ]
+    if not any(p.requires_grad for _, _, p in places):
+        places = []
+    plain: dict[nn.Parameter, nn.Parameter] = {}
+    for _, _, p in places:
+        if p not in plain:
+            tensor = full(p)
+            if loading or distributed.get_rank() == 0:
+                plain[p] = nn.Parameter(tensor, requires_grad=p.requires_grad)
+    hooks = {owner: owner._load_state_dict_post_hooks for owner, _, _ in places}  # FSDP's, which want its own tensors
+    try:
+        for owner, name, p in places:
+            owner._parameters[name] = plain.get(p, p)
+            owner._load_state_dict_post_hooks = OrderedDict()
+        yield
+    finally:
+        for owner, name, p in places:
+            owner._parameters[name] = p
+            owner._load_state_dict_post_hooks = hooks[owner]
+    if loading:
+        with torch.no_grad():
+            for p, tensor in plain.items():
+                local(p).copy_(local(cut(tensor.data, p)))
+
+
+def full(tensor: Tensor) -> Tensor:
+    """A sharded tensor from all processes' parts, on the CPU; all processes must ask for it."""
+    gathered_tensor: Tensor = tensor.detach().full_tensor()  # type: ignore[attr-defined]
+    return gathered_tensor.cpu()
+
+
+def cut(tensor: Tensor, like: Any) -> Tensor:
+    """Cut a whole tensor as another one is sharded, without a word between processes."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def clip(parameters: Sequence[nn.Parameter], limit: float, world: World) -> float:
+    """Scale gradients so that their norm is at most `limit`; returns the norm before.
+
+    Args:
+        parameters: sharded ones and whole ones.
+        limit: may be infinite.
+        world: the processes, which all call this.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}  # of parts, which all processes add up, and of what all have
+    for gradient in gradients:
+        squares[is_sharded(gradient)] += float(torch.linalg.vector_norm(local(gradient), dtype=torch.float64)) ** 2
+    norm = math.sqrt(sum(world.each(lambda: squares[True])) + squares[False])
+    factor = min(1.0, limit / (norm + 1e-6))  # as torch does
+    if factor < 1.0:
+        for gradient in gradients:
+            local(gradient).mul_(factor)
+    return norm
+
+
+class WholeState:
+    """An optimizer as a checkpoint sees it: whole tensors on the CPU. All processes must make it.
+
+    Args:
+        optimizer: of sharded and whole parameters.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self._state = optimizer.state_dict()
+        self._state["state"] = {
+            index: {key: full(x) if isinstance(x, Tensor) and is_sharded(x) else x for key, x in entries.items()}
+            for index, entries in self._state["state"].items()
+        }
+
+    @property
+    def param_groups(self) -> Any:
+        """Those of the optimizer."""
+        return self._optimizer.param_groups
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state when this was made."""
+        return dict(self._state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state of whole tensors."""
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        own = {
+            index: {
+                key: cut(x, p) if isinstance(x, Tensor) and is_sharded(p) and x.shape == p.shape else x
+                for key, x in entries.items()
+            }
+            for index, entries in state["state"].items()
+            for p in [parameters[index]]
+        }
+        self._optimizer.load_state_dict({**state, "state": own})
+
+
+def _blocks_of(policy: Policy) -> list[nn.Module]:
+    """The policy's blocks, with weights that can be cut.
+
+    Raises:
+        UsageError: there is none, or one cannot be cut.
+    """
+    blocks = list(optional(policy, "blocks")())
+    blocks = [block for block in dict.fromkeys(blocks) if next(block.parameters(), None) is not None]
+    if not blocks:
+        raise UsageError(
+            "run.sharding spreads a policy's blocks over the processes, and this one has none: no torch.nn.ModuleList "
+            "with several layers of one kind in its modules(). Leave run.sharding out, or give the policy a method "
+            "blocks().",
+            page="scale#weights-that-do-not-fit-into-one-gpu",
+        )
+    for block in blocks:
+        if any(not p.is_floating_point() for p in block.parameters()):
+            raise UsageError(
+                "run.sharding cannot spread quantised weights. Leave out the policy's quantization, or run.sharding.",
+                page="scale#weights-that-do-not-fit-into-one-gpu",
+            )
+    return blocks
+
+
+def _whole(block: nn.Module) -> set[nn.Parameter]:
+    """What of a block stays whole: an adapter, which is small and trains, beside a base, which is frozen."""
+    parameters = list(block.parameters())
+    training = {p for p in parameters if p.requires_grad}
+    few = 2 * sum(p.numel() for p in training) < sum(p.numel() for p in parameters)
+    return training if few else set()
+
+
+def _parents(policy: Policy, blocks: Iterable[nn.Module]) -> list[nn.Module]:
+    """The modules that call blocks, each once."""
+    wanted = set(blocks)
+    return list(
+        dict.fromkeys(
+            parent
+            for module in policy.modules().values()
+            for parent in module.modules()
+            for child in parent.children()
+            if isinstance(child, nn.ModuleList) and wanted & set(child)
+        )
+    )

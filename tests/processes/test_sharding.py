@@ -1,0 +1,40 @@
+"""Weights that processes hold together: the same numbers, less memory, checkpoints that any number of them reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpokit import UsageError
+from grpokit.training.sharding import shard
+from in_processes import SPREAD, Layered, go_on, spread, spread_and_saved
+from several import assert_equal, together
+from tiny_policies import TinyTokens
+
+
+def test_weights_and_metrics_are_those_of_one_process() -> None:
+    alone = spread(None)
+    for answer in together(4, spread, "fsdp2"):
+        assert not isinstance(answer, str), answer
+        for case in SPREAD:
+            assert_equal(alone[case], answer[case], 1e-11)
+
+
+def test_a_checkpoint_is_whole_and_each_process_has_a_part(tmp_path: Path) -> None:
+    (learned, part), (_, other) = together(2, spread_and_saved, tmp_path / "saved")
+    assert 0.5 < part < 0.62
+    assert 0.5 < other < 0.62
+    for answer in together(2, go_on, tmp_path / "saved", "fsdp2"):
+        assert answer[0] == learned[0]
+    assert_equal(learned, go_on(tmp_path / "saved", None), 1e-11)
+
+
+def test_what_cannot_be_spread() -> None:
+    with pytest.raises(UsageError, match=r"this one has none: no torch\.nn\.ModuleList"):
+        shard(TinyTokens(), "fsdp2", torch.device("cpu"))
+    policy = Layered()
+    policy.net.blocks[1].up.weight = torch.nn.Parameter(torch.zeros(4, 4, dtype=torch.int8), requires_grad=False)
+    with pytest.raises(UsageError, match="cannot spread quantised weights"):
+        shard(policy, "fsdp2", torch.device("cpu"))
