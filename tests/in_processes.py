@@ -29,6 +29,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fixed length": ("dr_grpo", {}),
     "whole sequences": ("gspo", TWICE),
     "shares of 0, 1, 0 and 1": ("grpo", {"prompts_per_step": 2}),
+    "one group": ("grpo", {"prompts_per_step": 1}),
     "shares of 1, 2, 1 and 2": ("dapo", {"prompts_per_step": 6, "minibatches": 3}),
     "one draws in pieces": ("grpo", {"rollout_batch_size": 2}),
     "top entropy": ("grpo", {"top_entropy_quantile": 0.4, **TWICE}),
@@ -81,11 +82,13 @@ def learned(trainer: Trainer) -> tuple[list[Any], list[dict[str, float]], list[l
 
 
 def all_cases() -> dict[str, Any]:
-    return {name: learned(make(objective, **options)) for name, (objective, options) in CASES.items()}
+    cases = {name: learned(make(objective, **options)) for name, (objective, options) in CASES.items()}
+    return {**cases, "a loss scaler": with_a_loss_scaler()}
 
 
-def cramped() -> Any:
-    return learned(make(policy=Cramped(dtype=torch.float64), kl_coef=0.1))
+def other_policies() -> dict[str, Any]:
+    cramped = learned(make(policy=Cramped(dtype=torch.float64), kl_coef=0.1))
+    return {"cramped": cramped, "single precision": learned(make(policy=TinyTokens())), "gaussian": gaussian()}
 
 
 def with_a_loss_scaler() -> Any:
@@ -94,10 +97,6 @@ def with_a_loss_scaler() -> Any:
     updates, trainer.accelerator.scaler = trainer.updates, torch.amp.GradScaler("cpu", init_scale=64.0)
     updates.optimizer = trainer.accelerator.prepare_optimizer(updates.optimizer.optimizer)
     return learned(trainer)
-
-
-def in_fp32() -> Any:
-    return learned(make(policy=TinyTokens()))
 
 
 def gaussian() -> Any:
@@ -244,7 +243,7 @@ class Refusing(Layered):
 SPREAD = {
     "kl": False,
     "whole sequences": True,
-    "shares of 0, 1, 0 and 1": False,
+    "one group": False,
     "dynamic sampling": True,
 }  # case -> whether an adapter trains
 
