@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -170,6 +171,16 @@ def fails_later(samples: Sequence[Sample]) -> list[float]:
     _calls += 1
     if rank() == 1 and _calls == 3:  # the first call is an evaluation
         raise ValueError("the model of the reward is gone")
+    return [float(len(sample.output)) for sample in samples]
+
+
+def killed_once(samples: Sequence[Sample]) -> list[float]:
+    """In process 1, in the third step, where torchrun has not started it a second time."""
+    global _calls
+    _calls += 1
+    first = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+    if rank() == 1 and _calls == 5 and first:  # the first call is an evaluation, and so is the one after two steps
+        os.kill(os.getpid(), signal.SIGKILL)
     return [float(len(sample.output)) for sample in samples]
 
 

@@ -47,6 +47,9 @@ def train(
     source: Source,
     overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the run folder's last checkpoint.")] = False,
+    auto_resume: Annotated[
+        bool, typer.Option("--auto-resume", help="Continue where the run folder has a checkpoint, else start.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what the run folder holds.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Resume even if the config or the prompts have changed.")
@@ -64,8 +67,10 @@ def train(
     config, name = presets.read_config(source, overrides or [])  # before torch is imported, which takes seconds
     if dry_run:
         for_one_process("grpokit train --dry-run")
-        if resume or overwrite or force:
-            raise UsageError("--dry-run writes nothing, so it goes with none of --resume, --overwrite and --force.")
+        if resume or auto_resume or overwrite or force:
+            raise UsageError(
+                "--dry-run writes nothing, so it goes with none of --resume, --auto-resume, --overwrite and --force."
+            )
         _dry_run(config, name)
         return
     from grpokit.cli.progress import watch
@@ -81,7 +86,15 @@ def train(
                 watcher.start(trainer)
 
             noting = replace(watcher, start=start)
-            result = run.train(config, name=name, resume=resume, overwrite=overwrite, force=force, watcher=noting)
+            result = run.train(
+                config,
+                name=name,
+                resume=resume,
+                auto_resume=auto_resume,
+                overwrite=overwrite,
+                force=force,
+                watcher=noting,
+            )
     except KeyboardInterrupt:
         print("Stopped at once. All steps after the last saved checkpoint are lost.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
@@ -91,7 +104,7 @@ def train(
         words = shlex.join(["grpokit", "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Go on with:\n  {words}")
         raise typer.Exit(INTERRUPTED)
-    if resume and first == result.steps:
+    if first == result.steps:
         print(_complete(result, config))
     if result.before is not None and result.after is not None:
         _print_scores({"before": result.before, "after": result.after})

@@ -83,11 +83,9 @@ def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
         UsageError: the folder is in use, holds something else, cannot be made, or has nothing to resume.
     """
     real = Path(os.path.realpath(folder))  # a link to a run stays a link
-    former = real.parent / f".{real.name}.replaced"
+    former = _former(real)
     try:
-        if former.exists():  # a replacement was killed while it was set up
-            shutil.rmtree(real, ignore_errors=True)
-            os.replace(former, real)
+        put_back(folder)
         holds_run = _check(folder, resume=resume, overwrite=overwrite)
         new_folders = [place for place in (real, *real.parents) if not place.exists()]
         if holds_run and overwrite:
@@ -112,6 +110,19 @@ def claimed(folder: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
         shutil.rmtree(trash, ignore_errors=True)
         os.replace(former, trash)  # half of a run that is being deleted is never put back
         shutil.rmtree(trash, ignore_errors=True)
+
+
+def put_back(folder: Path) -> None:
+    """Undo the replacement of a run that was killed while the new run was set up."""
+    real = Path(os.path.realpath(folder))
+    if _former(real).exists():
+        shutil.rmtree(real, ignore_errors=True)
+        os.replace(_former(real), real)
+
+
+def _former(real: Path) -> Path:
+    """Where a run waits while another one takes its place."""
+    return real.parent / f".{real.name}.replaced"
 
 
 def _empty(folder: Path) -> None:

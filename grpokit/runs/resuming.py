@@ -18,7 +18,8 @@ from grpokit.config.schema import RunConfig, differences, resolved
 from grpokit.data import PromptSequence
 from grpokit.errors import UsageError, counted, shown
 from grpokit.files import read_json
-from grpokit.runs.folder import CONFIG, DATA, VERSIONS, versions
+from grpokit.runs.folder import CONFIG, DATA, VERSIONS, put_back, versions
+from grpokit.training import checkpoint
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
 _PLACE = re.compile(r"(phases\.\d+\.)?rewards\.\d+\.(workers|reward_timeout|placement)(\..+)?")  # of a reward
@@ -33,6 +34,19 @@ def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests
         kind: None if sequence is None else asdict(data.digests(sequence))
         for kind, sequence in (("train", prompts), ("held_out", held_out))
     }
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a run folder has a checkpoint to go on from.
+
+    Raises:
+        UsageError: the run that a killed replacement has set aside cannot be put back.
+    """
+    try:
+        put_back(folder)
+    except OSError as error:
+        raise UsageError(f"The run folder {folder} cannot be made: {error}.") from error
+    return checkpoint.latest(folder / "checkpoints") is not None
 
 
 def refuse_other_config(folder: Path, config: RunConfig) -> None:

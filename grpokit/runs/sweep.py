@@ -25,7 +25,6 @@ from grpokit.report.sweep_page import FAILED, FINISHED, INTERRUPTED, PLANNED, SW
 from grpokit.runs import build
 from grpokit.runs import train as training
 from grpokit.runs.folder import locked, write_text
-from grpokit.training import checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +102,9 @@ def _train(
     config: RunConfig, place: Path, watching: Callable[[], AbstractContextManager[training.Watcher]]
 ) -> dict[str, Any]:
     """Train a run, or go on with it; returns its state for the plan."""
-    begun = (place / "config.yaml").is_file()
-    resume = begun and checkpoint.latest(place / "checkpoints") is not None
     try:
         with watching() as watcher:
-            result = training.train(config, resume=resume, overwrite=begun and not resume, watcher=watcher)
+            result = training.train(config, auto_resume=True, watcher=watcher)
     except GrpokitError as error:
         return {"state": FAILED, "error": str(error)}
     except Exception as error:  # a bug, in a plugin perhaps: the other runs may be well

@@ -83,6 +83,7 @@ def train(
     name: str = "run",
     resume: bool = False,
     overwrite: bool = False,
+    auto_resume: bool = False,
     force: bool = False,
     watcher: Watcher | None = None,
 ) -> Result:
@@ -96,6 +97,7 @@ def train(
         name: names the folder where the config does not.
         resume: go on from the folder's last checkpoint.
         overwrite: delete what is in the folder.
+        auto_resume: go on where the folder has a checkpoint, else start; a run in it that has none is deleted.
         force: resume even though the config or the prompts have changed.
         watcher: callbacks for progress.
 
@@ -104,6 +106,8 @@ def train(
             `overwrite`, or a resume whose config or prompts differ from the run's without `force`.
         RunError, RewardError: the run failed; the message says what is left.
     """
+    if auto_resume and (resume or overwrite):
+        raise UsageError("--auto-resume decides between a resume and a start. Leave out --resume and --overwrite.")
     folder = Path(config.run.dir or Path("runs") / name)
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
@@ -124,6 +128,9 @@ def train(
 
         data, unscorable, (terms, own_terms) = world.together(gathered)
         stack.enter_context(world.in_first(locked(folder)))
+        if auto_resume:
+            resume = world.first(lambda: resuming.has_checkpoint(folder))
+            overwrite = not resume
         trackers = stack.enter_context(tracking.Tracking())
         return _train(
             config,

@@ -9,14 +9,19 @@ optimizer step, outside of the policy. There is no wrapper around the modules, a
 from __future__ import annotations
 
 import datetime
+import hashlib
 import os
 import re
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_line
 
@@ -162,9 +167,15 @@ def here(timeout: float = TIMEOUT) -> World:
         cuda = torch.cuda.is_available()
         if cuda:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        patience = datetime.timedelta(seconds=timeout)
         with _meeting():
+            store, rank, size = next(rendezvous("env://", timeout=patience))
             distributed.init_process_group(
-                "cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=datetime.timedelta(seconds=timeout)
+                "cpu:gloo,cuda:nccl" if cuda else "gloo",
+                store=_unused_part(store, rank, size, timeout),
+                rank=rank,
+                world_size=size,
+                timeout=patience,
             )
     return Processes() if distributed.get_world_size() > 1 else World()
 
@@ -173,6 +184,27 @@ def new_group() -> distributed.ProcessGroup:
     """All processes once more, for calls that must not mix with others; all of them make it."""
     group: distributed.ProcessGroup = distributed.new_group(timeout=datetime.timedelta(seconds=_timeout))
     return group
+
+
+def _unused_part(store: Store, rank: int, size: int, timeout: float) -> Store:
+    """A part of the store in which nothing stands that processes have left which were there before.
+
+    torchrun starts processes again with the store of those that have ended, and their addresses still stand in it. So
+    each puts a word of its own there, and the part is named after the words that all see.
+
+    Raises:
+        RuntimeError: the others do not come in time.
+    """
+    words, names = [f"word/{i}" for i in range(size)], [f"name/{i}" for i in range(size)]
+    store.set(words[rank], uuid.uuid4().hex)
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        name = b" ".join(store.multi_get(words))  # waits until all are there
+        store.set(names[rank], name.decode())
+        if all(other == name for other in store.multi_get(names)):
+            return PrefixStore(hashlib.sha256(name).hexdigest(), store)
+        time.sleep(0.1)
+    raise RuntimeError(f"no {size} processes at the same time in {timeout:g} seconds")
 
 
 def wait_for_first() -> None:

@@ -529,6 +529,9 @@ FOLDERS = {
     "resume and overwrite": Bad(
         ["train", "c.yaml", "--resume", "--overwrite"], ["either --resume or --overwrite, not"]
     ),
+    "auto-resume and overwrite": Bad(
+        ["train", "c.yaml", "--auto-resume", "--overwrite"], ["--auto-resume decides between a resume and a start."]
+    ),
     "evaluation of a folder that is no run": Bad(["evaluate", "d"], ["d is neither a run folder"], {"d/x": ""}),
     "evaluation of a run without a checkpoint": Bad(
         ["evaluate", "out"], ["The run out has no checkpoint yet"], {"out/config.yaml": GOOD, "out/versions.json": "{}"}

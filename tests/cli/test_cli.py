@@ -217,7 +217,18 @@ def test_overwrite(call: Call, tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "out/checkpoints").iterdir()] == ["step_000001"]
 
 
-@pytest.mark.parametrize("option", [[], ["--overwrite"], ["--resume"]])
+def test_auto_resume_starts_or_goes_on(call: Call, tmp_path: Path) -> None:
+    config(tmp_path, data={"jsonl": "prompts.jsonl"})
+    assert "resuming" not in call("train", "c.yaml", "trainer.steps=1", "--auto-resume").out
+    assert "resuming after step 1 of 2" in call("train", "c.yaml", "trainer.steps=2", "--auto-resume").out
+    assert "already complete (2 of 2 steps)" in call("train", "c.yaml", "trainer.steps=2", "--auto-resume").out
+    assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2]
+    shutil.rmtree(tmp_path / "out/checkpoints")  # as after a kill before the first one
+    assert call("train", "c.yaml", "trainer.steps=1", "--auto-resume").code == 0
+    assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1]
+
+
+@pytest.mark.parametrize("option", [[], ["--overwrite"], ["--resume"], ["--auto-resume"]])
 @pytest.mark.parametrize("file", ["thesis.txt", "config.yaml", "metrics.jsonl"])
 def test_a_foreign_folder_is_left_alone(call: Call, tmp_path: Path, option: list[str], file: str) -> None:
     """A project may well have a file config.yaml: that makes it no run folder to delete."""

@@ -1,4 +1,4 @@
-"""The command under torchrun: one process speaks, and all end."""
+"""The command under torchrun: one process speaks, all end, and are started again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from command_line import Call
-from whole_runs import SMALL, newest
+from in_processes import train
+from several import together
+from whole_runs import SMALL, assert_same, newest
 
 
-def torchrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "grpokit"]
+def torchrun(folder: Path, *words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
+    run = [*start, "-m", "grpokit"]
     paths = os.pathsep.join(filter(None, [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     return subprocess.run([*run, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
@@ -49,3 +52,15 @@ def test_two_processes_speak_as_one(tmp_path: Path) -> None:
     assert failed.stdout.count("step 1/2") == 1
     assert [line.count("In process 1 of 2: Reward 'fails_later' raised ValueError") for line in errors(failed)] == [1]
     assert newest(tmp_path / "run/checkpoints") == 1
+
+
+def test_torchrun_starts_a_run_again_that_has_lost_a_process(tmp_path: Path) -> None:
+    """In the third step one of two is killed. The run goes on after the second, to the same bits."""
+    reward = "rewards=[{use: 'in_processes:killed_once'}]"
+    assert together(2, train, tmp_path / "whole", 4, None, False, [reward]) == [4, 4]
+    saving = ("run.save_every=1", "run.eval_every=2", "run.record=true", "run.keep_last=2", "run.dir=run")
+    same = (*SMALL, "trainer.steps=4", "trainer.kl_coef=0.05", "trainer.device=cpu", "data.limit=20", *saving, reward)
+    done = torchrun(tmp_path, "train", "toy-lm", *same, "--auto-resume", options=("--max-restarts=1",))
+    assert done.returncode == 0, done.stderr
+    assert "resuming after step 2 of 4 from run/checkpoints/step_000002" in done.stdout + done.stderr
+    assert_same(tmp_path / "whole", tmp_path / "run")
