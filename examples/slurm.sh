@@ -6,21 +6,27 @@
 #SBATCH --cpus-per-task=64
 #SBATCH --time=24:00:00
 #SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@300
 
 # Submit with: sbatch examples/slurm.sh CONFIG RUN_FOLDER
-# All machines must see the run folder. A job that Slurm starts again goes on from the last checkpoint.
+# All machines must see the run folder. A lost process is started again by torchrun. A lost machine, a preemption and the
+# time limit put the job back into the queue. It always goes on from the last checkpoint.
 set -euo pipefail
 
 config=${1:?a preset or a config file}
 folder=${2:?a run folder that all machines see}
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
-if [ -n "$(ls "$folder/checkpoints" 2>/dev/null)" ]; then
-  training=("$folder" --resume)
-else
-  training=("$config" "run.dir=$folder")
-fi
+out_of_time() {  # five minutes before the limit: end after this step, and queue again
+  kill -TERM "$training"
+  wait "$training" && exit 0
+  scontrol requeue "$SLURM_JOB_ID"
+}
+trap out_of_time USR1
 
-srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "${GPUS:-8}" \
+srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "${GPUS:-8}" --max-restarts 3 \
   --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$first:29500" \
-  -m grpokit train "${training[@]}"
+  -m grpokit train "$config" "run.dir=$folder" --auto-resume &
+training=$!
+wait "$training"

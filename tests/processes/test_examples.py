@@ -1,7 +1,9 @@
-"""The job files of examples/ start `grpokit train` anew, and go on from a checkpoint where there is one."""
+"""The job files of examples/ start `grpokit train`, or go on with it, and come back when their time is over."""
 
 import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -10,28 +12,43 @@ import yaml
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("job", ["slurm", "sky"])
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_job_starts_a_run_or_goes_on(tmp_path: Path, job: str, begun: bool) -> None:
-    run = tmp_path / "run"
-    if begun:
-        (run / "checkpoints" / "step_000001").mkdir(parents=True)
-    programs = {"scontrol": "echo first", "srun": '"$@"', "torchrun": 'echo "$@"'}
+def start(folder: Path, job: str, torchrun: str) -> subprocess.Popen[str]:
+    """A job with stand-ins for the programs of a cluster."""
+    programs = {"scontrol": 'echo first "$@"', "srun": 'exec "$@"', "torchrun": torchrun}
     for name, body in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
     environment |= {"SLURM_JOB_NODELIST": "a", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7"}
-    command = ["bash", str(EXAMPLES / "slurm.sh"), "toy-lm", str(run)]
+    command = ["bash", str(EXAMPLES / "slurm.sh"), "toy-lm", "run"]
     if job == "sky":
         task = yaml.safe_load((EXAMPLES / "sky.yaml").read_text())
         environment |= {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "first"}
-        environment |= task["envs"] | {"SKYPILOT_NUM_GPUS_PER_NODE": "8", "FOLDER": str(run)}
+        environment |= task["envs"] | {"SKYPILOT_NUM_GPUS_PER_NODE": "8", "FOLDER": "run"}
         command = ["bash", "-c", task["run"]]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
-    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
-    assert "--nnodes 2" in output
-    assert "--nproc-per-node 8" in output
-    assert "first" in output
-    assert output.strip().endswith(f"train {run} --resume" if begun else f"train toy-lm run.dir={run}")
+@pytest.mark.parametrize("job", ["slurm", "sky"])
+def test_a_job_starts_a_run_or_goes_on(tmp_path: Path, job: str) -> None:
+    process = start(tmp_path, job, 'echo "$@"')
+    output = process.communicate(timeout=30)[0]
+    assert process.returncode == 0
+    for part in ("--nnodes 2", "--nproc-per-node 8", "first", "--max-restarts 3"):
+        assert part in output
+    assert output.strip().endswith("train toy-lm run.dir=run --auto-resume")
+
+
+@pytest.mark.parametrize(("code", "queued"), [(1, True), (0, False)])
+def test_a_slurm_job_whose_time_is_over_goes_back_into_the_queue(tmp_path: Path, code: int, queued: bool) -> None:
+    """But not one that was complete."""
+    work = f"trap 'echo ended; exit {code}' TERM\ntouch {tmp_path}/begun\nfor i in {{1..300}}; do sleep 0.05; done"
+    process = start(tmp_path, "slurm", work)
+    end = time.monotonic() + 20
+    while not (tmp_path / "begun").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)
+    output = process.communicate(timeout=30)[0]
+    assert "ended" in output
+    assert ("requeue 7" in output) == queued
+    assert (process.returncode == 0) != queued
