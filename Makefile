@@ -34,6 +34,7 @@ types: $(FULL)
 docs: $(FULL)
 	$(BIN)/python tools/make_reference.py --check
 	$(BIN)/python tools/make_gallery.py --check
+	$(BIN)/python benchmarks/simulate_step.py --check
 	$(BIN)/mkdocs build --strict
 	$(BIN)/python tools/check_site.py site
 
