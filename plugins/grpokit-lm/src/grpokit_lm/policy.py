@@ -26,12 +26,14 @@ from grpokit.hf.trained_adapter import check_adapter, continue_adapter, find_ada
 from grpokit.hf.weights import load_weights, save_weights
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.ragged import padded
+from grpokit.policies.reference import adapter_off
 from grpokit.policies.sampler import SamplerSettings
 from grpokit.policy import Work, layers
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
 from grpokit_lm import saving
 from grpokit_lm.completions import Completions
+from grpokit_lm.engine import Engine, EngineSettings, refuse_ignored_adapter
 from grpokit_lm.loading import Loaded, Quantization, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
@@ -40,6 +42,7 @@ from grpokit_lm.stopping import Stops
 from grpokit_lm.vision import freeze_unread, freeze_vision
 
 _ASK = Ask()
+_COMPARED = 8  # rows of which an engine's log-probs are looked at
 _log = logging.getLogger(__name__)
 
 
@@ -76,6 +79,8 @@ class CausalLMPolicy(Policy):
         reference_offload: keep that copy in the CPU's memory between two passes.
         reference_ema: let the reference follow the policy, such as {"decay": 0.99, "every": 1}; None: it stays. With
             `lora` it is an adapter of its own on the same base.
+        engine: a server that writes the completions in place of this process, such as {"url": "http://gpu-2:8000"};
+            with `lora` only.
         gradient_checkpointing: keep less for the backward pass and compute it again.
         fast: read prompts once per group and pack completions without padding, where the model allows it.
         dtype: of the weights: "auto", "float32", "bfloat16" or "float16".
@@ -122,6 +127,7 @@ class CausalLMPolicy(Policy):
         reference_dtype: str | None = None,
         reference_offload: bool = False,
         reference_ema: Mapping[str, Any] | None = None,
+        engine: Mapping[str, Any] | None = None,
         gradient_checkpointing: bool = False,
         fast: bool = True,
         dtype: str = "auto",
@@ -151,6 +157,9 @@ class CausalLMPolicy(Policy):
             raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
         if lora is not None and train_vision:
             raise UsageError("train_vision is for full training. With lora, name the tower's layers as targets.")
+        engine_settings = None if engine is None else EngineSettings.read(engine)
+        if engine_settings is not None:
+            _check_for_engine(self.sampling, lora)
         adapter = None if lora is None else AdapterSettings.read(lora)
         trained = None
         if adapter is not None and adapter.adapter is not None:
@@ -223,6 +232,11 @@ class CausalLMPolicy(Policy):
             self._reference = Twin(self.model, dtype=twin_dtype, offload=reference_offload, average=average)
         self.reference_moves = self._reference.moves
         self.max_new_tokens, self.mask_truncated = max_new_tokens, mask_truncated
+        self._engine: Engine | None = None
+        if engine_settings is not None:
+            words = network.get_output_embeddings().weight.shape[0]  # type: ignore[union-attr]
+            self._engine = Engine(engine_settings, base=self.loaded.name, vocabulary=words)
+        self._version = 0
         self._recomputed = gradient_checkpointing
 
     def _example(self) -> Reading | None:
@@ -248,21 +262,45 @@ class CausalLMPolicy(Policy):
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts that cannot be read or are too long."""
         self.encoder.check(prompts)
+        if self._engine is not None and any(prompt.image is not None for prompt in prompts):
+            raise UsageError("engine writes completions of texts only, and a prompt has a picture. Leave engine out.")
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
-        """Write `group_size` completions per prompt, all together."""
+        """Write `group_size` completions per prompt, all together, or let the engine write them."""
+        rollout = self._rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+        if self._engine is not None and self._version and not evaluate:
+            some = rollout.select(torch.arange(min(_COMPARED, rollout.rows)))
+            whole = slice(0, some.mask.shape[1])
+            policy = self.logprobs(some, whole).logprobs
+            with adapter_off(self.model):
+                refuse_ignored_adapter(some.old.logprobs, policy, self.logprobs(some, whole).logprobs, some.mask)
+        return rollout
+
+    def _rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool) -> Rollout:
         device = self.device
         readings = [self.encoder.encode(prompt).to(device) for prompt in prompts]
         sampler = self.sampling.sampler(uniforms(seeds.row.to(device), self.max_new_tokens), evaluate=evaluate)
-        with kept_norms(self.path.model):
-            written = self.path.write(
-                readings,
+        if self._engine is None:
+            with kept_norms(self.path.model):
+                written = self.path.write(
+                    readings,
+                    group_size,
+                    max_new_tokens=self.max_new_tokens,
+                    draw=sampler,
+                    ended=self.stops.ended,
+                )
+            lengths, ended = self.stops.lengths(written.tokens)
+        else:
+            self._engine.push(self.model, self._version)
+            written, lengths, ended = self._engine.write(
+                [reading.tokens for reading in readings],
                 group_size,
+                seeds=seeds.row.tolist(),
+                sampling={"temperature": sampler.temperature, **sampler.truncation},
                 max_new_tokens=self.max_new_tokens,
-                draw=sampler,
-                ended=self.stops.ended,
+                stops=self.stops,
+                device=device,
             )
-        lengths, ended = self.stops.lengths(written.tokens)
         texts = [
             self.loaded.tokenizer.decode(row[:length], skip_special_tokens=True)
             for row, length in zip(written.tokens.tolist(), lengths, strict=True)
@@ -287,6 +325,8 @@ class CausalLMPolicy(Policy):
             old=Decisions(logprobs=torch.where(mask, written.logprobs, 0.0)),
             mask=mask,
             max_decisions=self.max_new_tokens,
+            exact=self._engine is None,
+            version=None if self._engine is None else self._version,
             trace=Trace(
                 per_row={
                     "tokens": torch.where(real, written.tokens, 0),
@@ -326,8 +366,9 @@ class CausalLMPolicy(Policy):
             yield
 
     def updated(self, version: int) -> None:
-        """Let a reference that moves follow."""
+        """Let a reference that moves follow; an engine gets the weights before it draws."""
         self._reference.updated(version)
+        self._version = version
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The model, with its adapter."""
@@ -351,6 +392,21 @@ class CausalLMPolicy(Policy):
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain peft or transformers loads; returns facts for its model card."""
         return saving.export(self.model, self.loaded, Path(folder), merge=merge)
+
+
+def _check_for_engine(sampling: SamplerSettings, lora: Mapping[str, Any] | None) -> None:
+    """Refuse what an engine cannot give.
+
+    Raises:
+        UsageError: with what to change.
+    """
+    if lora is None:
+        raise UsageError("engine needs lora: a server takes new adapters while it runs, but no new weights.")
+    if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
+        raise UsageError(
+            "engine draws training samples from the whole distribution, for a server does not tell from which tokens "
+            "it drew. Leave out top_k, top_p and min_p; eval_top_k, eval_top_p and eval_min_p may stay."
+        )
 
 
 @cache

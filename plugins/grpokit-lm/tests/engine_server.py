@@ -1,0 +1,132 @@
+"""A small server with vLLM's protocol around a tiny model: completions of token ids, and adapters that come and go."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+
+from grpokit_lm.loading import load_model
+
+MODEL = "grpokit_lm:models/arithmetic"
+
+
+@dataclass
+class Served:
+    """The model behind a server, and what the test wants of it.
+
+    Attributes:
+        sharpness: logits are multiplied by this before a token is drawn; log-probs are those of that distribution.
+        ignores_adapters: draw from the base whatever is asked for.
+        failures: how many of the next requests are answered with 503.
+        adapters: the names that are loaded.
+        asked: the bodies of all completions.
+    """
+
+    sharpness: float = 1.0
+    ignores_adapters: bool = False
+    failures: int = 0
+    adapters: dict[str, str] = field(default_factory=dict)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    url: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.base = load_model(MODEL, trains_base=False, dtype="float32", device="cpu").model
+        self.model: Any = self.base
+
+    def load(self, name: str, folder: str) -> None:
+        if isinstance(self.model, PeftModel):
+            self.model.load_adapter(folder, name)
+        else:
+            self.model = PeftModel.from_pretrained(self.base, folder, adapter_name=name)
+        self.model.eval()
+        self.adapters[name] = folder
+
+    def unload(self, name: str) -> None:
+        del self.adapters[name]
+        if self.adapters:
+            self.model.set_adapter(next(iter(self.adapters)))
+        self.model.delete_adapter(name)
+
+    @torch.inference_mode()
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(body)
+        self.model.set_adapter(body["model"])
+        with self.model.disable_adapter() if self.ignores_adapters else nullcontext():
+            return self._drawn(body)
+
+    def _drawn(self, body: dict[str, Any]) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(body["seed"])
+        tokens, logprobs, cache = [], [], None
+        new, heat = torch.tensor([body["prompt"]]), body["temperature"]
+        while len(tokens) < body["max_tokens"]:
+            output = self.model(input_ids=new, past_key_values=cache, use_cache=True)
+            cache, logits = output.past_key_values, output.logits[0, -1] * self.sharpness
+            distribution = (logits / (heat or 1.0)).log_softmax(-1)
+            token = int(distribution.exp().multinomial(1, generator=generator) if heat else logits.argmax())
+            tokens.append(token)
+            logprobs.append(float(distribution[token]))
+            new = torch.tensor([[token]])
+            if token in body["stop_token_ids"]:
+                break
+        return {"choices": [{"token_ids": tokens, "logprobs": {"token_logprobs": logprobs}}]}
+
+    def weights(self, name: str) -> dict[str, torch.Tensor]:
+        return load_file(f"{self.adapters[name]}/adapter_model.safetensors")
+
+
+@contextmanager
+def served(**wanted: Any) -> Iterator[Served]:
+    """A server for as long as the context lasts."""
+    own = Served(**wanted)
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+        def do_GET(self) -> None:
+            listed = [{"id": MODEL}, *({"id": name, "parent": MODEL} for name in own.adapters)]
+            self._answer(200, {"data": listed})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with own.lock:
+                if own.failures:
+                    own.failures -= 1
+                    self._answer(503, {"error": "busy"})
+                elif self.path == "/v1/load_lora_adapter":
+                    own.load(body["lora_name"], body["lora_path"])
+                    self._answer(200, "Success")
+                elif self.path == "/v1/unload_lora_adapter":
+                    own.unload(body["lora_name"])
+                    self._answer(200, "Success")
+                elif body["model"] not in own.adapters:
+                    self._answer(404, {"error": {"message": f"The model `{body['model']}` does not exist."}})
+                else:
+                    self._answer(200, own.complete(body))
+
+        def _answer(self, status: int, content: Any) -> None:
+            text = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    own.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield own
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,157 @@
+"""Completions of an engine: its log-probs, new adapters, and what goes wrong there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_server import MODEL, Served, served
+
+from grpokit import Correction, RunError, Sample, Trainer, UsageError
+from grpokit.data import as_prompts
+from grpokit.sampling import derive_seeds
+from grpokit_lm.engine import refuse_ignored_adapter
+from grpokit_lm.policy import CausalLMPolicy
+from grpokit_lm.tasks.arithmetic import prompts
+
+SHORT = {"model": MODEL, "dtype": "float32", "max_new_tokens": 12, "lora": {"r": 4}}
+SHARPNESS, SEEDS, STEPS = 1.6, 6, 20
+PROMPTS = [prompt.text for prompt in list(prompts(split="train"))[:8]]
+
+
+@pytest.fixture
+def server() -> Iterator[Served]:
+    with served() as own:
+        yield own
+
+
+def policy_of(server: Served, **options: Any) -> CausalLMPolicy:
+    return CausalLMPolicy(**{**SHORT, "engine": {"url": server.url, "concurrency": 4, "retries": 1}, **options})
+
+
+def odd(samples: list[Sample]) -> list[float]:
+    """The share of odd digits among all characters."""
+    return [sum(c in "13579" for c in sample.output) / max(1, len(sample.output)) for sample in samples]
+
+
+def trainer_of(policy: CausalLMPolicy, **options: Any) -> Trainer:
+    sizes = {"steps": 3, "prompts_per_step": 2, "group_size": 4, "learning_rate": 5e-3, "device": "cpu"}
+    return Trainer(policy, [odd], PROMPTS, progress=False, **{**sizes, **options})
+
+
+def test_a_rollout_is_the_engine_s_and_scores_as_it_says(server: Served) -> None:
+    policy = policy_of(server)
+    texts, seeds = as_prompts(PROMPTS[:2]), derive_seeds(1, stream="train", step=0, prompts=2, group_size=3)
+    rollout = policy.rollout(texts, 3, seeds=seeds)
+    assert not rollout.exact
+    assert rollout.version == 0
+    assert len({body["seed"] for body in server.asked}) == 6
+    again = policy.logprobs(rollout, slice(0, rollout.mask.shape[1])).logprobs.detach()
+    assert float((again - rollout.old.logprobs)[rollout.mask].abs().max()) < 1e-4
+    assert torch.equal(policy.rollout(texts, 3, seeds=seeds).trace.per_row["tokens"], rollout.trace.per_row["tokens"])
+
+
+def test_each_update_reaches_the_engine_under_a_new_name(server: Served) -> None:
+    policy = policy_of(server)
+    trainer = trainer_of(policy, correction=Correction())
+    reports = [trainer.step() for _ in range(3)]
+    names = [*dict.fromkeys(body["model"] for body in server.asked)]
+    assert [name.rpartition("-")[2] for name in names] == ["0", "1", "2"]
+    assert [*server.adapters] == [names[-1]]
+    assert any(bool(x.any()) for name, x in server.weights(names[-1]).items() if "lora_B" in name)
+    assert all(report.metrics["logprob_diff/mean"] < 1e-4 for report in reports)
+
+
+def test_an_engine_that_ignores_the_adapter_is_noticed(server: Served) -> None:
+    trainer = trainer_of(policy_of(server), max_logprob_diff=10.0)
+    trainer.step()
+    server.ignores_adapters = True
+    with pytest.raises(RunError, match="The engine ignores the adapter: its log-probs differ from the base model's by"):
+        trainer.step()
+
+
+def test_an_engine_that_only_rounds_is_not_accused() -> None:
+    draw = torch.Generator().manual_seed(0)
+    policy = torch.randn(8, 40, generator=draw)
+    mask = torch.ones(8, 40, dtype=torch.bool)
+    for gap in (1e-6, 1e-3, 1e-2, 1.0):
+        base = policy + gap * torch.randn(8, 40, generator=draw)
+        for _ in range(50):
+            refuse_ignored_adapter(policy + 0.01 * torch.randn(8, 40, generator=draw), policy, base, mask)
+    with pytest.raises(RunError, match="ignores the adapter"):
+        refuse_ignored_adapter(base + 0.01 * torch.randn(8, 40, generator=draw), policy, base, mask)
+
+
+def test_a_busy_server_is_asked_again_and_one_that_is_gone_ends_in_words(server: Served) -> None:
+    policy = policy_of(server)
+    texts, seeds = as_prompts(PROMPTS[:1]), derive_seeds(1, stream="train", step=0, prompts=1, group_size=2)
+    server.failures = 1
+    assert policy.rollout(texts, 2, seeds=seeds).rows == 2
+    server.failures = 100
+    with pytest.raises(RunError, match=r"gave no answer in 2 tries; the last time: 503, .*busy"):
+        policy.rollout(texts, 2, seeds=seeds)
+    server.failures = 0
+    server.unload(next(iter(server.adapters)))
+    with pytest.raises(RunError, match=r"The engine refused /v1/completions: 404, .*does not exist"):
+        policy.rollout(texts, 2, seeds=seeds)
+
+
+def test_what_an_engine_cannot_do(server: Served, tmp_path: Path) -> None:
+    for options, message in (
+        ({"lora": None}, "engine needs lora"),
+        ({"top_p": 0.9}, "draws training samples from the whole distribution"),
+        ({"engine": {"url": server.url, "model": "other"}}, f"serves {MODEL}, not 'other'"),
+        ({"engine": {}}, "engine needs the server's url"),
+        ({"engine": {"url": "gpu-2"}}, "url must be an address"),
+        ({"engine": {"url": server.url, "port": 3}}, "engine has no key 'port'"),
+        ({"engine": {"url": server.url, "api_key_env": "NO_SUCH_KEY"}}, "environment variable NO_SUCH_KEY"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            policy_of(server, **options)
+    with pytest.raises(RunError, match="gave no answer in 2 tries"):
+        policy_of(server, engine={"url": "http://127.0.0.1:9", "retries": 1})
+
+
+def mean_reward(folder: Path) -> float:
+    """Of samples that the own sampler draws with saved weights."""
+    policy = CausalLMPolicy(**SHORT)
+    policy.load(folder)
+    seeds = derive_seeds(99, stream="evaluate", step=0, prompts=len(PROMPTS), group_size=64)
+    with torch.no_grad():
+        rewards = odd(policy.rollout(as_prompts(PROMPTS), 64, seeds=seeds).samples)
+    return sum(rewards) / len(rewards)
+
+
+@pytest.mark.slow
+def test_a_correction_makes_up_for_a_biased_engine(tmp_path: Path) -> None:
+    """What is learned from the own samples, from a sharper engine's, and from those with a correction."""
+    found: dict[str, list[float]] = {"own": [], "corrected": [], "biased": []}
+    with served(sharpness=SHARPNESS) as server:
+        for seed, how in itertools.product(range(SEEDS), found):
+            trainer = trainer_of(
+                CausalLMPolicy(**SHORT) if how == "own" else policy_of(server),
+                seed=seed,
+                steps=STEPS,
+                group_size=8,
+                prompts_per_step=4,
+                learning_rate=2e-3,
+                correction=Correction(high=100.0) if how == "corrected" else None,
+                max_logprob_diff=100.0,
+            )
+            for _ in range(STEPS):
+                trainer.step()
+            folder = tmp_path / f"{how}-{seed}"
+            folder.mkdir()
+            trainer.policy.save(folder)
+            found[how].append(mean_reward(folder))
+    rewards = {how: torch.tensor(x, dtype=torch.float64) for how, x in found.items()}
+    errors = {how: float(x.std()) / math.sqrt(SEEDS) for how, x in rewards.items()}
+    print({how: f"{float(x.mean()):.3f} +- {1.96 * errors[how]:.3f}" for how, x in rewards.items()})
+    for how, differs in {"corrected": False, "biased": True}.items():
+        gap = abs(float(rewards[how].mean() - rewards["own"].mean()))
+        assert (gap > 1.96 * math.hypot(errors[how], errors["own"])) == differs, (how, gap)
