@@ -193,6 +193,16 @@ def hangs_later(samples: Sequence[Sample]) -> list[float]:
     return [float(len(sample.output)) for sample in samples]
 
 
+def other_prompts(split: str) -> list[str]:
+    return ["1+2", f"3+{rank()}"]
+
+
+def differ(folder: Path, override: str) -> int:
+    """A run for which process 1 was given another config, or finds other prompts."""
+    prompts = "data={use: 'in_processes:other_prompts'}"
+    return train(folder, 1, overrides=[override] * rank() if override else [prompts])
+
+
 def fail(how: str, folder: Path, *overrides: str) -> int:
     """A run in which something goes wrong."""
     changes = [f"rewards=[{{use: 'in_processes:{how}'}}]"]

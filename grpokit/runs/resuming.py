@@ -1,4 +1,4 @@
-"""Whether a resumed run is the run that was started: its config, its prompts and its versions.
+"""Whether a resumed run is the run that was started, and whether all processes of a run were given the same one.
 
 The config and the prompts have to be the same, since every draw follows from them; `--force` goes on with changed
 ones. Other versions give a warning. The run folder's header holds what the run was started with.
@@ -6,6 +6,7 @@ ones. Other versions give a warning. The run folder's header holds what the run 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from grpokit.errors import UsageError, counted, shown
 from grpokit.files import read_json
 from grpokit.runs.folder import CONFIG, DATA, VERSIONS, put_back, versions
 from grpokit.training import checkpoint
+from grpokit.training.world import World
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
 _PLACE = re.compile(r"(phases\.\d+\.)?rewards\.\d+\.(workers|reward_timeout|placement)(\..+)?")  # of a reward
@@ -125,6 +127,46 @@ def refuse_other_prompts(folder: Path, changes: Mapping[str, str], unknown: Sequ
             "run.dir.",
             page="guards#checkpoints",
         )
+
+
+def refuse_other_processes(world: World, config: RunConfig, now: Digests) -> list[str]:
+    """All processes need the same config and the same prompts, since each takes its share of the same groups.
+
+    Args:
+        world: the processes.
+        config: this process's.
+        now: the digests of this process's prompts.
+
+    Returns:
+        Warnings about processes with other versions of packages.
+
+    Raises:
+        UsageError: lists what differs.
+    """
+    counts = {kind: len(part["texts"]) if part else 0 for kind, part in now.items()}
+    digest = hashlib.sha256(repr(now).encode()).hexdigest()
+    warnings = []
+    first, *others = world.each(lambda: (resolved(config), versions(), counts, digest))
+    for rank, other in enumerate(others, 1):
+        who = f"Process {rank} of {world.size}"
+        changes = [f"  {key}: {old!r} -> {new!r}" for key, old, new in differences(first[0], other[0])]
+        if changes:
+            raise UsageError(
+                f"{who} has another config than process 0:\n" + "\n".join(changes) + "\n"
+                "Start all processes with the same config and the same words on the command line.",
+                page="scale",
+            )
+        if first[3] != other[3]:
+            sizes = (", ".join(f"{n:,} {_KINDS[kind]}" for kind, n in part[2].items()) for part in (other, first))
+            raise UsageError(
+                f"{who} has other prompts than process 0: {' against '.join(sizes)}, or other contents. Give all "
+                "machines the same files.",
+                page="scale",
+            )
+        changed = ", ".join(f"{key} {new}, not {old}" for key, old, new in differences(first[1], other[1]))
+        if changed:
+            warnings.append(f"process {rank} has other versions than process 0 ({changed}): its numbers may differ")
+    return warnings
 
 
 def changed_versions(folder: Path) -> list[str]:

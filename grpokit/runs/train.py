@@ -127,6 +127,8 @@ def train(
             return data, unscorable, stack.enter_context(build.all_rewards(config))
 
         data, unscorable, (terms, own_terms) = world.together(gathered)
+        digests = resuming.digests(*data)
+        unscorable += resuming.refuse_other_processes(world, config, digests)
         stack.enter_context(world.in_first(locked(folder)))
         if auto_resume:
             resume = world.first(lambda: resuming.has_checkpoint(folder))
@@ -136,6 +138,7 @@ def train(
             config,
             folder,
             data,
+            digests,
             terms,
             own_terms,
             watcher if watcher and world.rank == 0 else Watcher(),
@@ -152,6 +155,7 @@ def _train(
     config: RunConfig,
     folder: Path,
     data: tuple[PromptSequence, PromptSequence | None],
+    digests: resuming.Digests,
     terms: list[RewardTerm],
     own_terms: Mapping[str, list[RewardTerm]],
     watcher: Watcher,
@@ -164,7 +168,6 @@ def _train(
     force: bool,
 ) -> Result:
     prompts, held_out = data
-    digests = resuming.digests(prompts, held_out)
     before_training.check_best(config, terms, held_out)
     weights = {"reward": 1.0, **{term.name: term.weight for term in as_terms(terms)}}
     policies = world.together(lambda: build.policies(config))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from in_processes import fail, steps_of
+from in_processes import differ, fail, steps_of
 from several import Processes, together
 from whole_runs import newest
 
@@ -71,3 +71,17 @@ def test_a_process_that_hangs_is_waited_for_no_longer_than_the_timeout(tmp_path:
     assert processes.processes[1].is_alive()
     processes.processes[1].kill()  # as torchrun does
     assert newest(tmp_path / "run/checkpoints") == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("trainer.learning_rate=0.5", "another config than process 0:\n  trainer.learning_rate: "),
+        ("", "other prompts than process 0: 2 training prompts"),
+    ],
+    ids=["config", "prompts"],
+)
+def test_processes_with_different_inputs_do_not_start(override: str, message: str, tmp_path: Path) -> None:
+    for answer in together(2, differ, tmp_path / "run", override):
+        assert answer.startswith(f"UsageError: Process 1 of 2 has {message}"), answer
+    assert not (tmp_path / "run").exists()
