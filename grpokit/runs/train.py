@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import torch
 from grpokit import registry, report
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import PromptSequence, check_prompts
-from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_line
+from grpokit.errors import UsageError
 from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
@@ -29,11 +29,12 @@ from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
 from grpokit.runs import before_training, build, choosing, resuming, rollout_record, tracking
+from grpokit.runs.failing import Others, saved_on_error
 from grpokit.runs.folder import claimed, locked, versions, write_header, write_machine
 from grpokit.runs.journal import Journal, append_attribution, has_start
 from grpokit.training import checkpoint
 from grpokit.training.step_report import StepReport
-from grpokit.training.world import World, here, is_lost
+from grpokit.training.world import World, here
 from grpokit.types import Prompt
 
 
@@ -311,9 +312,9 @@ def _train(
             keep_best()  # a failure may have come between the evaluation and this
 
     def nothing_lost() -> AbstractContextManager[None]:
-        others = _Others(world) if config.run.sharding else None
+        others = Others(world) if config.run.sharding else None
         if world.rank == 0:
-            return _nothing_lost(folder, journal, trainer, save, others)
+            return saved_on_error(folder, journal, trainer, save, others)
         return others.helping(save) if others else nullcontext()
 
     with nothing_lost(), _stop_on_signals() as stop:
@@ -376,99 +377,6 @@ def _resume(trainer: PhasedTrainer, folder: Path, watcher: Watcher, world: World
         f"{trainer.phases[phase].trainer.updates_per_step} updates were made; the step is drawn again, so this run "
         "differs from an uninterrupted one"
     ]
-
-
-@dataclass(frozen=True)
-class _Others:
-    """The processes without which sharded weights cannot be saved."""
-
-    world: World
-
-    def called(self, error: Exception, *, wanted: bool) -> None:
-        """In process 0, after an error: let the others help to save, or tell them that it is not wanted.
-
-        Raises:
-            RunError: they cannot hear it.
-        """
-        if not _met(error):
-            raise RunError("its weights are spread over processes that cannot meet any more")
-        self.world.first(lambda: wanted)
-
-    @contextmanager
-    def helping(self, save: Callable[[], Path]) -> Iterator[None]:
-        """In the other processes."""
-        try:
-            yield
-        except Exception as error:
-            if _met(error) and self.world.first(bool):  # process 0 says it
-                save()
-            raise
-
-
-def _met(error: Exception) -> bool:
-    """Whether all processes have this error, and go on together."""
-    return getattr(error, "agreed", False) and not is_lost(error)
-
-
-@contextmanager
-def _nothing_lost(
-    folder: Path, journal: Journal, trainer: PhasedTrainer, save: Callable[[], Path], others: _Others | None
-) -> Iterator[None]:
-    """After an error in here, the run is saved, the report is written, and the message says how to go on."""
-    try:
-        yield
-    except GrpokitError as error:
-        raise reworded(error, f"{error}\n{_left(error, folder, journal, trainer, save, others)}.") from error
-    except Exception as error:  # a bug: save the run, and show the traceback
-        error.add_note(f"{_left(error, folder, journal, trainer, save, others)}.")
-        raise
-
-
-def _left(
-    error: Exception,
-    folder: Path,
-    journal: Journal,
-    trainer: PhasedTrainer,
-    save: Callable[[], Path],
-    others: _Others | None,
-) -> str:
-    """What is left of a run that failed, after saving what can be saved and writing the report."""
-    remedy, resume = "correct the cause, then", "--resume"
-    if isinstance(error, UsageError):
-        remedy, resume = "correct the input, then", "--resume (and --force, where that changes prompts)"
-    checkpoints = folder / "checkpoints"
-    last, here = checkpoint.latest(checkpoints), checkpoints / step_name(trainer.completed)
-    go_on = f"{remedy} go on from {last} with {resume}" if last else "start again with --overwrite"
-    learning = trainer.current.trainer
-    updates = learning.updates
-    try:
-        half = updates.incomplete or journal.last_step != trainer.completed  # an update, or a gap in the journal
-        saved = here == last and (updates.done or not checkpoint.broken_off(checkpoint.read_state(here)))
-        if others is not None:
-            others.called(error, wanted=not half and not saved)
-        if half:
-            left = f"This state was not saved: {go_on}"
-        elif saved:
-            left = f"The state after step {trainer.completed} is saved in {here}; {remedy} go on with {resume}"
-        elif updates.done:
-            left = (
-                f"The weights after {updates.done} of {learning.updates_per_step} updates of step "
-                f"{trainer.completed + 1} are saved in {save()}; {remedy} go on with {resume}, which draws that step "
-                "again"
-            )
-        else:
-            left = f"The state after step {trainer.completed} is saved in {save()}; {remedy} go on with {resume}"
-    except Exception as second:  # a policy may fail in its `save`, too
-        why = "" if str(second) == str(error) else f" ({_words(second)})"
-        left = f"The state after step {trainer.completed} could not be saved{why}; {go_on}"
-    with suppress(GrpokitError, OSError):  # a full disk may be the very cause
-        journal.warning(trainer.completed + 1, _words(error))
-        report.write(folder)
-    return left
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, GrpokitError) else typed_line(error)
 
 
 def _notify(watcher: Watcher, hook: str, **arguments: Any) -> None:

@@ -11,6 +11,7 @@ The protocol is that of vLLM's OpenAI-compatible server: `/v1/completions` takes
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -110,7 +111,7 @@ class Engine:
         self.model = self._find(base)
         self._folder = Path(tempfile.mkdtemp(prefix="grpokit-", dir=settings.adapters))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._run = uuid.uuid4().hex[:8]
+        self._run, self._pushes = uuid.uuid4().hex[:8], itertools.count()
         self._loaded: tuple[int, str] | None = None  # the adapter's version, and its name there
 
     def _find(self, base: str) -> str:
@@ -132,7 +133,7 @@ class Engine:
         """
         if self._loaded and self._loaded[0] == version:
             return
-        name = f"grpokit-{self._run}-{version}"
+        name = f"grpokit-{self._run}-{next(self._pushes)}"
         folder = self._folder / name
         folder.mkdir()
         save_weights(adapted, folder)
@@ -142,6 +143,10 @@ class Engine:
             with suppress(RunError):  # it only takes room there
                 self._send("/v1/unload_lora_adapter", {"lora_name": before[1]})
             shutil.rmtree(self._folder / before[1], ignore_errors=True)
+
+    def forget(self) -> None:
+        """The weights were replaced, though they may have the version that the server knows."""
+        self._loaded = self._loaded and (-1, self._loaded[1])
 
     def write(
         self,

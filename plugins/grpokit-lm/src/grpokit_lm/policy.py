@@ -386,6 +386,8 @@ class CausalLMPolicy(Policy):
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
         self.path.casts.clear()
+        if self._engine is not None:
+            self._engine.forget()
         self._reference.load(Path(folder))
         load_weights(self.model, Path(folder))
 
