@@ -179,21 +179,22 @@ class Trainer(TrainerSettings, SeedSettings):
         warnings += self.updates.begin(number)
 
         version = self.updates.version
-        drawn = self._drawing(self.completed, version=version, watch=watch, warnings=warnings)
-        prompts, rollout, scores = drawn.prompts, drawn.rollout, drawn.scores
-        self.objective.check_dimensions(rollout.action_dims)
+        with self._drawing(self.completed, version=version, watch=watch, warnings=warnings) as drawn:
+            prompts, rollout = drawn.prompts, drawn.rollout
+            self.objective.check_dimensions(rollout.action_dims)
+            everyone = AllRows.of(rollout, self.world)
+            with watch("logprobs"):
+                scored = self.world.together(
+                    lambda: self._passes(rollout, everyone.own_groups(prompts), version=version, warnings=warnings)
+                )
+            scores = drawn.scores()
         warnings += [*scores.notes, *self._reward_hacking.look(scores, step=number)]
         if self.completed == 0:
             guards.check_scored(scores.trained)
-        everyone = AllRows.of(rollout, self.world)
         all_advantages = self._advantages(scores.trained).to(rollout.old.logprobs.dtype)
         guards.check_advantages(all_advantages, len(everyone.groups), everyone.width)
         warnings += self._zero_std.look(scores.trained, all_advantages, step=number)
         advantages = everyone.own(all_advantages).to(rollout.old.logprobs)
-        with watch("logprobs"):
-            scored = self.world.together(
-                lambda: self._passes(rollout, everyone.own_groups(prompts), version=version, warnings=warnings)
-            )
 
         tally = metrics.Tally()
         losses: list[float] = []

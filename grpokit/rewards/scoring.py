@@ -147,6 +147,87 @@ def _name_of(reward: Any) -> str:
     return str(getattr(reward, "__name__", type(reward).__name__))
 
 
+class Scoring:
+    """Rewards at work on some samples, as `begin` gives it."""
+
+    def __init__(self, terms: Sequence[RewardTerm], samples: Sequence[Sample], step: int | None) -> None:
+        self.terms = terms
+        self.asked = [term.due(step) and len(samples) > 0 for term in terms]
+        self._samples = samples
+        self._pending: dict[int, Pending] = {}
+        try:
+            for i, term in enumerate(terms):
+                if self.asked[i] and isinstance(term.reward, Submits):
+                    self._pending[i] = submitted(term, term.reward, samples)
+        except BaseException:
+            self.cancel()
+            raise
+
+    def result(self, *, beside: Scores | None = None, elsewhere: int = 0) -> Scores:
+        """Call the rewards of the run's own process, and wait for the others. It is called once.
+
+        Args:
+            beside: the scores of the step's other rows, if it has more: `skip_limit` is a share of all.
+            elsewhere: how many rows other processes score at the same time; `joined` looks at what these lose.
+
+        Raises:
+            RewardError: a reward raised (and its `on_error` is "stop", or too many rows are lost), returned infinity,
+                a wrong length or type, or changed the order of its samples.
+            UsageError: a reward cannot work with its parameters or with the targets, whatever its `on_error`.
+        """
+        terms, samples = self.terms, self._samples
+        columns = [Column(values=[math.nan] * len(samples)) for _ in terms]
+        others = [Others(rows=elsewhere)] * len(terms)
+        if beside is not None:
+            others = [Others(rows=elsewhere + len(beside.groups), lost=lost) for lost in beside.failed]
+        try:
+            for i, term in enumerate(terms):
+                if self.asked[i] and i not in self._pending:
+                    columns[i] = measured(term, samples, others[i])
+            for i, pending in self._pending.items():
+                columns[i] = collected(terms[i], pending, samples, others[i])
+        finally:
+            self.cancel()
+        lost = torch.zeros(len(samples), len(terms), dtype=torch.bool)
+        for i, column in enumerate(columns):
+            lost[list(column.lost), i] = True
+        return Scores(
+            matrix=torch.tensor([c.values for c in columns], dtype=torch.float64)
+            .T.reshape(len(samples), len(terms))
+            .contiguous(),
+            weights=torch.tensor([t.weight for t in terms], dtype=torch.float64),
+            groups=torch.tensor([sample.group for sample in samples], dtype=torch.int64),
+            names=[t.name for t in terms],
+            seconds=[c.seconds for c in columns],
+            lost=lost,
+            asked=self.asked,
+            notes=[note for c in columns for note in c.notes],
+        )
+
+    def cancel(self) -> None:
+        """Let go of the samples, and cancel what has not begun; nobody waits for the rest."""
+        for pending in self._pending.values():
+            pending.cancel()
+        self._samples, self._pending = (), {}
+
+
+def begin(terms: Sequence[RewardTerm], samples: Sequence[Sample], *, step: int | None = None) -> Scoring:
+    """Hand samples out to the rewards that score elsewhere, and return at once.
+
+    Each reward gets copies of its own, so `samples` stay as they are.
+
+    Args:
+        terms: the rewards.
+        samples: B samples.
+        step: the training step, from 1, in which some monitors may not be due; None calls all rewards.
+
+    Raises:
+        RewardError: the `submit` of a reward gave no `Pending`.
+        UsageError: a reward cannot work with its parameters or a sample.
+    """
+    return Scoring(terms, samples, step)
+
+
 def score(
     terms: Sequence[RewardTerm],
     samples: Sequence[Sample],
@@ -155,53 +236,8 @@ def score(
     beside: Scores | None = None,
     elsewhere: int = 0,
 ) -> Scores:
-    """Run the rewards on all samples; each gets copies of its own, so `samples` stay as they are.
-
-    Args:
-        terms: the rewards.
-        samples: B samples.
-        step: the training step, from 1, in which some monitors may not be due; None calls all rewards.
-        beside: the scores of the step's other rows, if it has more: `skip_limit` is a share of all.
-        elsewhere: how many rows other processes score at the same time; `joined` looks at what these lose.
-
-    Raises:
-        RewardError: a reward raised (and its `on_error` is "stop", or too many rows are lost), returned infinity, a
-            wrong length or type, or changed the order of its samples.
-        UsageError: a reward cannot work with its parameters or with the targets, whatever its `on_error`.
-    """
-    asked = [term.due(step) and len(samples) > 0 for term in terms]
-    pending: dict[int, Pending] = {}
-    columns = [Column(values=[math.nan] * len(samples)) for _ in terms]
-    others = [Others(rows=elsewhere)] * len(terms)
-    if beside is not None:
-        others = [Others(rows=elsewhere + len(beside.groups), lost=lost) for lost in beside.failed]
-    try:
-        for i, term in enumerate(terms):
-            if asked[i] and isinstance(term.reward, Submits):
-                pending[i] = submitted(term, term.reward, samples)
-        for i, term in enumerate(terms):
-            if asked[i] and i not in pending:
-                columns[i] = measured(term, samples, others[i])
-        for i, answers in pending.items():
-            columns[i] = collected(terms[i], answers, samples, others[i])
-    finally:
-        for answers in pending.values():
-            answers.cancel()
-    lost = torch.zeros(len(samples), len(terms), dtype=torch.bool)
-    for i, column in enumerate(columns):
-        lost[list(column.lost), i] = True
-    return Scores(
-        matrix=torch.tensor([c.values for c in columns], dtype=torch.float64)
-        .T.reshape(len(samples), len(terms))
-        .contiguous(),
-        weights=torch.tensor([t.weight for t in terms], dtype=torch.float64),
-        groups=torch.tensor([sample.group for sample in samples], dtype=torch.int64),
-        names=[t.name for t in terms],
-        seconds=[c.seconds for c in columns],
-        lost=lost,
-        asked=asked,
-        notes=[note for c in columns for note in c.notes],
-    )
+    """Run the rewards on all samples: `begin` and `Scoring.result` in one, with the arguments and errors of both."""
+    return begin(terms, samples, step=step).result(beside=beside, elsewhere=elsewhere)
 
 
 def joined(terms: Sequence[RewardTerm], parts: Sequence[Scores], beside: Scores | None = None) -> Scores:

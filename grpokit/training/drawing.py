@@ -1,17 +1,22 @@
-"""Draws the groups of a step and scores them; with dynamic sampling, groups that teach nothing are drawn anew."""
+"""Draws the groups of a step and scores them; with dynamic sampling, groups that teach nothing are drawn anew.
+
+Rewards that score elsewhere begin right after the rollout, and are waited for where somebody asks for the scores.
+Dynamic sampling asks at once. Else the passes of the policy come first, and what the rewards take hides behind them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from grpokit.data import further_indices, prompt_indices
 from grpokit.knobs import TrainerSettings
-from grpokit.rewards.scoring import RewardTerm, Scores, joined, score
+from grpokit.rewards.scoring import RewardTerm, Scores, Scoring, begin, joined
 from grpokit.sampling import derive_seeds
 from grpokit.training import guards
 from grpokit.training.checked_policy import CheckedPolicy
@@ -50,8 +55,9 @@ class Drawing:
         self.settings, self.seed, self.policy, self.terms, self.prompts = settings, seed, policy, terms, prompts
         self.advantages, self.world = advantages, world
 
-    def __call__(self, completed: int, *, version: int, watch: Stopwatch, warnings: list[str]) -> Drawn:
-        """Draw the groups of the step after `completed` ones.
+    @contextmanager
+    def __call__(self, completed: int, *, version: int, watch: Stopwatch, warnings: list[str]) -> Iterator[Drawn]:
+        """Draw the groups of the step after `completed` ones; at the end, what no reward has begun is cancelled.
 
         Args:
             completed: steps so far.
@@ -59,11 +65,13 @@ class Drawing:
             watch: measures the phases "rollout" and "reward".
             warnings: gets a message if memory ran out.
         """
-        draw = partial(self._groups, completed, version, watch, warnings)
-        return with_spread(draw(), draw, advantages=self.advantages, most=self.settings.dynamic_sampling)
+        with ExitStack() as in_flight:
+            draw = partial(self._groups, in_flight, completed, version, watch, warnings)
+            yield with_spread(draw(), draw, advantages=self.advantages, most=self.settings.dynamic_sampling)
 
     def _groups(
         self,
+        in_flight: ExitStack,
         completed: int,
         version: int,
         watch: Stopwatch,
@@ -94,7 +102,7 @@ class Drawing:
             rows, what = len(seeds.row), "drawing samples"
             return shrinking(draw, self.settings, "rollout_batch_size", most=rows, what=what, warnings=warnings)
 
-        def drawn() -> tuple[Rollout | None, Scores]:
+        def drawn() -> tuple[Rollout | None, Scoring]:
             rollout = None
             with gathered():  # by all processes, also by one without prompts
                 if prompts:
@@ -102,15 +110,24 @@ class Drawing:
                         rollout = self.policy.rollout(prompts, size, seeds, fit=fit)
             if rollout:
                 guards.check_age(rollout, version, self.settings.max_age)
-            samples = rollout.samples if rollout else []
             with watch("reward"):
-                elsewhere = all_rows - len(samples)
-                return rollout, score(self.terms, samples, step=completed + 1, beside=beside, elsewhere=elsewhere)
+                scoring = begin(self.terms, rollout.samples if rollout else [], step=completed + 1)
+            in_flight.callback(scoring.cancel)
+            return rollout, scoring
 
-        rollout, scores = self.world.together(drawn)
-        parts = self.world.each(lambda: (rollout and _Facts.of(rollout), scores))
-        scores = self.world.together(lambda: joined(self.terms, [part for _, part in parts], beside))
-        facts = [fact for fact, _ in parts if fact]
+        rollout, scoring = self.world.together(drawn)
+        facts = [fact for fact in self.world.each(lambda: rollout and _Facts.of(rollout)) if fact]
+        elsewhere = all_rows - (rollout.rows if rollout else 0)
+
+        def own_scores() -> Scores:
+            with watch("reward"):
+                return scoring.result(beside=beside, elsewhere=elsewhere)
+
+        @cache
+        def scores() -> Scores:
+            parts = self.world.each(own_scores)
+            return self.world.together(lambda: joined(self.terms, parts, beside))
+
         return Drawn(prompts=indices, rollout=_alike(rollout, facts, self.policy.device), scores=scores)
 
 

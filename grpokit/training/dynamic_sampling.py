@@ -26,13 +26,13 @@ class Drawn:
     Attributes:
         prompts: P indices into the training prompts.
         rollout: this process's rows, in the order of the groups; alone, all B = P * G.
-        scores: of the rows of all processes.
+        scores: gives those of the rows of all processes; it waits for the rewards when it is first called.
         metrics: what drawing them took, if groups may be drawn anew.
     """
 
     prompts: Sequence[int]
     rollout: Rollout
-    scores: Scores
+    scores: Callable[[], Scores]
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -56,20 +56,21 @@ def with_spread(
         return first
     drawn, used, replaced, attempt = first, list(first.prompts), 0, 0
     while attempt < most:
-        groups = drawn.scores.groups
-        zero = zero_per_group(advantages(drawn.scores.trained), groups)  # [P]
+        scores = drawn.scores()
+        groups = scores.groups
+        zero = zero_per_group(advantages(scores.trained), groups)  # [P]
         places = zero.nonzero()[:, 0].tolist()  # ids ascend with places
         if not places:
             break
         attempt += 1
-        further = draw(attempt, places, used, drawn.scores.select((~zero)[groups.unique(return_inverse=True)[1]]))
+        further = draw(attempt, places, used, scores.select((~zero)[groups.unique(return_inverse=True)[1]]))
         used += list(further.prompts)
         replaced += len(places)
         drawn = _merged(drawn, further, places)
     metrics = {
         "dynamic_sampling/attempts": float(attempt),
         "dynamic_sampling/replaced": float(replaced),
-        "dynamic_sampling/reward_before": float(first.scores.totals.nanmean()),
+        "dynamic_sampling/reward_before": float(first.scores().totals.nanmean()),
     }
     return replace(drawn, metrics=metrics)
 
@@ -87,10 +88,11 @@ def _merged(drawn: Drawn, further: Drawn, places: Sequence[int]) -> Drawn:
     rollouts = [part for part in (drawn.rollout.select(kept), further.rollout) if part.rows]
     joined = concatenate_rollouts(rollouts) if rollouts else drawn.rollout
     prompts = dict(enumerate(drawn.prompts)) | dict(zip(places, further.prompts, strict=True))
+    scores = _scores(drawn.scores(), further.scores())
     return Drawn(
         prompts=list(prompts.values()),
         rollout=joined.select(joined.groups.argsort(stable=True)),  # ids ascend with places
-        scores=_scores(drawn.scores, further.scores),
+        scores=lambda: scores,
     )
 
 
