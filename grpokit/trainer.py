@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Rewards, Scores, as_terms
 from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts, sharding, world
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
-from grpokit.training.all_rows import AllRows
+from grpokit.training.all_rows import AllRows, whole_report
 from grpokit.training.arguments import check_arguments
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
@@ -44,12 +44,11 @@ from grpokit.training.out_of_memory import ForcedSizes, explained, shrinking_mic
 from grpokit.training.parts import Part
 from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
-from grpokit.training.rollout_calls import concatenate_rollouts, on
 from grpokit.training.scoring_passes import ScoringPasses
 from grpokit.training.spare import Spare, spare
 from grpokit.training.step_report import StepReport
 from grpokit.training.updates import Updates, settled
-from grpokit.types import Prompt, Rollout
+from grpokit.types import Prompt
 
 
 @dataclass(eq=False, repr=False)
@@ -269,22 +268,7 @@ class Trainer(TrainerSettings, SeedSettings):
         Args:
             report: of the latest step. Its samples go from process to process without their prompts, on the CPU.
         """
-        if self.world.size == 1:
-            return report
-        rollout = report.rollout
-
-        def parts() -> Rollout:
-            bare = [replace(sample, prompt=Prompt(text="")) for sample in rollout.samples]
-            return replace(on(rollout, "cpu"), samples=bare)
-
-        gathered = [part for part in self.world.to_first(parts) if part.rows]
-        if not gathered:
-            return report
-        joined = concatenate_rollouts(gathered)
-        prompts = [self.train_prompts[i] for i in report.prompts]
-        size = joined.rows // len(prompts)
-        samples = [replace(sample, prompt=prompts[row // size]) for row, sample in enumerate(joined.samples)]
-        return replace(report, rollout=replace(joined, samples=samples))
+        return whole_report(report, self.world, self.train_prompts)
 
     def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
         """Write weights, optimizer and position into `folder`, atomically: it is complete or does not exist.

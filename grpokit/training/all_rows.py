@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from torch import Tensor
 
+from grpokit.training.rollout_calls import concatenate_rollouts, on
+from grpokit.training.step_report import StepReport
 from grpokit.training.world import World
-from grpokit.types import Rollout
+from grpokit.types import Prompt, Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,32 @@ class AllRows:
         """What belongs to the groups of this process, of something that every group has."""
         size = max(1, len(self.groups) // len(per_group))
         return per_group[self.start // size : self.stop // size]
+
+
+def whole_report(report: StepReport, world: World, train_prompts: Sequence[Prompt]) -> StepReport:
+    """The report with the rows of all processes, in process 0; the others keep theirs.
+
+    Args:
+        report: of the latest step. Its samples go from process to process without their prompts, on the CPU.
+        world: the processes, which all call this.
+        train_prompts: of the run.
+    """
+    if world.size == 1:
+        return report
+    rollout = report.rollout
+
+    def part() -> Rollout:
+        bare = [replace(sample, prompt=Prompt(text="")) for sample in rollout.samples]
+        return replace(on(rollout, "cpu"), samples=bare)
+
+    gathered = [part for part in world.to_first(part) if part.rows]
+    if not gathered:
+        return report
+    joined = concatenate_rollouts(gathered)
+    prompts = [train_prompts[i] for i in report.prompts]
+    size = joined.rows // len(prompts)
+    samples = [replace(sample, prompt=prompts[row // size]) for row, sample in enumerate(joined.samples)]
+    return replace(report, rollout=replace(joined, samples=samples))
 
 
 def _end(info: Mapping[str, Any]) -> dict[str, Any]:
