@@ -159,7 +159,7 @@ def traffic_table() -> Table:
     base = parts["weights"]["train"]
 
     def gathers(size: int) -> float:
-        return (1 + 3 * rows / size / micro) * sent_by_gathering(size, base)
+        return (2 + 2 * rows / size / micro) * sent_by_gathering(size, base)
 
     def scores(size: int) -> float:
         small, large = (figures()["sent"][name]["messages"] for name in ("2 x 3", "2 x 8"))
@@ -186,7 +186,7 @@ def memory_table() -> Table:
     for size in (8, 64):
         found = estimate(64 // size, ())
         base, sums = found.parts()["weights"], found.sums()
-        sharded = {name: sums[name] - (base[name] * (1 - 1 / size) if name != "rollout" else 0.0) for name in sums}
+        sharded = {name: sums[name] - (base[name] * (1 - 1 / size) if name == "train" else 0.0) for name in sums}
         body.append([f"{size} GPUs, a whole copy in each", *(f"{value / GIB:.1f}" for value in sums.values())])
         body.append([f"{size} GPUs, base sharded by FSDP2", *(f"{value / GIB:.1f}" for value in sharded.values())])
     return [["", *estimate(8, ()).sums()], *body]
