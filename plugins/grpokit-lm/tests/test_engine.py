@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,12 @@ from engine_server import MODEL, Served, served
 from grpokit import Correction, RunError, Sample, Trainer, UsageError
 from grpokit.data import as_prompts
 from grpokit.sampling import derive_seeds
+from grpokit.training.correction import correction_weights
 from grpokit_lm.engine import refuse_ignored_adapter
 from grpokit_lm.policy import CausalLMPolicy
 from grpokit_lm.tasks.arithmetic import prompts
 
 SHORT = {"model": MODEL, "dtype": "float32", "max_new_tokens": 12, "lora": {"r": 4}}
-SHARPNESS, SEEDS, STEPS = 1.6, 6, 20
 PROMPTS = [prompt.text for prompt in list(prompts(split="train"))[:8]]
 
 
@@ -117,41 +115,20 @@ def test_what_an_engine_cannot_do(server: Served, tmp_path: Path) -> None:
         policy_of(server, engine={"url": "http://127.0.0.1:9", "retries": 1})
 
 
-def mean_reward(folder: Path) -> float:
-    """Of samples that the own sampler draws with saved weights."""
-    policy = CausalLMPolicy(**SHORT)
-    policy.load(folder)
-    seeds = derive_seeds(99, stream="evaluate", step=0, prompts=len(PROMPTS), group_size=64)
-    with torch.no_grad():
-        rewards = odd(policy.rollout(as_prompts(PROMPTS), 64, seeds=seeds).samples)
-    return sum(rewards) / len(rewards)
-
-
-@pytest.mark.slow
-def test_a_correction_makes_up_for_a_biased_engine(tmp_path: Path) -> None:
-    """What is learned from the own samples, from a sharper engine's, and from those with a correction."""
-    found: dict[str, list[float]] = {"own": [], "corrected": [], "biased": []}
-    with served(sharpness=SHARPNESS) as server:
-        for seed, how in itertools.product(range(SEEDS), found):
-            trainer = trainer_of(
-                CausalLMPolicy(**SHORT) if how == "own" else policy_of(server),
-                seed=seed,
-                steps=STEPS,
-                group_size=8,
-                prompts_per_step=4,
-                learning_rate=2e-3,
-                correction=Correction(high=100.0) if how == "corrected" else None,
-                max_logprob_diff=100.0,
-            )
-            for _ in range(STEPS):
-                trainer.step()
-            folder = tmp_path / f"{how}-{seed}"
-            folder.mkdir()
-            trainer.policy.save(folder)
-            found[how].append(mean_reward(folder))
-    rewards = {how: torch.tensor(x, dtype=torch.float64) for how, x in found.items()}
-    errors = {how: float(x.std()) / math.sqrt(SEEDS) for how, x in rewards.items()}
-    print({how: f"{float(x.mean()):.3f} +- {1.96 * errors[how]:.3f}" for how, x in rewards.items()})
-    for how, differs in {"corrected": False, "biased": True}.items():
-        gap = abs(float(rewards[how].mean() - rewards["own"].mean()))
-        assert (gap > 1.96 * math.hypot(errors[how], errors["own"])) == differs, (how, gap)
+def test_weights_make_up_for_an_engine_that_draws_from_another_distribution(server: Served) -> None:
+    """How often the likeliest first token is drawn: weighted as a correction does, as often as the policy would."""
+    server.sharpness = 1.6
+    policy, count = policy_of(server, max_new_tokens=1, temperature=3.0), 300
+    rollout = policy.rollout(as_prompts(PROMPTS[:1]), count, seeds=derive_seeds(
+        1, stream="train", step=0, prompts=1, group_size=count))  # fmt: skip
+    tokens = rollout.trace.per_row["tokens"][:, 0]
+    likeliest = tokens.mode().values
+    own = policy.logprobs(rollout, slice(0, 1)).logprobs.detach()
+    drawn = (tokens == likeliest).double()
+    weights = correction_weights(Correction(high=100.0), own, rollout.old.logprobs, rollout.mask)[:, 0].double()
+    exact = float(own[tokens == likeliest][0, 0].exp())
+    biased, weighted = (
+        (float(x.mean()) - exact) / (float(x.std()) / count**0.5) for x in (drawn, drawn * weights)
+    )  # in standard errors
+    assert biased > 6
+    assert abs(weighted) < 3
