@@ -24,13 +24,21 @@ _HOME = {
         "UsageError",
     ],
     "registry.hookspecs": ["hookimpl"],
-    "registry.specs": ["AdvantageSpec", "Asset", "ObjectiveSpec", "PolicySpec", "PresetSpec", "RewardSpec"],
+    "registry.specs": [
+        "AdvantageSpec",
+        "Asset",
+        "ObjectiveSpec",
+        "PlacementSpec",
+        "PolicySpec",
+        "PresetSpec",
+        "RewardSpec",
+    ],
     "types": ["Ask", "Prompt", "Rollout", "Sample", "Seeds", "Decisions", "Trace"],
     "policy": ["Policy"],
     "policies.reference": ["adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
     "rewards.scoring": ["RewardTerm"],
-    "rewards.submission": ["Pending", "Portion", "Submits"],
+    "rewards.submission": ["Pending", "Placed", "Portion", "Submits"],
     "rewards.worker_pool": ["PooledReward"],
     "knobs": ["Correction"],
     "objectives": ["Objective"],
@@ -67,11 +75,13 @@ if TYPE_CHECKING:
     from grpokit.registry.specs import AdvantageSpec as AdvantageSpec
     from grpokit.registry.specs import Asset as Asset
     from grpokit.registry.specs import ObjectiveSpec as ObjectiveSpec
+    from grpokit.registry.specs import PlacementSpec as PlacementSpec
     from grpokit.registry.specs import PolicySpec as PolicySpec
     from grpokit.registry.specs import PresetSpec as PresetSpec
     from grpokit.registry.specs import RewardSpec as RewardSpec
     from grpokit.rewards.scoring import RewardTerm as RewardTerm
     from grpokit.rewards.submission import Pending as Pending
+    from grpokit.rewards.submission import Placed as Placed
     from grpokit.rewards.submission import Portion as Portion
     from grpokit.rewards.submission import Submits as Submits
     from grpokit.rewards.worker_pool import PooledReward as PooledReward

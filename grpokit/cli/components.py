@@ -26,8 +26,8 @@ _WIDE = 100  # columns from which on a table has room for what a component does
 def plugins() -> None:
     """List the installed policies, rewards and presets.
 
-    It lists advantages and objectives, too. Each has the package that brings it, and a mark if it is broken or
-    ambiguous.
+    It lists advantages and objectives, too, and placements of rewards. Each has the package that brings it, and a mark
+    if it is broken or ambiguous.
     """
     from rich.padding import Padding
     from rich.table import Table
@@ -68,7 +68,7 @@ def _plugin_rows() -> Iterator[tuple[str, str, str, str, str, str]]:
     from grpokit import registry
 
     ambiguous = {(clash.kind, clash.name) for clash in registry.clashes()}
-    for kind in ("policy", "reward", "preset", "advantage", "objective"):
+    for kind in ("policy", "reward", "preset", "advantage", "objective", "placement"):
         for plugin, spec in registry.installed(kind):
             state = "ambiguous" if (kind, spec.name) in ambiguous else "ok"
             yield kind, spec.name, plugin.package, plugin.version, state, spec.summary

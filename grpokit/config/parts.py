@@ -73,19 +73,6 @@ class Component(Base):
         return dict(self.model_extra or {})
 
 
-class Placement(Base):
-    """Where a reward runs, other than in the run's own process."""
-
-    http: list[Text] = Field(
-        min_length=1, description="the address of a `grpokit serve-reward`, or several that share the work"
-    )
-
-    @field_validator("http", mode="before")
-    @classmethod
-    def _one_or_several(cls, addresses: Any) -> Any:
-        return [addresses] if isinstance(addresses, str) else addresses
-
-
 class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no dataclass itself, so frozen or not
     """A reward in the mix; keys beside these go to its factory."""
 
@@ -98,8 +85,8 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
     reward_timeout: float | None = Field(
         default=None, gt=0, le=86_400, description="with workers or placement, seconds that a call may take"
     )
-    placement: Placement | None = Field(
-        default=None, description="where it runs instead, such as {http: 'http://gpu-2:8009'}"
+    placement: dict[Text, Any] | None = Field(
+        default=None, description="where it runs instead, such as {http: 'http://gpu-2:8009'} or {ray: {replicas: 4}}"
     )
 
     @model_validator(mode="after")
@@ -109,6 +96,9 @@ class RewardConfig(Component, RewardSettings):  # type: ignore[misc]  # no datac
                 f"every: {self.every} goes with weight: 0 (a monitor); a reward that is trained on is needed in each "
                 "step"
             )
+        if self.placement is not None and len(self.placement) != 1:
+            places = " and ".join(self.placement) or "none"
+            raise ValueError(f"placement names one place, as in {{http: 'http://gpu-2:8009'}}; got {places}")
         if self.placement is not None and self.workers:
             raise ValueError("workers are processes of this machine, and placement names another place; leave one out")
         if self.reward_timeout is not None and not self.workers and self.placement is None:

@@ -26,6 +26,7 @@ from grpokit.registry.specs import (
     AdvantageSpec,
     Asset,
     ObjectiveSpec,
+    PlacementSpec,
     PolicySpec,
     PresetSpec,
     RewardSpec,
@@ -38,6 +39,7 @@ _SPEC_HOOKS: dict[str, type[Spec]] = {
     "grpokit_presets": PresetSpec,
     "grpokit_advantages": AdvantageSpec,
     "grpokit_objectives": ObjectiveSpec,
+    "grpokit_placements": PlacementSpec,
 }
 
 _HOOKS = [name for name in vars(hookspecs) if name.startswith("grpokit_")]

@@ -23,17 +23,21 @@ from grpokit.registry.importing import import_name, missing
 from grpokit.registry.name_lookup import find, is_path
 from grpokit.registry.synonyms import PARAMETERS
 
-_DATA = {"reward": 1, "advantage": 3}  # arguments of a plain function that later calls fill in, by position
+_DATA = {
+    "reward": 1,
+    "advantage": 3,
+    "placement": 3,
+}  # arguments of a plain function that later calls fill in, by position
 
 
 def create(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any:
     """Build the component `name` of a kind with its parameters.
 
     Args:
-        kind: "reward", "policy", "advantage" or "objective".
+        kind: "reward", "policy", "advantage", "objective" or "placement".
         name: a plugin's name for it, or "package.module:function" for one that no plugin brings.
         params: keyword parameters. A class or a policy's or objective's factory is called with them; a plain
-            reward or advantage function gets them as keywords in every later call.
+            reward, advantage or placement function gets them as keywords in every later call.
 
     Raises:
         PluginError: unknown or ambiguous name, missing dependency, wrong parameters.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from grpokit.registry.specs import AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec
+from grpokit.registry.specs import AdvantageSpec, ObjectiveSpec, PlacementSpec, PolicySpec, PresetSpec, RewardSpec
 
 if TYPE_CHECKING:
     from grpokit.training.step_report import StepReport
@@ -85,6 +85,24 @@ def grpokit_objectives() -> Iterable[ObjectiveSpec]:  # type: ignore[empty-body]
         @hookimpl
         def grpokit_objectives():
             yield ObjectiveSpec(name="plain", factory="mypackage.objectives:plain")
+        ```
+    """
+
+
+@hookspec
+def grpokit_placements() -> Iterable[PlacementSpec]:  # type: ignore[empty-body]
+    """Yield kinds of places where rewards run.
+
+    Example:
+        ```python
+        @hookimpl
+        def grpokit_placements():
+            yield PlacementSpec(name="queue", factory="mypackage.queue:place", shorthand="address")
+        ```
+        with, in `mypackage/queue.py`, for the config `placement: {queue: 'gpu-2:5555'}`,
+        ```python
+        def place(use, params, timeout, *, address):
+            return QueuedReward(address, use, params, timeout)  # with start, submit and close
         ```
     """
 

@@ -133,6 +133,22 @@ class ObjectiveSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlacementSpec(Spec):
+    """A kind of place where rewards run, as in `placement: {http: URL}`.
+
+    The factory is a function `(use, params, timeout, *, ...) -> grpokit.Placed`: the reward's name, its parameters, and
+    the seconds that a call may take. The config's options under the kind become keywords.
+
+    Attributes:
+        shorthand: the option that is meant where the config has a single value in place of options.
+    """
+
+    kind: ClassVar[str] = "placement"
+
+    shorthand: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PresetSpec(Spec):
     """A ready config: `factory` is "package:path/inside/package.yaml".
 

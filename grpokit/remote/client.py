@@ -5,18 +5,18 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import queue
 import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 from grpokit import errors
-from grpokit.errors import GrpokitError, RewardError, UsageError, one_line, shown, typed_line
+from grpokit.errors import UsageError, one_line, shown
 from grpokit.remote.wire import PROTOCOL, to_json
+from grpokit.rewards.asking import Asking
 from grpokit.rewards.scoring import RewardTerm, score
 from grpokit.rewards.submission import Pending, Portion, by_group
 from grpokit.types import Sample
@@ -26,7 +26,11 @@ TOKEN = "GRPOKIT_REWARD_TOKEN"
 
 _AT_ONCE = 4  # requests to one service
 _TRIES = 4
-_Job: TypeAlias = "tuple[list[int], list[Sample], Future[Portion]]"
+
+
+def place(use: str, params: Mapping[str, Any], timeout: float, *, urls: str | Sequence[str]) -> RemoteReward:
+    """What `placement: {http: URL}` builds."""
+    return RemoteReward([urls] if isinstance(urls, str) else urls, use=use, params=params, timeout=timeout)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -58,14 +62,19 @@ class RemoteReward:
     def __init__(
         self, urls: Sequence[str], *, use: str = "", params: Mapping[str, Any] | None = None, timeout: float = 600.0
     ) -> None:
+        if not isinstance(urls, Sequence) or not urls:
+            raise UsageError(
+                f"http is {shown(urls)}; expected an address such as http://gpu-2:8009, or a list of them."
+            )
         for url in urls:
+            if not isinstance(url, str):
+                raise UsageError(f"{shown(url)} is no address; expected one such as http://gpu-2:8009.")
             parts = urllib.parse.urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise UsageError(f"{shown(url)} is no address; expected one such as http://gpu-2:8009.")
         self.urls = [url.rstrip("/") for url in urls]
         self.use, self.params, self.timeout = use, dict(params or {}), timeout
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._asking: Asking | None = None
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -74,7 +83,7 @@ class RemoteReward:
         Raises:
             UsageError: one does not answer, refuses the token, or serves another reward.
         """
-        if self._threads:
+        if self._asking is not None:
             return
         for url in self.urls:
             try:
@@ -86,12 +95,8 @@ class RemoteReward:
                 ) from error
             self._check(url, health)
         self._stop.clear()
-        for i in range(_AT_ONCE * len(self.urls)):
-            first = i % len(self.urls)
-            urls = self.urls[first:] + self.urls[:first]
-            thread = threading.Thread(target=self._work, args=(urls, self._jobs), daemon=True)  # it may wait long
-            thread.start()
-            self._threads.append(thread)
+        shifted = [self.urls[i:] + self.urls[:i] for i in range(len(self.urls))]  # each service is somebody's first
+        self._asking = Asking([partial(self._portion, urls) for urls in shifted * _AT_ONCE])
 
     def _check(self, url: str, health: Mapping[str, Any]) -> None:
         asked: list[tuple[str, Any, Any]] = [("speaks protocol", health.get("protocol"), PROTOCOL)]
@@ -108,11 +113,8 @@ class RemoteReward:
     def submit(self, samples: Sequence[Sample]) -> Pending:
         """Hand out samples and return at once."""
         self.start()
-        futures: list[Future[Portion]] = []
-        for rows in by_group(samples):
-            futures.append(Future())
-            self._jobs.put((rows, [samples[row] for row in rows], futures[-1]))
-        return Pending(futures)
+        assert self._asking is not None
+        return self._asking.submit(by_group(samples), samples)
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """Score samples.
@@ -126,22 +128,9 @@ class RemoteReward:
     def close(self) -> None:
         """Send nothing more; a later call opens again."""
         self._stop.set()
-        for _ in self._threads:
-            self._jobs.put(None)
-        self._threads, self._jobs = [], queue.SimpleQueue()
-
-    def _work(self, urls: Sequence[str], jobs: queue.SimpleQueue[_Job | None]) -> None:
-        while (job := jobs.get()) is not None:
-            rows, samples, future = job
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(self._portion(urls, rows, samples))
-                except GrpokitError as error:
-                    future.set_result(Portion(rows=rows, error=error))
-                except BaseException as error:  # or the caller would wait for ever
-                    words = f"its request failed: {typed_line(error)}."
-                    future.set_result(Portion(rows=rows, error=RewardError(words)))
-            del job, samples, future  # frees the samples before it waits for the next ones
+        if self._asking is not None:
+            self._asking.close()
+        self._asking = None
 
     def _portion(self, urls: Sequence[str], rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
         """Ask the services in turn, until one answers."""

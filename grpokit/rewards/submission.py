@@ -80,6 +80,18 @@ class Submits(Protocol):
         """Release processes and connections; called when the run ends."""
 
 
+@runtime_checkable
+class Placed(Submits, Protocol):
+    """A reward at the place that a config's `placement` names."""
+
+    def start(self) -> None:
+        """Wait until samples can be scored there.
+
+        Raises:
+            UsageError: they cannot.
+        """
+
+
 REORDERED = (
     "changed the order or the number of the samples in its list, so its scores may belong to other rows; "
     "expected one score per sample, in the order of the list. Sort a copy: `sorted(samples, key=...)`"

@@ -8,21 +8,17 @@ nor scores do.
 from __future__ import annotations
 
 import atexit
-import queue
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeAlias
+from typing import Any
 
 from grpokit import registry
-from grpokit.errors import GrpokitError, RewardError, UsageError, typed_line
+from grpokit.errors import UsageError
 from grpokit.registry.specs import RewardSpec
+from grpokit.rewards.asking import Asking
 from grpokit.rewards.scoring import RewardTerm, score
-from grpokit.rewards.submission import Pending, Portion, by_group
+from grpokit.rewards.submission import Pending, by_group
 from grpokit.rewards.worker_supervisor import Worker
 from grpokit.types import Sample
-
-_Jobs: TypeAlias = "queue.SimpleQueue[tuple[list[int], list[Sample], Future[Portion]] | None]"
 
 
 class PooledReward:
@@ -59,8 +55,8 @@ class PooledReward:
         spec = registry.spec_of("reward", use)
         announced = isinstance(spec, RewardSpec) and spec.per_sample
         self.per_sample = announced if per_sample is None else per_sample
-        self._jobs: _Jobs = queue.SimpleQueue()
-        self._threads: list[_Thread] = []
+        self._processes: list[Worker] = []
+        self._asking: Asking | None = None
 
     def start(self) -> None:
         """Start the processes and wait until the reward stands in one of them.
@@ -68,33 +64,23 @@ class PooledReward:
         Raises:
             PluginError, UsageError: it cannot be built, or the machine has no room for so many processes.
         """
-        if self._threads:
+        if self._asking is not None:
             return
-        jobs: _Jobs = queue.SimpleQueue()
-        threads: list[_Thread] = []
         try:
             for _ in range(self.workers):
-                threads.append(_Thread(jobs, Worker(self.use, self.params, self.timeout)))
-            threads[0].worker.ready()
+                self._processes.append(Worker(self.use, self.params, self.timeout))
+            self._processes[0].ready()
         except BaseException:
-            for thread in threads:
-                thread.worker.end()
-            for thread in threads:
-                thread.worker.join()
+            self._end()
             raise
-        for thread in threads:
-            thread.start()
-        self._jobs, self._threads = jobs, threads
+        self._asking = Asking([process.ask for process in self._processes])
         atexit.register(self.close)  # before multiprocessing's own end, which would wait for a reward that hangs
 
     def submit(self, samples: Sequence[Sample]) -> Pending:
         """Hand out samples and return at once."""
         self.start()
-        futures: list[Future[Portion]] = []
-        for rows in self._portions(samples):
-            futures.append(Future())
-            self._jobs.put((rows, [samples[row] for row in rows], futures[-1]))
-        return Pending(futures)
+        assert self._asking is not None
+        return self._asking.submit(self._portions(samples), samples)
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """Score samples.
@@ -108,43 +94,22 @@ class PooledReward:
     def close(self) -> None:
         """End the processes; a later call starts new ones."""
         atexit.unregister(self.close)
-        for thread in self._threads:
-            self._jobs.put(None)
-            thread.worker.end()
-        for thread in self._threads:
-            thread.join(timeout=5)
-            thread.worker.join()
-        self._threads = []
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.close()
+        self._end(asking)
+
+    def _end(self, asking: Asking | None = None) -> None:
+        """End the processes, and the threads that wait for them."""
+        for process in self._processes:
+            process.end()
+        if asking is not None:
+            asking.join(timeout=5)
+        for process in self._processes:
+            process.join()
+        self._processes = []
 
     def _portions(self, samples: Sequence[Sample]) -> list[list[int]]:
         if self.per_sample:
             return [[row] for row in range(len(samples))]
         return by_group(samples)
-
-
-class _Thread(threading.Thread):
-    """Hands portions to one process. A daemon, so that a reward that hangs cannot keep the program from ending."""
-
-    def __init__(self, jobs: _Jobs, worker: Worker) -> None:
-        super().__init__(daemon=True)
-        self.jobs, self.worker = jobs, worker
-
-    def run(self) -> None:
-        while True:
-            job = self.jobs.get()
-            if job is None:
-                return
-            self._work(*job)
-            del job  # frees the samples before it waits for the next ones
-
-    def _work(self, rows: list[int], samples: list[Sample], future: Future[Portion]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(self.worker.ask(rows, samples))
-        except GrpokitError as error:
-            future.set_result(Portion(rows=rows, error=error))
-        except BaseException as error:  # or the caller would wait for ever
-            future.set_result(
-                Portion(rows=rows, error=RewardError(f"its worker's thread failed: {typed_line(error)}."))
-            )

@@ -7,27 +7,19 @@ Answers go back as JSON, so that nothing which a reward makes is unpickled in th
 from __future__ import annotations
 
 import io
-import json
-import math
 import multiprocessing
-import numbers
 import os
 import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Mapping
-from contextlib import nullcontext
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-from grpokit import registry
-from grpokit.errors import GrpokitError, PluginError, UsageError, a_type, reworded, typed_line
-from grpokit.rewards.submission import REORDERED, reordered
-from grpokit.types import Sample
+from grpokit.errors import typed_line
+from grpokit.rewards.answers import Message, answer, as_json, build
 
 PIPE_CLOSED = 113
 """The exit code of a process whose reward has closed the pipe."""
@@ -90,15 +82,10 @@ def _print_into(output: Connection) -> None:
 
 
 def _answer_all(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
-    try:
-        reward = registry.create("reward", use, params)
-        if not callable(reward):
-            raise PluginError(f"The reward '{use}' gave {a_type(reward)}, which cannot be called.")
-    except GrpokitError as error:
-        return _send(pipe, 0, "error", *_typed(error))
-    except BaseException as error:  # whatever it is, the run reports it
-        return _send(pipe, 0, "error", "PluginError", f"The reward '{use}' cannot be built: {typed_line(error)}.")
-    _send(pipe, 0, "built")
+    reward, first = build(use, params)
+    _send(pipe, 0, *first)
+    if reward is None:
+        return
     number, process = 0, os.getpid()
     while True:
         number += 1
@@ -107,70 +94,15 @@ def _answer_all(pipe: Connection, use: str, params: Mapping[str, Any]) -> None:
         except (EOFError, OSError):
             raise
         except BaseException as error:  # a sample's class may not be importable here
-            samples = error
+            unread = f"samples cannot be read in its worker process ({typed_line(error)}). Remove `workers`"
+            samples = None
         _send(pipe, number, "taken")
-        answer = _answer(reward, samples)
+        message: Message = ("error", "UsageError", unread) if samples is None else answer(reward, samples)
         if os.getpid() != process:  # the reward forked, and its child came back, too
             os._exit(0)
-        _send(pipe, number, *answer)
+        _send(pipe, number, *message)
 
 
 def _send(pipe: Connection, number: int, kind: str, *content: Any) -> None:
     """Send a message; `number` counts the calls, so that a reward's own bytes are not taken for an answer."""
-    pipe.send_bytes(json.dumps([number, kind, *content], default=_plain).encode())
-
-
-def _answer(reward: Any, samples: list[Sample] | BaseException) -> tuple[Any, ...]:
-    """The kind of an answer and its content: ("values", scores), ("failure", words) or ("error", type, words)."""
-    torch = sys.modules.get("torch")  # a reward that does without it is spared its import
-    try:
-        if isinstance(samples, BaseException):
-            raise UsageError(f"samples cannot be read in its worker process ({typed_line(samples)}). Remove `workers`")
-        order = tuple(samples)
-        with torch.no_grad() if torch else nullcontext():
-            values = reward(samples)
-    except UsageError as error:
-        return "error", *_typed(error)
-    except BaseException as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        return (
-            "failure",
-            f"raised {typed_line(error)} ({Path(place.filename).name}, line {place.lineno}, in {place.name})",
-        )
-    if reordered(samples, order):
-        return "error", "RewardError", f"it {REORDERED}."
-    try:
-        json.dumps(values, default=_plain)
-    except BaseException as error:  # the reward may return anything
-        inside = (
-            f" that holds {error.args[0]}" if isinstance(error, _NoNumberError) and error.value is not values else ""
-        )
-        return "error", "RewardError", f"it returned {a_type(values)}{inside}; expected one number per sample."
-    return "values", values
-
-
-class _NoNumberError(Exception):
-    def __init__(self, value: object) -> None:
-        super().__init__(a_type(value))
-        self.value = value
-
-
-def _plain(value: Any) -> Any:
-    """What JSON cannot write, as something that it can: arrays and tensors as lists, other numbers as floats."""
-    if type(value).__module__.partition(".")[0] in ("numpy", "torch"):
-        return value.tolist()
-    if not isinstance(value, numbers.Real):
-        raise _NoNumberError(value)
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _typed(error: GrpokitError) -> tuple[str, str]:
-    """The kind of an error, which the run knows, and its words."""
-    try:
-        text = str(error)
-    except Exception:  # a user's class may fail in its __str__
-        text = typed_line(error)
-    return type(reworded(error, text)).__name__, text
+    pipe.send_bytes(as_json([number, kind, *content]))

@@ -20,8 +20,8 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
-from grpokit import errors
-from grpokit.errors import GrpokitError, PluginError, UsageError, typed_line
+from grpokit.errors import PluginError, UsageError, typed_line
+from grpokit.rewards.answers import check_built, portion
 from grpokit.rewards.submission import Portion
 from grpokit.rewards.worker_process import PIPE_CLOSED, serve
 from grpokit.types import Sample
@@ -92,11 +92,10 @@ class Worker:
         if self.built:
             return ""
         try:
-            kind, *content = self._receive()
+            message = self._receive()
         except (EOFError, OSError, ValueError) as error:
             return self._loss(error)
-        if kind == "error":
-            raise _error(*content)
+        check_built(message)
         self.built = True
         return ""
 
@@ -128,7 +127,7 @@ class Worker:
                     self.pipe.send_bytes(data)
                     self._receive()
                     began = True
-                    return self._portion(rows, *self._receive())
+                    return portion(rows, self._receive())
                 except (EOFError, OSError, ValueError) as error:
                     lost_by = error
             loss = self._loss(lost_by)
@@ -152,15 +151,6 @@ class Worker:
         if not isinstance(message, list) or len(message) < 2 or message[0] != self.calls:
             raise ValueError("not a message of this call")
         return message[1:]
-
-    def _portion(self, rows: Sequence[int], kind: str, *content: Any) -> Portion:
-        if kind == "error":
-            raise _error(*content)
-        if kind == "failure":
-            return Portion(rows=rows, failure=content[0])
-        if kind != "values":
-            raise ValueError("not an answer")
-        return Portion(rows=rows, values=content[0])
 
     def _loss(self, error: Exception) -> str:
         """End a process that can no longer be asked; returns how it was lost, for a message."""
@@ -265,9 +255,3 @@ def _interrupts_held_back() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _error(kind: str, text: str) -> GrpokitError:
-    """An error of grpokit's own, as the worker process raised it."""
-    error: GrpokitError = getattr(errors, kind, UsageError)(text)
-    return error

@@ -28,10 +28,10 @@ from grpokit.objectives import Objective
 from grpokit.phases.phased_trainer import Phase, PhasedTrainer
 from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
-from grpokit.remote.client import RemoteReward
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.worker_pool import PooledReward
+from grpokit.runs.placing import placed
 from grpokit.sampling import mix
 from grpokit.trainer import Trainer
 from grpokit.training import devices
@@ -196,15 +196,12 @@ def close(terms: Sequence[RewardTerm]) -> None:
 
 
 def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None) -> RewardTerm:
+    built: Any
     with _at(config, "rewards", index), _own_keys_named():
         if makes is not None and (reward.placement is None or _spec(reward) is not None):
             registry.check_accepts(reward.use, makes, what=f"the policy '{config.policy.use}' makes")
-        built: Any
         if reward.placement is not None:
-            built = RemoteReward(
-                reward.placement.http, use=reward.use, params=reward.params, timeout=reward.reward_timeout or 600.0
-            )
-            built.start()
+            built = None
         elif reward.workers:
             built = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
             built.start()
@@ -212,6 +209,9 @@ def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None
             built = registry.create("reward", reward.use, reward.params)
             if not isinstance(built, Submits):
                 _check_callable("reward", reward.use, built, "samples")
+    if reward.placement is not None:
+        with _at(config, "rewards", index, "placement"):
+            built = placed(reward)
     return _weighted(reward, built)
 
 

@@ -1,0 +1,18 @@
+"""Announces the placement `ray` to grpokit. Ray itself is imported once a config names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from grpokit import PlacementSpec, hookimpl
+
+
+@hookimpl
+def grpokit_placements() -> Iterator[PlacementSpec]:
+    """Yield `ray`."""
+    yield PlacementSpec(
+        name="ray",
+        factory="grpokit_ray.reward:place",
+        summary="actors of a Ray cluster, each with its share of a GPU and, if asked, its own pip environment",
+        install="pip install 'grpokit[ray]'",
+    )

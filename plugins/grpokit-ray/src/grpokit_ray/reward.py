@@ -1,0 +1,192 @@
+"""The run's end of a reward in a Ray cluster: starts its replicas, asks them, and replaces those that are lost."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from grpokit import Pending, Portion, RewardTerm, Sample
+from grpokit.errors import PluginError, UsageError, counted, one_line, shown, typed_line
+from grpokit.rewards.answers import check_built, portion
+from grpokit.rewards.asking import Asking
+from grpokit.rewards.scoring import score
+from grpokit.rewards.submission import by_group
+from grpokit_ray import cluster
+from grpokit_ray.replica import Replica
+
+_TRIES = 3  # replicas that one group may have, if they die of it
+
+
+def place(
+    use: str,
+    params: Mapping[str, Any],
+    timeout: float,
+    *,
+    replicas: int = 1,
+    gpus: float = 0.0,
+    cpus: float = 1.0,
+    pip: Sequence[str] = (),
+    address: str | None = None,
+) -> RayReward:
+    """What `placement: {ray: ...}` builds."""
+    return RayReward(use, params, timeout=timeout, replicas=replicas, gpus=gpus, cpus=cpus, pip=pip, address=address)
+
+
+class RayReward:
+    """A reward that actors of a Ray cluster run.
+
+    One call has the samples of one group, and goes to a replica that is free. A replica that dies is replaced, and its
+    group is asked again.
+
+    Args:
+        use: a plugin's name for the reward, or "package.module:function".
+        params: for its factory.
+        replicas: how many actors.
+        gpus: for each replica; a share of one, or a whole number.
+        cpus: likewise.
+        pip: packages that a replica's own environment has besides those of the cluster.
+        address: of the cluster; None: `RAY_ADDRESS`, or else a Ray of this process's own, which ends with it.
+        timeout: seconds that a call may take, and that the replicas may take to stand.
+
+    Raises:
+        UsageError: numbers out of range, or packages that are no list of texts.
+    """
+
+    def __init__(
+        self,
+        use: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        replicas: int = 1,
+        gpus: float = 0.0,
+        cpus: float = 1.0,
+        pip: Sequence[str] = (),
+        address: str | None = None,
+        timeout: float = 600.0,
+    ) -> None:
+        if replicas < 1:
+            raise UsageError(f"replicas is {replicas}; expected 1 or more.")
+        for name, share in (("gpus", gpus), ("cpus", cpus)):
+            if share < 0 or (share > 1 and share != int(share)):
+                raise UsageError(f"{name} is {share}; expected a share such as 0.25, or a whole number.")
+        if isinstance(pip, str) or not all(isinstance(package, str) for package in pip):
+            raise UsageError(f"pip is {shown(pip)}; expected a list of packages, such as ['open-clip-torch==3.2.0'].")
+        self.use, self.params, self.replicas, self.timeout = use, dict(params or {}), replicas, timeout
+        self.gpus, self.cpus, self.pip, self.address = gpus, cpus, list(pip), address
+        self._actors: list[Any] = []
+        self._asking: Asking | None = None
+
+    def start(self) -> None:
+        """Start the replicas and wait until the reward stands in each of them.
+
+        Raises:
+            UsageError: there is no Ray, or it has no room.
+            PluginError: the reward cannot be built there.
+        """
+        if self._asking is not None:
+            return
+        cluster.connect(self, {"CPU": self.cpus * self.replicas, "GPU": self.gpus * self.replicas}, self.address)
+        try:
+            self._actors = [self._actor() for _ in range(self.replicas)]
+            self._wait()
+        except BaseException:
+            self._end()
+            raise
+        self._asking = Asking([partial(self._ask, number) for number in range(self.replicas)])
+
+    def submit(self, samples: Sequence[Sample]) -> Pending:
+        """Hand out samples and return at once."""
+        self.start()
+        assert self._asking is not None
+        return self._asking.submit(by_group(samples), samples)
+
+    def __call__(self, samples: Sequence[Sample]) -> list[float]:
+        """Score samples.
+
+        Raises:
+            RewardError: the reward failed on a row, which is named, or gave it something else than a number.
+        """
+        column = score([RewardTerm(name=self.use, reward=self)], samples).matrix[:, 0].tolist()
+        return [float(x) for x in column]
+
+    def close(self) -> None:
+        """End the replicas, and Ray if it was started for them; a later call starts new ones."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.close()
+            self._end(asking)
+
+    def _actor(self) -> Any:
+        environment = {"runtime_env": {"pip": self.pip}} if self.pip else {}
+        kind = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, **environment)(Replica)
+        return kind.remote(self.use, self.params)
+
+    def _wait(self) -> None:
+        """Until the reward stands in all replicas."""
+        pending = [actor.built.remote() for actor in self._actors]
+        ready, late = ray.wait(pending, num_returns=len(pending), timeout=self.timeout)
+        for built in ready:
+            try:
+                check_built(json.loads(ray.get(built)))
+            except RayError as error:
+                raise PluginError(f"The reward '{self.use}' cannot be built in a Ray actor: {_why(error)}") from error
+        if late:
+            there = ray.cluster_resources()
+            raise UsageError(
+                f"Only {len(ready)} of {counted(self.replicas, 'replica')} stand after {self.timeout:g} s "
+                f"(reward_timeout). Each needs {self.cpus:g} CPU and {self.gpus:g} GPU; the cluster has "
+                f"{there.get('CPU', 0):g} CPU and {there.get('GPU', 0):g} GPU for all who use it."
+            )
+
+    def _ask(self, number: int, rows: list[int], samples: list[Sample]) -> Portion:
+        """Have samples scored by a replica, or by the one that takes its place."""
+        try:
+            data = pickle.dumps(samples)
+        except Exception as error:  # a sample may hold anything
+            raise UsageError(
+                f"samples cannot be sent to its replica ({typed_line(error)}). Remove `placement`, so that it runs in "
+                "the run's own process."
+            ) from error
+        loss = ""
+        for _ in range(_TRIES):
+            try:
+                return portion(rows, json.loads(ray.get(self._actors[number].score.remote(data), timeout=self.timeout)))
+            except GetTimeoutError:
+                self._replace(number)
+                return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s (reward_timeout)")
+            except RayError as error:
+                loss = _why(error)
+            if self._asking is None:  # it was closed meanwhile
+                break
+            self._replace(number)
+        return Portion(rows=rows, failure=f"lost {counted(_TRIES, 'replica')} in a row: {loss}")
+
+    def _replace(self, number: int) -> None:
+        _kill(self._actors[number])
+        self._actors[number] = self._actor()
+
+    def _end(self, asking: Asking | None = None) -> None:
+        """End the replicas, and the threads that wait for them."""
+        for actor in self._actors:
+            _kill(actor)
+        if asking is not None:
+            asking.join(timeout=5)
+        self._actors = []
+        cluster.disconnect(self)
+
+
+def _kill(actor: Any) -> None:
+    with suppress(RayError, ValueError):  # it is dead already
+        ray.kill(actor)
+
+
+def _why(error: RayError) -> str:
+    """What Ray says, on one line."""
+    return one_line(error)

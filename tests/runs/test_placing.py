@@ -1,0 +1,80 @@
+"""`placement` in a config: the place that it names, or one clear message."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from grpokit import Pending, PluginError, PooledReward, Prompt, Sample, UsageError
+from grpokit.config import presets
+from grpokit.runs import build
+from grpokit.runs.placing import placed
+
+
+class Mirror(PooledReward):
+    """A place of a test's own: worker processes under another name."""
+
+
+def mirror(use: str, params: Mapping[str, Any], timeout: float, *, copies: int = 1) -> Mirror:
+    return Mirror(use, params, workers=copies, timeout=timeout)
+
+
+def wrong(use: str, params: Mapping[str, Any], timeout: float) -> str:
+    return "nowhere"
+
+
+def reward_at(place: str) -> Any:
+    config, _ = presets.read_config(
+        "toy-lm", [f"rewards=[{{use: length, maximum: 3, scale: 0.5, placement: {place}}}]"]
+    )
+    return config.rewards[0]
+
+
+def test_a_place_of_a_plugin_s_own() -> None:
+    reward = placed(reward_at(f"{{'{__name__}:mirror': {{copies: 2}}}}"))
+    assert isinstance(reward, Mirror)
+    assert (reward.workers, reward.timeout) == (2, 600.0)
+    samples: Sequence[Sample] = [Sample(prompt=Prompt(text="p"), output="abcd", group=0)]
+    pending = reward.submit(samples)
+    assert isinstance(pending, Pending)
+    assert [list(portion.values) for portion in pending] == [reward_of("abcd")]
+    reward.close()
+
+
+def reward_of(text: str) -> list[float]:
+    (term,) = build.rewards(
+        presets.read_config("toy-lm", ["rewards=[{use: length, maximum: 3, scale: 0.5}]"])[0]
+    )  # in the own process
+    return list(term.reward([Sample(prompt=Prompt(text="p"), output=text, group=0)]))
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("{htp: 'http://a:1'}", r"There is no placement called 'htp' \(did you mean 'http'\?\)"),
+        ("{http: 'gpu-2'}", "'gpu-2' is no address"),
+        ("{http: 5}", "http is 5; expected an address"),
+        ("{http: {ports: 3}}", "'ports'"),
+        (f"{{'{__name__}:mirror': 3}}", "is 3; expected its options"),
+        (f"{{'{__name__}:mirror': {{replicas: 3}}}}", "'replicas'"),
+        (f"{{'{__name__}:wrong': {{}}}}", "expected a grpokit.Placed"),
+    ],
+)
+def test_a_place_that_cannot_be_is_one_message(place: str, message: str) -> None:
+    with pytest.raises((UsageError, PluginError), match=message):
+        placed(reward_at(place))
+
+
+@pytest.mark.parametrize("place", ["{}", "{http: 'http://a:1', ray: {}}"])
+def test_a_reward_has_one_place(place: str) -> None:
+    with pytest.raises(UsageError, match="placement names one place"):
+        reward_at(place)
+
+
+def test_without_ray_its_place_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(PluginError, match=r"pip install 'grpokit\[ray\]'"):
+        placed(reward_at("{ray: {replicas: 2}}"))
