@@ -35,7 +35,8 @@ def drawn() -> None:
 
 
 def write_no_report(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("grpokit.runs.train.report", SimpleNamespace(write=lambda folder: folder / "report.html"))
+    for writer in ("train", "failing"):
+        patch.setattr(f"grpokit.runs.{writer}.report", SimpleNamespace(write=lambda folder: folder / "report.html"))
 
 
 @pytest.fixture(scope="module")

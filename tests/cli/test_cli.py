@@ -571,7 +571,7 @@ def test_a_full_disk(call: Call, tmp_path: Path) -> None:
 def test_a_full_disk_at_the_end(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=2)
     written = []
-    monkeypatch.setattr("grpokit.runs.train.report", SimpleNamespace(write=written.append))
+    monkeypatch.setattr("grpokit.runs.failing.report", SimpleNamespace(write=written.append))
     monkeypatch.setattr(PhasedTrainer, "save", full)
     done = call("train", "c.yaml")
     assert done.code == 1

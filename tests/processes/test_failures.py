@@ -48,8 +48,14 @@ def test_all_end_with_the_message_of_the_one_that_failed(how: str, here: str, th
 @pytest.mark.parametrize(
     ("how", "message", "first", "saved", "overrides"),
     [
-        ("fails_later", FAILED, 1, 1, ["run.sharding=fsdp2", "run.save_every=0"]),
-        ("full disk", "step_000001 cannot be written: the policy's save raised SafetensorError", 0, 0, []),
+        ("fails_later", FAILED, 1, 1, ["run.sharding=fsdp2", "run.save_every=0", "run.process_timeout=30"]),
+        (
+            "full disk",
+            "step_000001 cannot be written: the policy's save raised SafetensorError",
+            0,
+            0,
+            ["run.process_timeout=30"],
+        ),
     ],
 )
 def test_a_run_that_fails_says_why_and_what_is_left(
