@@ -8,7 +8,7 @@ SMALL := $(VENV)/.small-$(SUM)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: demo test tutorials env lint types docs dist clean
+.PHONY: demo test several tutorials env lint types docs dist clean
 
 demo: $(SMALL)
 	$(BIN)/grpokit train toy-glyph --overwrite
@@ -16,6 +16,10 @@ demo: $(SMALL)
 # In the order of the files: few files, among them the longest, would otherwise come last and keep one core waiting.
 test: $(FULL)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# Four processes, and torchrun's restart, which `test` leaves out: they take two minutes.
+several: $(FULL)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow $(addprefix tests/processes/test_,same_numbers.py sharding.py torchrun.py)
 
 # Run every notebook from its first cell to its last; a cell's "nbmake" metadata may lower the number of steps.
 tutorials: $(FULL)

@@ -51,7 +51,7 @@ def test_they_write_what_one_would(whole: tuple[int, Path], alone: Path) -> None
     assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in alone.iterdir())
 
 
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_another_number_of_processes_goes_on(whole: tuple[int, Path], size: int, tmp_path: Path) -> None:
     """To the last digits, since gradients are summed in another order; with as many, to the bit (below)."""
     before, uninterrupted = whole

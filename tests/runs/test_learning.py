@@ -31,6 +31,7 @@ def test_toy_glyph_rises_in_a_few_steps(tmp_path: Path) -> None:
     assert done.after["ocr"] > done.before["ocr"] + 0.08  # not trained on here
 
 
+@pytest.mark.slow
 def test_toy_lm_rises_in_a_few_steps(tmp_path: Path) -> None:
     done = train("toy-lm", tmp_path / "r", "trainer.steps=30", "trainer.micro_batch_size=64")
     assert done.after["format"] > done.before["format"] + 0.05

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from grpokit import Pending, Portion, RewardTerm, Sample
 from grpokit.errors import PluginError, UsageError, counted, one_line, shown, typed_line
@@ -148,7 +147,7 @@ class RayReward:
     def _ask(self, number: int, rows: list[int], samples: list[Sample]) -> Portion:
         """Have samples scored by a replica, or by the one that takes its place."""
         try:
-            data = pickle.dumps(samples)
+            stored = ray.put(samples)
         except Exception as error:  # a sample may hold anything
             raise UsageError(
                 f"samples cannot be sent to its replica ({typed_line(error)}). Remove `placement`, so that it runs in "
@@ -157,10 +156,17 @@ class RayReward:
         loss = ""
         for _ in range(_TRIES):
             try:
-                return portion(rows, json.loads(ray.get(self._actors[number].score.remote(data), timeout=self.timeout)))
+                return portion(
+                    rows, json.loads(ray.get(self._actors[number].score.remote(stored), timeout=self.timeout))
+                )
             except GetTimeoutError:
                 self._replace(number)
                 return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s (reward_timeout)")
+            except RayTaskError as error:  # a sample's class may not be importable there
+                raise UsageError(
+                    f"samples cannot be read in its replica ({_why(error)}). Remove `placement`, so that it runs in "
+                    "the run's own process."
+                ) from error
             except RayError as error:
                 loss = _why(error)
             if self._asking is None:  # it was closed meanwhile
