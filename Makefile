@@ -17,9 +17,9 @@ demo: $(SMALL)
 test: $(FULL)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-# Four processes, and torchrun's restart, which `test` leaves out: they take two minutes.
+# Several processes, of which `test` has only a few cases: they take minutes, and all cores at once.
 several: $(FULL)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow $(addprefix tests/processes/test_,same_numbers.py sharding.py torchrun.py)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "several and not slow" tests/processes
 
 # Run every notebook from its first cell to its last; a cell's "nbmake" metadata may lower the number of steps.
 tutorials: $(FULL)

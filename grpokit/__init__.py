@@ -33,7 +33,7 @@ _HOME = {
         "PresetSpec",
         "RewardSpec",
     ],
-    "types": ["Ask", "Prompt", "Rollout", "Sample", "Seeds", "Decisions", "Trace"],
+    "types": ["Ask", "PendingRollout", "Prompt", "Rollout", "Sample", "Seeds", "Decisions", "Trace"],
     "policy": ["Policy"],
     "policies.reference": ["adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from grpokit.training.step_report import StepReport as StepReport
     from grpokit.types import Ask as Ask
     from grpokit.types import Decisions as Decisions
+    from grpokit.types import PendingRollout as PendingRollout
     from grpokit.types import Prompt as Prompt
     from grpokit.types import Rollout as Rollout
     from grpokit.types import Sample as Sample

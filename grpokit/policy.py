@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 import torch
 from torch import nn
 
-from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
+from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
 CutBy: TypeAlias = Literal["group", "length"]
 Work: TypeAlias = Literal["rollout", "score", "train"]
@@ -71,6 +71,22 @@ class Policy(Protocol):
                 decision that is not drawn at random has no log-prob: it is masked out, or gets 0.
         """
         ...
+
+    def begin(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds) -> PendingRollout | None:
+        """Begin a rollout that is drawn elsewhere, in an engine, while this process learns; optional.
+
+        It is drawn with the weights at the time of the call, and its `version` says so. A run asks where
+        `trainer.max_age` lets it use weights of one step ago.
+
+        Args:
+            prompts: as for `rollout`.
+            group_size: likewise.
+            seeds: likewise.
+
+        Returns:
+            Gives the rollout when it is asked; None if this process draws, which is the default.
+        """
+        return None
 
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
         """Score the decisions in the slice `steps` of all rows in `rollout` again, with gradient: [b, t].

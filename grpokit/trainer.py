@@ -327,6 +327,7 @@ class Trainer(TrainerSettings, SeedSettings):
         Raises:
             RunError: the policy's reference is not the one of the checkpoint's run.
         """
+        self.drop_pending()
         self.completed = int(state["step"])
         self.updates.done, self.updates.incomplete = 0, False
         self.updates.version = int(state.get("version", self.completed * self.updates_per_step))
@@ -343,8 +344,13 @@ class Trainer(TrainerSettings, SeedSettings):
             self.updates.version = version
             self._policy.updated(version)
 
+    def drop_pending(self) -> None:
+        """Forget a rollout that an engine draws for the next step; that step then draws it anew."""
+        self._drawing.drop()
+
     def close(self) -> None:
-        """Let trackers write everything and finish."""
+        """Let trackers write everything and finish, and an engine stop."""
+        self.drop_pending()
         self.accelerator.end_training()
 
     def _advantages(self, scores: Scores) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from grpokit.errors import UsageError
 
@@ -246,6 +246,18 @@ class Rollout:
         )
         vars(part).update(host_mask=self.host_mask[here], lengths=self.lengths[here])  # known without the device
         return part
+
+
+class PendingRollout(Protocol):
+    """A rollout that is being drawn elsewhere (see `Policy.begin`)."""
+
+    def result(self) -> Rollout:
+        """Wait for the rollout; called once, in the thread that learns."""
+        ...
+
+    def cancel(self) -> None:
+        """Draw no more of it; nobody will ask for the result."""
+        ...
 
 
 def row_lengths(mask: Tensor) -> Tensor:

@@ -187,7 +187,9 @@ class PhasedTrainer:
         self.course.restore(only if "" in self.phases else state["course"])
 
     def close(self) -> None:
-        """Let trackers write everything and finish."""
+        """As `Trainer.close`."""
+        for trainer in self._trainers:
+            trainer.drop_pending()
         self._trainers[0].close()
 
     def describe(self) -> str:

@@ -19,10 +19,10 @@ from grpokit.errors import RunError, UsageError
 from grpokit.policy import CutBy, Policy, Work, optional, scorer
 from grpokit.training.devices import autocast, is_low_precision
 from grpokit.training.micro_batches import Cut, Limit, cuts
-from grpokit.training.rollout_calls import call_at, concatenate_rollouts
+from grpokit.training.rollout_calls import Call, call_at, concatenate_rollouts
 from grpokit.training.sharding import any_shards, gathered
 from grpokit.training.world import is_sharded
-from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
+from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
 Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]
 """Calls a function with the most rows that it may draw, and again with fewer if memory runs out."""
@@ -49,6 +49,7 @@ class CheckedPolicy:
         self._scorer = scorer(policy)
         self._during: Callable[[Work], AbstractContextManager[Any]] = optional(policy, "during")
         self._updated: Callable[[int], None] = optional(policy, "updated")
+        self._begin: Callable[..., PendingRollout | None] = optional(policy, "begin")
         self.version = 0
         self.reference_moves: bool = optional(policy, "reference_moves")
         self._cut_by: CutBy = optional(policy, "cut_by")
@@ -109,7 +110,10 @@ class CheckedPolicy:
         part = prompts[call.prompts]
         with torch.no_grad(), self._autocast():
             rollout = self.policy.rollout(part, call.group_size, seeds=call.seeds.to(self.device), evaluate=evaluate)
-        check_rollout(rollout, part, call.group_size, call.seeds, first_row=call.first_row)
+        return self._checked(rollout, part, call)
+
+    def _checked(self, rollout: Rollout, prompts: Sequence[Prompt], call: Call) -> Rollout:
+        check_rollout(rollout, prompts, call.group_size, call.seeds, first_row=call.first_row)
         version = self.version if rollout.version is None else rollout.version
         return replace(rollout, old=_upcast(rollout.old), version=version)
 
@@ -120,6 +124,27 @@ class CheckedPolicy:
             RunError: see `check_rollout`; or the calls' traces do not fit together.
         """
         return concatenate_rollouts(list(self.rollouts(prompts, group_size, seeds, fit=fit)))
+
+    def begin(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds) -> PendingRollout | None:
+        """Begin to draw samples elsewhere, with these weights; None if this process draws.
+
+        Args:
+            prompts: P prompts.
+            group_size: G.
+            seeds: of the B = P * G samples.
+        """
+        with torch.no_grad():
+            return self._begin(prompts, group_size, seeds=seeds.to(self.device))
+
+    def finish(self, begun: PendingRollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds) -> Rollout:
+        """Wait for what `begin` began, with the same arguments.
+
+        Raises:
+            RunError: see `check_rollout`.
+        """
+        with torch.no_grad(), self._autocast():
+            rollout = begun.result()
+        return self._checked(rollout, prompts, call_at(0, seeds, group_size, len(seeds.row)))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.device, self.mixed_precision, keep=not any_shards())

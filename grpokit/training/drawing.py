@@ -2,6 +2,9 @@
 
 Rewards that score elsewhere begin right after the rollout, and are waited for where somebody asks for the scores.
 Dynamic sampling asks at once. Else the passes of the policy come first, and what the rewards take hides behind them.
+
+A policy that lets an engine draw can begin the groups of the next step before this one learns. They are not kept in
+checkpoints: a run that goes on draws them anew.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from grpokit.training.metrics import Stopwatch
 from grpokit.training.out_of_memory import shrinking
 from grpokit.training.sharding import gathered
 from grpokit.training.world import World
-from grpokit.types import Decisions, Prompt, Rollout
+from grpokit.types import Decisions, PendingRollout, Prompt, Rollout, Seeds
 
 
 class Drawing:
@@ -54,6 +57,7 @@ class Drawing:
     ) -> None:
         self.settings, self.seed, self.policy, self.terms, self.prompts = settings, seed, policy, terms, prompts
         self.advantages, self.world = advantages, world
+        self._ahead: _Ahead | None = None
 
     @contextmanager
     def __call__(self, completed: int, *, version: int, watch: Stopwatch, warnings: list[str]) -> Iterator[Drawn]:
@@ -85,29 +89,24 @@ class Drawing:
 
         Then `beside` are the scores of the other groups.
         """
-        per_step, size, total = self.settings.prompts_per_step, self.settings.group_size, len(self.prompts)
-        indices = prompt_indices(self.seed, completed, per_step=per_step, total=total)
-        seeds = derive_seeds(
-            self.seed, stream="train", step=completed, prompts=per_step, group_size=size, attempt=attempt
-        )
-        if attempt:
-            indices = further_indices(self.seed, completed, attempt=attempt, places=places, total=total, used=used)
-            seeds = at_places(seeds, places)
-        share = self.world.share(per_step)
-        own = [i for i, place in enumerate(places if attempt else range(per_step)) if place in share]
-        prompts, all_rows = [self.prompts[indices[i]] for i in own], len(seeds.row)
-        seeds = at_places(seeds, own)
+        asked = self._asked(completed, attempt, places, used)
 
         def fit(draw: Callable[[int], Rollout]) -> Rollout:
-            rows, what = len(seeds.row), "drawing samples"
+            rows, what = len(asked.seeds.row), "drawing samples"
             return shrinking(draw, self.settings, "rollout_batch_size", most=rows, what=what, warnings=warnings)
 
         def drawn() -> tuple[Rollout | None, Scoring]:
             rollout = None
             with gathered():  # by all processes, also by one without prompts
-                if prompts:
+                begun = None if attempt else self._begun(completed, version)
+                if asked.prompts:
                     with watch("rollout"):
-                        rollout = self.policy.rollout(prompts, size, seeds, fit=fit)
+                        if begun is None:
+                            rollout = self.policy.rollout(asked.prompts, asked.group_size, asked.seeds, fit=fit)
+                        else:
+                            rollout = self.policy.finish(begun, asked.prompts, asked.group_size, asked.seeds)
+                        if not attempt:
+                            self._begin(completed + 1, version)
             if rollout:
                 guards.check_age(rollout, version, self.settings.max_age)
             with watch("reward"):
@@ -117,7 +116,7 @@ class Drawing:
 
         rollout, scoring = self.world.together(drawn)
         facts = [fact for fact in self.world.each(lambda: rollout and _Facts.of(rollout)) if fact]
-        elsewhere = all_rows - (rollout.rows if rollout else 0)
+        elsewhere = asked.all_rows - (rollout.rows if rollout else 0)
 
         def own_scores() -> Scores:
             with watch("reward"):
@@ -128,7 +127,71 @@ class Drawing:
             parts = self.world.each(own_scores)
             return self.world.together(lambda: joined(self.terms, parts, beside))
 
-        return Drawn(prompts=indices, rollout=_alike(rollout, facts, self.policy.device), scores=scores)
+        return Drawn(prompts=asked.indices, rollout=_alike(rollout, facts, self.policy.device), scores=scores)
+
+    def _asked(self, completed: int, attempt: int = 0, places: Sequence[int] = (), used: Sequence[int] = ()) -> _Asked:
+        """The groups that this process draws."""
+        per_step, size, total = self.settings.prompts_per_step, self.settings.group_size, len(self.prompts)
+        indices = prompt_indices(self.seed, completed, per_step=per_step, total=total)
+        seeds = derive_seeds(
+            self.seed, stream="train", step=completed, prompts=per_step, group_size=size, attempt=attempt
+        )
+        if attempt:
+            indices = further_indices(self.seed, completed, attempt=attempt, places=places, total=total, used=used)
+            seeds = at_places(seeds, places)
+        share = self.world.share(per_step)
+        own = [i for i, place in enumerate(places if attempt else range(per_step)) if place in share]
+        return _Asked(
+            indices=indices,
+            prompts=[self.prompts[indices[i]] for i in own],
+            group_size=size,
+            seeds=at_places(seeds, own),
+            all_rows=len(seeds.row),
+        )
+
+    def _begin(self, completed: int, version: int) -> None:
+        """Begin the groups of the next step, if their weights are not too old by then."""
+        if self.settings.max_age < self.settings.updates_per_step or completed >= self.settings.steps:
+            return
+        asked = self._asked(completed)
+        begun = asked.prompts and self.policy.begin(asked.prompts, asked.group_size, asked.seeds)
+        self._ahead = _Ahead(completed, version, begun) if begun else None
+
+    def _begun(self, completed: int, version: int) -> PendingRollout | None:
+        """What was begun for this step, unless other steps have come in between."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        if ahead.completed == completed and 0 <= version - ahead.version <= self.settings.max_age:
+            return ahead.begun
+        ahead.begun.cancel()
+        return None
+
+    def drop(self) -> None:
+        """Forget the rollout that is on its way."""
+        if self._ahead is not None:
+            self._ahead.begun.cancel()
+        self._ahead = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The groups of a step, and this process's share: indices of all prompts, its own prompts, their seeds."""
+
+    indices: Sequence[int]
+    prompts: Sequence[Prompt]
+    group_size: int
+    seeds: Seeds
+    all_rows: int
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """A rollout that is on its way: for the step after `completed` ones, with the weights of a version."""
+
+    completed: int
+    version: int
+    begun: PendingRollout
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.several
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -11,6 +11,8 @@ from in_processes import differ, fail, steps_of
 from several import Processes, together
 from whole_runs import newest
 
+pytestmark = pytest.mark.several
+
 FAILED = "Reward 'fails_later' raised ValueError on 4 samples: the model of the reward is gone"
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from models_in_processes import LANGUAGE, all_cases
 from several import assert_equal, together
+
+pytestmark = pytest.mark.several
 
 
 def test_language_models_learn_the_same() -> None:

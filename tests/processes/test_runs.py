@@ -13,10 +13,12 @@ from in_processes import train
 from several import Processes, together
 from whole_runs import assert_same, assert_same_record, measured, newest
 
+pytestmark = pytest.mark.several
+
 STEPS = 4
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[2, 4])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
     """The number of processes and the folder of their uninterrupted run."""
     folder = tmp_path_factory.mktemp("several") / "whole"
@@ -51,7 +53,7 @@ def test_they_write_what_one_would(whole: tuple[int, Path], alone: Path) -> None
     assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in alone.iterdir())
 
 
-@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [1, 4])
 def test_another_number_of_processes_goes_on(whole: tuple[int, Path], size: int, tmp_path: Path) -> None:
     """To the last digits, since gradients are summed in another order; with as many, to the bit (below)."""
     before, uninterrupted = whole

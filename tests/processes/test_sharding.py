@@ -13,8 +13,10 @@ from in_processes import SPREAD, Layered, go_on, spread, spread_and_saved
 from several import assert_equal, together
 from tiny_policies import TinyTokens
 
+pytestmark = pytest.mark.several
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+
+@pytest.mark.parametrize("size", [2, 4])
 def test_weights_and_metrics_are_those_of_one_process(size: int) -> None:
     alone = spread(None)
     for answer in together(size, spread, "fsdp2"):

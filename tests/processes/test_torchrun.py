@@ -14,6 +14,8 @@ from in_processes import train
 from several import together
 from whole_runs import SMALL, assert_same, newest
 
+pytestmark = pytest.mark.several
+
 
 def torchrun(folder: Path, *words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
@@ -54,7 +56,6 @@ def test_two_processes_speak_as_one(tmp_path: Path) -> None:
     assert newest(tmp_path / "run/checkpoints") == 1
 
 
-@pytest.mark.slow
 def test_torchrun_starts_a_run_again_that_has_lost_a_process(tmp_path: Path) -> None:
     """In the third step one of two is killed. The run goes on after the second, to the same bits."""
     reward = "rewards=[{use: 'in_processes:killed_once'}]"

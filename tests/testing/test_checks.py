@@ -398,7 +398,7 @@ def test_a_reward_that_says_nan_and_warns_is_sound() -> None:
 def test_a_huge_picture_must_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def greedy(batch: Any) -> list[float]:
         sizes = [broken_rewards.pixels(s.output).shape for s in batch]
-        return [float(np.ones((h, w, 4)).sum() / (4 * h * w)) for h, w, _ in sizes]
+        return [float(np.ones((h, w, 16)).sum() / (16 * h * w)) for h, w, _ in sizes]
 
     def thrifty(batch: Any) -> list[float]:
         return broken_rewards.brightness([replace(s, output=s.output.convert("RGB").resize((8, 8))) for s in batch])

@@ -7,6 +7,7 @@ way: `min(1.0, nan)` is 1.0, and a policy would learn to make the broken picture
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 import sys
@@ -108,6 +109,7 @@ def _one(reward: Reward, sample: Sample, what: str) -> None:
 def _memory(reward: Reward, sample: Sample, what: str) -> int:
     """How many bytes the process grew by, at its peak, while a sample was scored."""
     status = Path("/proc/self/status")
+    gc.collect()  # what is freed meanwhile would hide what the reward takes
     try:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     except OSError:  # other systems only know the peak since the start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class Served:
         sharpness: logits are multiplied by this before a token is drawn; log-probs are those of that distribution.
         ignores_adapters: draw from the base whatever is asked for.
         failures: how many of the next requests are answered with 503.
+        delay: seconds before a request for completions is looked at.
         adapters: the names that are loaded.
         asked: the bodies of all completions.
     """
@@ -34,6 +36,7 @@ class Served:
     sharpness: float = 1.0
     ignores_adapters: bool = False
     failures: int = 0
+    delay: float = 0.0
     adapters: dict[str, str] = field(default_factory=dict)
     asked: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
@@ -98,6 +101,7 @@ def served(**wanted: Any) -> Iterator[Served]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            time.sleep(own.delay if self.path == "/v1/completions" else 0)
             with own.lock:
                 if own.failures:
                     own.failures -= 1

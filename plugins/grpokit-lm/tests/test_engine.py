@@ -60,7 +60,7 @@ def test_each_update_reaches_the_engine_under_a_new_name(server: Served) -> None
     reports = [trainer.step() for _ in range(3)]
     names = [*dict.fromkeys(body["model"] for body in server.asked)]
     assert [name.rpartition("-")[2] for name in names] == ["0", "1", "2"]
-    assert [*server.adapters] == [names[-1]]
+    assert [*server.adapters] == names[-2:]
     assert any(bool(x.any()) for name, x in server.weights(names[-1]).items() if "lora_B" in name)
     assert all(report.metrics["logprob_diff/mean"] < 1e-4 for report in reports)
 
@@ -70,6 +70,25 @@ def test_an_engine_that_ignores_the_adapter_is_noticed(server: Served) -> None:
     trainer.step()
     server.ignores_adapters = True
     with pytest.raises(RunError, match="The engine ignores the adapter: its log-probs differ from the base model's by"):
+        trainer.step()
+
+
+def test_the_engine_draws_the_next_step_while_this_one_learns(server: Served) -> None:
+    """The log-probs of each rollout are those of the adapter before the latest update."""
+    server.delay = 0.2
+    trainer = trainer_of(policy_of(server), max_age=1, steps=4, correction=Correction())
+    reports = [trainer.step() for _ in range(4)]
+    assert [report.rollout.version for report in reports] == [0, 0, 1, 2]
+    assert len(server.asked) == 4 * 8
+    assert all(report.metrics["logprob_diff/mean"] > 1e-4 for report in reports[1:])
+
+
+def test_one_that_ignores_the_adapter_is_noticed_one_step_later(server: Served) -> None:
+    trainer = trainer_of(policy_of(server), max_age=1, max_logprob_diff=10.0, steps=9)
+    server.ignores_adapters = True
+    reports = [trainer.step() for _ in range(2)]  # both of the first weights, whose adapter changes nothing
+    assert [report.rollout.version for report in reports] == [0, 0]
+    with pytest.raises(RunError, match="The engine ignores the adapter"):
         trainer.step()
 
 

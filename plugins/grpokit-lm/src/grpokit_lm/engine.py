@@ -22,7 +22,7 @@ import urllib.request
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -112,7 +112,7 @@ class Engine:
         self._folder = Path(tempfile.mkdtemp(prefix="grpokit-", dir=settings.adapters))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._run, self._pushes = uuid.uuid4().hex[:8], itertools.count()
-        self._loaded: tuple[int, str] | None = None  # the adapter's version, and its name there
+        self._loaded: list[tuple[int, str]] = []  # versions of the adapter and their names there; the latest is last
 
     def _find(self, base: str) -> str:
         names = [entry["id"] for entry in self._get("/v1/models")["data"] if not entry.get("parent")]
@@ -128,27 +128,30 @@ class Engine:
     def push(self, adapted: nn.Module, version: int) -> None:
         """Let the server draw from this version of the adapter; nothing if it does already.
 
+        The version before stays there too, for completions may still be on their way.
+
         Raises:
             RunError: the server does not take it.
         """
-        if self._loaded and self._loaded[0] == version:
+        if self._loaded and self._loaded[-1][0] == version:
             return
         name = f"grpokit-{self._run}-{next(self._pushes)}"
         folder = self._folder / name
         folder.mkdir()
         save_weights(adapted, folder)
         self._send("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
-        before, self._loaded = self._loaded, (version, name)
-        if before:
+        self._loaded.append((version, name))
+        while len(self._loaded) > 2:
+            _, oldest = self._loaded.pop(0)
             with suppress(RunError):  # it only takes room there
-                self._send("/v1/unload_lora_adapter", {"lora_name": before[1]})
-            shutil.rmtree(self._folder / before[1], ignore_errors=True)
+                self._send("/v1/unload_lora_adapter", {"lora_name": oldest})
+            shutil.rmtree(self._folder / oldest, ignore_errors=True)
 
     def forget(self) -> None:
         """The weights were replaced, though they may have the version that the server knows."""
-        self._loaded = self._loaded and (-1, self._loaded[1])
+        self._loaded = [(-1, name) for _, name in self._loaded]
 
-    def write(
+    def begin(
         self,
         prompts: Sequence[Tensor],
         group_size: int,
@@ -157,9 +160,8 @@ class Engine:
         sampling: Mapping[str, Any],
         max_new_tokens: int,
         stops: Stops,
-        device: torch.device,
-    ) -> tuple[Written, list[int], list[bool]]:
-        """Write `group_size` completions for each prompt, with the adapter that was pushed last.
+    ) -> Completing:
+        """Begin to write `group_size` completions for each prompt, with the adapter that was pushed last.
 
         Args:
             prompts: P times token ids.
@@ -168,17 +170,9 @@ class Engine:
             sampling: temperature, top_k, top_p and min_p.
             max_new_tokens: the most tokens of a completion.
             stops: what ends one.
-            device: where the result belongs.
-
-        Returns:
-            What was written; each completion's length, its end included; whether it has ended by itself.
-
-        Raises:
-            RunError: the server refuses a request, does not answer, or gives other things than completions.
         """
-        assert self._loaded is not None
         common = {
-            "model": self._loaded[1],
+            "model": self._loaded[-1][1],
             "max_tokens": max_new_tokens,
             "logprobs": 1,
             "return_token_ids": True,
@@ -195,11 +189,10 @@ class Engine:
             body = {**common, "prompt": prompts[row // group_size].tolist(), "seed": mix(seeds[row]) >> 1}
             return self._completion(self._send("/v1/completions", body))
 
-        with ThreadPoolExecutor(self.settings.concurrency) as threads:
-            tokens, logprobs = zip(*threads.map(ask, range(len(seeds))), strict=True)
-        ends = [stops.lengths(row[None]) for row in tokens]  # a server may also stop where its context is full
-        written = Written(tokens=padded(tokens).to(device), logprobs=padded(logprobs).to(device))
-        return written, [lengths[0] for lengths, _ in ends], [ended[0] for _, ended in ends]
+        threads = ThreadPoolExecutor(self.settings.concurrency)
+        rows = [threads.submit(ask, row) for row in range(len(seeds))]
+        threads.shutdown(wait=False)
+        return Completing(rows, stops)
 
     def _completion(self, answer: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Token ids and log-probs of an answer: [n] each."""
@@ -262,6 +255,43 @@ class Engine:
             f"The engine at {self.url} gave no answer in {self.settings.retries + 1} tries; the last time: {reason}. "
             "Check that it runs, then go on with --resume."
         )
+
+
+class Completing:
+    """Completions that a server is writing.
+
+    Args:
+        rows: give token ids and log-probs, [n] each.
+        stops: what ends a completion.
+    """
+
+    def __init__(self, rows: Sequence[Future[tuple[Tensor, Tensor]]], stops: Stops) -> None:
+        self._rows, self._stops = rows, stops
+
+    def result(self, device: torch.device) -> tuple[Written, list[int], list[bool]]:
+        """Wait for all of them.
+
+        Args:
+            device: where the result belongs.
+
+        Returns:
+            What was written; each completion's length, its end included; whether it has ended by itself.
+
+        Raises:
+            RunError: the server refuses a request, does not answer, or gives other things than completions.
+        """
+        try:
+            tokens, logprobs = zip(*(row.result() for row in self._rows), strict=True)
+        finally:
+            self.cancel()
+        ends = [self._stops.lengths(row[None]) for row in tokens]  # a server may also stop where its context is full
+        written = Written(tokens=padded(tokens).to(device), logprobs=padded(logprobs).to(device))
+        return written, [lengths[0] for lengths, _ in ends], [ended[0] for _, ended in ends]
+
+    def cancel(self) -> None:
+        """Ask for no more of them."""
+        for row in self._rows:
+            row.cancel()
 
 
 def refuse_ignored_adapter(stated: Tensor, policy: Tensor, base: Tensor, mask: Tensor) -> None:

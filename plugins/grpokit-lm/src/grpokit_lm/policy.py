@@ -17,32 +17,43 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, swapped
+from grpokit import (
+    Decisions,
+    PendingRollout,
+    Policy,
+    Prompt,
+    Rollout,
+    Sample,
+    Seeds,
+    Trace,
+    UsageError,
+    swapped,
+)
 from grpokit.hf.adapters import AdapterSettings, add_adapter, inner
 from grpokit.hf.checkpointing import recomputed
 from grpokit.hf.dora import kept_norms
 from grpokit.hf.references import Average, Base, Reference, Twin, dtype_of_twin
 from grpokit.hf.trained_adapter import check_adapter, continue_adapter, find_adapter
 from grpokit.hf.weights import load_weights, save_weights
+from grpokit.policies.group_decoding import Written
 from grpokit.policies.linear_layers import for_scoring
 from grpokit.policies.ragged import padded
-from grpokit.policies.reference import adapter_off
 from grpokit.policies.sampler import SamplerSettings
 from grpokit.policy import Work, layers
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
 from grpokit_lm import saving
 from grpokit_lm.completions import Completions
-from grpokit_lm.engine import Engine, EngineSettings, refuse_ignored_adapter
+from grpokit_lm.engine import Engine, EngineSettings
 from grpokit_lm.loading import Loaded, Quantization, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
 from grpokit_lm.prompts import PromptEncoder, end_tokens, with_template
+from grpokit_lm.rollouts import Asked, Pending
 from grpokit_lm.stopping import Stops
 from grpokit_lm.vision import freeze_unread, freeze_vision
 
 _ASK = Ask()
-_COMPARED = 8  # rows of which an engine's log-probs are looked at
 _log = logging.getLogger(__name__)
 
 
@@ -94,6 +105,7 @@ class CausalLMPolicy(Policy):
     Attributes:
         model: what trains: the model, or the adapter around it.
         note: why the fast path is not used; empty if it is.
+        version: of the weights, as `updated` counts them.
 
     Raises:
         UsageError: the model or a setting cannot be used.
@@ -236,7 +248,7 @@ class CausalLMPolicy(Policy):
         if engine_settings is not None:
             words = network.get_output_embeddings().weight.shape[0]  # type: ignore[union-attr]
             self._engine = Engine(engine_settings, base=self.loaded.name, vocabulary=words)
-        self._version = 0
+        self.version = 0
         self._recomputed = gradient_checkpointing
 
     def _example(self) -> Reading | None:
@@ -267,48 +279,46 @@ class CausalLMPolicy(Policy):
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
         """Write `group_size` completions per prompt, all together, or let the engine write them."""
-        rollout = self._rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
-        if self._engine is not None and self._version and not evaluate:
-            some = rollout.select(torch.arange(min(_COMPARED, rollout.rows)))
-            whole = slice(0, some.mask.shape[1])
-            policy = self.logprobs(some, whole).logprobs
-            with adapter_off(self.model):
-                refuse_ignored_adapter(some.old.logprobs, policy, self.logprobs(some, whole).logprobs, some.mask)
-        return rollout
-
-    def _rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool) -> Rollout:
-        device = self.device
-        readings = [self.encoder.encode(prompt).to(device) for prompt in prompts]
-        sampler = self.sampling.sampler(uniforms(seeds.row.to(device), self.max_new_tokens), evaluate=evaluate)
-        if self._engine is None:
-            with kept_norms(self.path.model):
-                written = self.path.write(
-                    readings,
-                    group_size,
-                    max_new_tokens=self.max_new_tokens,
-                    draw=sampler,
-                    ended=self.stops.ended,
-                )
-            lengths, ended = self.stops.lengths(written.tokens)
-        else:
-            self._engine.push(self.model, self._version)
-            written, lengths, ended = self._engine.write(
-                [reading.tokens for reading in readings],
+        asked = self._asked(prompts, group_size, seeds, evaluate=evaluate)
+        if self._engine is not None:
+            return Pending(self, self._engine, asked, compared=not evaluate).result()
+        with kept_norms(self.path.model):
+            written = self.path.write(
+                asked.readings,
                 group_size,
-                seeds=seeds.row.tolist(),
-                sampling={"temperature": sampler.temperature, **sampler.truncation},
                 max_new_tokens=self.max_new_tokens,
-                stops=self.stops,
-                device=device,
+                draw=asked.sampler,
+                ended=self.stops.ended,
             )
+        return self.rollout_of(asked, written, *self.stops.lengths(written.tokens))
+
+    def begin(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds) -> PendingRollout | None:
+        """Let the engine begin; without one, this process writes when `rollout` is called."""
+        if self._engine is None:
+            return None
+        return Pending(self, self._engine, self._asked(prompts, group_size, seeds, evaluate=False), compared=True)
+
+    def _asked(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, evaluate: bool) -> Asked:
+        device = self.device
+        return Asked(
+            prompts=prompts,
+            readings=[self.encoder.encode(prompt).to(device) for prompt in prompts],
+            group_size=group_size,
+            seeds=seeds,
+            sampler=self.sampling.sampler(uniforms(seeds.row.to(device), self.max_new_tokens), evaluate=evaluate),
+        )
+
+    def rollout_of(self, asked: Asked, written: Written, lengths: Sequence[int], ended: Sequence[bool]) -> Rollout:
+        """What was asked for and written, as a rollout of these weights."""
+        device, group_size, readings = self.device, asked.group_size, asked.readings
         texts = [
             self.loaded.tokenizer.decode(row[:length], skip_special_tokens=True)
             for row, length in zip(written.tokens.tolist(), lengths, strict=True)
         ]
-        groups = seeds.group_ids.cpu().repeat_interleave(group_size)
+        groups = asked.seeds.group_ids.cpu().repeat_interleave(group_size)
         samples = [
             Sample(
-                prompt=prompts[row // group_size],
+                prompt=asked.prompts[row // group_size],
                 output=text,
                 group=int(groups[row]),
                 info={"finish": "stop" if end else "length", "tokens": length},
@@ -318,20 +328,18 @@ class CausalLMPolicy(Policy):
         trained = [length if end or not self.mask_truncated else 0 for length, end in zip(lengths, ended, strict=True)]
         column = torch.arange(written.tokens.shape[1])
         real, mask = ((column < torch.tensor(counts)[:, None]).to(device) for counts in (lengths, trained))  # [B, T]
-        ascending = [readings[i] for i in seeds.group_ids.cpu().argsort().tolist()]
+        ascending = [readings[i] for i in asked.seeds.group_ids.cpu().argsort().tolist()]
         return Rollout(
             samples=samples,
             groups=groups,
             old=Decisions(logprobs=torch.where(mask, written.logprobs, 0.0)),
             mask=mask,
             max_decisions=self.max_new_tokens,
-            exact=self._engine is None,
-            version=None if self._engine is None else self._version,
             trace=Trace(
                 per_row={
                     "tokens": torch.where(real, written.tokens, 0),
-                    "temperature": torch.full((len(samples),), sampler.scored_at),
-                    **sampler.kept(),
+                    "temperature": torch.full((len(samples),), asked.sampler.scored_at),
+                    **asked.sampler.kept(),
                 },
                 per_group={
                     "prompt": padded([reading.tokens for reading in ascending]),
@@ -368,7 +376,7 @@ class CausalLMPolicy(Policy):
     def updated(self, version: int) -> None:
         """Let a reference that moves follow; an engine gets the weights before it draws."""
         self._reference.updated(version)
-        self._version = version
+        self.version = version
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The model, with its adapter."""
