@@ -11,7 +11,9 @@ import torch
 from engine_server import MODEL, Served, served
 
 from grpokit import Correction, RunError, Sample, Trainer, UsageError
+from grpokit.advantages import centred
 from grpokit.data import as_prompts
+from grpokit.objectives import DrGRPO
 from grpokit.sampling import derive_seeds
 from grpokit.training.correction import correction_weights
 from grpokit_lm.engine import refuse_ignored_adapter
@@ -151,3 +153,53 @@ def test_weights_make_up_for_an_engine_that_draws_from_another_distribution(serv
     )  # in standard errors
     assert biased > 6
     assert abs(weighted) < 3
+
+
+def learned(seed: int, engine: dict[str, Any] | None, correction: Correction | None) -> float:
+    """The expected reward of a run whose optimum lies inside: one token, a value for each digit, an entropy bonus."""
+    values = {digit: i / 9 for i, digit in enumerate("3718502946")}
+
+    def value(samples: list[Sample]) -> list[float]:
+        return [values.get(sample.output[:1], 0.0) for sample in samples]
+
+    options = {"model": MODEL, "dtype": "float32", "max_new_tokens": 1, "ignore_eos": True, "temperature": 3.0}
+    policy = CausalLMPolicy(**options, lora={"r": 4}, engine=engine)
+    trainer = Trainer(
+        policy,
+        [value],
+        PROMPTS[:1],
+        advantage=centred,
+        objective=DrGRPO(entropy_coef=0.1),
+        correction=correction,
+        seed=seed,
+        steps=60,
+        prompts_per_step=1,
+        group_size=64,
+        micro_batch_size=64,
+        learning_rate=5e-3,
+        schedule="cosine",
+        max_logprob_diff=100.0,
+        max_zero_std_steps=None,
+        progress=False,
+        device="cpu",
+    )
+    for _ in trainer:
+        pass
+    prompt = policy.encoder.encode(as_prompts(PROMPTS[:1])[0]).tokens
+    with torch.no_grad():
+        chances = policy.model(input_ids=prompt[None]).logits[0, -1].div(3.0).softmax(-1)
+    decode = policy.loaded.tokenizer.decode
+    texts = [decode([token], skip_special_tokens=True)[:1] for token in range(len(chances))]
+    return float(chances @ torch.tensor([values.get(text, 0.0) for text in texts]))
+
+
+@pytest.mark.slow
+def test_a_run_with_a_biased_engine_learns_nearly_the_same_if_corrected(server: Served) -> None:
+    server.sharpness = 1.6
+    engine = {"url": server.url, "concurrency": 1}
+    own, corrected, biased = (
+        sum(learned(seed, *how) for seed in range(2)) / 2
+        for how in ((None, None), (engine, Correction(high=20.0)), (engine, None))
+    )
+    assert biased < own - 0.15
+    assert abs(corrected - own) < 0.03
