@@ -39,9 +39,9 @@ def odd(samples: list[Sample]) -> list[float]:
     return [sum(c in "13579" for c in sample.output) / max(1, len(sample.output)) for sample in samples]
 
 
-def trainer_of(policy: CausalLMPolicy, **options: Any) -> Trainer:
+def trainer_of(policy: CausalLMPolicy, reward: Any = odd, prompts: list[str] = PROMPTS, **options: Any) -> Trainer:
     sizes = {"steps": 3, "prompts_per_step": 2, "group_size": 4, "learning_rate": 5e-3, "device": "cpu"}
-    return Trainer(policy, [odd], PROMPTS, progress=False, **{**sizes, **options})
+    return Trainer(policy, [reward], prompts, progress=False, **{**sizes, **options})
 
 
 def test_a_rollout_is_the_engine_s_and_scores_as_it_says(server: Served) -> None:
@@ -164,9 +164,9 @@ def learned(seed: int, engine: dict[str, Any] | None, correction: Correction | N
 
     options = {"model": MODEL, "dtype": "float32", "max_new_tokens": 1, "ignore_eos": True, "temperature": 3.0}
     policy = CausalLMPolicy(**options, lora={"r": 4}, engine=engine)
-    trainer = Trainer(
+    trainer = trainer_of(
         policy,
-        [value],
+        value,
         PROMPTS[:1],
         advantage=centred,
         objective=DrGRPO(entropy_coef=0.1),
@@ -176,12 +176,9 @@ def learned(seed: int, engine: dict[str, Any] | None, correction: Correction | N
         prompts_per_step=1,
         group_size=64,
         micro_batch_size=64,
-        learning_rate=5e-3,
         schedule="cosine",
         max_logprob_diff=100.0,
         max_zero_std_steps=None,
-        progress=False,
-        device="cpu",
     )
     for _ in trainer:
         pass
