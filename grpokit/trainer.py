@@ -273,7 +273,7 @@ class Trainer(TrainerSettings, SeedSettings):
     def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
         """Write weights, optimizer and position into `folder`, atomically: it is complete or does not exist.
 
-        With several processes one of them calls this; with `sharding` all do, and process 0 writes.
+        With several processes all may call this, and process 0 writes; with `sharding` all must.
 
         Args:
             folder: an earlier checkpoint there is replaced.

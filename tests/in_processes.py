@@ -174,6 +174,15 @@ def fails_later(samples: Sequence[Sample]) -> list[float]:
     return [float(len(sample.output)) for sample in samples]
 
 
+def told_to_stop(samples: Sequence[Sample]) -> list[float]:
+    """Process 1 gets SIGTERM in the second step."""
+    global _calls
+    _calls += 1
+    if rank() == 1 and _calls == 3:  # the first call is an evaluation
+        os.kill(os.getpid(), signal.SIGTERM)
+    return [float(len(sample.output)) for sample in samples]
+
+
 def killed_once(samples: Sequence[Sample]) -> list[float]:
     """In process 1, in the third step, where torchrun has not started it a second time."""
     global _calls

@@ -1,27 +1,39 @@
-"""What each process of a test does with `hf-lm`: trainings of tiny language models."""
+"""What each process of a test does with real model classes: trainings of tiny language models and image generators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tiny_models import tiny_model, tiny_tokenizer
 
-from grpokit import Prompt, Sample, Trainer
+from grpokit import Policy, Prompt, Sample, Trainer
+from grpokit.testing import outcomes, policy_checks
+from grpokit_diffusers.policy import DiffusersFlow
+from grpokit_glm_image.dit import GlmImageDiT
+from grpokit_glm_image.policy import GlmImageAR
 from grpokit_lm.policy import CausalLMPolicy
 from in_processes import STEPS, learned
 from tiny_policies import OBJECTIVES_BY_NAME
 
 PROMPTS = [Prompt(text=f"say {letter}") for letter in "abcdefghijkl"]
+SIZES = {"prompts_per_step": 3, "updates_per_rollout": 2, "learning_rate": 1e-3, "device": "cpu", "progress": False}
 LANGUAGE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "all weights, a mean reference": ({"reference_ema": {"decay": 0.8}}, {}),
     "an adapter": ({"lora": {"r": 2}}, {"prompts_per_step": 1}),
     "a token budget": ({"lora": {"r": 2}}, {"micro_batch_tokens": 40, "dynamic_sampling": 2}),
 }
+PICTURES = ("glm-image-ar", "glm-image-dit", "diffusers-flow")
 
 
 def vowels(samples: Sequence[Sample]) -> list[float]:
     return [float(sum(letter < "h" for letter in sample.output)) for sample in samples]
+
+
+def red(samples: Sequence[Sample]) -> list[float]:
+    return [float(np.asarray(sample.output.convert("RGB"), dtype=float)[..., 0].mean()) for sample in samples]
 
 
 def language_model(**options: Any) -> CausalLMPolicy:
@@ -29,21 +41,62 @@ def language_model(**options: Any) -> CausalLMPolicy:
     return CausalLMPolicy(model, tokenizer=tiny_tokenizer(), max_new_tokens=8, chat=False, **options)
 
 
-def language(case: str) -> Any:
+def language(case: str) -> Trainer:
     policy, options = LANGUAGE[case]
-    sizes = {"prompts_per_step": 3, "group_size": 4, "updates_per_rollout": 2, "learning_rate": 1e-3, "device": "cpu"}
     objective = OBJECTIVES_BY_NAME["grpo"](kl_coef=0.1)
-    trainer = Trainer(
-        language_model(**policy),
-        [vowels],
-        PROMPTS,
-        steps=STEPS,
-        objective=objective,
-        progress=False,
-        **(sizes | options),
-    )
-    return learned(trainer)
+    sizes = {**SIZES, "group_size": 4} | options
+    return Trainer(language_model(**policy), [vowels], PROMPTS, steps=STEPS, objective=objective, **sizes)
 
 
-def all_cases() -> dict[str, Any]:
-    return {case: language(case) for case in LANGUAGE}
+def references_too_late() -> None:
+    """The second trainer of a policy wants a frozen copy, and the first one has spread the weights."""
+    policy = language_model()
+    for kl in (0.0, 0.1):
+        objective = OBJECTIVES_BY_NAME["grpo"](kl_coef=kl)
+        Trainer(policy, [vowels], PROMPTS, steps=1, objective=objective, group_size=4, sharding="fsdp2", **SIZES)
+
+
+def pictures(name: str) -> Trainer:
+    """The two of GLM-Image compute in float64 where their model classes do not ask for float32."""
+    short: dict[str, Any] = {"size": (64, 64), "lora": {"r": 2}}
+    decode = {"steps": 1, "guidance": 1.0}
+    policies: dict[str, Callable[[], Policy]] = {
+        "glm-image-ar": lambda: GlmImageAR("tiny", decode=decode, eval_decode=decode, **short),
+        "glm-image-dit": lambda: GlmImageDiT("tiny", steps=3, eval_steps=3, **short),
+        "diffusers-flow": lambda: DiffusersFlow("tiny-sd3", steps=3, eval_steps=3, **short),
+    }
+    policy, of_tokens = policies[name](), name == "glm-image-ar"
+    for module in policy.modules().values() if name != "diffusers-flow" else ():
+        module.double()
+    objective = OBJECTIVES_BY_NAME["grpo"](kl_coef=0.1, **({} if of_tokens else {"kl": "gaussian"}))
+    return Trainer(policy, [red], PROMPTS, steps=STEPS, objective=objective, group_size=3, **SIZES)
+
+
+def of_language() -> dict[str, Any]:
+    return {case: learned(language(case)) for case in LANGUAGE}
+
+
+def of_pictures() -> dict[str, Any]:
+    return {name: learned(pictures(name)) for name in PICTURES}
+
+
+def resumed(folder: Path) -> list[tuple[Any, Any]]:
+    """For each policy: what five steps change, and what they change with a stop after two."""
+    found = []
+    for name, build in (("a token budget", language), *((name, pictures) for name in PICTURES)):
+        trainer = build(name)
+        for _ in range(2):
+            trainer.step()
+        trainer.save(folder / name)
+        trainer.world.each(lambda: None)  # until it is there
+        again = build(name)
+        again.load(folder / name)
+        found.append((learned(trainer)[0], learned(again)[0]))
+    return found
+
+
+def kept_contract(name: str) -> list[str]:
+    """The checks of the policy contract that hold here."""
+    build = {"hf-lm": lambda: language("an adapter")}.get(name, lambda: pictures(name))
+    checks = policy_checks(lambda: build().policy, PROMPTS[:2], makes="text" if name == "hf-lm" else "image")
+    return [outcome.name for outcome in outcomes(checks) if outcome.state == "ok"]

@@ -55,8 +55,14 @@ def for_one_process(what: str) -> None:
     Raises:
         UsageError: there are several.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if started_together() > 1:
         raise UsageError(f"{what} runs in one process. Start it without torchrun.")
+
+
+def started_together() -> int:
+    """How many processes train together, as torchrun tells each of them."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    return int(size) if size.isdecimal() else 1
 
 
 def is_first() -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grpokit.cli.app import FAILED, INTERRUPTED, app, console, for_one_process, is_first
+from grpokit.cli.app import FAILED, INTERRUPTED, app, console, for_one_process, is_first, started_together
 from grpokit.cli.config_options import ConfigCommand
 from grpokit.cli.options import (
     Count,
@@ -101,7 +101,7 @@ def train(
     if not is_first():
         raise typer.Exit(INTERRUPTED if result.interrupted else 0)
     if result.interrupted:
-        words = shlex.join(["grpokit", "train", source, *(overrides or []), "--resume"])
+        words = shlex.join([*_started_as(), "train", source, *(overrides or []), "--resume"])
         print(f"Stopped after step {result.steps}; the state is saved. Go on with:\n  {words}")
         raise typer.Exit(INTERRUPTED)
     if first == result.steps:
@@ -323,6 +323,15 @@ def _dry_run(config: RunConfig, name: str) -> None:
     for line in dry_run(config, name=name):
         console().print(line, markup=False, soft_wrap=True)
     print("\nNothing was trained and nothing was written. `grpokit plan` estimates memory and time on a GPU.")
+
+
+def _started_as() -> list[str]:
+    """The words before `train` that start as many processes as there are."""
+    size = started_together()
+    if size == 1:
+        return ["grpokit"]
+    how = ["--nproc-per-node", str(size)] if os.environ.get("LOCAL_WORLD_SIZE") == str(size) else ["..."]
+    return ["torchrun", *how, "-m", "grpokit"]
 
 
 def _complete(result: Result, config: RunConfig) -> str:

@@ -26,7 +26,7 @@ from grpokit.errors import CheckpointError, UsageError, nearest
 from grpokit.hf.dtypes import DTYPES, dtype_of
 from grpokit.hf.settings import read_settings
 from grpokit.knobs import Count
-from grpokit.policies.reference import adapter_off
+from grpokit.policies.reference import adapter_off, refuse_shards
 
 FILE = "reference.safetensors"
 
@@ -242,6 +242,7 @@ class Twin:
 def _twin(live: nn.Module, *, dtype: torch.dtype | None) -> nn.Module:
     """A copy in eval mode that shares parameters which do not train."""
     shared: dict[int, Any] = {id(p): p for p in live.parameters() if not p.requires_grad}
+    refuse_shards(live)
     # A layer of bitsandbytes keeps its weights beside its parameters as well, so such layers are shared as a whole.
     shared |= {id(m): m for m in live.modules() if _is_quantised(m)}
     twin = copy.deepcopy(live, shared).eval()

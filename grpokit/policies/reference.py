@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 
+from grpokit.errors import UsageError
+
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -20,9 +22,26 @@ def frozen_copy(module: M, *, dtype: torch.dtype | None = None) -> M:
         module: stays as it is.
         dtype: of the copy's floating-point parameters and buffers, such as `torch.bfloat16` for half the memory; None
             keeps each one's own. The KL then also measures the rounding.
+
+    Raises:
+        UsageError: several processes hold the weights together already.
     """
+    refuse_shards(module)
     copied = copy.deepcopy(module).eval().requires_grad_(False)
     return copied if dtype is None else copied.to(dtype=dtype)
+
+
+def refuse_shards(module: nn.Module) -> None:
+    """Make sure that the module's weights are whole in this process.
+
+    Raises:
+        UsageError: this process has only a part of them.
+    """
+    if any(hasattr(p, "to_local") for p in module.parameters()):
+        raise UsageError(
+            "The frozen reference must be copied before the policy's weights are spread over the processes. With "
+            "phases, give a kl_coef to the first one that trains this policy, or leave out run.sharding."
+        )
 
 
 @contextmanager

@@ -120,10 +120,11 @@ def _living() -> list[Any]:
 
 
 def save(policies: Iterable[Policy], world: World, write: Callable[[], None]) -> None:
-    """Write policies. Where weights are sharded all processes must call this, and process 0 writes."""
+    """Write policies, in process 0 alone. Where weights are sharded all processes must call this."""
     policies = list(policies)
     if not any(map(has_shards, policies)):
-        write()
+        if world.rank == 0:
+            write()
         return
     with whole(policies):
         world.first(write)

@@ -157,12 +157,13 @@ def here(timeout: float = TIMEOUT) -> World:
         timeout: seconds that a process waits for the others, here and later; only the first call sets it.
 
     Raises:
+        UsageError: the environment does not say where they are.
         RunError: they do not come.
     """
     global _timeout
     if not distributed.is_initialized():
         _timeout = timeout
-        if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+        if not _has_others():
             return World()
         cuda = torch.cuda.is_available()
         if cuda:
@@ -178,6 +179,25 @@ def here(timeout: float = TIMEOUT) -> World:
                 timeout=patience,
             )
     return Processes() if distributed.get_world_size() > 1 else World()
+
+
+def _has_others() -> bool:
+    """Whether the environment speaks of other processes.
+
+    Raises:
+        UsageError: it does not say how to meet them.
+    """
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size == "1":
+        return False
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing or not size.isdecimal():
+        lack = f"these are not set: {', '.join(missing)}" if missing else "that is no number"
+        raise UsageError(
+            f"WORLD_SIZE={size} speaks of other processes, but {lack}. Start the run with torchrun, or unset "
+            "WORLD_SIZE to train in one process."
+        )
+    return int(size) > 1
 
 
 def new_group() -> distributed.ProcessGroup:

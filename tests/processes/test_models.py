@@ -1,18 +1,43 @@
-"""`hf-lm` learns the same with 2 processes as with one."""
+"""Real model classes keep the contract in 2 processes, learn the same as in one, and resume exactly."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from models_in_processes import LANGUAGE, all_cases
+from models_in_processes import LANGUAGE, PICTURES, kept_contract, of_language, of_pictures, resumed
 from several import assert_equal, together
 
 pytestmark = pytest.mark.several
 
 
 def test_language_models_learn_the_same() -> None:
-    alone = all_cases()
-    for answer in together(2, all_cases, seconds=120):
+    alone = of_language()
+    for answer in together(2, of_language, seconds=120):
         assert not isinstance(answer, str), answer
         for case in LANGUAGE:
             assert_equal(alone[case], answer[case], 1e-12)
+
+
+def test_image_generators_learn_the_same() -> None:
+    alone = of_pictures()
+    for answer in together(2, of_pictures, seconds=120):
+        assert not isinstance(answer, str), answer
+        for name in PICTURES:
+            assert_equal(alone[name], answer[name], 1e-12 if name == "glm-image-dit" else 1e-6)
+
+
+def test_they_resume_to_the_bit(tmp_path: Path) -> None:
+    for answer in together(2, resumed, tmp_path, seconds=120):
+        assert not isinstance(answer, str), answer
+        assert len(answer) == 1 + len(PICTURES)
+        for straight, stopped in answer:
+            assert straight == stopped
+
+
+@pytest.mark.parametrize("name", ["hf-lm", *PICTURES])
+def test_they_keep_the_contract(name: str) -> None:
+    one, other = together(2, kept_contract, name, seconds=120)
+    assert one == other
+    assert len(one) == 20

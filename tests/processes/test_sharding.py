@@ -10,6 +10,7 @@ import torch
 from grpokit import UsageError
 from grpokit.training.sharding import shard
 from in_processes import SPREAD, Layered, go_on, spread, spread_and_saved
+from models_in_processes import references_too_late
 from several import assert_equal, together
 from tiny_policies import TinyTokens
 
@@ -32,6 +33,11 @@ def test_a_checkpoint_is_whole_and_each_process_has_a_part(tmp_path: Path) -> No
     for answer in together(2, go_on, tmp_path / "saved", "fsdp2"):
         assert answer[0] == learned[0]
     assert_equal(learned, go_on(tmp_path / "saved", None), 1e-11)
+
+
+def test_a_reference_is_copied_before_weights_are_spread() -> None:
+    for answer in together(2, references_too_late):
+        assert "UsageError: The frozen reference must be copied before" in answer
 
 
 def test_what_cannot_be_spread() -> None:

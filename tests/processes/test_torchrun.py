@@ -56,6 +56,27 @@ def test_two_processes_speak_as_one(tmp_path: Path) -> None:
     assert newest(tmp_path / "run/checkpoints") == 1
 
 
+def test_a_signal_to_one_process_stops_all_after_the_step(tmp_path: Path) -> None:
+    short = (*SMALL, "trainer.steps=9", "data.limit=8", "run.dir=run", "rewards=[{use: 'in_processes:told_to_stop'}]")
+    stopped = torchrun(tmp_path, "train", "toy-lm", *short)
+    assert stopped.returncode == 1  # torchrun's own
+    assert stopped.stdout.count("Stopped after step 2; the state is saved. Go on with:") == 1
+    assert "\n  torchrun --nproc-per-node 2 -m grpokit train toy-lm" in stopped.stdout
+    assert newest(tmp_path / "run/checkpoints") == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "lack"), [("2", "these are not set: MASTER_ADDR, MASTER_PORT"), ("two", "that is no number")]
+)
+def test_a_process_without_others(size: str, lack: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", size)
+    monkeypatch.setenv("RANK", "0")
+    if size == "two":
+        monkeypatch.setenv("MASTER_ADDR", "here")
+        monkeypatch.setenv("MASTER_PORT", "1")
+    assert call("train", "toy-lm").err.startswith(f"error: WORLD_SIZE={size} speaks of other processes, but {lack}.")
+
+
 def test_torchrun_starts_a_run_again_that_has_lost_a_process(tmp_path: Path) -> None:
     """In the third step one of two is killed. The run goes on after the second, to the same bits."""
     reward = "rewards=[{use: 'in_processes:killed_once'}]"

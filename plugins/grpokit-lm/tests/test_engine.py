@@ -112,7 +112,7 @@ def test_a_busy_server_is_asked_again_and_one_that_is_gone_ends_in_words(server:
     server.failures = 1
     assert policy.rollout(texts, 2, seeds=seeds).rows == 2
     server.failures = 100
-    with pytest.raises(RunError, match=r"gave no answer in 2 tries; the last time: 503, .*busy"):
+    with pytest.raises(RunError, match=r"gave no answer in 2 attempts; the last time: 503, .*busy"):
         policy.rollout(texts, 2, seeds=seeds)
     server.failures = 0
     server.unload(next(iter(server.adapters)))
@@ -132,7 +132,7 @@ def test_what_an_engine_cannot_do(server: Served, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             policy_of(server, **options)
-    with pytest.raises(RunError, match="gave no answer in 2 tries"):
+    with pytest.raises(RunError, match="gave no answer in 2 attempts"):
         policy_of(server, engine={"url": "http://127.0.0.1:9", "retries": 1})
 
 
@@ -172,7 +172,7 @@ def learned(seed: int, engine: dict[str, Any] | None, correction: Correction | N
         objective=DrGRPO(entropy_coef=0.1),
         correction=correction,
         seed=seed,
-        steps=60,
+        steps=100,
         prompts_per_step=1,
         group_size=64,
         micro_batch_size=64,
@@ -191,12 +191,12 @@ def learned(seed: int, engine: dict[str, Any] | None, correction: Correction | N
 
 
 @pytest.mark.slow
-def test_a_run_with_a_biased_engine_learns_nearly_the_same_if_corrected(server: Served) -> None:
-    server.sharpness = 1.6
+def test_a_run_with_a_biased_engine_learns_the_same_if_corrected(server: Served) -> None:
+    server.sharpness = 1.3
     engine = {"url": server.url, "concurrency": 1}
     own, corrected, biased = (
         sum(learned(seed, *how) for seed in range(2)) / 2
-        for how in ((None, None), (engine, Correction(high=20.0)), (engine, None))
+        for how in ((None, None), (engine, Correction(high=100.0)), (engine, None))
     )
-    assert biased < own - 0.15
-    assert abs(corrected - own) < 0.03
+    assert biased < own - 0.09
+    assert abs(corrected - own) < 0.01  # three standard errors of two seeds each

@@ -34,7 +34,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from grpokit import RunError, UsageError, knobs
-from grpokit.errors import one_line, shown
+from grpokit.errors import counted, one_line, shown
 from grpokit.hf.settings import read_settings
 from grpokit.hf.weights import save_weights
 from grpokit.knobs import Count, Positive
@@ -252,8 +252,8 @@ class Engine:
             if tries < self.settings.retries:
                 time.sleep(min(10.0, 0.2 * 4**tries))
         raise RunError(
-            f"The engine at {self.url} gave no answer in {self.settings.retries + 1} tries; the last time: {reason}. "
-            "Check that it runs, then go on with --resume."
+            f"The engine at {self.url} gave no answer in {counted(self.settings.retries + 1, 'attempt')}; the last "
+            f"time: {reason}. Check that it runs. A run that had begun goes on with --resume."
         )
 
 
