@@ -1,8 +1,9 @@
 """What it gives and costs to score elsewhere: `ssim` on 64 pictures of 512 x 512, in the run's process and in others.
 
-The others are worker processes, and services of `grpokit serve-reward` on this machine.
+The others are worker processes, services of `grpokit serve-reward` on this machine, or actors of Ray, for which
+grpokit-ray must be installed.
 
-    OMP_NUM_THREADS=1 python benchmarks/workers.py [--workers 2] [--passes 4]
+    OMP_NUM_THREADS=1 python benchmarks/workers.py [--how workers|services|actors] [--number 2] [--passes 4]
 
 The ways take turns, and the fastest pass of each counts. Scores must be equal.
 """
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from PIL import Image
 
@@ -26,22 +28,27 @@ SIDE, PICTURES, GROUP = 512, 64, 8
 
 
 def main() -> None:
-    """Print the speed of each way, the run's own process being 1."""
+    """Print the speed of the other way, the run's own process being 1."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--how", choices=["workers", "services", "actors"], default="workers")
+    parser.add_argument("--number", type=int, default=2)
     parser.add_argument("--passes", type=int, default=4)
     wanted = parser.parse_args()
     prompt = Prompt(text="noise", target=_noise(60))
     samples = [Sample(prompt=prompt, output=_noise(20 + i), group=i // GROUP) for i in range(PICTURES)]
     own: Callable[[Sequence[Sample]], Sequence[float]] = registry.create("reward", "ssim")
-    counts = sorted({1, wanted.workers})
     with ExitStack() as services:
-        urls = [services.enter_context(_service()) for _ in range(wanted.workers)]
-        others = {f"{n} worker(s)": PooledReward("ssim", workers=n) for n in counts}
-        others |= {f"{n} service(s)": RemoteReward(urls[:n]) for n in counts}
-        _compare({"own process": own, **others}, samples, wanted.passes)
-        for reward in others.values():
-            reward.close()
+        other: Any
+        if wanted.how == "services":
+            other = RemoteReward([services.enter_context(_service()) for _ in range(wanted.number)])
+        elif wanted.how == "actors":
+            from grpokit_ray.reward import RayReward
+
+            other = RayReward("ssim", replicas=wanted.number)
+        else:
+            other = PooledReward("ssim", workers=wanted.number)
+        _compare({"own process": own, f"{wanted.number} {wanted.how}": other}, samples, wanted.passes)
+        other.close()
 
 
 def _compare(
