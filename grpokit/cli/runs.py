@@ -96,7 +96,8 @@ def train(
                 watcher=noting,
             )
     except KeyboardInterrupt:
-        print("Stopped at once. All steps after the last saved checkpoint are lost.", file=sys.stderr)
+        if is_first():
+            print("Stopped at once. All steps after the last saved checkpoint are lost.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     if not is_first():
         raise typer.Exit(INTERRUPTED if result.interrupted else 0)

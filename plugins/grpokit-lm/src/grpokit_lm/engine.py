@@ -320,7 +320,8 @@ def refuse_ignored_adapter(stated: Tensor, policy: Tensor, base: Tensor, mask: T
         raise RunError(
             f"The engine ignores the adapter: its log-probs differ from the base model's by {near:.2g} on average, and "
             f"from the policy's by {far:.2g}. "
-            "Start it with --enable-lora, a --max-lora-rank of at least the adapter's r, and the same base model."
+            "Start it with --enable-lora, a --max-lora-rank of at least the adapter's r, the same base model and, for "
+            "a temperature other than 1, --logprobs-mode processed_logprobs."
         )
 
 
