@@ -165,41 +165,40 @@ def train(
 _calls = 0
 
 
-def fails_later(samples: Sequence[Sample]) -> list[float]:
-    """In process 1, in the second step."""
+def _is_turn(call: int) -> bool:
+    """Whether this is process 1 and its reward is called for that time."""
     global _calls
     _calls += 1
-    if rank() == 1 and _calls == 3:  # the first call is an evaluation
+    return rank() == 1 and _calls == call
+
+
+def fails_later(samples: Sequence[Sample]) -> list[float]:
+    """In process 1, in the second step."""
+    if _is_turn(3):  # the first call is an evaluation
         raise ValueError("the model of the reward is gone")
-    return [float(len(sample.output)) for sample in samples]
+    return length(samples)
 
 
 def told_to_stop(samples: Sequence[Sample]) -> list[float]:
     """Process 1 gets SIGTERM in the second step."""
-    global _calls
-    _calls += 1
-    if rank() == 1 and _calls == 3:  # the first call is an evaluation
+    if _is_turn(3):  # the first call is an evaluation
         os.kill(os.getpid(), signal.SIGTERM)
-    return [float(len(sample.output)) for sample in samples]
+    return length(samples)
 
 
 def killed_once(samples: Sequence[Sample]) -> list[float]:
     """In process 1, in the third step, where torchrun has not started it a second time."""
-    global _calls
-    _calls += 1
     first = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
-    if rank() == 1 and _calls == 5 and first:  # the first call is an evaluation, and so is the one after two steps
+    if _is_turn(5) and first:  # the first call is an evaluation, and so is the one after two steps
         os.kill(os.getpid(), signal.SIGKILL)
-    return [float(len(sample.output)) for sample in samples]
+    return length(samples)
 
 
 def hangs_later(samples: Sequence[Sample]) -> list[float]:
     """In process 1, in the second step."""
-    global _calls
-    _calls += 1
-    if rank() == 1 and _calls == 3:  # the first call is an evaluation
+    if _is_turn(3):  # the first call is an evaluation
         time.sleep(3600)
-    return [float(len(sample.output)) for sample in samples]
+    return length(samples)
 
 
 def other_prompts(split: str) -> list[str]:

@@ -26,6 +26,7 @@ LANGUAGE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a token budget": ({"lora": {"r": 2}}, {"micro_batch_tokens": 40, "dynamic_sampling": 2}),
 }
 PICTURES = ("glm-image-ar", "glm-image-dit", "diffusers-flow")
+MODELS = ("hf-lm", *PICTURES)
 
 
 def vowels(samples: Sequence[Sample]) -> list[float]:
@@ -72,6 +73,10 @@ def pictures(name: str) -> Trainer:
     return Trainer(policy, [red], PROMPTS, steps=STEPS, objective=objective, group_size=3, **SIZES)
 
 
+def of(name: str) -> Trainer:
+    return language("a token budget") if name == "hf-lm" else pictures(name)
+
+
 def of_language() -> dict[str, Any]:
     return {case: learned(language(case)) for case in LANGUAGE}
 
@@ -83,13 +88,13 @@ def of_pictures() -> dict[str, Any]:
 def resumed(folder: Path) -> list[tuple[Any, Any]]:
     """For each policy: what five steps change, and what they change with a stop after two."""
     found = []
-    for name, build in (("a token budget", language), *((name, pictures) for name in PICTURES)):
-        trainer = build(name)
+    for name in MODELS:
+        trainer = of(name)
         for _ in range(2):
             trainer.step()
         trainer.save(folder / name)
         trainer.world.each(lambda: None)  # until it is there
-        again = build(name)
+        again = of(name)
         again.load(folder / name)
         found.append((learned(trainer)[0], learned(again)[0]))
     return found
@@ -97,6 +102,5 @@ def resumed(folder: Path) -> list[tuple[Any, Any]]:
 
 def kept_contract(name: str) -> list[str]:
     """The checks of the policy contract that hold here."""
-    build = {"hf-lm": lambda: language("an adapter")}.get(name, lambda: pictures(name))
-    checks = policy_checks(lambda: build().policy, PROMPTS[:2], makes="text" if name == "hf-lm" else "image")
+    checks = policy_checks(lambda: of(name).policy, PROMPTS[:2], makes="text" if name == "hf-lm" else "image")
     return [outcome.name for outcome in outcomes(checks) if outcome.state == "ok"]

@@ -241,8 +241,8 @@ class Twin:
 
 def _twin(live: nn.Module, *, dtype: torch.dtype | None) -> nn.Module:
     """A copy in eval mode that shares parameters which do not train."""
-    shared: dict[int, Any] = {id(p): p for p in live.parameters() if not p.requires_grad}
     refuse_shards(live)
+    shared: dict[int, Any] = {id(p): p for p in live.parameters() if not p.requires_grad}
     # A layer of bitsandbytes keeps its weights beside its parameters as well, so such layers are shared as a whole.
     shared |= {id(m): m for m in live.modules() if _is_quantised(m)}
     twin = copy.deepcopy(live, shared).eval()

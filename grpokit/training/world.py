@@ -187,8 +187,8 @@ def _has_others() -> bool:
     Raises:
         UsageError: it does not say how to meet them.
     """
-    size = os.environ.get("WORLD_SIZE", "1")
-    if size == "1":
+    size = os.environ.get("WORLD_SIZE") or "1"
+    if size.isdecimal() and int(size) <= 1:
         return False
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing or not size.isdecimal():
@@ -197,7 +197,7 @@ def _has_others() -> bool:
             f"WORLD_SIZE={size} speaks of other processes, but {lack}. Start the run with torchrun, or unset "
             "WORLD_SIZE to train in one process."
         )
-    return int(size) > 1
+    return True
 
 
 def new_group() -> distributed.ProcessGroup:
