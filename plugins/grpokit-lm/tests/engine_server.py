@@ -28,6 +28,7 @@ class Served:
         sharpness: logits are multiplied by this before a token is drawn; log-probs are those of that distribution.
         ignores_adapters: draw from the base whatever is asked for.
         failures: how many of the next requests are answered with 503.
+        states_raw: log-probs are those before top_k, top_p and min_p.
         delay: seconds before a request for completions is looked at.
         adapters: the names that are loaded.
         asked: the bodies of all completions.
@@ -35,6 +36,7 @@ class Served:
 
     sharpness: float = 1.0
     ignores_adapters: bool = False
+    states_raw: bool = False
     failures: int = 0
     delay: float = 0.0
     adapters: dict[str, str] = field(default_factory=dict)
@@ -60,31 +62,56 @@ class Served:
             self.model.set_adapter(next(iter(self.adapters)))
         self.model.delete_adapter(name)
 
-    @torch.inference_mode()
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        tokens, places = self.draw(body)
+        lowest = -9999.0  # JSON has no -inf
+        stated = [{f"token_id:{id}": max(x, lowest) for id, x in place.items()} for place in places]
+        logprobs = [place[token] for place, token in zip(places, tokens, strict=True)]
+        return {
+            "choices": [{"token_ids": tokens, "logprobs": {"token_logprobs": logprobs, "top_logprobs": stated}}],
+        }
+
+    @torch.inference_mode()
+    def draw(self, body: dict[str, Any]) -> tuple[list[int], list[dict[int, float]]]:
+        """Token ids, and in each one's place the log-probs of the likeliest tokens and of itself."""
         self.asked.append(body)
         self.model.set_adapter(body["model"])
         with self.model.disable_adapter() if self.ignores_adapters else nullcontext():
             return self._drawn(body)
 
-    def _drawn(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _drawn(self, body: dict[str, Any]) -> tuple[list[int], list[dict[int, float]]]:
         generator = torch.Generator().manual_seed(body["seed"])
-        tokens, logprobs, cache = [], [], None
+        tokens, places, cache = [], [], None
         new, heat = torch.tensor([body["prompt"]]), body["temperature"]
         while len(tokens) < body["max_tokens"]:
             output = self.model(input_ids=new, past_key_values=cache, use_cache=True)
             cache, logits = output.past_key_values, output.logits[0, -1] * self.sharpness
-            distribution = (logits / (heat or 1.0)).log_softmax(-1)
-            token = int(distribution.exp().multinomial(1, generator=generator) if heat else logits.argmax())
+            logits = logits / (heat or 1.0)
+            processed = _truncated(logits, body).log_softmax(-1)
+            token = int(processed.exp().multinomial(1, generator=generator) if heat else logits.argmax())
+            stated = logits.log_softmax(-1) if self.states_raw else processed
             tokens.append(token)
-            logprobs.append(float(distribution[token]))
+            likeliest = [*stated.topk(min(body["logprobs"], len(stated))).indices.tolist(), token]
+            places.append({id: float(stated[id]) for id in likeliest})
             new = torch.tensor([[token]])
             if token in body["stop_token_ids"]:
                 break
-        return {"choices": [{"token_ids": tokens, "logprobs": {"token_logprobs": logprobs}}]}
+        return tokens, places
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
         return load_file(f"{self.adapters[name]}/adapter_model.safetensors")
+
+
+def _truncated(logits: torch.Tensor, body: dict[str, Any]) -> torch.Tensor:
+    """[V] with -inf for the tokens that min_p, top_k and top_p leave out, in vLLM's order."""
+    p = logits.softmax(-1)
+    logits = logits.masked_fill(p < body["min_p"] * p.max(), -torch.inf)
+    if body["top_k"] > 0:
+        logits = logits.masked_fill(logits < logits.topk(min(body["top_k"], len(logits))).values[-1], -torch.inf)
+    ascending, order = logits.sort()
+    out = ascending.softmax(-1).cumsum(-1) <= 1 - body["top_p"]
+    out[-1] = False
+    return logits.masked_fill(torch.zeros_like(out).scatter(0, order, out), -torch.inf)
 
 
 @contextmanager

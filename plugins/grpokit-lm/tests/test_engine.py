@@ -16,7 +16,7 @@ from grpokit.data import as_prompts
 from grpokit.objectives import DrGRPO
 from grpokit.sampling import derive_seeds
 from grpokit.training.correction import correction_weights
-from grpokit_lm.engine import refuse_ignored_adapter
+from grpokit_lm.engines import refuse_ignored_adapter
 from grpokit_lm.policy import CausalLMPolicy
 from grpokit_lm.tasks.arithmetic import prompts
 
@@ -61,7 +61,7 @@ def test_each_update_reaches_the_engine_under_a_new_name(server: Served) -> None
     trainer = trainer_of(policy, correction=Correction())
     reports = [trainer.step() for _ in range(3)]
     names = [*dict.fromkeys(body["model"] for body in server.asked)]
-    assert [name.rpartition("-")[2] for name in names] == ["0", "1", "2"]
+    assert [name.rpartition("-")[2] for name in names] == ["1", "2", "3"]
     assert [*server.adapters] == names[-2:]
     assert any(bool(x.any()) for name, x in server.weights(names[-1]).items() if "lora_B" in name)
     assert all(report.metrics["logprob_diff/mean"] < 1e-4 for report in reports)
@@ -123,7 +123,7 @@ def test_a_busy_server_is_asked_again_and_one_that_is_gone_ends_in_words(server:
 def test_what_an_engine_cannot_do(server: Served, tmp_path: Path) -> None:
     for options, message in (
         ({"lora": None}, "engine needs lora"),
-        ({"top_p": 0.9}, "draws training samples from the whole distribution"),
+        ({"top_p": 0.9}, "add top_k, such as 50, or leave both out"),
         ({"engine": {"url": server.url, "model": "other"}}, f"serves {MODEL}, not 'other'"),
         ({"engine": {}}, "engine needs the server's url"),
         ({"engine": {"url": "gpu-2"}}, "url must be an address"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grpokit import (
@@ -44,7 +44,7 @@ from grpokit.sampling import uniforms
 from grpokit.types import Ask
 from grpokit_lm import saving
 from grpokit_lm.completions import Completions
-from grpokit_lm.engine import Engine, EngineSettings
+from grpokit_lm.engines import Engine, read_engine, start_engine
 from grpokit_lm.loading import Loaded, Quantization, load_model
 from grpokit_lm.paths import path_for
 from grpokit_lm.pictures import Reading
@@ -90,8 +90,8 @@ class CausalLMPolicy(Policy):
         reference_offload: keep that copy in the CPU's memory between two passes.
         reference_ema: let the reference follow the policy, such as {"decay": 0.99, "every": 1}; None: it stays. With
             `lora` it is an adapter of its own on the same base.
-        engine: a server that writes the completions in place of this process, such as {"url": "http://gpu-2:8000"};
-            with `lora` only.
+        engine: what writes the completions in place of this process: a server, such as {"url": "http://gpu-2:8000"}, or
+            vLLM on the same GPU, {"offline": True}; with `lora` only.
         gradient_checkpointing: keep less for the backward pass and compute it again.
         fast: read prompts once per group and pack completions without padding, where the model allows it.
         dtype: of the weights: "auto", "float32", "bfloat16" or "float16".
@@ -169,7 +169,7 @@ class CausalLMPolicy(Policy):
             raise UsageError("ignore_eos lets no token end a completion; leave it out, or stop and stop_tokens.")
         if lora is not None and train_vision:
             raise UsageError("train_vision is for full training. With lora, name the tower's layers as targets.")
-        engine_settings = None if engine is None else EngineSettings.read(engine)
+        engine_settings = None if engine is None else read_engine(engine)
         if engine_settings is not None:
             _check_for_engine(self.sampling, lora)
         adapter = None if lora is None else AdapterSettings.read(lora)
@@ -246,8 +246,14 @@ class CausalLMPolicy(Policy):
         self.max_new_tokens, self.mask_truncated = max_new_tokens, mask_truncated
         self._engine: Engine | None = None
         if engine_settings is not None:
-            words = network.get_output_embeddings().weight.shape[0]  # type: ignore[union-attr]
-            self._engine = Engine(engine_settings, base=self.loaded.name, vocabulary=words)
+            self._engine = start_engine(
+                engine_settings,
+                loaded=self.loaded,
+                adapter=self.model.peft_config["default"],
+                quantization=quantization,
+                longest=None if max_prompt_tokens is None else max_prompt_tokens + max_new_tokens,
+                top_k=top_k,
+            )
         self.version = 0
         self._recomputed = gradient_checkpointing
 
@@ -281,7 +287,7 @@ class CausalLMPolicy(Policy):
         """Write `group_size` completions per prompt, all together, or let the engine write them."""
         asked = self._asked(prompts, group_size, seeds, evaluate=evaluate)
         if self._engine is not None:
-            return Pending(self, self._engine, asked, compared=not evaluate).result()
+            return Pending(self, self._engine, asked, trains=not evaluate).result()
         with kept_norms(self.path.model):
             written = self.path.write(
                 asked.readings,
@@ -290,13 +296,23 @@ class CausalLMPolicy(Policy):
                 draw=asked.sampler,
                 ended=self.stops.ended,
             )
-        return self.rollout_of(asked, written, *self.stops.lengths(written.tokens))
+        return self.rollout_of(asked, written, *self.stops.lengths(written.tokens), kept=asked.sampler.kept())
 
     def begin(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds) -> PendingRollout | None:
-        """Let the engine begin; without one, this process writes when `rollout` is called."""
+        """Let the engine begin; without one, this process writes when `rollout` is called.
+
+        Raises:
+            UsageError: the engine sleeps while the policy learns.
+        """
         if self._engine is None:
             return None
-        return Pending(self, self._engine, self._asked(prompts, group_size, seeds, evaluate=False), compared=True)
+        if not self._engine.overlaps:
+            raise UsageError(
+                "engine: with sleep it gives its memory back while the run learns, and trainer: max_age lets it draw "
+                "meanwhile. Leave one of them out."
+            )
+        asked = self._asked(prompts, group_size, seeds, evaluate=False)
+        return Pending(self, self._engine, asked, trains=True, ahead=True)
 
     def _asked(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, evaluate: bool) -> Asked:
         device = self.device
@@ -308,8 +324,16 @@ class CausalLMPolicy(Policy):
             sampler=self.sampling.sampler(uniforms(seeds.row.to(device), self.max_new_tokens), evaluate=evaluate),
         )
 
-    def rollout_of(self, asked: Asked, written: Written, lengths: Sequence[int], ended: Sequence[bool]) -> Rollout:
-        """What was asked for and written, as a rollout of these weights."""
+    def rollout_of(
+        self,
+        asked: Asked,
+        written: Written,
+        lengths: Sequence[int],
+        ended: Sequence[bool],
+        *,
+        kept: Mapping[str, Tensor],
+    ) -> Rollout:
+        """What was asked for and written, as a rollout of these weights; `kept` as of `Sampler.kept`."""
         device, group_size, readings = self.device, asked.group_size, asked.readings
         texts = [
             self.loaded.tokenizer.decode(row[:length], skip_special_tokens=True)
@@ -339,7 +363,7 @@ class CausalLMPolicy(Policy):
                 per_row={
                     "tokens": torch.where(real, written.tokens, 0),
                     "temperature": torch.full((len(samples),), asked.sampler.scored_at),
-                    **asked.sampler.kept(),
+                    **kept,
                 },
                 per_group={
                     "prompt": padded([reading.tokens for reading in ascending]),
@@ -361,9 +385,11 @@ class CausalLMPolicy(Policy):
 
     @contextmanager
     def during(self, work: Work) -> Iterator[None]:
-        """Keep frozen weights in the type of a mixed precision as long as a stretch of scoring lasts."""
+        """Wake an engine that sleeps; keep frozen weights in the type of a mixed precision while scoring lasts."""
+        draws = self._engine is not None and work == "rollout"
         try:
-            yield
+            with self._engine.awake() if draws else nullcontext():
+                yield
         finally:
             self.path.casts.clear()
 
@@ -411,11 +437,11 @@ def _check_for_engine(sampling: SamplerSettings, lora: Mapping[str, Any] | None)
         UsageError: with what to change.
     """
     if lora is None:
-        raise UsageError("engine needs lora: a server takes new adapters while it runs, but no new weights.")
-    if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
+        raise UsageError("engine needs lora: it takes new adapters while it runs, but no new weights.")
+    if not sampling.top_k and (sampling.top_p < 1 or sampling.min_p):
         raise UsageError(
-            "engine draws training samples from the whole distribution, for a server does not tell from which tokens "
-            "it drew. Leave out top_k, top_p and min_p; eval_top_k, eval_top_p and eval_min_p may stay."
+            "engine names the likeliest tokens, from which training learns what top_p and min_p have left. It must "
+            "know how many: add top_k, such as 50, or leave both out; eval_top_p and eval_min_p may stay."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from grpokit import Prompt, Rollout, Seeds
 from grpokit.policies.reference import adapter_off
 from grpokit.policies.sampler import Sampler
-from grpokit_lm.engine import Engine, refuse_ignored_adapter
+from grpokit_lm.engines import Engine, refuse_ignored_adapter
 from grpokit_lm.pictures import Reading
 
 if TYPE_CHECKING:
@@ -48,14 +48,18 @@ class Pending:
         policy: whose adapter it is.
         engine: writes.
         asked: what.
-        compared: refuse an engine that ignores the adapter.
+        trains: on the samples, so an engine that ignores the adapter is refused.
+        ahead: the weights may change before the result is asked for.
     """
 
-    def __init__(self, policy: CausalLMPolicy, engine: Engine, asked: Asked, *, compared: bool) -> None:
+    def __init__(
+        self, policy: CausalLMPolicy, engine: Engine, asked: Asked, *, trains: bool, ahead: bool = False
+    ) -> None:
         self._policy, self._asked, self._version = policy, asked, policy.version
         engine.push(policy.model, policy.version)
+        self._compared = trains and self._version > 0
         self._adapter = [p for p in policy.model.parameters() if p.requires_grad]
-        self._pushed = [p.detach().clone() for p in self._adapter] if compared and self._version else []
+        self._pushed = [p.detach().clone() for p in self._adapter] if self._compared and ahead else []
         self._completing = engine.begin(
             [reading.tokens for reading in asked.readings],
             asked.group_size,
@@ -63,6 +67,7 @@ class Pending:
             sampling={"temperature": asked.sampler.temperature, **asked.sampler.truncation},
             max_new_tokens=policy.max_new_tokens,
             stops=policy.stops,
+            trains=trains,
         )
 
     def result(self) -> Rollout:
@@ -71,10 +76,11 @@ class Pending:
         Raises:
             RunError: the engine failed, or ignores the adapter.
         """
-        written = self._completing.result(self._policy.device)
-        rollout = replace(self._policy.rollout_of(self._asked, *written), exact=False, version=self._version)
-        if self._pushed:
-            with _values(self._adapter, self._pushed):
+        written, lengths, ended, kept = self._completing.result(self._policy.device)
+        drawn = self._policy.rollout_of(self._asked, written, lengths, ended, kept=kept)
+        rollout = replace(drawn, exact=False, version=self._version)
+        if self._compared:
+            with _values(self._adapter, self._pushed) if self._pushed else nullcontext():
                 self._refuse_ignored_adapter(rollout)
         return rollout
 

@@ -1,0 +1,200 @@
+"""A server with vLLM's protocol, on another GPU or machine.
+
+`/v1/completions` takes token ids and gives them back with `return_token_ids`
+(https://github.com/vllm-project/vllm/pull/22587), `/v1/load_lora_adapter` and `/v1/unload_lora_adapter` change adapters
+(https://docs.vllm.ai/en/latest/features/lora/). The server must see the adapter's folder under the same path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+from grpokit import RunError, UsageError, knobs
+from grpokit.errors import counted, one_line, shown
+from grpokit.knobs import Count, Positive
+from grpokit_lm.engines.protocol import Adapter, Answer, Row
+
+_BUSY = (408, 429, 502, 503, 504)  # answers that may be others a moment later
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """The keys of `engine` for a server.
+
+    Attributes:
+        url: of the server; a list: each process takes the next one.
+        model: the base model's name there; None for the only one.
+        adapters: a folder that the server sees under the same path; None for one of this machine's temporary folders.
+        api_key_env: the environment variable with the server's key.
+        concurrency: requests at a time.
+        timeout: seconds without a sign of the server.
+        retries: new tries of a request that got no answer.
+    """
+
+    url: str | Sequence[str]
+    model: str | None = None
+    adapters: str | None = None
+    api_key_env: str | None = None
+    concurrency: Count = 64
+    timeout: Positive = 600.0
+    retries: Annotated[int, Ge(0)] = 4
+
+    def __post_init__(self) -> None:
+        urls = [self.url] if isinstance(self.url, str) else self.url
+        if not urls or not all(isinstance(url, str) and url.startswith(("http://", "https://")) for url in urls):
+            raise UsageError(f"engine: url must be an address such as 'http://gpu-2:8000', got {shown(self.url)}.")
+        knobs.check(self)
+
+    @property
+    def own_url(self) -> str:
+        """The address that this process uses."""
+        urls = [self.url] if isinstance(self.url, str) else self.url
+        return urls[int(os.environ.get("RANK", "0")) % len(urls)].rstrip("/").removesuffix("/v1")
+
+
+class Server:
+    """Speaks with a server.
+
+    Args:
+        settings: where, and how.
+        base: what the policy calls its base model.
+
+    Raises:
+        UsageError: there is no such model at the server.
+        RunError: no server answers.
+    """
+
+    overlaps = True
+
+    def __init__(self, settings: ServerSettings, *, base: str) -> None:
+        self.settings, self.url = settings, settings.own_url
+        self.name = f"engine at {self.url}"
+        self.model = self._find(base)
+
+    def _find(self, base: str) -> str:
+        names = [entry["id"] for entry in self._get("/v1/models")["data"] if not entry.get("parent")]
+        wanted = self.settings.model or (base if base in names else None)
+        if wanted is None and len(names) == 1:
+            return str(names[0])
+        if wanted not in names:
+            raise UsageError(
+                f"engine: {self.url} serves {', '.join(names) or 'nothing'}, not '{wanted or base}'. Set engine: model."
+            )
+        return wanted
+
+    def load(self, adapter: Adapter) -> None:
+        """Let the server read an adapter."""
+        self._send("/v1/load_lora_adapter", {"lora_name": adapter.name, "lora_path": str(adapter.folder)})
+
+    def unload(self, adapter: Adapter) -> None:
+        """Let the server forget an adapter, which would only take room there."""
+        with suppress(RunError):
+            self._send("/v1/unload_lora_adapter", {"lora_name": adapter.name})
+
+    def awake(self) -> AbstractContextManager[Any]:
+        """A server is always awake."""
+        return nullcontext()
+
+    def begin(
+        self, adapter: Adapter, rows: Sequence[Row], options: Mapping[str, Any]
+    ) -> Sequence[Future[Sequence[Answer]]]:
+        """Send a request for each row."""
+        common = {
+            "model": adapter.name,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,  # the likeliest ones, too, have ids as names
+            **options,
+        }
+
+        def ask(row: Row) -> Sequence[Answer]:
+            answer = self._send("/v1/completions", {**common, "prompt": row.prompt, "seed": row.seed})
+            return [self._read(answer, likeliest=options["logprobs"] > 1)]
+
+        threads = ThreadPoolExecutor(self.settings.concurrency)
+        parts = [threads.submit(ask, row) for row in rows]
+        threads.shutdown(wait=False)
+        return parts
+
+    def _read(self, answer: Any, *, likeliest: bool) -> Answer:
+        try:
+            choice = answer["choices"][0]
+            stated = choice["logprobs"]
+            places = stated["top_logprobs"] if likeliest else ()
+            return Answer(
+                tokens=[int(token) for token in choice["token_ids"]],
+                logprobs=[float(logprob) for logprob in stated["token_logprobs"]],
+                likeliest=[
+                    {int(name.removeprefix("token_id:")): float(logprob) for name, logprob in place.items()}
+                    for place in places
+                ],
+            )
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(
+                f"The {self.name} gave no token ids with log-probs ({one_line(error)}): {shown(answer)}. It must know "
+                "return_token_ids, as vLLM does since 0.10.2."
+            ) from error
+
+    def _get(self, path: str) -> Any:
+        return self._answer(urllib.request.Request(self.url + path, headers=self._headers()))
+
+    def _send(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._answer(urllib.request.Request(self.url + path, json.dumps(body).encode(), self._headers()))
+
+    def _headers(self) -> dict[str, str]:
+        name = self.settings.api_key_env
+        if name is None:
+            return {"Content-Type": "application/json"}
+        key = os.environ.get(name, "")
+        if not key:
+            raise UsageError(f"engine: the environment variable {name} (api_key_env) is empty. Put the key into it.")
+        return {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+
+    def _answer(self, request: urllib.request.Request) -> Any:
+        """The JSON of an answer, or its text where it has none."""
+        for tries in range(self.settings.retries + 1):
+            try:
+                with urllib.request.urlopen(request, timeout=self.settings.timeout) as reply:
+                    text = reply.read().decode()
+                try:
+                    return json.loads(text)
+                except ValueError:
+                    return text
+            except urllib.error.HTTPError as error:
+                with error:
+                    reason = f"{error.code}, {one_line(error.read(2000).decode(errors='replace'), most=300)}"
+                if error.code not in _BUSY:
+                    raise RunError(
+                        f"The engine refused {request.selector}: {reason}.{_hint(request, reason)}"
+                    ) from None
+            except (OSError, HTTPException) as error:
+                reason = one_line(error)
+            if tries < self.settings.retries:
+                time.sleep(min(10.0, 0.2 * 4**tries))
+        raise RunError(
+            f"The {self.name} gave no answer in {counted(self.settings.retries + 1, 'attempt')}; the last time: "
+            f"{reason}. Check that it runs. A run that had begun goes on with --resume."
+        )
+
+
+def _hint(request: urllib.request.Request, reason: str) -> str:
+    if "lora" in request.selector:
+        return (
+            " Start the server with --enable-lora, a --max-lora-rank of at least the adapter's r, and "
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True; it must see the adapter's folder under the same path (engine: "
+            "adapters)."
+        )
+    if "logprobs" in reason:
+        return " A truncated distribution needs top_k + 8 of them: start the server with --max-logprobs."
+    return ""
