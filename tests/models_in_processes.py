@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from tiny_models import tiny_model, tiny_tokenizer
 
-from grpokit import Policy, Prompt, Sample, Trainer
+from grpokit import Phase, PhasedTrainer, Policy, Prompt, Sample, Trainer
 from grpokit.testing import outcomes, policy_checks
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_glm_image.dit import GlmImageDiT
+from grpokit_glm_image.halves import halves
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_lm.policy import CausalLMPolicy
 from in_processes import STEPS, learned
@@ -71,6 +72,43 @@ def pictures(name: str) -> Trainer:
         module.double()
     objective = OBJECTIVES_BY_NAME["grpo"](kl_coef=0.1, **({} if of_tokens else {"kl": "gaussian"}))
     return Trainer(policy, [red], PROMPTS, steps=STEPS, objective=objective, group_size=3, **SIZES)
+
+
+def both_halves() -> PhasedTrainer:
+    """Two rounds in which the tokens of GLM-Image learn for a step and its painting for one."""
+    short: dict[str, Any] = {"lora": {"r": 2}}
+    policies = halves("tiny", size=(64, 64), ar=short, dit={"steps": 3, "eval_steps": 3, **short})
+    phases: list[Phase] = []
+    for seed, (name, policy) in enumerate(policies.items()):
+        for module in policy.modules().values():
+            module.double()
+        objective = OBJECTIVES_BY_NAME["grpo"](kl_coef=0.1, **({} if name == "ar" else {"kl": "gaussian"}))
+        shared = {"accelerator": phases[0].trainer.accelerator} if phases else {}
+        sizes = {**SIZES, "group_size": 3, **shared}
+        trainer = Trainer(policy, [red], PROMPTS, steps=2, seed=seed, objective=objective, **sizes)
+        phases.append(Phase(name=name, trainer=trainer, steps=1, policy=name))
+    return PhasedTrainer(phases, rounds=2)
+
+
+def of_both_halves(trainer: PhasedTrainer | None = None) -> tuple[list[Any], list[dict[str, float]]]:
+    """The weights of both halves after the last step, and the metrics of all steps."""
+    trainer = trainer or both_halves()
+    metrics = [dict(report.metrics) for report in trainer]
+    policies = [phase.trainer.policy for phase in trainer.phases.values()]
+    modules = [module for policy in policies for module in policy.modules().values()]
+    return [p.detach().tolist() for module in modules for p in module.parameters()], metrics
+
+
+def both_halves_resumed(folder: Path) -> tuple[Any, Any]:
+    """What both halves learn, and what they learn with a stop in the second round."""
+    trainer = both_halves()
+    for _ in range(3):
+        trainer.step()
+    trainer.save(folder)
+    next(iter(trainer.phases.values())).trainer.world.each(lambda: None)  # until it is there
+    again = both_halves()
+    again.load(folder)
+    return of_both_halves(trainer)[0], of_both_halves(again)[0]
 
 
 def of(name: str) -> Trainer:

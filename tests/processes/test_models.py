@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from models_in_processes import LANGUAGE, MODELS, PICTURES, kept_contract, of_language, of_pictures, resumed
+from models_in_processes import (
+    LANGUAGE,
+    MODELS,
+    PICTURES,
+    both_halves_resumed,
+    kept_contract,
+    of_both_halves,
+    of_language,
+    of_pictures,
+    resumed,
+)
 from several import assert_equal, together
 
 pytestmark = pytest.mark.several
@@ -26,6 +36,15 @@ def test_image_generators_learn_the_same() -> None:
         assert not isinstance(answer, str), answer
         for name in PICTURES:
             assert_equal(alone[name], answer[name], 1e-12 if name == "glm-image-dit" else 1e-6)
+
+
+def test_both_halves_of_glm_image_learn_in_turn(tmp_path: Path) -> None:
+    alone = of_both_halves()
+    assert len(alone[1]) == 4
+    for answer in together(2, of_both_halves, seconds=120):
+        assert_equal(alone, answer, 1e-6)
+    for straight, stopped in together(2, both_halves_resumed, tmp_path, seconds=120):
+        assert straight == stopped
 
 
 def test_they_resume_to_the_bit(tmp_path: Path) -> None:
