@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,13 @@ from grpokit.sampling import derive_seeds
 from grpokit.trainer import Trainer
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.out_of_memory import fitting
+from grpokit.training.process_memory import rise
 from grpokit.types import Prompt, Rollout
 
 _MANY_ROWS = 10_000  # a step with fewer is not worth the small rollouts
 _OBJECTS = 1_000  # bytes that the Python objects of a row take at least
 _TRIAL_ROWS = 256
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
-_PROCESS = Path("/proc/self")
 
 
 def check_best(config: RunConfig, terms: Sequence[RewardTerm], held_out: Sequence[Prompt] | None) -> None:
@@ -154,12 +153,12 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
     at_once = min(trainer.rollout_batch_size or rows, rows)
     small = min(_TRIAL_ROWS, rows)
     _trial(trainer, 2, at_once)  # so that what is set up once is not counted
-    with _peak() as peak:
+    with rise() as risen:
         rollout, fitted = _trial(trainer, small, at_once)
     needed = {device: size * rows // small for device, size in _bytes_by_device(rollout).items()}
     if trainer.accelerator.device.type == "cpu":
         at_once = at_once if fitted == min(small, at_once) else fitted
-        needed["cpu"] = max(needed["cpu"], peak.bytes * at_once // fitted)
+        needed["cpu"] = max(needed["cpu"], risen.bytes * at_once // fitted)
     for device, size in needed.items():
         free = _memory(device)
         if free and size > free:
@@ -182,30 +181,6 @@ def _trial(trainer: Trainer, rows: int, at_once: int) -> tuple[Rollout, int]:
         return rollout
 
     return policy.rollout(trainer.train_prompts[:1], rows, seeds, fit=fit), size
-
-
-@dataclass
-class _Peak:
-    bytes: int = 0
-
-
-@contextmanager
-def _peak() -> Iterator[_Peak]:
-    """The largest rise of this process's memory inside the context; 0 where the system does not report it."""
-    peak = _Peak()
-    try:
-        (_PROCESS / "clear_refs").write_text("5")  # resets the peak
-        before = _status("VmRSS")
-    except OSError:
-        yield peak
-        return
-    yield peak
-    peak.bytes = max(0, _status("VmHWM") - before)
-
-
-def _status(key: str) -> int:
-    """An entry of this process's status, in bytes."""
-    return _entry(_PROCESS / "status", key)
 
 
 def _entry(file: Path, key: str) -> int:

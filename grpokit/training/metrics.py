@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import resource
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from grpokit.advantages import zero_per_group
 from grpokit.rewards.scoring import Scores
+from grpokit.training import process_memory
 from grpokit.training.devices import wait_for
 
 
@@ -237,5 +236,4 @@ def peak_memory_mb(device: torch.device) -> float:
     """Peak memory in MiB, of the CUDA allocator or, on a CPU, of the whole process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux, bytes on macOS
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+    return process_memory.highest() / 2**20

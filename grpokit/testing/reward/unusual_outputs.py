@@ -10,16 +10,15 @@ from __future__ import annotations
 import gc
 import math
 import re
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpokit.errors import GrpokitError
 from grpokit.rewards.scoring import Reward
 from grpokit.testing.check import expect
+from grpokit.training.process_memory import rise
 from grpokit.types import Sample
 
 if TYPE_CHECKING:
@@ -108,28 +107,7 @@ def _one(reward: Reward, sample: Sample, what: str) -> None:
 
 def _memory(reward: Reward, sample: Sample, what: str) -> int:
     """How many bytes the process grew by, at its peak, while a sample was scored."""
-    status = Path("/proc/self/status")
     gc.collect()  # what is freed meanwhile would hide what the reward takes
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    except OSError:  # other systems only know the peak since the start
-        before = _highest()
+    with rise() as risen:
         _one(reward, sample, what)
-        return _highest() - before
-    before = _field(status, "VmRSS")
-    _one(reward, sample, what)
-    return _field(status, "VmHWM") - before
-
-
-def _field(status: Path, name: str) -> int:
-    line = re.search(rf"^{name}:\s*(\d+) kB", status.read_text(), re.MULTILINE)
-    return int(line[1]) * 1024 if line else 0
-
-
-def _highest() -> int:
-    if sys.platform == "win32":
-        return 0
-    import resource
-
-    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return highest if sys.platform == "darwin" else highest * 1024
+    return risen.bytes

@@ -1,0 +1,38 @@
+"""What a process takes at its highest, with and without the help of Linux."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grpokit.training import process_memory
+from grpokit.training.process_memory import highest, rise
+
+MIB = 2**20
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc/self/clear_refs"
+)
+
+
+def test_a_rise_is_that_of_its_own_context() -> None:
+    for size in (200, 50):
+        with rise() as risen:
+            np.ones(size * MIB, dtype=np.uint8)
+        assert 0.9 * size < risen.bytes / MIB < size + 40
+    with rise() as nothing:
+        pass
+    assert nothing.bytes < 20 * MIB
+
+
+def test_without_it_a_rise_is_what_exceeds_the_highest_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    room = highest() - process_memory._status("VmRSS")
+    monkeypatch.setattr(process_memory, "_PROCESS", tmp_path / "missing")
+    with rise() as risen:
+        np.ones(room + 100 * MIB, dtype=np.uint8)
+    assert risen.bytes > 90 * MIB
+    with rise() as again:
+        np.ones(50 * MIB, dtype=np.uint8)
+    assert again.bytes == 0
