@@ -220,3 +220,14 @@ def test_bad_settings(folder: Path, parameters: dict[str, Any], expected: str) -
 def test_remedies(folder: Path, parameters: dict[str, Any], reference: bool, expected: list[str]) -> None:
     needs = plan(Job(**{**vars(JOB), "reference": reference}), model=str(folder), **parameters)
     assert [word for remedy in needs.remedies for word in remedy.words] == expected
+
+
+def test_what_an_engine_draws_is_not_counted(qwen: None) -> None:
+    own, served = plan(lora={"r": 16}), plan(lora={"r": 16}, engine={"url": "http://gpu-2:8000"})
+    assert memory(own, "cache", "rollout") > 0
+    assert memory(served, "cache", "rollout") == memory(served, "logits", "rollout") == 0
+    assert memory(served, "activations") == memory(own, "activations")
+    assert {work.phase for work in own.works} - {work.phase for work in served.works} == {"rollout"}
+    assert served.assumptions[-1] == "A server draws; what it takes is not counted."
+    beside = plan(lora={"r": 16}, engine={"offline": True, "gpu_memory_utilization": 0.4, "sleep": True})
+    assert beside.assumptions[-1].startswith("vLLM draws, and takes 40% of the GPU's memory for itself while it draws")

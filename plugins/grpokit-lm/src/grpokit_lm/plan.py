@@ -15,6 +15,7 @@ from grpokit.hf.references import Average, dtype_of_twin
 from grpokit.hf.trained_adapter import find_adapter
 from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, Sizes, TokenWork
 from grpokit.policies.sampler import SamplerSettings
+from grpokit_lm.engines import ServerSettings, read_engine
 from grpokit_lm.loading import find_skeleton
 from grpokit_lm.vision import freeze_vision
 
@@ -69,14 +70,34 @@ def plan(parameters: Mapping[str, Any], job: Job) -> Needs:
         checkpointing=parameters["gradient_checkpointing"],
         head_trains=lora is None,
     )
+    parts, works = work.parts(), work.works()
+    drawing = _drawing(parameters["engine"])
+    if drawing:
+        parts = [part for part in parts if [*part.moments] != ["rollout"]]
+        works = [work for work in works if work.phase != "rollout"]
     return Needs(
-        parts=(*work.parts(), *_reference(parameters, sizes, job, lora)),
-        works=tuple(work.works()),
+        parts=(*parts, *_reference(parameters, sizes, job, lora)),
+        works=tuple(works),
         remedies=tuple(_remedies(parameters, job, lora)),
         assumptions=(
             f"A prompt has {prompt:,} tokens (--prompt-tokens).",
             "The fast path is used; activations are those of a Llama's layers, measured on a CPU (docs/memory.md).",
+            *drawing,
         ),
+    )
+
+
+def _drawing(engine: Any) -> tuple[str, ...]:
+    """What is not counted where an engine draws; empty without one."""
+    if engine is None:
+        return ()
+    settings = read_engine(engine)
+    if isinstance(settings, ServerSettings):
+        return ("A server draws; what it takes is not counted.",)
+    share, when = settings.gpu_memory_utilization, " while it draws" if settings.sleep else ""
+    return (
+        f"vLLM draws, and takes {share:.0%} of the GPU's memory for itself{when} (engine: gpu_memory_utilization). "
+        "Neither that nor its time is counted.",
     )
 
 

@@ -172,6 +172,7 @@ class CausalLMPolicy(Policy):
         engine_settings = None if engine is None else read_engine(engine)
         if engine_settings is not None:
             _check_for_engine(self.sampling, lora)
+            engine_settings.check_here()
         adapter = None if lora is None else AdapterSettings.read(lora)
         trained = None
         if adapter is not None and adapter.adapter is not None:

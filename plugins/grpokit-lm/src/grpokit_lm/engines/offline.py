@@ -67,6 +67,13 @@ class OfflineSettings:
         taken = [name for name in _OWN if name in self.options]
         if taken:
             raise UsageError(f"engine: options may not have {taken[0]}; {_OWN[taken[0]]}.")
+
+    def check_here(self) -> None:
+        """Refuse to start where it cannot, before the policy's weights are read.
+
+        Raises:
+            UsageError: vLLM is not installed, or there are several processes.
+        """
         if importlib.util.find_spec("vllm") is None:
             raise UsageError("engine: offline needs vLLM, which is not installed: pip install vllm")
         if os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1"):

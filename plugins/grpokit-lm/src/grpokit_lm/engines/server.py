@@ -57,6 +57,9 @@ class ServerSettings:
             raise UsageError(f"engine: url must be an address such as 'http://gpu-2:8000', got {shown(self.url)}.")
         knobs.check(self)
 
+    def check_here(self) -> None:
+        """Nothing of this machine is needed."""
+
     @property
     def own_url(self) -> str:
         """The address that this process uses."""
