@@ -121,6 +121,13 @@ def test_log_probs_from_before_a_truncation_are_refused() -> None:
         drawn(_at(server, **TRUNCATED))
 
 
+def test_top_k_may_be_larger_than_the_vocabulary() -> None:
+    with served() as server:
+        policy = _at(server, top_k=1000)
+        assert gap(policy, drawn(policy)) < 1e-4
+        assert {body["logprobs"] for body in server.asked} == {265}
+
+
 def _at(server: Served, **options: Any) -> CausalLMPolicy:
     return CausalLMPolicy(**{**SHORT, **options}, engine={"url": server.url, "concurrency": 4, "retries": 0})
 
@@ -143,6 +150,9 @@ def test_it_sleeps_while_the_run_learns(vllm: Any) -> None:
     for naps in (1, 2, 3):
         trainer.step()
         assert (engine.asleep, engine.naps) == (True, naps)
+    engine.wake_up = lambda: 1 / 0
+    with pytest.raises(RunError, match="vLLM failed while it woke up: division by zero"):
+        trainer.step()
     ahead = trainer_of(offline(engine={"sleep": True}), max_age=1)
     with pytest.raises(UsageError, match="sleep it gives its memory back while the run learns, and trainer: max_age"):
         ahead.step()
@@ -179,6 +189,14 @@ def test_what_it_cannot_do(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="offline is for a run in one process"):
         offline()
+
+
+def test_a_failure_while_it_draws_is_what_the_run_says(vllm: Any) -> None:
+    trainer = trainer_of(offline(engine={"sleep": True, "options": {"max_logprobs": 5}}, top_k=20))
+    (engine,) = vllm.LLM.started
+    engine.sleep = lambda level: 1 / 0  # as one that has died would
+    with pytest.raises(RunError, match="vLLM failed while it drew: Requested sample logprobs of 28"):
+        trainer.step()
 
 
 def test_a_process_of_vllm_that_dies_ends_the_wait(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:

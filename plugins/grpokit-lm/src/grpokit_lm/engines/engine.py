@@ -111,7 +111,7 @@ class Engine:
         top_k = min(sampling["top_k"], self.vocabulary) if trains else 0
         options = {
             "max_tokens": max_new_tokens,
-            "logprobs": named(top_k),
+            "logprobs": min(named(top_k), self.vocabulary),
             "stop_token_ids": stops.tokens.tolist(),
             "stop": stops.texts,
             "include_stop_str_in_output": True,

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -159,17 +159,22 @@ class Offline:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Inside, the engine has its memory; after the outermost one it sleeps again."""
+        """Inside, the engine has its memory; after the outermost one it sleeps again, unless something failed there.
+
+        Raises:
+            RunError: it cannot get its memory, or cannot give it back.
+        """
         self._wakers += 1
-        if self._sleeps and self._wakers == 1:
-            torch.cuda.empty_cache()  # what PyTorch holds in reserve would be missing
-            self._llm.wake_up()
+        outermost = self._wakers == 1
         try:
+            if self._sleeps and outermost:
+                torch.cuda.empty_cache()  # what PyTorch holds in reserve would be missing
+                self._does("woke up", self._llm.wake_up)
             yield
+            if self._sleeps and outermost:
+                self._does("went to sleep", partial(self._llm.sleep, level=1))
         finally:
             self._wakers -= 1
-            if self._sleeps and not self._wakers:
-                self._llm.sleep(level=1)
 
     def begin(
         self, adapter: Adapter, rows: Sequence[Row], options: Mapping[str, Any]
@@ -209,20 +214,25 @@ class Offline:
         from vllm import SamplingParams
         from vllm.lora.request import LoRARequest
 
+        def generate() -> Any:
+            return self._llm.generate(
+                [{"prompt_token_ids": list(row.prompt)} for row in rows],
+                [SamplingParams(**options, seed=row.seed, detokenize=bool(options["stop"])) for row in rows],
+                lora_request=LoRARequest(adapter.name, adapter.number, str(adapter.folder)),
+                use_tqdm=False,
+            )
+
+        with self.awake():
+            return [_answer(output.outputs[0]) for output in self._does("drew", generate)]
+
+    def _does(self, what: str, work: Callable[[], Any]) -> Any:
         try:
-            with self.awake():
-                outputs = self._llm.generate(
-                    [{"prompt_token_ids": list(row.prompt)} for row in rows],
-                    [SamplingParams(**options, seed=row.seed, detokenize=bool(options["stop"])) for row in rows],
-                    lora_request=LoRARequest(adapter.name, adapter.number, str(adapter.folder)),
-                    use_tqdm=False,
-                )
-        except Exception as error:
+            return work()
+        except Exception as error:  # of any kind, as when it starts
             raise RunError(
-                f"vLLM failed while it drew: {one_line(error)}. What it printed above may say more. A run that had "
+                f"vLLM failed while it {what}: {one_line(error)}. What it printed above may say more. A run that had "
                 "begun goes on with --resume."
             ) from error
-        return [_answer(output.outputs[0]) for output in outputs]
 
 
 @contextmanager
