@@ -111,13 +111,19 @@ def check_cache(files: Files, *, marker: str, lack: Callable[[Path], str]) -> No
     Raises:
         UsageError: something is lacking.
     """
-    known = try_to_load_from_cache(files.place, marker, revision=files.options["revision"])
-    lacking = lack(Path(known).parent) if isinstance(known, str) else ""
+    folder = cached(files.place, marker=marker, revision=files.options["revision"])
+    lacking = lack(folder) if folder is not None else ""
     if lacking:
         cache = f"the Hugging Face cache ('{constants.HF_HUB_CACHE}')"
         raise UsageError(
             f"The model '{files.name}' is in {cache}, but {lacking}. {_remedy(files)}", page="doctor#weights"
         )
+
+
+def cached(name: str, *, marker: str, revision: str | None = None) -> Path | None:
+    """The folder of the hub's cache that holds a repository, or None; see `check_cache` for the marker."""
+    known = try_to_load_from_cache(name, marker, revision=revision)
+    return Path(known).parent if isinstance(known, str) else None
 
 
 def local(name: str) -> Path | None:

@@ -28,7 +28,7 @@ class Served:
         sharpness: logits are multiplied by this before a token is drawn; log-probs are those of that distribution.
         ignores_adapters: draw from the base whatever is asked for.
         failures: how many of the next requests are answered with 503.
-        states_raw: log-probs are those before top_k, top_p and min_p.
+        states_raw: log-probs are those before the temperature, top_k, top_p and min_p.
         delay: seconds before a request for completions is looked at.
         adapters: the names that are loaded.
         asked: the bodies of all completions.
@@ -86,8 +86,7 @@ class Served:
         while len(tokens) < body["max_tokens"]:
             output = self.model(input_ids=new, past_key_values=cache, use_cache=True)
             cache, logits = output.past_key_values, output.logits[0, -1] * self.sharpness
-            logits = logits / (heat or 1.0)
-            processed = _truncated(logits, body).log_softmax(-1)
+            processed = _truncated(logits / (heat or 1.0), body).log_softmax(-1)
             token = int(processed.exp().multinomial(1, generator=generator) if heat else logits.argmax())
             stated = logits.log_softmax(-1) if self.states_raw else processed
             tokens.append(token)

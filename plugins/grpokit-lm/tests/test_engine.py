@@ -75,6 +75,17 @@ def test_an_engine_that_ignores_the_adapter_is_noticed(server: Served) -> None:
         trainer.step()
 
 
+def test_an_engine_with_log_probs_from_before_the_temperature_is_noticed(server: Served) -> None:
+    server.states_raw = True
+    trainer_of(policy_of(server)).step()  # at the temperature 1 they are the same
+    for temperature in (0.7, 1.3):
+        message = "states log-probs from before the temperature: they differ .* by .*e-0[5-9] on average, and .* by 0"
+        with pytest.raises(RunError, match=message):
+            trainer_of(policy_of(server, temperature=temperature)).step()
+    server.states_raw, server.sharpness = False, 1.3
+    trainer_of(policy_of(server, temperature=1.6), max_logprob_diff=10.0).step()  # biased, which a correction weighs
+
+
 def test_the_engine_draws_the_next_step_while_this_one_learns(server: Served) -> None:
     """The log-probs of each rollout are those of the adapter before the latest update."""
     server.delay = 0.2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 from engine_server import Served, served
+from huggingface_hub import constants
 from test_engine import MODEL, PROMPTS, SHORT, trainer_of
 
 from grpokit import Correction, Rollout, RunError, UsageError
 from grpokit.data import as_prompts
+from grpokit.hf.sources import folder_of
 from grpokit.sampling import derive_seeds
 from grpokit_lm.engines.engine import Engine
 from grpokit_lm.engines.protocol import Answer
@@ -82,6 +85,22 @@ def test_it_draws_what_a_server_draws_and_says_the_same(vllm: Any) -> None:
         "max_logprobs": 20,
     }
     assert engine.called == 1  # for all rows together
+
+
+def test_it_reads_the_files_of_the_hub_s_cache_that_the_policy_has_read(
+    vllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "a" * 40
+    repository = tmp_path / "models--org--sums"
+    for folder in ("refs", "snapshots"):
+        (repository / folder).mkdir(parents=True)
+    (repository / "refs/v2").write_text(commit)
+    shutil.copytree(folder_of(MODEL), repository / "snapshots" / commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    offline(model="org/sums", revision="v2", local_files_only=True)
+    (engine,) = vllm.LLM.started
+    assert {engine.arguments["model"], engine.arguments["tokenizer"]} == {str(repository / "snapshots" / commit)}
+    assert engine.arguments["revision"] is None
 
 
 @pytest.mark.parametrize("where", ["server", "offline"])

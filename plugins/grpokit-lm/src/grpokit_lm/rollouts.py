@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from grpokit import Prompt, Rollout, Seeds
 from grpokit.policies.reference import adapter_off
 from grpokit.policies.sampler import Sampler
-from grpokit_lm.engines import Engine, refuse_ignored_adapter
+from grpokit_lm.engines import Engine, refuse_ignored_adapter, refuse_untempered
 from grpokit_lm.pictures import Reading
 
 if TYPE_CHECKING:
@@ -48,16 +48,16 @@ class Pending:
         policy: whose adapter it is.
         engine: writes.
         asked: what.
-        trains: on the samples, so an engine that ignores the adapter is refused.
+        trains: on the samples, so an engine whose log-probs are not the policy's is refused.
         ahead: the weights may change before the result is asked for.
     """
 
     def __init__(
         self, policy: CausalLMPolicy, engine: Engine, asked: Asked, *, trains: bool, ahead: bool = False
     ) -> None:
-        self._policy, self._asked, self._version = policy, asked, policy.version
+        self._policy, self._engine, self._asked, self._version = policy, engine, asked, policy.version
         engine.push(policy.model, policy.version)
-        self._compared = trains and self._version > 0
+        self._trains, self._compared = trains, trains and self._version > 0
         self._adapter = [p for p in policy.model.parameters() if p.requires_grad]
         self._pushed = [p.detach().clone() for p in self._adapter] if self._compared and ahead else []
         self._completing = engine.begin(
@@ -74,27 +74,38 @@ class Pending:
         """Wait for the rollout.
 
         Raises:
-            RunError: the engine failed, or ignores the adapter.
+            RunError: the engine failed, ignores the adapter, or states log-probs from before the temperature.
         """
         written, lengths, ended, kept = self._completing.result(self._policy.device)
         drawn = self._policy.rollout_of(self._asked, written, lengths, ended, kept=kept)
         rollout = replace(drawn, exact=False, version=self._version)
+        some = rollout.select(torch.arange(min(_COMPARED, rollout.rows)))
+        if self._trains and self._asked.sampler.temperature != 1 and not self._engine.tempered:
+            self._refuse_untempered(some)
         if self._compared:
             with _values(self._adapter, self._pushed) if self._pushed else nullcontext():
-                self._refuse_ignored_adapter(rollout)
+                self._refuse_ignored_adapter(some)
         return rollout
 
     def cancel(self) -> None:
         """Ask for no more completions."""
         self._completing.cancel()
 
-    def _refuse_ignored_adapter(self, rollout: Rollout) -> None:
-        some = rollout.select(torch.arange(min(_COMPARED, rollout.rows)))
-        whole = slice(0, some.mask.shape[1])
-        policy = self._policy.logprobs(some, whole).logprobs
+    def _refuse_untempered(self, some: Rollout) -> None:
+        per_row = {**some.trace.per_row, "temperature": torch.ones(some.rows)}
+        untempered = replace(some, trace=replace(some.trace, per_row=per_row))
+        refuse_untempered(some.old.logprobs, self._scored(some), self._scored(untempered), some.mask)
+        self._engine.tempered = True
+
+    def _refuse_ignored_adapter(self, some: Rollout) -> None:
+        policy = self._scored(some)
         with adapter_off(self._policy.model):
-            base = self._policy.logprobs(some, whole).logprobs
+            base = self._scored(some)
         refuse_ignored_adapter(some.old.logprobs, policy, base, some.mask)
+
+    def _scored(self, rollout: Rollout) -> Tensor:
+        """The policy's log-probs: [b, t]."""
+        return self._policy.logprobs(rollout, slice(0, rollout.mask.shape[1])).logprobs.detach()
 
 
 @contextmanager

@@ -16,10 +16,11 @@ from grpokit import UsageError
 from grpokit.hf.settings import read_settings
 from grpokit_lm.engines.engine import Completing as Completing
 from grpokit_lm.engines.engine import Engine, named
-from grpokit_lm.engines.ignored_adapter import refuse_ignored_adapter as refuse_ignored_adapter
 from grpokit_lm.engines.offline import Offline, OfflineSettings
 from grpokit_lm.engines.protocol import Host
 from grpokit_lm.engines.server import Server, ServerSettings
+from grpokit_lm.engines.stated_logprobs import refuse_ignored_adapter as refuse_ignored_adapter
+from grpokit_lm.engines.stated_logprobs import refuse_untempered as refuse_untempered
 from grpokit_lm.loading import Loaded, Quantization
 
 EngineSettings: TypeAlias = ServerSettings | OfflineSettings

@@ -40,7 +40,12 @@ class Engine:
         host: where the engine runs.
         vocabulary: the number of tokens of the policy's model.
         folder: where adapters are handed over; None for one of this machine's temporary folders.
+
+    Attributes:
+        tempered: its log-probs were found to be those after the temperature.
     """
+
+    tempered = False
 
     def __init__(self, host: Host, *, vocabulary: int, folder: str | None = None) -> None:
         self.host, self.vocabulary = host, vocabulary

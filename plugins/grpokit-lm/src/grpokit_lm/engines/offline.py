@@ -25,7 +25,7 @@ from annotated_types import Gt, Le
 
 from grpokit import RunError, UsageError, knobs
 from grpokit.errors import one_line
-from grpokit.hf.sources import local
+from grpokit.hf.sources import cached, local
 from grpokit.knobs import Count
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
 from grpokit_lm.loading import Loaded, Quantization
@@ -115,18 +115,18 @@ class Offline:
             raise UsageError(f"engine: vLLM takes adapters of r up to {_RANKS[-1]}, and lora has r {rank}.")
         if quantization == "8bit":
             raise UsageError("engine: vLLM does not quantise to 8 bits as it loads. Use quantization: 4bit, or none.")
-        model = settings.model or loaded.name
         arguments = {
             "dtype": str(loaded.model.dtype).removeprefix("torch."),
-            "tokenizer": getattr(loaded.tokenizer, "name_or_path", None) or None,
-            "revision": loaded.options.get("revision"),
+            "tokenizer": _read_from(loaded.tokenizer.name_or_path, loaded, marker="tokenizer_config.json") or None,
             "trust_remote_code": loaded.options.get("trust_remote_code", False),
             "quantization": "bitsandbytes" if quantization else None,
             "max_lora_rank": fitting[0],
             "max_loras": 1,
             "max_logprobs": max(20, named),
             **settings.options,
-            "model": str(local(model) or model),
+            "model": str(local(settings.model) or settings.model)
+            if settings.model
+            else _read_from(loaded.name, loaded, marker="config.json"),
             "enable_lora": True,
             "logprobs_mode": "processed_logprobs",
             "gpu_memory_utilization": settings.gpu_memory_utilization,
@@ -233,6 +233,20 @@ class Offline:
                 f"vLLM failed while it {what}: {one_line(error)}. What it printed above may say more. A run that had "
                 "begun goes on with --resume."
             ) from error
+
+
+def _read_from(name: str, loaded: Loaded, *, marker: str) -> str:
+    """The folder from which the policy has read a model or a tokenizer: vLLM reads the same files, and asks no hub.
+
+    Args:
+        name: a hub id or a folder.
+        loaded: what the policy has read by its name, or was given as an object; of an object only the name is known.
+        marker: a file that the folder has.
+    """
+    folder = local(name)
+    if folder is None and loaded.options:
+        folder = cached(name, marker=marker, revision=loaded.options["revision"])
+    return name if folder is None else str(folder)
 
 
 @contextmanager
