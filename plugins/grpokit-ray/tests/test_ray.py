@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -61,6 +62,14 @@ def test_a_reward_that_fails_there_fails_as_it_would_here() -> None:
     reward.close()
     with pytest.raises(PluginError, match="lenght"):
         RayReward("lenght").start()
+
+
+def test_a_cluster_without_room_is_waited_for_with_words(caplog: pytest.LogCaptureFixture) -> None:
+    """Ten seconds without a word, and two more with one."""
+    room = "Only 2 of 3 replicas for 'length' stand in .* needs 1 CPU and 0 GPU, and 0 of 2 CPU and 0 of 0 GPU are free"
+    with pytest.raises(UsageError, match=rf"{room} there, after 12 s \(reward_timeout\)"):
+        RayReward("length", PARAMS, replicas=3, timeout=12).start()
+    assert re.search(rf"{room} there; waiting for up to 12 s", caplog.text)
 
 
 @pytest.mark.parametrize(

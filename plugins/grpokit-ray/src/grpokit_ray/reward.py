@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,6 +21,8 @@ from grpokit.rewards.submission import by_group
 from grpokit_ray import cluster
 from grpokit_ray.replica import Replica
 
+_log = logging.getLogger(__name__)
+_SILENT = 10.0  # seconds to wait for replicas without a word
 _TRIES = 3  # replicas that one group may have, if they die of it
 
 
@@ -130,19 +133,30 @@ class RayReward:
     def _wait(self) -> None:
         """Until the reward stands in all replicas."""
         pending = [actor.built.remote() for actor in self._actors]
-        ready, late = ray.wait(pending, num_returns=len(pending), timeout=self.timeout)
+        silent = min(_SILENT, self.timeout)
+        ready, late = ray.wait(pending, num_returns=len(pending), timeout=silent)
+        if late:
+            _log.warning("%s; waiting for up to %g s (reward_timeout).", self._standing(len(ready)), self.timeout)
+            ready, late = ray.wait(pending, num_returns=len(pending), timeout=self.timeout - silent)
         for built in ready:
             try:
                 check_built(json.loads(ray.get(built)))
             except RayError as error:
                 raise PluginError(f"The reward '{self.use}' cannot be built in a Ray actor: {_why(error)}") from error
         if late:
-            there = ray.cluster_resources()
             raise UsageError(
-                f"Only {len(ready)} of {counted(self.replicas, 'replica')} stand after {self.timeout:g} s "
-                f"(reward_timeout). Each needs {self.cpus:g} CPU and {self.gpus:g} GPU; the cluster has "
-                f"{there.get('CPU', 0):g} CPU and {there.get('GPU', 0):g} GPU for all who use it."
+                f"{self._standing(len(ready))}, after {self.timeout:g} s (reward_timeout). Set fewer replicas or a "
+                "smaller share, or wait longer."
             )
+
+    def _standing(self, ready: int) -> str:
+        """How many replicas there are, and what the others may wait for."""
+        free, there = ray.available_resources(), ray.cluster_resources()
+        shares = [f"{free.get(name, 0):g} of {there.get(name, 0):g} {name}" for name in ("CPU", "GPU")]
+        return (
+            f"Only {ready} of {counted(self.replicas, 'replica')} for '{self.use}' stand in the Ray cluster. Each "
+            f"needs {self.cpus:g} CPU and {self.gpus:g} GPU, and {' and '.join(shares)} are free there"
+        )
 
     def _ask(self, number: int, rows: list[int], samples: list[Sample]) -> Portion:
         """Have samples scored by a replica, or by the one that takes its place."""
