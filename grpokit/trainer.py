@@ -349,9 +349,10 @@ class Trainer(TrainerSettings, SeedSettings):
         self._drawing.drop()
 
     def close(self) -> None:
-        """Let trackers write everything and finish, and an engine stop."""
+        """Let trackers write everything and finish, and an engine stop. Other processes stay within reach."""
         self.drop_pending()
-        self.accelerator.end_training()
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
 
     def _advantages(self, scores: Scores) -> Tensor:
         """[B] or [B, T], of the rows of all processes, with their values checked."""

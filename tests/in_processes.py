@@ -17,6 +17,7 @@ from grpokit.rewards.scoring import RewardTerm
 from grpokit.runs import train as run
 from grpokit.training.step_report import StepReport
 from grpokit.training.world import is_sharded, local
+from grpokit_toy.lm import ToyLM
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 from whole_runs import train_preset
 
@@ -192,6 +193,19 @@ def killed_once(samples: Sequence[Sample]) -> list[float]:
     if _is_turn(5) and first:  # the first call is an evaluation, and so is the one after two steps
         os.kill(os.getpid(), signal.SIGKILL)
     return length(samples)
+
+
+def killed_later(samples: Sequence[Sample]) -> list[float]:
+    """In process 1, in the second step."""
+    if _is_turn(3):  # the first call is an evaluation
+        os.kill(os.getpid(), signal.SIGKILL)
+    return length(samples)
+
+
+class SlowToSave(ToyLM):
+    def save(self, folder: Path) -> None:
+        time.sleep(2)
+        super().save(folder)
 
 
 def hangs_later(samples: Sequence[Sample]) -> list[float]:

@@ -12,6 +12,7 @@ from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_l
 from grpokit.files import step_name
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.runs.journal import Journal
+from grpokit.runs.signals import without_sigterm
 from grpokit.training import checkpoint
 from grpokit.training.world import World, is_lost
 
@@ -55,10 +56,12 @@ def saved_on_error(
     """After an error in here, the run is saved, the report is written, and the message says how to go on."""
     try:
         yield
-    except GrpokitError as error:
-        raise reworded(error, f"{error}\n{_left(error, folder, journal, trainer, save, others)}.") from error
-    except Exception as error:  # a bug: save the run, and show the traceback
-        error.add_note(f"{_left(error, folder, journal, trainer, save, others)}.")
+    except Exception as error:
+        with without_sigterm():
+            left = _left(error, folder, journal, trainer, save, others)
+        if isinstance(error, GrpokitError):
+            raise reworded(error, f"{error}\n{left}.") from error
+        error.add_note(f"{left}.")  # a bug: it shows its traceback
         raise
 
 

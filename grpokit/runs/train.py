@@ -7,9 +7,8 @@ What it prints is for whoever passes a `Watcher`.
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
-from grpokit.runs import before_training, build, choosing, resuming, rollout_record, tracking
+from grpokit.runs import before_training, build, choosing, resuming, rollout_record, signals, tracking
 from grpokit.runs.failing import Others, saved_on_error
 from grpokit.runs.folder import claimed, locked, versions, write_header, write_machine
 from grpokit.runs.journal import Journal, append_attribution, has_start
@@ -117,7 +116,7 @@ def train(
     tracking.require(config.run.trackers)
     world = here(config.run.process_timeout)  # before anything is built, since it takes this process's GPU
     with (
-        _signals(signal.default_int_handler, signal.SIGTERM),
+        signals.handled(signal.default_int_handler, signal.SIGTERM),
         ExitStack() as stack,
     ):  # an early one leaves all tidy, too
 
@@ -317,7 +316,7 @@ def _train(
             return saved_on_error(folder, journal, trainer, save, others)
         return others.helping(save) if others else nullcontext()
 
-    with nothing_lost(), _stop_on_signals() as stop:
+    with signals.stopping() as stop, nothing_lost():
         while trainer.completed < trainer.steps and not trainer.converged and not any(world.each(stop.is_set)):
             step_report = trainer.step()
             number = step_report.step
@@ -382,31 +381,3 @@ def _resume(trainer: PhasedTrainer, folder: Path, watcher: Watcher, world: World
 def _notify(watcher: Watcher, hook: str, **arguments: Any) -> None:
     for line in registry.notify(hook, **arguments):
         watcher.say(f"warning: {line}")
-
-
-@contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
-    """The first Ctrl-C or SIGTERM sets the event, so that the step under way is finished; a second ends it at once."""
-    stop = threading.Event()
-
-    def handle(signum: int, frame: Any) -> None:
-        stop.set()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.default_int_handler)
-
-    with _signals(handle, signal.SIGINT, signal.SIGTERM):
-        yield stop
-
-
-@contextmanager
-def _signals(handler: Callable[[int, Any], Any], *numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals in here; only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, former in before.items():
-            signal.signal(number, former)

@@ -305,7 +305,7 @@ class NoUpdate:
         with torch.no_grad():
             return torch.stack(
                 [
-                    torch.stack([p.sum(dtype=torch.float64), torch.linalg.vector_norm(p, dtype=torch.float64)])
-                    for p in map(local, self.parameters)
+                    torch.stack([p.sum(dtype=torch.float64), torch.linalg.vector_norm(p, dtype=torch.float64)]).cpu()
+                    for p in map(local, self.parameters)  # offloaded ones are on the CPU, the others on the device
                 ]
             )

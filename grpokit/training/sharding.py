@@ -151,11 +151,10 @@ def whole(policies: Iterable[Policy], *, loading: bool = False) -> Iterator[None
     if not any(p.requires_grad for _, _, p in places):
         places = []
     plain: dict[nn.Parameter, nn.Parameter] = {}
-    for _, _, p in places:
-        if p not in plain:
-            tensor = full(p)
-            if loading or distributed.get_rank() == 0:
-                plain[p] = nn.Parameter(tensor, requires_grad=p.requires_grad)
+    for p in dict.fromkeys(p for _, _, p in places):
+        tensor = full(p, everywhere=loading)
+        if tensor is not None:
+            plain[p] = nn.Parameter(tensor, requires_grad=p.requires_grad)
     hooks = {owner: owner._load_state_dict_post_hooks for owner, _, _ in places}  # FSDP's, which want its own tensors
     try:
         for owner, name, p in places:
@@ -172,10 +171,15 @@ def whole(policies: Iterable[Policy], *, loading: bool = False) -> Iterator[None
                 local(p).copy_(local(cut(tensor.data, p)))
 
 
-def full(tensor: Tensor) -> Tensor:
-    """A sharded tensor from all processes' parts, on the CPU; all processes must ask for it."""
+def full(tensor: Tensor, *, everywhere: bool = False) -> Tensor | None:
+    """A sharded tensor from all processes' parts, on the CPU; all processes must ask for it.
+
+    Args:
+        tensor: sharded.
+        everywhere: every process gets it. Else only process 0 does, since a machine's memory would hold it many times.
+    """
     gathered_tensor: Tensor = tensor.detach().full_tensor()  # type: ignore[attr-defined]
-    return gathered_tensor.cpu()
+    return gathered_tensor.cpu() if everywhere or distributed.get_rank() == 0 else None
 
 
 def cut(tensor: Tensor, like: Any) -> Tensor:
@@ -206,7 +210,7 @@ def clip(parameters: Sequence[nn.Parameter], limit: float, world: World) -> floa
 
 
 class WholeState:
-    """An optimizer as a checkpoint sees it: whole tensors on the CPU. All processes must make it.
+    """An optimizer as a checkpoint sees it: whole tensors on the CPU, in process 0. All processes must make it.
 
     Args:
         optimizer: of sharded and whole parameters.
@@ -226,7 +230,7 @@ class WholeState:
         return self._optimizer.param_groups
 
     def state_dict(self) -> dict[str, Any]:
-        """The state when this was made."""
+        """The state when this was made; in other processes than the first, None stands for its sharded tensors."""
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

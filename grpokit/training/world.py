@@ -143,8 +143,8 @@ class Processes(World):
             has = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8)
             distributed.all_reduce(has, distributed.ReduceOp.MAX)
             for bucket in _buckets([p for p, some in zip(parameters, has.tolist(), strict=True) if some]):
-                gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-                flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+                gradients = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket]
+                flat = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
                 distributed.all_reduce(flat)
                 for p, total in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
                     p.grad = total.view_as(p)
@@ -232,6 +232,12 @@ def wait_for_first() -> None:
     if distributed.is_initialized():
         with suppress(RuntimeError):
             distributed.all_reduce(torch.zeros(1))  # it never comes
+
+
+def leave() -> None:
+    """Let the other processes go, at the end of all work; NCCL warns of a process that ends without."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -334,6 +340,9 @@ def _meeting(own: Exception | None = None) -> Iterator[None]:
     """
     try:
         yield
+    except torch.OutOfMemoryError as error:  # the others wait in vain, and this one says why
+        error.lost = True  # type: ignore[attr-defined]
+        raise
     except RuntimeError as error:
         if own is not None:
             raise own from error

@@ -446,6 +446,7 @@ def test_ctrl_c_in_the_last_step_ends_a_whole_run(call: Call, tmp_path: Path) ->
     config(tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": use}], trainer__steps=2)
     done = call("train", "c.yaml")
     assert done.code == 0
+    assert "changed the handling" not in done.out + done.err  # the reward has not
     assert done.out.splitlines()[-1] == "report: out/report.html"
 
 

@@ -56,6 +56,19 @@ def test_two_processes_speak_as_one(tmp_path: Path) -> None:
     assert newest(tmp_path / "run/checkpoints") == 1
 
 
+def test_a_process_that_is_killed_lets_the_others_save(tmp_path: Path) -> None:
+    """Though torchrun sends them SIGTERM at once, and saving takes seconds."""
+    rewards = "rewards=[{use: 'in_processes:killed_later'}]"
+    short = (*SMALL, "trainer.steps=3", "data.limit=8", "run.dir=run", "policy.use=in_processes:SlowToSave", rewards)
+    failed = torchrun(tmp_path, "train", "toy-lm", *short)
+    assert failed.returncode == 1
+    (error,) = errors(failed)
+    assert error.startswith("error: Another process has ended, or has not come in time (run.process_timeout).")
+    assert "The state after step 1 is saved in run/checkpoints/step_000001; correct the cause" in failed.stderr
+    assert newest(tmp_path / "run/checkpoints") == 1
+    assert (tmp_path / "run/report.html").is_file()
+
+
 def test_a_signal_to_one_process_stops_all_after_the_step(tmp_path: Path) -> None:
     short = (*SMALL, "trainer.steps=9", "data.limit=8", "run.dir=run", "rewards=[{use: 'in_processes:told_to_stop'}]")
     stopped = torchrun(tmp_path, "train", "toy-lm", *short)
