@@ -21,7 +21,7 @@ from torch import nn
 
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
-CutBy: TypeAlias = Literal["group", "length"]
+CutBy: TypeAlias = Literal["group", "one group", "length"]
 Work: TypeAlias = Literal["rollout", "score", "train"]
 
 
@@ -46,7 +46,8 @@ class Policy(Protocol):
 
     Attributes:
         cut_by: how rows are cut into micro-batches; optional. "group" keeps the rows of a group together, for a policy
-            that shares work inside a group. "length" puts rows of about the same length together, for one that pads.
+            that shares work inside a group. "one group" also puts no two groups together, for one that calls its model
+            for each group apart. "length" puts rows of about the same length together, for one that pads.
         packs: whether `logprobs` scores rows without padding between them; optional. Then a micro-batch counts with the
             sum of its rows' lengths, and else with its longest row's, once for each row.
         reference_moves: whether the reference follows the policy, as an average of its weights does; optional. If so,
@@ -139,8 +140,8 @@ class Policy(Protocol):
     def blocks(self) -> Iterable[nn.Module]:
         """The parts of `modules()` whose weights `run.sharding` spreads over the processes; optional.
 
-        Each is called as a module, and as often in every pass of `logprobs`, whatever the rows. By default they are the
-        layers of each `nn.ModuleList` that holds several of one kind.
+        Each is called as a module, and as often in every pass of `logprobs` over a micro-batch (see `cut_by`), whatever
+        the rows. By default they are the layers of each `nn.ModuleList` that holds several of one kind.
         """
         return [layer for module in self.modules().values() for layer in layers(module)]
 

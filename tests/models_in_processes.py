@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from tiny_models import tiny_model, tiny_tokenizer
+from torch import nn
 
 from grpokit import Phase, PhasedTrainer, Policy, Prompt, Sample, Trainer
 from grpokit.testing import outcomes, policy_checks
@@ -38,9 +40,9 @@ def red(samples: Sequence[Sample]) -> list[float]:
     return [float(np.asarray(sample.output.convert("RGB"), dtype=float)[..., 0].mean()) for sample in samples]
 
 
-def language_model(**options: Any) -> CausalLMPolicy:
+def language_model(max_new_tokens: int = 8, **options: Any) -> CausalLMPolicy:
     model = tiny_model("llama").double()
-    return CausalLMPolicy(model, tokenizer=tiny_tokenizer(), max_new_tokens=8, chat=False, **options)
+    return CausalLMPolicy(model, tokenizer=tiny_tokenizer(), max_new_tokens=max_new_tokens, chat=False, **options)
 
 
 def language(case: str) -> Trainer:
@@ -58,7 +60,7 @@ def references_too_late() -> None:
         Trainer(policy, [vowels], PROMPTS, steps=1, objective=objective, group_size=4, sharding="fsdp2", **SIZES)
 
 
-def pictures(name: str) -> Trainer:
+def pictures(name: str, **options: Any) -> Trainer:
     """The two of GLM-Image compute in float64 where their model classes do not ask for float32."""
     short: dict[str, Any] = {"size": (64, 64), "lora": {"r": 2}}
     decode = {"steps": 1, "guidance": 1.0}
@@ -71,7 +73,7 @@ def pictures(name: str) -> Trainer:
     for module in policy.modules().values() if name != "diffusers-flow" else ():
         module.double()
     objective = OBJECTIVES_BY_NAME["grpo"](kl_coef=0.1, **({} if of_tokens else {"kl": "gaussian"}))
-    return Trainer(policy, [red], PROMPTS, steps=STEPS, objective=objective, group_size=3, **SIZES)
+    return Trainer(policy, [red], PROMPTS, steps=STEPS, objective=objective, group_size=3, **SIZES, **options)
 
 
 def both_halves() -> PhasedTrainer:
@@ -117,6 +119,51 @@ def of(name: str) -> Trainer:
 
 def of_language() -> dict[str, Any]:
     return {case: learned(language(case)) for case in LANGUAGE}
+
+
+SPREAD: dict[str, Callable[[str | None], Trainer]] = {
+    "hf-lm, all weights": lambda how: spread_language(how, prompts_per_step=3),
+    "hf-lm, most completions are masked": lambda how: spread_language(
+        how, lora={"r": 2}, mask_truncated=True, prompts_per_step=2, micro_batch_size=2
+    ),
+    "hf-lm, none ends by itself": lambda how: spread_language(
+        how, lora={"r": 2}, mask_truncated=True, max_new_tokens=1, prompts_per_step=2
+    ),
+    "glm-image-ar": lambda how: pictures("glm-image-ar", sharding=how),
+    "glm-image-dit": lambda how: pictures("glm-image-dit", sharding=how),
+    "diffusers-flow": lambda how: pictures("diffusers-flow", sharding=how),
+    "diffusers-flow, pictures are edited": lambda how: edits(how),
+}
+"""With unequal shares, shares of no rows, and rows of which nothing is trained: trainers by the kind of sharding."""
+
+
+def spread_language(sharding: str | None, **options: Any) -> Trainer:
+    own = {name: options.pop(name) for name in ("lora", "mask_truncated", "max_new_tokens") if name in options}
+    objective = OBJECTIVES_BY_NAME["grpo"](kl_coef=0.1)
+    sizes = {**SIZES, "group_size": 4, **options}
+    return Trainer(
+        language_model(**own), [vowels], PROMPTS, steps=STEPS, objective=objective, sharding=sharding, **sizes
+    )
+
+
+class Kontext(DiffusersFlow):
+    """Its tiny model has one layer of each kind, which would not be taken for blocks."""
+
+    def blocks(self) -> Iterable[nn.Module]:
+        transformer = self.family.transformer
+        return [*transformer.transformer_blocks, *transformer.single_transformer_blocks]
+
+
+def edits(sharding: str | None) -> Trainer:
+    """One group, so that other processes than one have no rows."""
+    prompts = [Prompt(text=f"edit {i}", image=Image.new("RGB", (32, 32), (50 * i, 90, 10))) for i in range(3)]
+    policy = Kontext("tiny-flux-kontext", size=(32, 32), steps=3, eval_steps=3, lora={"r": 2})
+    sizes = {**SIZES, "group_size": 3, "prompts_per_step": 1}
+    return Trainer(policy, [red], prompts, steps=STEPS, sharding=sharding, **sizes)
+
+
+def of_spread(sharding: str | None) -> dict[str, Any]:
+    return {case: learned(make(sharding)) for case, make in SPREAD.items()}
 
 
 def of_pictures() -> dict[str, Any]:

@@ -159,6 +159,8 @@ class FlowPolicy(Policy):
             with self._average.model():  # which takes its copy before any update
                 pass
 
+    cut_by = "one group"  # the transformer is called with the condition of one prompt
+
     @property
     def device(self) -> torch.device:
         """Where the transformer is."""

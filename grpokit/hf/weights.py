@@ -85,8 +85,10 @@ def save_generation(model: Any, folder: Path) -> None:
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Name -> tensor of all that a checkpoint holds; tied weights once. Changing a tensor changes the model."""
     if isinstance(model, PeftModel):
+        # Not its state_dict(), in which FSDP2 lets go of a frozen base that is gathered.
+        state = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
         adapter: dict[str, Tensor] = get_peft_model_state_dict(
-            model, save_embedding_layers=False
+            model, state, save_embedding_layers=False
         )  # "auto" asks the hub
         return adapter
     parameters: dict[str, Tensor] = dict(model.named_parameters())

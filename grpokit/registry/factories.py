@@ -17,6 +17,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from grpokit._own_gpu import take_own_gpu
 from grpokit.errors import GrpokitError, PluginError, nearest, shown
 from grpokit.registry.entry_points import described
 from grpokit.registry.importing import import_name, missing
@@ -106,6 +107,7 @@ def _call(
     _check_params(target, what, params, data=0)
     values = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
     with explained(f"The {what} {failure} {values:.200}"):
+        take_own_gpu()  # before anything is loaded there
         try:
             return target(**params)
         except ModuleNotFoundError as error:

@@ -24,6 +24,7 @@ from grpokit.training.correction import correction_weights
 from grpokit.training.metrics import Stopwatch, Tally
 from grpokit.training.micro_batches import Batch, Limit
 from grpokit.training.spare import Spare
+from grpokit.training.world import World
 from grpokit.types import Ask, Decisions, Rollout
 
 
@@ -46,10 +47,10 @@ class Backward:
     ) -> None:
         self.policy, self.objective, self.correction, self.backward = policy, objective, correction, backward
 
-    def needs_old(self, rollout: Rollout) -> bool:
+    def needs_old(self, rollout: Rollout, world: World) -> bool:
         """Whether the first pass needs the old log-probs: weights of sequences that are scored slice by slice do."""
         by_sequence = self.correction is not None and self.correction.per == "sequence"
-        return by_sequence and len(self.policy.slices(rollout)) > 1
+        return by_sequence and any(world.each(lambda: len(self.policy.slices(rollout)) > 1))
 
     def __call__(
         self, batch: Batch, *, limit: Limit, tally: Tally, watch: Stopwatch, spare: Spare | None = None
@@ -67,7 +68,7 @@ class Backward:
         """
         total = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
         tally.decided += int(batch.rollout.host_mask.numpy().sum())
-        cuts = self.policy.cuts(batch.rollout, limit)
+        cuts = [cut for cut in self.policy.cuts(batch.rollout, limit) if cut.slices]
         more = spare.passes(len(cuts)) - len(cuts) if spare else 0
         for cut in cuts:
             micro_batch = batch.select(cut.rows)

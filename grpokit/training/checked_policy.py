@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -53,8 +53,9 @@ class CheckedPolicy:
         self.version = 0
         self.reference_moves: bool = optional(policy, "reference_moves")
         self._cut_by: CutBy = optional(policy, "cut_by")
-        if self._cut_by not in ("group", "length"):
-            raise UsageError(f"A policy's cut_by must be 'group' or 'length', got {self._cut_by!r}.")
+        if self._cut_by not in get_args(CutBy):
+            known = " or ".join(map(repr, get_args(CutBy)))
+            raise UsageError(f"A policy's cut_by must be {known}, got {self._cut_by!r}.")
         self._packs: bool = optional(policy, "packs")
         dtypes = {p.dtype for module in policy.modules().values() for p in module.parameters()}
         self.low_precision = mixed_precision != "no" or any(is_low_precision(dtype) for dtype in dtypes)

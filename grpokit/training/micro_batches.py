@@ -96,8 +96,8 @@ def cuts(
         mask: [B, T] bool on the CPU.
         slices: of the T decisions; each is scored in a pass of its own.
         limit: the most that a micro-batch holds.
-        by: "group": the rows of a group stay together if they fit. "length": rows of about the same length go
-            together, the longest first.
+        by: "group": the rows of a group stay together if they fit. "one group": so they do, and no two groups are put
+            together. "length": rows of about the same length go together, the longest first.
         packed: whether a row takes its own length in a pass; else it takes that of the longest row.
 
     >>> groups, mask = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([[True, True], [True, False]]).repeat(3, 1)
@@ -136,14 +136,18 @@ def cuts(
         return parts
 
     batches = by_length(range(len(lengths))) if by == "length" else []
-    if by == "group":
+    if by != "length":
         members: dict[int, list[int]] = {}
         for row, group in enumerate(groups.tolist()):
             members.setdefault(group, []).append(row)
         for _, rows in sorted(members.items()):
             load = widths[rows].sum(0) if packed else widths[rows].amax(0)
-            for part in [_Rows(rows, load)] if fit(len(rows), load) else by_length(rows):
-                add(batches, part)
+            parts = [_Rows(rows, load)] if fit(len(rows), load) else by_length(rows)
+            if by == "one group":
+                batches += parts
+            else:
+                for part in parts:
+                    add(batches, part)
 
     def trimmed(batch: _Rows) -> Cut:
         rows = torch.tensor(batch.rows)

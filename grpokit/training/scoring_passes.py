@@ -75,7 +75,7 @@ class ScoringPasses:
         objective = self.backward.objective
         same = rollout.exact and rollout.version == version and not self.policy.low_precision
         same = same and not (objective.needs_old_moments and rollout.old.mean is None)
-        rescored = not same and (self.settings.updates_per_step > 1 or self.backward.needs_old(rollout))
+        rescored = not same and (self.settings.updates_per_step > 1 or self.backward.needs_old(rollout, self.world))
         referred = objective.needs_reference and self._kept(rollout)
         probed = objective.needs_reference and self.probe.wanted
         filtered = self.settings.top_entropy_quantile < 1

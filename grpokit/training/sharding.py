@@ -79,6 +79,8 @@ def shard(policy: Policy, how: How, device: torch.device) -> None:
         fully_shard(block, reshard_after_forward=True, ignored_params=_whole(block), **options)
         block.set_gradient_divide_factor(1.0)  # gradients are summed: the loss is normalised by all rows
         block.set_force_sum_reduction_for_comms(True)
+        if hasattr(block, "set_reduce_scatter_unused_params"):  # PyTorch 2.13
+            block.set_reduce_scatter_unused_params(True)  # an expert may be used by the rows of one process only
     for before, block in zip([new[0], *new], new, strict=False):
         # The default follows the passes so far, and rollouts are not as many in every process.
         block.set_modules_to_backward_prefetch([before])

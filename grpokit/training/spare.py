@@ -30,8 +30,8 @@ class Spare:
     slices: int
 
 
-def spare(rollout: Rollout, policy: CheckedPolicy, world: World, *, old: bool, reference: bool) -> Spare:
-    """One for a step, of a short row; a process without rows is sent one.
+def spare(rollout: Rollout, policy: CheckedPolicy, world: World, *, old: bool, reference: bool) -> Spare | None:
+    """One for a step, of a short row; a process whose rows decide nothing is sent one. None if no row decides anything.
 
     Args:
         rollout: of the step, this process's rows.
@@ -43,8 +43,10 @@ def spare(rollout: Rollout, policy: CheckedPolicy, world: World, *, old: bool, r
     Raises:
         RunError: the processes have different numbers of slices.
     """
-    row = shortest_row(rollout) if rollout.rows else None
+    row = shortest_row(rollout)
     has_row = world.each(lambda: row is not None)
+    if not any(has_row):
+        return None
     if not all(has_row):
         giver = has_row.index(True)
         given = world.each(lambda: on(row, "cpu") if row is not None and world.rank == giver else None)[giver]

@@ -23,7 +23,8 @@ from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_line
+from grpokit._own_gpu import take_own_gpu
+from grpokit.errors import GrpokitError, RunError, UsageError, counted, reworded, typed_line
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
@@ -167,7 +168,8 @@ def here(timeout: float = TIMEOUT) -> World:
             return World()
         cuda = torch.cuda.is_available()
         if cuda:
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+            _check_gpus()
+            take_own_gpu()
         patience = datetime.timedelta(seconds=timeout)
         with _meeting():
             store, rank, size = next(rendezvous("env://", timeout=patience))
@@ -198,6 +200,20 @@ def _has_others() -> bool:
             "WORLD_SIZE to train in one process."
         )
     return True
+
+
+def _check_gpus() -> None:
+    """Refuse more processes on a machine than it has GPUs: two cannot share one under NCCL.
+
+    Raises:
+        UsageError: with both numbers.
+    """
+    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE") or "1"), torch.cuda.device_count()
+    if processes > gpus:
+        raise UsageError(
+            f"{processes} processes were started on a machine with {counted(gpus, 'GPU')}, and each needs one of its "
+            f"own. Give torchrun --nproc-per-node {gpus}, or set CUDA_VISIBLE_DEVICES= (empty) to train on the CPU."
+        )
 
 
 def new_group() -> distributed.ProcessGroup:

@@ -10,7 +10,7 @@ import torch
 from grpokit import UsageError
 from grpokit.training.sharding import shard
 from in_processes import SPREAD, Layered, go_on, spread, spread_and_saved
-from models_in_processes import references_too_late
+from models_in_processes import of_spread, references_too_late
 from several import assert_equal, together
 from tiny_policies import TinyTokens
 
@@ -24,6 +24,16 @@ def test_weights_and_metrics_are_those_of_one_process(size: int) -> None:
         assert not isinstance(answer, str), answer
         for case in SPREAD:
             assert_equal(alone[case], answer[case], 1e-10)
+
+
+def test_real_models_learn_as_in_one_process() -> None:
+    alone = of_spread(None)
+    for answer in together(2, of_spread, "fsdp2", seconds=200):
+        assert not isinstance(answer, str), answer
+        for case, (weights, metrics, warnings) in alone.items():
+            tolerance = 1e-5 if "diffusers" in case else 1e-10  # they compute in float32
+            assert_equal((weights, metrics), answer[case], tolerance)
+            assert bool(warnings[0]) == bool(answer[case][2][0]) == ("none ends" in case)
 
 
 def test_a_checkpoint_is_whole_and_each_process_has_a_part(tmp_path: Path) -> None:

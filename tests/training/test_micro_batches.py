@@ -118,11 +118,15 @@ class ByLength(TinyTokens):
     cut_by = "length"
 
 
+class ByOneGroup(TinyTokens):
+    cut_by = "one group"
+
+
 class Packs(TinyTokens):
     packs = True
 
 
-@pytest.mark.parametrize("policy", [TinyTokens, ByLength, Packs])
+@pytest.mark.parametrize("policy", [TinyTokens, ByLength, ByOneGroup, Packs])
 @pytest.mark.parametrize(("size", "tokens", "slices"), [(32, 9, 1), (3, None, 3), (5, 4, 1), (32, 20, 2)])
 def test_any_cutting_gives_the_gradient_of_one_batch(policy: type, size: int, tokens: int | None, slices: int) -> None:
     whole = gradient(micro_batch_size=32)
@@ -162,7 +166,7 @@ def test_an_unknown_way_of_cutting_is_refused() -> None:
     class ByName(TinyTokens):
         cut_by = "name"
 
-    with pytest.raises(UsageError, match="cut_by must be 'group' or 'length', got 'name'"):
+    with pytest.raises(UsageError, match="cut_by must be 'group' or 'one group' or 'length', got 'name'"):
         Trainer(ByName(), [digit_sum], PROMPTS, device="cpu")
 
 

@@ -121,8 +121,8 @@ class _Painting:
 
     @property
     def rows(self) -> int:
-        """The most pictures in a pass with gradient."""
-        return self.job.micro_batch(self.settings.window.width)[0]
+        """The most pictures in a pass with gradient, which are of one group."""
+        return min(self.job.micro_batch(self.settings.window.width)[0], self.job.group_size)
 
     @property
     def _calls(self) -> int:

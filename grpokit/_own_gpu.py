@@ -1,0 +1,18 @@
+"""The GPU of this process, of those that torchrun has started on the machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def take_own_gpu() -> None:
+    """Make it CUDA's current device, so that "cuda" means it. Nothing without torchrun, without torch, or without GPUs.
+
+    Processes that a process of torchrun starts, such as the workers of a reward, have the same one.
+    """
+    number = os.environ.get("LOCAL_RANK", "")
+    torch = sys.modules.get("torch")
+    if torch is None or not number.isdecimal() or not torch.cuda.is_available():
+        return
+    torch.cuda.set_device(int(number) % torch.cuda.device_count())  # an actor of Ray sees its own GPUs only
