@@ -200,8 +200,7 @@ class Trainer(TrainerSettings, SeedSettings):
         norms: list[float] = []
         spared = None
         if self.sharding:
-            known = {"old": scored.old is not None, "reference": scored.reference is not None}
-            spared = spare(rollout, self._policy, self.world, **known)
+            spared = spare(rollout, self._policy, self.world, old=scored.old, reference=scored.reference)
         with self._policy.during("train"):
             for update in range(self.updates_per_rollout):
                 key = (self.seed, self.completed, update)

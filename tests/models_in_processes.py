@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from tiny_models import tiny_model, tiny_tokenizer
 from torch import nn
 
 from grpokit import Phase, PhasedTrainer, Policy, Prompt, Sample, Trainer
 from grpokit.testing import outcomes, policy_checks
+from grpokit.training.world import local
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.halves import halves
@@ -123,6 +126,13 @@ def of_language() -> dict[str, Any]:
 
 SPREAD: dict[str, Callable[[str | None], Trainer]] = {
     "hf-lm, all weights": lambda how: spread_language(how, prompts_per_step=3),
+    "hf-lm, a mean reference": lambda how: spread_language(how, reference_ema={"decay": 0.8}, prompts_per_step=1),
+    "hf-lm, an adapter and a mean one": lambda how: spread_language(
+        how, lora={"r": 2}, reference_ema={"decay": 0.8}, prompts_per_step=2
+    ),
+    "hf-lm, an adapter that was trained before": lambda how: spread_language(
+        how, lora={"adapter": trained_adapter()}, prompts_per_step=2
+    ),
     "hf-lm, most completions are masked": lambda how: spread_language(
         how, lora={"r": 2}, mask_truncated=True, prompts_per_step=2, micro_batch_size=2
     ),
@@ -138,12 +148,22 @@ SPREAD: dict[str, Callable[[str | None], Trainer]] = {
 
 
 def spread_language(sharding: str | None, **options: Any) -> Trainer:
-    own = {name: options.pop(name) for name in ("lora", "mask_truncated", "max_new_tokens") if name in options}
+    of_policy = ("lora", "mask_truncated", "max_new_tokens", "reference_ema")
+    own = {name: options.pop(name) for name in of_policy if name in options}
     objective = OBJECTIVES_BY_NAME["grpo"](kl_coef=0.1)
     sizes = {**SIZES, "group_size": 4, **options}
     return Trainer(
         language_model(**own), [vowels], PROMPTS, steps=STEPS, objective=objective, sharding=sharding, **sizes
     )
+
+
+def trained_adapter() -> str:
+    policy, folder = language_model(lora={"r": 2}), tempfile.mkdtemp()
+    for name, parameter in policy.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.constant_(parameter, 0.01)
+    policy.save(Path(folder))
+    return folder
 
 
 class Kontext(DiffusersFlow):
@@ -162,8 +182,17 @@ def edits(sharding: str | None) -> Trainer:
     return Trainer(policy, [red], prompts, steps=STEPS, sharding=sharding, **sizes)
 
 
-def of_spread(sharding: str | None) -> dict[str, Any]:
-    return {case: learned(make(sharding)) for case, make in SPREAD.items()}
+def of_spread(sharding: str | None) -> dict[str, tuple[Any, int]]:
+    """For each case what is learned, and how many numbers this process holds of the policy and its reference."""
+    found = {}
+    for case, make in SPREAD.items():
+        trainer = make(sharding)
+        result = learned(trainer)
+        with trainer.policy.reference():
+            models = [trainer.policy.model, *([trainer.policy.path.model] if case.startswith("hf-lm") else [])]
+        parameters = {id(p): local(p).numel() for model in models for p in model.parameters()}
+        found[case] = result, sum(parameters.values())
+    return found
 
 
 def of_pictures() -> dict[str, Any]:

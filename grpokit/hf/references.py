@@ -26,7 +26,7 @@ from grpokit.errors import CheckpointError, UsageError, nearest
 from grpokit.hf.dtypes import DTYPES, dtype_of
 from grpokit.hf.settings import read_settings
 from grpokit.knobs import Count
-from grpokit.policies.reference import adapter_off, refuse_shards
+from grpokit.policies.reference import adapter_off, refuse_shards, whole
 
 FILE = "reference.safetensors"
 
@@ -199,7 +199,7 @@ class Twin:
         live = dict(self._live.named_parameters())
         with torch.no_grad():
             for name, tensor in _own(self._twin, self._live).items():
-                tensor.lerp_(live[name].detach().to(tensor.device), 1 - self._average.decay)
+                tensor.lerp_(whole(live[name].detach()).to(tensor.device), 1 - self._average.decay)
 
     def save(self, folder: Path) -> None:
         """Write a reference that moves, if one was asked for."""
@@ -240,11 +240,14 @@ class Twin:
 
 
 def _twin(live: nn.Module, *, dtype: torch.dtype | None) -> nn.Module:
-    """A copy in eval mode that shares parameters which do not train."""
+    """A copy in eval mode that shares what does not train.
+
+    Frozen layers are shared as a whole. A layer of bitsandbytes keeps its weights beside its parameters as well, and
+    FSDP2 puts parts in their place.
+    """
     refuse_shards(live)
     shared: dict[int, Any] = {id(p): p for p in live.parameters() if not p.requires_grad}
-    # A layer of bitsandbytes keeps its weights beside its parameters as well, so such layers are shared as a whole.
-    shared |= {id(m): m for m in live.modules() if _is_quantised(m)}
+    shared |= {id(m): m for m in live.modules() if _is_frozen(m)}
     twin = copy.deepcopy(live, shared).eval()
     for tensor in _own(twin, live).values():
         tensor.requires_grad_(False)
@@ -253,10 +256,10 @@ def _twin(live: nn.Module, *, dtype: torch.dtype | None) -> nn.Module:
     return twin
 
 
-def _is_quantised(module: nn.Module) -> bool:
-    """Whether a module is a linear layer whose weights are integers."""
-    weight = getattr(module, "weight", None)
-    return isinstance(module, nn.Linear) and isinstance(weight, Tensor) and not weight.is_floating_point()
+def _is_frozen(module: nn.Module) -> bool:
+    """Whether a module has parameters, and none of them trains."""
+    trains = [p.requires_grad for p in module.parameters()]
+    return bool(trains) and not any(trains)
 
 
 def _own(twin: nn.Module, live: nn.Module) -> dict[str, Tensor]:

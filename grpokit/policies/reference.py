@@ -44,6 +44,13 @@ def refuse_shards(module: nn.Module) -> None:
         )
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor, from the parts of all processes if they hold it together; then all must ask."""
+    together: Any = tensor
+    result: torch.Tensor = together.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return result
+
+
 @contextmanager
 def swapped(owner: object, attribute: str, value: object) -> Iterator[None]:
     """Inside the context `owner.attribute` is `value`. Afterwards, even after an error, it has its former value."""

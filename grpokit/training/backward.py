@@ -69,7 +69,7 @@ class Backward:
         total = torch.zeros((), dtype=torch.float64, device=batch.weights.device)
         tally.decided += int(batch.rollout.host_mask.numpy().sum())
         cuts = [cut for cut in self.policy.cuts(batch.rollout, limit) if cut.slices]
-        more = spare.passes(len(cuts)) - len(cuts) if spare else 0
+        more = spare.lacking(len(cuts)) if spare else 0
         for cut in cuts:
             micro_batch = batch.select(cut.rows)
             tally.scored += cut.positions

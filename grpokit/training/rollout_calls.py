@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError
-from grpokit.types import Decisions, Rollout, Sample, Seeds, Trace
+from grpokit.types import Decisions, Rollout, Seeds, Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,18 +110,6 @@ def on(rollout: Rollout, device: torch.device | str) -> Rollout:
         per_group={name: x.to(device) for name, x in rollout.trace.per_group.items()},
     )
     return replace(rollout, old=rollout.old.to(device), mask=rollout.mask.to(device), trace=trace)
-
-
-def shortest_row(rollout: Rollout) -> Rollout | None:
-    """The row with the fewest decisions above none, without its output and its target; None without such a row."""
-    decided = rollout.host_mask.sum(-1)
-    if not decided.any():
-        return None
-    row = int(torch.where(decided > 0, decided, decided.max() + 1).argmin())
-    short = rollout.select(torch.tensor([row]))
-    (sample,) = short.samples
-    prompt = replace(sample.prompt, target=None)
-    return replace(short, samples=[Sample(prompt=prompt, output=None, group=sample.group)])
 
 
 def _trace(traces: Sequence[Mapping[str, Tensor]], kind: str) -> dict[str, Tensor]:

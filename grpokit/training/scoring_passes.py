@@ -16,6 +16,7 @@ from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.entropy_filter import rollout_entropy
 from grpokit.training.out_of_memory import explained, shrinking_micro_batches
 from grpokit.training.reference_probe import ReferenceProbe
+from grpokit.training.sharding import any_shards
 from grpokit.training.world import World
 from grpokit.types import Ask, Decisions, Rollout
 
@@ -103,13 +104,14 @@ class ScoringPasses:
     def _kept(self, rollout: Rollout) -> bool:
         """Whether the reference is scored once for a rollout; if not, beside each slice.
 
-        Means are as large as latents, so they are kept only where several passes read them, and within a bound.
+        Means are as large as latents, so they are kept only where several passes read them, or where only this one
+        finds the weights gathered, and within a bound.
         """
         if not self.backward.objective.needs_reference_moments:
             return True
         size = 4 * rollout.mask.numel() * rollout.action_dims
         fits = all(self.world.each(lambda: size <= _KEPT_BYTES))
-        return self.settings.updates_per_rollout > 1 and fits
+        return fits and (self.settings.updates_per_rollout > 1 or any_shards())
 
     def _all(
         self,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from grpokit.errors import RunError
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.micro_batches import Batch
-from grpokit.training.rollout_calls import on, shortest_row
+from grpokit.training.rollout_calls import on
 from grpokit.training.world import World
-from grpokit.types import Rollout
+from grpokit.types import Decisions, Rollout, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,51 +19,81 @@ class Spare:
     """A micro-batch that changes nothing.
 
     Attributes:
-        passes: the micro-batches of the process with the most, from the number of the own; all processes must ask.
         row: of any sample, with weights of zero.
         slices: of its decisions; every micro-batch is scored in so many passes.
+        world: the processes.
     """
 
-    passes: Callable[[int], int]
     row: Batch
     slices: int
+    world: World
+
+    def lacking(self, own: int) -> int:
+        """How many micro-batches the process with the most has besides `own`, this one's; all processes must ask."""
+        return max(self.world.each(lambda: own)) - own
 
 
-def spare(rollout: Rollout, policy: CheckedPolicy, world: World, *, old: bool, reference: bool) -> Spare | None:
+def spare(
+    rollout: Rollout, policy: CheckedPolicy, world: World, *, old: Decisions | None, reference: Decisions | None
+) -> Spare | None:
     """One for a step, of a short row; a process whose rows decide nothing is sent one. None if no row decides anything.
 
     Args:
         rollout: of the step, this process's rows.
         policy: the policy.
         world: the processes, which all call this.
-        old: whether the old log-probs are known before the updates.
-        reference: whether the reference's are.
+        old: the old log-probs of the rows, if they are known before the updates.
+        reference: likewise the reference's.
 
     Raises:
         RunError: the processes have different numbers of slices.
     """
-    row = shortest_row(rollout)
+    row = _shortest_row(rollout, old, reference)
     has_row = world.each(lambda: row is not None)
     if not any(has_row):
         return None
     if not all(has_row):
         giver = has_row.index(True)
-        given = world.each(lambda: on(row, "cpu") if row is not None and world.rank == giver else None)[giver]
+        given = world.each(lambda: _moved(row, "cpu") if row is not None and world.rank == giver else None)[giver]
         row = row or given
     assert row is not None
-    row = on(row, rollout.old.logprobs.device)
-    slices = len(policy.slices(row))
+    row = _moved(row, rollout.old.logprobs.device)
+    slices = len(policy.slices(row.rollout))
     if len(set(world.each(lambda: slices))) > 1:
         raise RunError(
             "run.sharding needs a policy with as many slices() in every process, and here they depend on the rows. "
             "Leave run.sharding out."
         )
-    batch = Batch(
-        rollout=row,
-        old=row.old if old else None,
+    return Spare(row=row, slices=slices, world=world)
+
+
+def _shortest_row(rollout: Rollout, old: Decisions | None, reference: Decisions | None) -> Batch | None:
+    """The row with the fewest decisions above none, without its output and its target; None without such a row."""
+    decided = rollout.host_mask.sum(-1)
+    if not decided.any():
+        return None
+    rows = torch.where(decided > 0, decided, decided.max() + 1).argmin()[None]
+    here = rows.to(rollout.old.logprobs.device)
+    short = rollout.select(rows)
+    (sample,) = short.samples
+    bare = Sample(prompt=replace(sample.prompt, target=None), output=None, group=sample.group)
+    return Batch(
+        rollout=replace(short, samples=[bare]),
+        old=old and old.select(here),
+        reference=reference and reference.select(here),
+        advantages=short.old.logprobs.new_zeros(1),
+        weights=torch.zeros_like(short.old.logprobs),
         fresh=False,
-        advantages=row.old.logprobs.new_zeros(1),
-        reference=row.old if reference else None,
-        weights=torch.zeros_like(row.old.logprobs),
     )
-    return Spare(passes=lambda own: max(world.each(lambda: own)), row=batch, slices=slices)
+
+
+def _moved(batch: Batch, device: torch.device | str) -> Batch:
+    """The same batch on a device."""
+    return replace(
+        batch,
+        rollout=on(batch.rollout, device),
+        old=batch.old and batch.old.to(device),
+        reference=batch.reference and batch.reference.to(device),
+        advantages=batch.advantages.to(device),
+        weights=batch.weights.to(device),
+    )
