@@ -400,7 +400,7 @@ class Trainer(TrainerSettings, SeedSettings):
         if on_policy:
             mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
             allowed = self._limit(exact=batch.rollout.exact)
-            logprob_diff.check_logprob_diff(mean, largest, allowed, step=step)
+            logprob_diff.check_logprob_diff(mean, largest, allowed, step=step, exact=batch.rollout.exact)
         return loss, tally
 
     def _limit(self, *, exact: bool) -> logprob_diff.LogprobDiffLimit:

@@ -24,7 +24,6 @@ MOST_ROOT_MODULES = 16
 MAY_IMPORT = {
     "errors": "",
     "_lazy": "",
-    "_own_gpu": "",
     "files": "errors",
     "knobs": "errors",
     "types": "errors",
@@ -38,7 +37,7 @@ MAY_IMPORT = {
     "objectives": "errors knobs types",
     "flow": "errors types",
     "data": "errors files types images sampling policy",
-    "registry": "errors _own_gpu",
+    "registry": "errors",
     "builtin": "errors knobs types images objectives registry",  # what a third party may import, and no more
     "config": "errors files knobs registry",
     "plan": "errors knobs registry config",
@@ -47,7 +46,7 @@ MAY_IMPORT = {
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
     "remote": "errors types rewards",
-    "training": "errors _own_gpu files knobs types sampling policy advantages objectives data rewards",
+    "training": "errors files knobs types sampling policy advantages objectives data registry rewards",
     "trainer": "errors knobs types sampling policy advantages objectives data rewards training",
     "phases": "errors files policy training trainer",
     "evaluation": "errors types images sampling policy reward_totals data registry rewards training",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from pathlib import Path
@@ -41,10 +40,11 @@ def serve_reward(
     from grpokit.config.overrides import parse_parameters
     from grpokit.remote.client import TOKEN
     from grpokit.remote.service import RewardService
+    from grpokit.remote.web import secret
     from grpokit.report.watch import is_loopback
     from grpokit.rewards.worker_pool import PooledReward
 
-    token = os.environ.get(TOKEN, "") if token_file is None else _read(token_file)
+    token = secret(TOKEN) if token_file is None else _read(token_file)
     if not token and not is_loopback(host):
         raise UsageError(
             f"Without a token anybody who reaches {host} could use the reward. Put one into {TOKEN}, or into a file "

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from grpokit._own_gpu import take_own_gpu
 from grpokit.errors import GrpokitError, PluginError, nearest, shown
 from grpokit.registry.entry_points import described
 from grpokit.registry.importing import import_name, missing
 from grpokit.registry.name_lookup import find, is_path
+from grpokit.registry.own_gpu import take_own_gpu
 from grpokit.registry.synonyms import PARAMETERS
 
 _DATA = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
+import ssl
 import threading
+import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,6 +15,7 @@ from typing import Any
 
 from grpokit import errors
 from grpokit.errors import UsageError, one_line, shown
+from grpokit.remote.web import checked_address, opener, secret
 from grpokit.remote.wire import PROTOCOL, to_json
 from grpokit.rewards.asking import Asking
 from grpokit.rewards.scoring import RewardTerm, score
@@ -25,22 +26,13 @@ TOKEN = "GRPOKIT_REWARD_TOKEN"
 """The environment variable with the token, at both ends."""
 
 _AT_ONCE = 4  # requests to one service
-_TRIES = 4
+_PATIENCE = 60.0  # seconds without any answer after which nobody is asked again, as while a service starts anew
+_LONGEST_PAUSE = 5.0
 
 
 def place(use: str, params: Mapping[str, Any], timeout: float, *, urls: str | Sequence[str]) -> RemoteReward:
     """What `placement: {http: URL}` builds."""
     return RemoteReward([urls] if isinstance(urls, str) else urls, use=use, params=params, timeout=timeout)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The standard one would send the token to wherever an answer points."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-_opener = urllib.request.build_opener(_NoRedirect)
 
 
 class RemoteReward:
@@ -66,16 +58,11 @@ class RemoteReward:
             raise UsageError(
                 f"http is {shown(urls)}; expected an address such as http://gpu-2:8009, or a list of them."
             )
-        for url in urls:
-            if not isinstance(url, str):
-                raise UsageError(f"{shown(url)} is no address; expected one such as http://gpu-2:8009.")
-            parts = urllib.parse.urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise UsageError(f"{shown(url)} is no address; expected one such as http://gpu-2:8009.")
-        self.urls = [url.rstrip("/") for url in urls]
+        self.urls = [checked_address(url, key="http", example="http://gpu-2:8009") for url in urls]
         self.use, self.params, self.timeout = use, dict(params or {}), timeout
         self._asking: Asking | None = None
         self._stop = threading.Event()
+        self._answered = 0.0  # when a service last did, or when the samples were handed out
 
     def start(self) -> None:
         """Ask the services what they are, and open for samples.
@@ -114,6 +101,7 @@ class RemoteReward:
         """Hand out samples and return at once."""
         self.start()
         assert self._asking is not None
+        self._answered = time.monotonic()
         return self._asking.submit(by_group(samples), samples)
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
@@ -133,22 +121,25 @@ class RemoteReward:
         self._asking = None
 
     def _portion(self, urls: Sequence[str], rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
-        """Ask the services in turn, until one answers."""
-        body, how = to_json(samples), ""
-        for i in range(_TRIES * len(urls)):
-            try:
-                (part,) = self._ask(f"{urls[i % len(urls)]}/score", body, timeout=self.timeout)["portions"]
-                error = part["error"] and getattr(errors, part["error"][0], UsageError)(part["error"][1])
-                return Portion(rows=rows, values=part["values"], failure=part["failure"], error=error)
-            except _RefusedError as error:
-                raise UsageError(f"the service {urls[i % len(urls)]} {_how(error)}.") from error
-            except TimeoutError:
-                how = f"gave no answer within {self.timeout:g} s (reward_timeout)"
-            except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
-                how = _how(error)
-            if self._stop.wait(0.0 if i + 1 < len(urls) else min(5.0, 0.1 * 2 ** (i // len(urls)))):
-                break
-        return Portion(rows=rows, failure=f"could not be asked: {', '.join(urls)} {how}")
+        """Ask the services in turn, until one answers, or none of them has answered anybody for long."""
+        body, pause = to_json(samples), 0.1
+        while True:
+            for url in urls:
+                try:
+                    (part,) = self._ask(f"{url}/score", body, timeout=self.timeout)["portions"]
+                    error = part["error"] and getattr(errors, part["error"][0], UsageError)(part["error"][1])
+                    self._answered = time.monotonic()
+                    return Portion(rows=rows, values=part["values"], failure=part["failure"], error=error)
+                except _RefusedError as error:
+                    raise UsageError(f"the service {url} {_how(error)}.") from error
+                except TimeoutError:
+                    how = f"gave no answer within {self.timeout:g} s (reward_timeout)"
+                except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
+                    how = _how(error)
+            silent = time.monotonic() - self._answered
+            if silent > min(_PATIENCE, self.timeout) or self._stop.wait(pause):
+                return Portion(rows=rows, failure=f"could not be asked: {', '.join(urls)} {how}")
+            pause = min(_LONGEST_PAUSE, 2 * pause)
 
     def _ask(self, url: str, body: bytes | None, *, timeout: float) -> dict[str, Any]:
         """The answer to a request.
@@ -158,10 +149,10 @@ class RemoteReward:
             OSError, HTTPException, ValueError: there is none, or it is not an answer.
         """
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if token := os.environ.get(TOKEN):
+        if token := secret(TOKEN):
             headers["Authorization"] = f"Bearer {token}"
         try:
-            with _opener.open(urllib.request.Request(url, body, headers), timeout=timeout) as reply:
+            with opener.open(urllib.request.Request(url, body, headers), timeout=timeout) as reply:
                 answer = json.load(reply)
         except urllib.error.HTTPError as error:
             with error:
@@ -189,7 +180,8 @@ def _how(error: BaseException) -> str:
     if isinstance(error, _RefusedError):
         return f"refused the request ({error})"
     reason = getattr(error, "reason", error)
-    return f"did not answer ({one_line(reason) if isinstance(reason, BaseException) else reason})"
+    hint = "; does it speak http:// in place of https://?" if isinstance(reason, ssl.SSLError) else ""
+    return f"did not answer ({one_line(reason) if isinstance(reason, BaseException) else reason}{hint})"
 
 
 def _words(body: bytes) -> str:

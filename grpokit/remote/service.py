@@ -68,13 +68,13 @@ class RewardService(http.server.ThreadingHTTPServer):
     ) -> None:
         if ":" in host:
             self.address_family = socket.AF_INET6
-        super().__init__((host, port), _Handler)
         self.host, self.token, self.most_body = host, token, most_body
         self.reward, self.limits = reward, limits or Limits()
         self.scored, self.seconds, self.stopping = 0, 0.0, False
         self.busy = threading.Condition()
         self.at_work = 0
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
+        super().__init__((host, port), _Handler)  # which closes again where it cannot listen
         try:
             reward.start()
         except BaseException:

@@ -20,7 +20,7 @@ import safetensors.torch
 import torch
 from PIL import Image
 
-from grpokit.errors import UsageError, a_type, one_line
+from grpokit.errors import UsageError, a_type, one_line, typed_line
 from grpokit.types import Prompt, Sample
 
 PROTOCOL = 1
@@ -28,6 +28,7 @@ PROTOCOL = 1
 
 _OF_PROMPT = ("text", "images", "target", "meta")
 _OF_SAMPLE = ("output", "group", "info")
+_OF_PICTURE = ("transparency",)  # what a picture's info says of its pixels
 _MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")  # that PNG keeps
 
 
@@ -101,13 +102,13 @@ def _packed(value: Any, place: tuple[int, str]) -> Any:
     if type(value) is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
     if isinstance(value, Image.Image):
-        return {"$png": _text(_png(value, place))}
+        return {"$png": _saved(lambda: _png(value, place), place)}
     if isinstance(value, torch.Tensor):
-        return {"$tensor": _text(safetensors.torch.save({"x": value.detach().cpu().contiguous()}))}
-    if isinstance(value, np.generic):
+        return {"$tensor": _saved(lambda: safetensors.torch.save({"x": value.detach().cpu().contiguous()}), place)}
+    if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
         return _packed(value.item(), place)
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return {"$array": _text(safetensors.numpy.save({"x": np.ascontiguousarray(value)}))}
+    if type(value) in (np.ndarray, np.memmap) and value.dtype != object:  # others have more than numbers, as a mask
+        return {"$array": _saved(lambda: safetensors.numpy.save({"x": np.asarray(value, order="C")}), place)}
     if isinstance(value, bytes):
         return {"$bytes": _text(value)}
     row, name = place
@@ -134,8 +135,26 @@ def _png(picture: Image.Image, place: tuple[int, str]) -> bytes:
             f"expected {', '.join(_MODES)}. Convert it, or remove `placement`."
         )
     file = io.BytesIO()
-    picture.save(file, "PNG", compress_level=1)
+    picture.save(file, "PNG", compress_level=1, icc_profile=None)  # of the rest only its transparency is kept
     return file.getvalue()
+
+
+def _saved(save: Callable[[], bytes], place: tuple[int, str]) -> str:
+    """What a library writes, as text.
+
+    Raises:
+        UsageError: it refuses; the message names the field.
+    """
+    try:
+        return _text(save())
+    except UsageError:
+        raise
+    except Exception as error:  # Pillow, safetensors and torch raise whatever they like
+        row, name = place
+        raise UsageError(
+            f"`{name}` of sample {row} cannot be sent to another machine: {typed_line(error)}. Remove `placement`, so "
+            "that the reward runs in the run's own process."
+        ) from error
 
 
 def _text(data: bytes) -> str:
@@ -201,7 +220,7 @@ class _Reader:
             )
         picture.load()
         bare = picture.copy()  # a plain picture, as it was sent: without its file, its format and its text
-        bare.info.clear()
+        bare.info = {name: picture.info[name] for name in _OF_PICTURE if name in picture.info}
         return bare
 
 

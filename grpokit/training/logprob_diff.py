@@ -43,13 +43,27 @@ class LogprobDiffLimit:
         return f"{self.mean:g} on average and {self.largest:g} at most in fp32"
 
 
-def check_logprob_diff(mean: float, largest: float, limit: LogprobDiffLimit, *, step: int) -> None:
+def check_logprob_diff(mean: float, largest: float, limit: LogprobDiffLimit, *, step: int, exact: bool) -> None:
     """Stop if the first log-probs of training differ from the rollout's: the importance ratio would not be 1.
+
+    Args:
+        mean: difference.
+        largest: difference.
+        limit: of both.
+        step: for the message.
+        exact: whether the sampler is meant to compute as the policy does; False for an engine.
 
     Raises:
         RunError: with the measured difference.
     """
     if limit.exceeded(mean, largest):
+        if not exact:
+            raise RunError(
+                f"In step {step} the sampler states other log-probs than the policy has for the same decisions: they "
+                f"differ by {mean:.3g} on average and {largest:.3g} at most; the limit is {limit}. Usual causes: an "
+                "engine with another base model or another quantisation, or one that states log-probs from before "
+                "sampling. If it is known to be less exact, raise trainer.max_logprob_diff, with a correction."
+            )
         raise RunError(
             f"In step {step} logprobs() gives other log-probs than the rollout, before any update: they differ by "
             f"{mean:.3g} on average and {largest:.3g} at most; the limit is {limit}. The importance ratio would not "

@@ -23,8 +23,8 @@ from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from grpokit._own_gpu import take_own_gpu
 from grpokit.errors import GrpokitError, RunError, UsageError, counted, reworded, typed_line
+from grpokit.registry.own_gpu import take_own_gpu
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)

@@ -88,10 +88,42 @@ def test_what_is_sent_comes_back() -> None:
     assert from_json(to_json([replace(there[0], info={"x": np.float32(0.5)})]), Limits())[0].info == {"x": 0.5}
 
 
+def transparent() -> list[Image.Image]:
+    """Palettes with alpha, and one colour or grey that is transparent."""
+    alpha = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8), dtype=np.uint8))
+    rgba, paletted, grey, coloured = picture(0, "RGBA"), picture(0, "P"), picture(0, "L"), picture(0)
+    rgba.putalpha(alpha)
+    paletted.info["transparency"] = paletted.getpixel((0, 0))
+    grey.info["transparency"] = grey.getpixel((0, 0))
+    coloured.info["transparency"] = coloured.getpixel((1, 1))
+    return [rgba, rgba.quantize(), paletted, grey, coloured]
+
+
+def test_pictures_stay_as_transparent_as_they_are() -> None:
+    for there in transparent():
+        there.info["icc_profile"] = "none"  # that Pillow could not write
+        sent = to_json([Sample(prompt=Prompt(text=""), output=there, group=0)])
+        here = from_json(sent, Limits())[0].output
+        assert here.mode == there.mode
+        shown, again = there.convert("RGBA"), here.convert("RGBA")
+        assert shown.getchannel("A").getextrema()[0] < 255
+        assert shown.tobytes() == again.tobytes()
+
+
+def test_a_single_number_stays_one() -> None:
+    (sample,) = from_json(to_json([Sample(prompt=Prompt(text=""), output=np.array(2.5), group=0)]), Limits())
+    assert (sample.output.shape, float(sample.output)) == ((), 2.5)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"output": object()}, "`output` of sample 1 is an object, which cannot be sent"),
+        ({"output": np.ma.masked_array([1.0, 2.0], [True, False])}, "`output` of sample 1 is a MaskedArray, which"),
+        ({"output": np.array(["text"])}, "`output` of sample 1 cannot be sent to another machine: SafetensorError"),
+        ({"info": {"x": torch.eye(2).to_sparse()}}, "`info.x` of sample 1 cannot be sent to another machine: Runtime"),
+        ({"output": Image.new("L", (0, 0))}, "`output` of sample 1 cannot be sent to another machine: ValueError"),
+        ({"info": {"x": np.longdouble(1)}}, "`info.x` of sample 1 is a longdouble, which cannot be sent"),
         ({"info": {"a": [1, {2}]}}, r"`info.a\[1\]` of sample 1 is a set"),
         ({"output": Image.new("CMYK", (2, 2))}, "`output` of sample 1 is a picture with the mode 'CMYK'"),
     ],
@@ -246,7 +278,7 @@ def test_a_body_that_does_not_come_costs_its_own_connection(
         ),
         ({"token": "other"}, r"refused the request \(401: Expected the token.*GRPOKIT_REWARD_TOKEN"),
         ({"urls": ["http://127.0.0.1:9"]}, r"did not answer \(\[Errno 111\] Connection refused\). Start it with"),
-        ({"urls": ["gpu-2:8009"]}, r"'gpu-2:8009' is no address; expected one such as http://gpu-2:8009"),
+        ({"urls": ["gpu-2:8009"]}, r"http must be an address such as http://gpu-2:8009, got 'gpu-2:8009'"),
     ],
 )
 def test_another_service_is_refused_at_once(
@@ -285,7 +317,7 @@ def test_a_reward_that_fails_there_fails_as_it_would_here() -> None:
         reward.close()
 
 
-def test_a_service_that_is_gone_is_replaced_by_another_or_fails_in_words() -> None:
+def test_a_service_that_is_gone_is_replaced_by_another_or_fails_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 samples, while one of two services is ended and started again, twice."""
     texts = [Prompt(text=f"prompt {group}") for group in range(200)]
     there = [Sample(prompt=texts[i // 5], output=f"text {i}", group=i // 5) for i in range(1000)]
@@ -304,9 +336,61 @@ def test_a_service_that_is_gone_is_replaced_by_another_or_fails_in_words() -> No
             found[list(portion.rows)] = portion.values
         assert np.array_equal(found, expected, equal_nan=True)
         assert reward(there[:10]) is not None
+    monkeypatch.setattr("grpokit.remote.client._PATIENCE", 0.5)
     with pytest.raises(RewardError, match=r"could not be asked: .*Connection refused"):
         reward(there[:5])
     reward.close()
+
+
+def test_a_service_that_starts_anew_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than the first new tries take; one that stays away is given up."""
+    there = [Sample(prompt=Prompt(text="p"), output=str(i), group=i) for i in range(4)]
+    with ExitStack() as stack:
+        service = stack.enter_context(serving("fingerprint"))
+        reward = RemoteReward([service.address])
+        reward.start()
+        stack.close()
+        pending = reward.submit(there)
+        time.sleep(2)
+        stack.enter_context(serving("fingerprint", port=service.server_address[1]))
+        assert [portion.failure for portion in pending] == [""] * 4
+    monkeypatch.setattr("grpokit.remote.client._PATIENCE", 0.3)
+    assert all("could not be asked: " in portion.failure for portion in reward.submit(there))
+    reward.close()
+
+
+@pytest.mark.parametrize("token", ["secret\x01", "secret-\u20ac"])
+def test_a_token_stays_out_of_messages(token: str, service: RewardService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN, token)
+    with pytest.raises(UsageError, match=f"environment variable {TOKEN} has characters that cannot be sent") as error:
+        RemoteReward([service.address]).start()
+    assert "secret" not in str(error.value)
+    monkeypatch.setenv(TOKEN, "a secret\r\n")  # of a file with another system's ends of lines
+    reward = RemoteReward([service.address])
+    reward.start()
+    reward.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://user:hunter2@gpu-2:8009", "http has a user, a password, a query or a fragment in it"),
+        ("http://[::1", r"http must be an address such as http://gpu-2:8009, got 'http://\[::1'"),
+        (f"http://{'a' * 64}:8009", "http must be an address such as"),
+        ("http://gpu-2:99999", "http must be an address such as"),
+    ],
+)
+def test_addresses_that_cannot_be_asked(url: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        RemoteReward([url])
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_port_that_is_taken(service: RewardService, call: Call) -> None:
+    port = str(service.server_address[1])
+    done = call("serve-reward", "length", "--port", port)
+    assert done.code == 2
+    assert done.err.startswith(f"error: Cannot listen on 127.0.0.1, port {port}: [Errno 98] Address already in use.")
 
 
 def test_a_slow_service_works_beside_other_rewards() -> None:
@@ -323,7 +407,6 @@ def test_a_slow_service_works_beside_other_rewards() -> None:
         score([RewardTerm(name="there", reward=reward), RewardTerm(name="here", reward=here)], there)
         assert time.monotonic() - start < 0.95
         late = RemoteReward([service.address], timeout=0.1)
-        late._stop.set()  # without new tries
         assert next(iter(late.submit(there[:1]))).failure.endswith("gave no answer within 0.1 s (reward_timeout)")
         reward.close()
 

@@ -326,12 +326,18 @@ def test_max_cost_stops_before_more_is_spent(judge):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"url": "localhost:8000"}, r"expected a url such as http://localhost:8000/v1, got 'localhost:8000'"),
-        ({"url": "http://host:port/v1"}, r"expected a url such as http://localhost:8000/v1, got 'http://host:port/v1'"),
-        ({"url": "http://host:70000/v1"}, r"expected a url such as"),
-        ({"url": "http://[::1/v1"}, r"expected a url such as"),
-        ({"url": "http://host/v1 "}, r"expected a url such as"),
-        ({"url": "http://host/v1\n"}, r"expected a url such as"),
+        (
+            {"url": "localhost:8000"},
+            r"must be an address such as http://localhost:8000/v1, got 'localhost:8000'",
+        ),
+        (
+            {"url": "http://host:port/v1"},
+            r"must be an address such as http://localhost:8000/v1, got 'http://host:port/v1'",
+        ),
+        ({"url": "http://host:70000/v1"}, r"must be an address such as"),
+        ({"url": "http://[::1/v1"}, r"must be an address such as"),
+        ({"url": "http://host/v1 "}, r"must be an address such as"),
+        ({"url": "http://host/v1\n"}, r"must be an address such as"),
         ({"url": "http://me:pass@host/v1"}, r"the url has a user, a password, a query or a fragment in it\. It is"),
         ({"url": "http://me:pass@ho st/v1"}, r"the url has a user, a password, a query or a fragment in it\. It is"),
         ({"url": "http://host/v1?key=pass"}, r"the url has a user, a password, a query or a fragment in it\. It is"),

@@ -30,6 +30,7 @@ class Served:
         failures: how many of the next requests are answered with 503.
         states_raw: log-probs are those before the temperature, top_k, top_p and min_p.
         delay: seconds before a request for completions is looked at.
+        odd: path -> the bytes of another answer, or the address that it points to.
         adapters: the names that are loaded.
         asked: the bodies of all completions.
     """
@@ -39,6 +40,7 @@ class Served:
     states_raw: bool = False
     failures: int = 0
     delay: float = 0.0
+    odd: dict[str, bytes | str] = field(default_factory=dict)
     adapters: dict[str, str] = field(default_factory=dict)
     asked: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
@@ -122,11 +124,15 @@ def served(**wanted: Any) -> Iterator[Served]:
         def log_message(self, *_: Any) -> None: ...
 
         def do_GET(self) -> None:
+            if self._odd():
+                return
             listed = [{"id": MODEL}, *({"id": name, "parent": MODEL} for name in own.adapters)]
             self._answer(200, {"data": listed})
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self._odd():
+                return
             time.sleep(own.delay if self.path == "/v1/completions" else 0)
             with own.lock:
                 if own.failures:
@@ -143,8 +149,21 @@ def served(**wanted: Any) -> Iterator[Served]:
                 else:
                     self._answer(200, own.complete(body))
 
+        def _odd(self) -> bool:
+            answer = own.odd.get(self.path)
+            if isinstance(answer, str):
+                self.send_response(302)
+                self.send_header("Location", answer)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            elif answer is not None:
+                self._send(200, answer)
+            return answer is not None
+
         def _answer(self, status: int, content: Any) -> None:
-            text = json.dumps(content).encode()
+            self._send(status, json.dumps(content).encode())
+
+        def _send(self, status: int, text: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from grpokit_lm.policy import CausalLMPolicy
 from grpokit_lm.tasks.arithmetic import prompts
 
 SHORT = {"model": MODEL, "dtype": "float32", "max_new_tokens": 12, "lora": {"r": 4}}
+SEEDS = derive_seeds(1, stream="train", step=0, prompts=1, group_size=1)
 PROMPTS = [prompt.text for prompt in list(prompts(split="train"))[:8]]
 
 
@@ -129,6 +131,56 @@ def test_a_busy_server_is_asked_again_and_one_that_is_gone_ends_in_words(server:
     server.unload(next(iter(server.adapters)))
     with pytest.raises(RunError, match=r"The engine refused /v1/completions: 404, .*does not exist"):
         policy.rollout(texts, 2, seeds=seeds)
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"[]", b'{"data": null}', b'"\xff"'])
+def test_an_address_of_something_else(answer: bytes, server: Served) -> None:
+    server.odd["/v1/models"] = answer
+    with pytest.raises(UsageError, match=r"/v1/models gives no list of models, as vLLM's server does, but .*: url"):
+        policy_of(server)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logprobs", "message"),
+    [
+        ("[1, 2]", "[-0.5, NaN]", "states the log-prob nan for a token that it drew; expected a finite number up to 0"),
+        ("[1, 2]", "[-0.5, -Infinity]", "states the log-prob -inf"),
+        ("[1, 2]", "[0.5, -1]", "states the log-prob 0.5"),
+        ("[1, -3]", "[-1, -1]", "drew token -3, and the policy's model has 265 tokens"),
+        ("[1, 2.5]", "[-1, -1]", "gave no token ids with log-probs"),
+        ("[1]", "[-1, -1]", "gave 1 tokens and 2 log-probs"),
+        ('["\xff"]', "[-1]", "gave no token ids with log-probs"),
+    ],
+)
+def test_completions_that_are_none(tokens: str, logprobs: str, message: str, server: Served) -> None:
+    policy = policy_of(server)
+    choice = f'{{"token_ids": {tokens}, "logprobs": {{"token_logprobs": {logprobs}, "top_logprobs": []}}}}'
+    server.odd["/v1/completions"] = f'{{"choices": [{choice}]}}'.encode("latin-1")
+    with pytest.raises(RunError, match=f"The engine at http.*{message}"):
+        policy.rollout(as_prompts(PROMPTS[:1]), 1, seeds=SEEDS)
+
+
+def test_a_key_goes_to_the_engine_alone(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served() as other:
+        server.odd["/v1/models"] = f"{other.url}/v1/models"
+        monkeypatch.setenv("ENGINE_KEY", "a secret\n")
+        with pytest.raises(RunError, match=rf"refused /v1/models: 302, .* which points to '{other.url}/v1/models'"):
+            policy_of(server, engine={"url": server.url, "api_key_env": "ENGINE_KEY"})
+    monkeypatch.setenv("ENGINE_KEY", "a secret \u20ac")
+    with pytest.raises(UsageError, match="variable ENGINE_KEY has characters that cannot be sent") as error:
+        policy_of(server, engine={"url": server.url, "api_key_env": "ENGINE_KEY"})
+    assert "secret" not in str(error.value)
+
+
+def test_an_engine_that_is_slow_keeps_no_program_from_ending(server: Served) -> None:
+    """As after a second Ctrl-C: only daemons wait for the answer."""
+    policy = policy_of(server)
+    server.delay = 30.0
+    pending = policy.begin(as_prompts(PROMPTS[:1]), 1, seeds=SEEDS)
+    assert pending is not None
+    waiting = [thread for thread in threading.enumerate() if thread.name == "engine"]
+    assert [thread.daemon for thread in waiting] == [True]
+    pending.cancel()
 
 
 def test_what_an_engine_cannot_do(server: Served, tmp_path: Path) -> None:

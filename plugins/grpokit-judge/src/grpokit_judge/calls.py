@@ -21,6 +21,7 @@ from typing import Any
 
 from grpokit import RewardError, UsageError
 from grpokit.errors import one_line, shown
+from grpokit.remote.web import opener
 
 LONGEST_WAIT = 60.0
 """Seconds before a new try, at most, also where the server asks for more."""
@@ -33,16 +34,6 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 class StoppedError(Exception):
     """Another request of the same call has failed for good."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The standard one would send the key to wherever an answer points."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-_opener = urllib.request.build_opener(_NoRedirect)
 
 
 class Pace:
@@ -116,7 +107,7 @@ class Caller:
         if key:
             headers["Authorization"] = f"Bearer {key}"
         request = urllib.request.Request(self.url, json.dumps(body).encode(), headers)
-        with _opener.open(request, timeout=self.timeout) as reply:
+        with opener.open(request, timeout=self.timeout) as reply:
             answer = json.load(reply)
         if not isinstance(answer, dict):
             raise ValueError(f"expected a JSON object, got {type(answer).__name__}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import math
 import threading
-import urllib.parse
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpokit import RewardError, Sample, UsageError
 from grpokit.errors import counted, shown
+from grpokit.remote.web import checked_address
 from grpokit_judge.calls import Caller, Pace, StoppedError, key_in
 from grpokit_judge.questions import TEMPLATE, check_template, question
 from grpokit_judge.ratings import reader, scaled
@@ -203,19 +203,8 @@ def _words(answer: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _address(url: str) -> str:
-    if "@" in url.rpartition("://")[2].partition("/")[0] or "?" in url or "#" in url:
-        raise UsageError(
-            "vlm-judge: the url has a user, a password, a query or a fragment in it. It is stored with the run, so a "
-            "key does not belong there: put it into an environment variable and give its name as api_key_env."
-        )
-    try:
-        parts = urllib.parse.urlsplit(url)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0  # or raises, beyond 65535
-    except ValueError:
-        fits = False
-    if not fits or not url.isascii() or not url.isprintable() or " " in url:
-        raise UsageError(f"vlm-judge: expected a url such as http://localhost:8000/v1, got {shown(url)}.")
-    return f"{url.rstrip('/').removesuffix('/chat/completions')}/chat/completions"
+    address = checked_address(url, key="vlm-judge: the url", example="http://localhost:8000/v1")
+    return f"{address.removesuffix('/chat/completions')}/chat/completions"
 
 
 def _at_least(least: int, **values: float | None) -> None:

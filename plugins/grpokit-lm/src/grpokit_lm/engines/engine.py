@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 import tempfile
 import uuid
@@ -25,6 +26,7 @@ from grpokit_lm.engines.protocol import Adapter, Answer, Host, Row
 from grpokit_lm.stopping import Stops
 
 _SPARE = 8  # log-probs beyond top_k: tokens as likely as the last one stay, too
+_ROUNDING = 1e-3  # of a log-prob that should be 0
 _IMPOSSIBLE = -9999.0  # a server's word for the log-prob of a token that cannot be drawn
 
 
@@ -140,10 +142,17 @@ class Engine:
                 f"The {self.host.name} gave {len(answer.tokens)} tokens and {len(answer.logprobs)} log-probs; expected "
                 "one for each, and at least one."
             )
-        if max(answer.tokens) >= self.vocabulary or min(answer.tokens) < 0:
+        unknown = [token for token in answer.tokens if not 0 <= token < self.vocabulary]
+        if unknown:
             raise RunError(
-                f"The {self.host.name} drew token {max(answer.tokens)}, and the policy's model has "
-                f"{self.vocabulary:,} tokens. Both must have the same base model."
+                f"The {self.host.name} drew token {unknown[0]}, and the policy's model has {self.vocabulary:,} tokens. "
+                "Both must have the same base model."
+            )
+        wrong = [logprob for logprob in answer.logprobs if not -math.inf < logprob <= _ROUNDING]
+        if wrong:
+            raise RunError(
+                f"The {self.host.name} states the log-prob {wrong[0]:g} for a token that it drew; expected a finite "
+                "number up to 0."
             )
 
     def kept(self, answer: Answer, top_k: int) -> Tensor:

@@ -13,10 +13,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
+from operator import index
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Annotated, Any
 
 from annotated_types import Ge
@@ -24,6 +27,7 @@ from annotated_types import Ge
 from grpokit import RunError, UsageError, knobs
 from grpokit.errors import counted, one_line, shown
 from grpokit.knobs import Count, Positive
+from grpokit.remote.web import checked_address, opener, secret
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
 
 _BUSY = (408, 429, 502, 503, 504)  # answers that may be others a moment later
@@ -52,9 +56,8 @@ class ServerSettings:
     retries: Annotated[int, Ge(0)] = 4
 
     def __post_init__(self) -> None:
-        urls = [self.url] if isinstance(self.url, str) else self.url
-        if not urls or not all(isinstance(url, str) and url.startswith(("http://", "https://")) for url in urls):
-            raise UsageError(f"engine: url must be an address such as 'http://gpu-2:8000', got {shown(self.url)}.")
+        for url in self._urls or [None]:
+            checked_address(url, key="engine: url", example="http://gpu-2:8000")
         knobs.check(self)
 
     def check_here(self) -> None:
@@ -63,8 +66,11 @@ class ServerSettings:
     @property
     def own_url(self) -> str:
         """The address that this process uses."""
-        urls = [self.url] if isinstance(self.url, str) else self.url
-        return urls[int(os.environ.get("RANK", "0")) % len(urls)].rstrip("/").removesuffix("/v1")
+        return self._urls[int(os.environ.get("RANK", "0")) % len(self._urls)].rstrip("/").removesuffix("/v1")
+
+    @property
+    def _urls(self) -> list[str]:
+        return [self.url] if isinstance(self.url, str) else list(self.url)
 
 
 class Server:
@@ -87,10 +93,17 @@ class Server:
         self.model = self._find(base)
 
     def _find(self, base: str) -> str:
-        names = [entry["id"] for entry in self._get("/v1/models")["data"] if not entry.get("parent")]
+        answer = self._get("/v1/models")
+        try:
+            names = [str(entry["id"]) for entry in answer["data"] if not entry.get("parent")]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"engine: {self.url}/v1/models gives no list of models, as vLLM's server does, but {shown(answer)}. "
+                "Check engine: url."
+            ) from error
         wanted = self.settings.model or (base if base in names else None)
         if wanted is None and len(names) == 1:
-            return str(names[0])
+            return names[0]
         if wanted not in names:
             raise UsageError(
                 f"engine: {self.url} serves {', '.join(names) or 'nothing'}, not '{wanted or base}'. Set engine: model."
@@ -125,9 +138,23 @@ class Server:
             answer = self._send("/v1/completions", {**common, "prompt": row.prompt, "seed": row.seed})
             return [self._read(answer, likeliest=options["logprobs"] > 1)]
 
-        threads = ThreadPoolExecutor(self.settings.concurrency)
-        parts = [threads.submit(ask, row) for row in rows]
-        threads.shutdown(wait=False)
+        jobs: SimpleQueue[tuple[Row, Future[Sequence[Answer]]]] = SimpleQueue()
+        parts: list[Future[Sequence[Answer]]] = [Future() for _ in rows]
+        for job in zip(rows, parts, strict=True):
+            jobs.put(job)
+
+        def work() -> None:
+            with suppress(Empty):
+                while True:
+                    row, part = jobs.get_nowait()
+                    if part.set_running_or_notify_cancel():
+                        try:
+                            part.set_result(ask(row))
+                        except BaseException as error:
+                            part.set_exception(error)
+
+        for _ in range(min(self.settings.concurrency, len(rows))):
+            Thread(target=work, name="engine", daemon=True).start()  # a run that is aborted does not wait for them
         return parts
 
     def _read(self, answer: Any, *, likeliest: bool) -> Answer:
@@ -136,7 +163,7 @@ class Server:
             stated = choice["logprobs"]
             places = stated["top_logprobs"] if likeliest else ()
             return Answer(
-                tokens=[int(token) for token in choice["token_ids"]],
+                tokens=[index(token) for token in choice["token_ids"]],
                 logprobs=[float(logprob) for logprob in stated["token_logprobs"]],
                 likeliest=[
                     {int(name.removeprefix("token_id:")): float(logprob) for name, logprob in place.items()}
@@ -159,7 +186,7 @@ class Server:
         name = self.settings.api_key_env
         if name is None:
             return {"Content-Type": "application/json"}
-        key = os.environ.get(name, "")
+        key = secret(name)
         if not key:
             raise UsageError(f"engine: the environment variable {name} (api_key_env) is empty. Put the key into it.")
         return {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
@@ -168,8 +195,8 @@ class Server:
         """The JSON of an answer, or its text where it has none."""
         for tries in range(self.settings.retries + 1):
             try:
-                with urllib.request.urlopen(request, timeout=self.settings.timeout) as reply:
-                    text = reply.read().decode()
+                with opener.open(request, timeout=self.settings.timeout) as reply:
+                    text = reply.read().decode(errors="replace")
                 try:
                     return json.loads(text)
                 except ValueError:
@@ -177,6 +204,8 @@ class Server:
             except urllib.error.HTTPError as error:
                 with error:
                     reason = f"{error.code}, {one_line(error.read(2000).decode(errors='replace'), most=300)}"
+                if 300 <= error.code < 400:
+                    reason += f", which points to {shown(error.headers.get('Location'))}"
                 if error.code not in _BUSY:
                     raise RunError(
                         f"The engine refused {request.selector}: {reason}.{_hint(request, reason)}"
