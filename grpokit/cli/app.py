@@ -67,7 +67,7 @@ def started_together() -> int:
 
 def is_first() -> bool:
     """Whether this is the process that speaks: of those that torchrun starts, the one with rank 0."""
-    return os.environ.get("RANK", "0") == "0"
+    return started_together() <= 1 or os.environ.get("RANK", "0") == "0"
 
 
 def main() -> None:
@@ -86,19 +86,20 @@ def main() -> None:
 
 
 def _another_says(error: GrpokitError) -> bool:
-    """Whether another process prints this error; it gets the time for it, since torchrun ends all after the first."""
+    """Whether process 0 prints this error too; it gets the time for it, since torchrun ends all after the first."""
     if is_first():
         return False
-    if getattr(error, "agreed", False):
-        from grpokit.training.world import wait_for_first
-
-        wait_for_first()
-        return True
-    if os.environ.get("LOCAL_RANK") == "0" or "grpokit.training.world" in sys.modules:
+    if "grpokit.training.world" not in sys.modules:
+        if os.environ.get("LOCAL_RANK") != "0":
+            # Only the command line and its files were read. If the first process of this machine has found the same in
+            # them, torchrun ends this one meanwhile.
+            time.sleep(2)
         return False
-    time.sleep(
-        1
-    )  # nothing but the command line and its files was read, and the first of this machine has read the same
+    from grpokit.training.world import all_know, wait_for_first
+
+    if not all_know(error):
+        return False
+    wait_for_first()
     return True
 
 

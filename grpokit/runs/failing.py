@@ -14,7 +14,7 @@ from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.runs.journal import Journal
 from grpokit.runs.signals import without_sigterm
 from grpokit.training import checkpoint
-from grpokit.training.world import World, is_lost
+from grpokit.training.world import World, all_know
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Others:
         Raises:
             RunError: they cannot hear it.
         """
-        if not _met(error):
+        if not all_know(error):
             raise RunError("its weights are spread over processes that cannot meet any more")
         self.world.first(lambda: wanted)
 
@@ -39,14 +39,9 @@ class Others:
         try:
             yield
         except Exception as error:
-            if _met(error) and self.world.first(bool):  # process 0 says it
+            if all_know(error) and self.world.first(bool):  # process 0 says it
                 save()
             raise
-
-
-def _met(error: Exception) -> bool:
-    """Whether all processes have this error, and go on together."""
-    return getattr(error, "agreed", False) and not is_lost(error)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class LogprobDiffLimit:
         return f"{self.mean:g} on average and {self.largest:g} at most in fp32"
 
 
-def check_logprob_diff(mean: float, largest: float, limit: LogprobDiffLimit, *, step: int, exact: bool) -> None:
+def check_logprob_diff(mean: float, largest: float, limit: LogprobDiffLimit, *, step: int, exact: bool = True) -> None:
     """Stop if the first log-probs of training differ from the rollout's: the importance ratio would not be 1.
 
     Args:

@@ -116,7 +116,7 @@ class Processes(World):
         try:
             result = work()
         except Exception as error:
-            if getattr(error, "agreed", False) or is_lost(error):  # all know of it already, or cannot meet
+            if all_know(error) or is_lost(error):
                 raise
             own = error
         answers: list[Any] = [None] * self.size
@@ -192,9 +192,17 @@ def _has_others() -> bool:
     size = os.environ.get("WORLD_SIZE") or "1"
     if size.isdecimal() and int(size) <= 1:
         return False
+    rank, port = os.environ.get("RANK", ""), os.environ.get("MASTER_PORT", "")
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    if missing or not size.isdecimal():
-        lack = f"these are not set: {', '.join(missing)}" if missing else "that is no number"
+    numbers = {"WORLD_SIZE": size, "RANK": rank, "MASTER_PORT": port}
+    lack = ""
+    if missing:
+        lack = f"these are not set: {', '.join(missing)}"
+    elif wrong := [name for name, text in numbers.items() if not text.isdecimal()]:
+        lack = f"{wrong[0]}={numbers[wrong[0]]} is no number"
+    elif int(rank) >= int(size):
+        lack = f"RANK={rank} is none of them"
+    if lack:
         raise UsageError(
             f"WORLD_SIZE={size} speaks of other processes, but {lack}. Start the run with torchrun, or unset "
             "WORLD_SIZE to train in one process."
@@ -308,6 +316,11 @@ def _buckets(parameters: Sequence[torch.nn.Parameter]) -> list[list[torch.nn.Par
     return buckets
 
 
+def all_know(error: BaseException) -> bool:
+    """Whether all processes have this error already, and go on together."""
+    return bool(getattr(error, "agreed", False))
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether the processes cannot meet any more after this error."""
     return bool(getattr(error, "lost", False))
@@ -372,4 +385,4 @@ def _ended(error: Exception) -> RunError:
         f"Here: {_SOURCE.sub('', typed_line(error))}."
     )
     ended.lost = True  # type: ignore[attr-defined]
-    return _agreed(ended)
+    return ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -39,8 +40,29 @@ def test_a_mistake_in_the_config_is_said_once_on_each_machine(
     for name, value in {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": local_rank}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delitem(sys.modules, "grpokit.training.world", raising=False)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
+
+    def end(seconds: float) -> None:
+        sys.exit(1)  # as torchrun does, since the first process has failed
+
+    monkeypatch.setattr("time.sleep", end)
     assert ("got 'nine'" in call("train", "toy-lm", "trainer.steps=nine").err) == speaks
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the others have found nothing
+    assert "got 'nine'" in call("train", "toy-lm", "trainer.steps=nine").err
+
+
+def test_a_rank_that_was_left_in_the_environment_silences_nothing(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert "got 'nine'" in call("train", "toy-lm", "trainer.steps=nine").err
+
+
+def test_a_process_without_the_first_one_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
+        monkeypatch.setenv(name, value)
+    done = call("train", "toy-lm", "run.process_timeout=1")
+    assert done.code == 1
+    assert "error: Another process has ended, or has not come in time (run.process_timeout)." in done.err
 
 
 def errors(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -79,14 +101,19 @@ def test_a_signal_to_one_process_stops_all_after_the_step(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("size", "lack"), [("2", "these are not set: MASTER_ADDR, MASTER_PORT"), ("two", "that is no number")]
+    ("size", "others", "lack"),
+    [
+        ("2", {"RANK": "0"}, "these are not set: MASTER_ADDR, MASTER_PORT"),
+        ("two", {"RANK": "0", "MASTER_ADDR": "here", "MASTER_PORT": "1"}, "WORLD_SIZE=two is no number"),
+        ("2", {"RANK": "0", "MASTER_ADDR": "here", "MASTER_PORT": "abc"}, "MASTER_PORT=abc is no number"),
+        ("2", {"RANK": "5", "MASTER_ADDR": "here", "MASTER_PORT": "1"}, "RANK=5 is none of them"),
+    ],
 )
-def test_a_process_without_others(size: str, lack: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", size)
-    monkeypatch.setenv("RANK", "0")
-    if size == "two":
-        monkeypatch.setenv("MASTER_ADDR", "here")
-        monkeypatch.setenv("MASTER_PORT", "1")
+def test_a_process_without_others(
+    size: str, others: dict[str, str], lack: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"WORLD_SIZE": size, **others}.items():
+        monkeypatch.setenv(name, value)
     assert call("train", "toy-lm").err.startswith(f"error: WORLD_SIZE={size} speaks of other processes, but {lack}.")
 
 
