@@ -19,7 +19,13 @@ folder=${2:?a run folder that all machines see}
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
 out_of_time() {  # five minutes before the limit: end after this step, and queue again
-  kill -TERM "$training"
+  # SIGTERM to one process of the run lets all save after the step; torchrun itself would wait for 30 seconds only.
+  worker=$(pgrep --newest -f -- "-m grpokit train $config run.dir=$folder" || true)
+  if [ -n "$worker" ]; then
+    kill -TERM "$worker"
+    tail --pid="$worker" -f /dev/null
+  fi
+  kill -TERM "$training" || true
   wait "$training" && exit 0
   scontrol requeue "$SLURM_JOB_ID"
 }

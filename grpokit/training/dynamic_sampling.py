@@ -84,9 +84,15 @@ def at_places(seeds: Seeds, places: Sequence[int]) -> Seeds:
 
 def _merged(drawn: Drawn, further: Drawn, places: Sequence[int]) -> Drawn:
     """Put the groups of `further` at their places."""
+    both = (drawn.rollout, further.rollout)
     kept = (~torch.isin(drawn.rollout.groups, further.rollout.groups)).nonzero()[:, 0]
     rollouts = [part for part in (drawn.rollout.select(kept), further.rollout) if part.rows]
-    joined = concatenate_rollouts(rollouts) if rollouts else drawn.rollout
+    joined = replace(  # alike in all processes, also in one that has rows of one draw only
+        concatenate_rollouts(rollouts) if rollouts else drawn.rollout,
+        max_decisions=max(part.max_decisions for part in both),
+        exact=all(part.exact for part in both),
+        version=min((part.version for part in both if part.version is not None), default=None),
+    )
     prompts = dict(enumerate(drawn.prompts)) | dict(zip(places, further.prompts, strict=True))
     scores = _scores(drawn.scores(), further.scores())
     return Drawn(

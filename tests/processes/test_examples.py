@@ -43,14 +43,18 @@ def test_a_job_starts_a_run_or_goes_on(tmp_path: Path, job: str) -> None:
 
 @pytest.mark.parametrize(("code", "queued"), [(1, True), (0, False)])
 def test_a_slurm_job_whose_time_is_over_goes_back_into_the_queue(tmp_path: Path, code: int, queued: bool) -> None:
-    """But not one that was complete."""
-    work = f"trap 'echo ended; exit {code}' TERM\ntouch {tmp_path}/begun\nfor i in {{1..300}}; do sleep 0.05; done"
+    """But not one that was complete. One process of the run hears of it first, and has the time that its step takes."""
+    loop = "for i in {1..300}; do sleep 0.05; done"
+    run = "-m grpokit train toy-lm run.dir=run"
+    worker = f"trap 'sleep 0.5; echo saved; exit 130' TERM; touch {tmp_path}/begun; {loop}"
+    (tmp_path / "worker").write_text(worker)
+    work = f"bash {tmp_path}/worker {run} &\ntrap 'echo ended; exit {code}' TERM\n{loop}"
     process = start(tmp_path, "slurm", work)
     end = time.monotonic() + 20
     while not (tmp_path / "begun").exists() and time.monotonic() < end:
         time.sleep(0.02)
     process.send_signal(signal.SIGUSR1)
     output = process.communicate(timeout=30)[0]
-    assert "ended" in output
+    assert output.split()[:2] == ["saved", "ended"]
     assert ("requeue 7" in output) == queued
     assert (process.returncode == 0) != queued

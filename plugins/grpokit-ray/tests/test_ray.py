@@ -72,6 +72,13 @@ def test_a_cluster_without_room_is_waited_for_with_words(caplog: pytest.LogCaptu
     assert re.search(rf"{room} there; waiting for up to 12 s", caplog.text)
 
 
+def test_processes_do_not_hand_out_the_same_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="Start one with `ray start --head`, and give address: auto"):
+        RayReward("length", PARAMS, gpus=0.25).start()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

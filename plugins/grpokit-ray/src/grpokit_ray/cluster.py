@@ -26,12 +26,17 @@ def connect(who: Hashable, wanted: Mapping[str, float], address: str | None) -> 
         address: of a cluster; None: `RAY_ADDRESS`, or else a Ray of this process's own.
 
     Raises:
-        UsageError: there is no Ray at the address, or an own one has no room.
+        UsageError: there is no Ray at the address, an own one has no room, or several processes want GPUs of own ones.
     """
     global _opened_here, _local
     with _lock:
         if not ray.is_initialized():
             address = address or os.environ.get("RAY_ADDRESS") or "local"
+            if address == "local" and wanted.get("GPU") and os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1"):
+                raise UsageError(
+                    "Each of several processes would start a Ray of its own here, and all would hand out the same GPU. "
+                    "Start one with `ray start --head`, and give address: auto."
+                )
             _open(address)
             _opened_here, _local = True, address == "local"
         if _opened_here and _local:
