@@ -39,6 +39,7 @@ NVLINK = (
 )
 ETHERNET = 12.5e9  # 100 Gbit/s between machines
 TRAINED = 8_847_155_200  # parameters of the language model of the autoregressive half
+LAYERS, AT_ONCE = 40, 3  # of the same; how many of them are gathered at a time while one computes
 STRETCHES = (("rollout", "decode", "reward"), ("old", "reference"), ("train",), ("optimizer",))
 HERE = (("rollout", "reward"), ("logprobs",), ("backward",), ("optimizer",), (OTHER,))
 REMEDIES = {
@@ -156,10 +157,9 @@ def traffic_table() -> Table:
     config, _ = presets.read_config(str(CONFIG), [])
     rows, micro = config.trainer.prompts_per_step * config.trainer.group_size, config.trainer.micro_batch_size
     parts = estimate(1, ()).parts()
-    base = parts["weights"]["train"]
 
     def gathers(size: int) -> float:
-        return (2 + 2 * rows / size / micro) * sent_by_gathering(size, base)
+        return (2 + 2 * rows / size / micro) * sent_by_gathering(size, blocks())
 
     def scores(size: int) -> float:
         small, large = (figures()["sent"][name]["messages"] for name in ("2 x 3", "2 x 8"))
@@ -169,7 +169,7 @@ def traffic_table() -> Table:
     kinds = {
         "sum of the gradients of the adapter, fp32": lambda size: sent_by_sum(size, parts["gradients"]["train"]),
         "sum of the gradients of all weights, fp32": lambda size: sent_by_sum(size, 4.0 * TRAINED),
-        "FSDP2: all-gathers of the base, bf16": gathers,
+        "FSDP2: all-gathers of the base's layers, bf16": gathers,
         "scores and what else processes tell each other": scores,
     }
     body = []
@@ -180,13 +180,18 @@ def traffic_table() -> Table:
     return [head, *body]
 
 
+def blocks() -> float:
+    """Bytes of the base's layers, which FSDP2 spreads; embedding and head stay whole."""
+    return estimate(1, ()).parts()["weights for drawing"]["rollout"]  # copies of all linear layers inside of them
+
+
 def memory_table() -> Table:
     """GiB per GPU by moment, with a whole copy and with a sharded base."""
-    body = []
+    body, layer = [], blocks() / LAYERS
     for size in (8, 64):
-        found = estimate(64 // size, ())
-        base, sums = found.parts()["weights"], found.sums()
-        sharded = {name: sums[name] - (base[name] * (1 - 1 / size) if name == "train" else 0.0) for name in sums}
+        sums, own = estimate(64 // size, ()).sums(), blocks() / size
+        gathered = {name: AT_ONCE * layer if name == "train" else blocks() for name in sums}
+        sharded = {name: total - blocks() + own + gathered[name] for name, total in sums.items()}
         body.append([f"{size} GPUs, a whole copy in each", *(f"{value / GIB:.1f}" for value in sums.values())])
         body.append([f"{size} GPUs, base sharded by FSDP2", *(f"{value / GIB:.1f}" for value in sharded.values())])
     return [["", *estimate(8, ()).sums()], *body]
