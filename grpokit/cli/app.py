@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
 import warnings
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -77,12 +78,26 @@ def main() -> None:
     try:
         app()
     except GrpokitError as error:
-        if _another_says(error):
-            sys.exit(error.exit_code)
-        print(f"error: {error}", file=sys.stderr)
-        if error.page:
-            print(f"see {address(error.page)}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        if not _another_says(error):
+            print(f"error: {error}", file=sys.stderr)
+            if error.page:
+                print(f"see {address(error.page)}", file=sys.stderr)
+        _end(error.exit_code)
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            _end(end.code)
+        raise
+
+
+def _end(code: int) -> NoReturn:
+    """Exit. Where other processes may still be met, PyTorch is not taken apart: its threads would abort this one."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _another_says(error: GrpokitError) -> bool:

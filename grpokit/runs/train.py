@@ -128,7 +128,7 @@ def train(
 
         data, unscorable, (terms, own_terms) = world.together(gathered)
         digests = resuming.digests(*data)
-        unscorable += resuming.refuse_other_processes(world, config, digests)
+        unscorable += world.together(lambda: resuming.refuse_other_processes(world, config, digests))
         stack.enter_context(world.in_first(locked(folder)))
         if auto_resume:
             resume = world.first(lambda: resuming.has_checkpoint(folder))
@@ -168,12 +168,12 @@ def _train(
     force: bool,
 ) -> Result:
     prompts, held_out = data
-    before_training.check_best(config, terms, held_out)
+    world.together(lambda: before_training.check_best(config, terms, held_out))
     weights = {"reward": 1.0, **{term.name: term.weight for term in as_terms(terms)}}
     policies = world.together(lambda: build.policies(config))
     drawing = build.drawing(policies)
     if held_out is not None:
-        check_prompts(drawing, held_out)  # a trainer looks at its own
+        world.together(lambda: check_prompts(drawing, held_out))  # a trainer looks at its own
     every = config.run.eval_every
     notes = {"config": resolved(config), "versions": versions()}
     checkpoints = folder / "checkpoints"

@@ -289,7 +289,11 @@ def refuse_other_weights(world: World, weights: Mapping[str, torch.nn.Parameter]
         return
 
     def digests() -> dict[str, tuple[float, float]]:
-        return {name: (float(p.double().sum()), float(p.double().norm())) for name, p in weights.items()}
+        exactly = torch.float64
+        return {
+            name: (float(p.sum(dtype=exactly)), float(torch.linalg.vector_norm(p, dtype=exactly)))
+            for name, p in weights.items()
+        }
 
     with torch.no_grad():
         parts = world.each(digests)
