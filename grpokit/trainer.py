@@ -70,7 +70,7 @@ class Trainer(TrainerSettings, SeedSettings):
         sharding: "fsdp2" spreads the policy's weights over the processes, "fsdp2-offload" keeps each one's part in the
             CPU's memory; nothing with a single process.
         accelerator: that of another trainer, where several share a process; made from the knobs if it is not given.
-        progress: iterating prints the batches, warnings, and a line about every ten seconds on stderr.
+        progress: iterating prints the batches, warnings, and a line about every ten seconds on stderr, in process 0.
         completed: the number of completed steps.
 
     Raises:
@@ -140,7 +140,7 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def __iter__(self) -> Iterator[StepReport]:
         """Take the remaining steps, or stop earlier when the policy has converged."""
-        lines = IntervalLines(self, enabled=self.progress)
+        lines = IntervalLines(self, enabled=self.progress and self.world.rank == 0)
         while self.completed < self.steps and not self.converged:
             report = self.step()
             lines.step(report)

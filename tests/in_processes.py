@@ -7,12 +7,13 @@ import resource
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from grpokit import Sample, Trainer
+from grpokit import Correction, Sample, Trainer
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.runs import train as run
 from grpokit.training.step_report import StepReport
@@ -34,6 +35,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "one group": ("grpo", {"prompts_per_step": 1}),
     "shares of 1, 2, 1 and 2": ("dapo", {"prompts_per_step": 6, "minibatches": 3}),
     "one draws in pieces": ("grpo", {"rollout_batch_size": 2}),
+    "weights of sequences": ("grpo", {"prompts_per_step": 1, "correction": Correction(per="sequence")}),
     "top entropy": ("grpo", {"top_entropy_quantile": 0.4, **TWICE}),
     "dynamic sampling": ("grpo", {"dynamic_sampling": 3, "group_size": 2}),
     "an entropy target": ("grpo", {"entropy_coef": 0.01, "entropy_target": 1.0}),
@@ -283,8 +285,16 @@ class Refusing(Layered):
         return super().logprobs(rollout, steps)
 
 
+class Inexact(Layered):
+    """Draws as an engine would, whose log-probs are not training's."""
+
+    def rollout(self, *arguments: Any, **options: Any) -> Any:
+        return replace(super().rollout(*arguments, **options), exact=False)
+
+
 SPREAD = {
     "kl": False,
+    "weights of sequences": False,
     "whole sequences": True,
     "one group": False,
     "dynamic sampling": True,
@@ -293,7 +303,8 @@ SPREAD = {
 
 def layered(case: str, sharding: str | None) -> Trainer:
     objective, options = CASES[case]
-    policy = Layered(dtype=torch.float64, slices=2, adapter=SPREAD[case])
+    kind = Inexact if case == "weights of sequences" else Layered
+    policy = kind(dtype=torch.float64, slices=2, adapter=SPREAD[case])
     return make(objective, policy=policy, sharding=sharding, **options)
 
 

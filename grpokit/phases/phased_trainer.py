@@ -73,7 +73,8 @@ class PhasedTrainer:
 
     def __iter__(self) -> Iterator[StepReport]:
         """Take the remaining steps, or stop earlier when no phase has anything left to learn."""
-        lines = IntervalLines(self, enabled=self._trainers[0].progress)
+        first = self._trainers[0]
+        lines = IntervalLines(self, enabled=first.progress and first.world.rank == 0)
         while self.completed < self.steps and not self.converged:
             report = self.step()
             lines.step(report)

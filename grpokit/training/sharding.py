@@ -49,8 +49,8 @@ def check(how: str | None, mixed_precision: str) -> None:
 
 
 def any_shards() -> bool:
-    """Whether this process has cut any weights."""
-    return bool(_blocks)
+    """Whether this process has cut any weights that are still there."""
+    return any(reference() is not None for reference in _blocks.values())
 
 
 def shard(policy: Policy, how: How, device: torch.device) -> None:
@@ -76,7 +76,7 @@ def shard(policy: Policy, how: How, device: torch.device) -> None:
     options: dict[str, Any] = {"mesh": mesh, "offload_policy": offload}
     block: Any  # gets the methods of FSDPModule
     for block in new:
-        fully_shard(block, reshard_after_forward=True, ignored_params=_whole(block), **options)
+        fully_shard(block, reshard_after_forward=True, ignored_params=_adapter(block), **options)
         block.set_gradient_divide_factor(1.0)  # gradients are summed: the loss is normalised by all rows
         block.set_force_sum_reduction_for_comms(True)
         if hasattr(block, "set_reduce_scatter_unused_params"):  # PyTorch 2.13
@@ -273,8 +273,8 @@ def _blocks_of(policy: Policy) -> list[nn.Module]:
     return blocks
 
 
-def _whole(block: nn.Module) -> set[nn.Parameter]:
-    """What of a block stays whole: an adapter, which is small and trains, beside a base, which is frozen."""
+def _adapter(block: nn.Module) -> set[nn.Parameter]:
+    """What of a block stays whole: what trains, if that is small beside a frozen base."""
     parameters = list(block.parameters())
     training = {p for p in parameters if p.requires_grad}
     few = 2 * sum(p.numel() for p in training) < sum(p.numel() for p in parameters)

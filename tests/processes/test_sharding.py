@@ -23,7 +23,7 @@ def test_weights_and_metrics_are_those_of_one_process(size: int) -> None:
     for answer in together(size, spread, "fsdp2"):
         assert not isinstance(answer, str), answer
         for case in SPREAD:
-            assert_equal(alone[case], answer[case], 1e-10)
+            assert_equal(alone[case], answer[case], 1e-9)
 
 
 def test_real_models_learn_as_in_one_process() -> None:
