@@ -20,10 +20,10 @@ first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
 out_of_time() {  # five minutes before the limit: end after this step, and queue again
   # SIGTERM to one process of the run lets all save after the step; torchrun itself would wait for 30 seconds only.
-  worker=$(pgrep --newest -f -- "-m grpokit train $config run.dir=$folder" || true)
+  worker=$(pgrep --newest -f -- "-m grpokit train $config run.dir=$folder( |$)" || true)
   if [ -n "$worker" ]; then
-    kill -TERM "$worker"
-    tail --pid="$worker" -f /dev/null
+    kill -TERM "$worker" || true
+    timeout 240 tail --pid="$worker" -f /dev/null || true
   fi
   kill -TERM "$training" || true
   wait "$training" && exit 0

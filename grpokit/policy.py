@@ -46,8 +46,8 @@ class Policy(Protocol):
 
     Attributes:
         cut_by: how rows are cut into micro-batches; optional. "group" keeps the rows of a group together, for a policy
-            that shares work inside a group. "one group" also puts no two groups together, for one that calls its model
-            for each group apart. "length" puts rows of about the same length together, for one that pads.
+            that shares work inside a group. "one group" also keeps groups apart, for one that calls its model once for
+            each group. "length" puts rows of about the same length together, for one that pads.
         packs: whether `logprobs` scores rows without padding between them; optional. Then a micro-batch counts with the
             sum of its rows' lengths, and else with its longest row's, once for each row.
         reference_moves: whether the reference follows the policy, as an average of its weights does; optional. If so,

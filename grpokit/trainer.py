@@ -232,7 +232,8 @@ class Trainer(TrainerSettings, SeedSettings):
                         self.world.sum_gradients(self.updates.parameters)
                         norms.append(self.world.together(partial(self.updates.make, number, decided=decisions.decided)))
                     if self.updates.made():
-                        self._policy.updated(self.updates.version)
+                        with world.unmet() if self.sharding else nullcontext():  # an average needs whole weights
+                            self._policy.updated(self.updates.version)
                     self._adaptive_entropy.look(decisions)
 
         if number == 1:

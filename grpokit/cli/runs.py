@@ -75,7 +75,6 @@ def train(
         return
     from grpokit.cli.progress import watch
     from grpokit.runs import train as run
-    from grpokit.training.world import leave
 
     first = 0
     try:
@@ -100,7 +99,6 @@ def train(
         if is_first():
             print("Stopped at once. All steps after the last saved checkpoint are lost.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    leave()
     if not is_first():
         raise typer.Exit(INTERRUPTED if result.interrupted else 0)
     if result.interrupted:

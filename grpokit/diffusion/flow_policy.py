@@ -94,6 +94,8 @@ class FlowPolicy(Policy):
         UsageError: a setting cannot be used.
     """
 
+    cut_by = "one group"  # the transformer is called with the condition of one prompt
+
     def __init__(
         self,
         family: Family,
@@ -158,8 +160,6 @@ class FlowPolicy(Policy):
         if self._average is not None:
             with self._average.model():  # which takes its copy before any update
                 pass
-
-    cut_by = "one group"  # the transformer is called with the condition of one prompt
 
     @property
     def device(self) -> torch.device:

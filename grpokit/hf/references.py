@@ -26,7 +26,7 @@ from grpokit.errors import CheckpointError, UsageError, nearest
 from grpokit.hf.dtypes import DTYPES, dtype_of
 from grpokit.hf.settings import read_settings
 from grpokit.knobs import Count
-from grpokit.policies.reference import adapter_off, refuse_shards, whole
+from grpokit.policies.reference import adapter_off, from_all_processes, refuse_shards
 
 FILE = "reference.safetensors"
 
@@ -178,7 +178,7 @@ class Twin:
                 "training and before load(), or set a kl_coef from the start."
             )
         twin, device = self._make(), next(self._live.parameters()).device
-        own = [*_own(twin, self._live).values(), *twin.buffers()]
+        own = [*_own(twin, self._live).values(), *_own_buffers(twin, self._live)]
         waiting = [tensor.data for tensor in own]
         for tensor in own:
             tensor.data = tensor.data.to(device)
@@ -199,7 +199,7 @@ class Twin:
         live = dict(self._live.named_parameters())
         with torch.no_grad():
             for name, tensor in _own(self._twin, self._live).items():
-                tensor.lerp_(whole(live[name].detach()).to(tensor.device), 1 - self._average.decay)
+                tensor.lerp_(from_all_processes(live[name].detach()).to(tensor.device), 1 - self._average.decay)
 
     def save(self, folder: Path) -> None:
         """Write a reference that moves, if one was asked for."""
@@ -234,7 +234,7 @@ class Twin:
         if self._twin is None:
             self._twin = _twin(self._live, dtype=self._dtype)
             if self._offload:
-                for tensor in (*_own(self._twin, self._live).values(), *self._twin.buffers()):
+                for tensor in (*_own(self._twin, self._live).values(), *_own_buffers(self._twin, self._live)):
                     tensor.data = tensor.data.cpu()
         return self._twin
 
@@ -260,6 +260,12 @@ def _is_frozen(module: nn.Module) -> bool:
     """Whether a module has parameters, and none of them trains."""
     trains = [p.requires_grad for p in module.parameters()]
     return bool(trains) and not any(trains)
+
+
+def _own_buffers(twin: nn.Module, live: nn.Module) -> list[Tensor]:
+    """The buffers of a twin that are not the policy's as well."""
+    shared = {id(x) for x in live.buffers()}
+    return [x for x in twin.buffers() if id(x) not in shared]
 
 
 def _own(twin: nn.Module, live: nn.Module) -> dict[str, Tensor]:

@@ -44,10 +44,10 @@ def refuse_shards(module: nn.Module) -> None:
         )
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor, from the parts of all processes if they hold it together; then all must ask."""
-    together: Any = tensor
-    result: torch.Tensor = together.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+def from_all_processes(tensor: torch.Tensor) -> torch.Tensor:
+    """A whole tensor, also where each process has only a part of it; then all must ask."""
+    part: Any = tensor
+    result: torch.Tensor = part.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return result
 
 

@@ -28,6 +28,7 @@ TOKEN = "GRPOKIT_REWARD_TOKEN"
 _AT_ONCE = 4  # requests to one service
 _PATIENCE = 60.0  # seconds without any answer after which nobody is asked again, as while a service starts anew
 _LONGEST_PAUSE = 5.0
+_ROUNDS = 20  # of all services for one portion, which may be the one that they do not survive
 
 
 def place(use: str, params: Mapping[str, Any], timeout: float, *, urls: str | Sequence[str]) -> RemoteReward:
@@ -58,11 +59,12 @@ class RemoteReward:
             raise UsageError(
                 f"http is {shown(urls)}; expected an address such as http://gpu-2:8009, or a list of them."
             )
-        self.urls = [checked_address(url, key="http", example="http://gpu-2:8009") for url in urls]
+        instead = f"The token is read from {TOKEN}."
+        self.urls = [checked_address(url, key="http", example="http://gpu-2:8009", instead=instead) for url in urls]
         self.use, self.params, self.timeout = use, dict(params or {}), timeout
         self._asking: Asking | None = None
         self._stop = threading.Event()
-        self._answered = 0.0  # when a service last did, or when the samples were handed out
+        self._answered = 0.0  # when a service last did
 
     def start(self) -> None:
         """Ask the services what they are, and open for samples.
@@ -101,7 +103,6 @@ class RemoteReward:
         """Hand out samples and return at once."""
         self.start()
         assert self._asking is not None
-        self._answered = time.monotonic()
         return self._asking.submit(by_group(samples), samples)
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
@@ -121,9 +122,13 @@ class RemoteReward:
         self._asking = None
 
     def _portion(self, urls: Sequence[str], rows: Sequence[int], samples: Sequence[Sample]) -> Portion:
-        """Ask the services in turn, until one answers, or none of them has answered anybody for long."""
-        body, pause = to_json(samples), 0.1
-        while True:
+        """Ask the services in turn, until one answers, or none of them has answered anybody for long.
+
+        One that takes too long is not asked the same again.
+        """
+        body, pause, failed = to_json(samples), 0.1, 0.0
+        for _ in range(_ROUNDS):
+            too_late = False
             for url in urls:
                 try:
                     (part,) = self._ask(f"{url}/score", body, timeout=self.timeout)["portions"]
@@ -133,13 +138,15 @@ class RemoteReward:
                 except _RefusedError as error:
                     raise UsageError(f"the service {url} {_how(error)}.") from error
                 except TimeoutError:
-                    how = f"gave no answer within {self.timeout:g} s (reward_timeout)"
+                    how, too_late = f"gave no answer within {self.timeout:g} s (reward_timeout)", True
                 except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
                     how = _how(error)
-            silent = time.monotonic() - self._answered
-            if silent > min(_PATIENCE, self.timeout) or self._stop.wait(pause):
-                return Portion(rows=rows, failure=f"could not be asked: {', '.join(urls)} {how}")
+            failed = failed or time.monotonic()
+            silent = time.monotonic() - max(failed, self._answered)
+            if too_late or silent > _PATIENCE or self._stop.wait(pause):
+                break
             pause = min(_LONGEST_PAUSE, 2 * pause)
+        return Portion(rows=rows, failure=f"could not be asked: {', '.join(urls)} {how}")
 
     def _ask(self, url: str, body: bytes | None, *, timeout: float) -> dict[str, Any]:
         """The answer to a request.

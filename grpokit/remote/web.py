@@ -21,13 +21,14 @@ opener = urllib.request.build_opener(_NoRedirect)
 """Opens requests, through the proxy of the environment if there is one; a redirect is an `HTTPError`."""
 
 
-def checked_address(given: Any, *, key: str, example: str) -> str:
+def checked_address(given: Any, *, key: str, example: str, instead: str) -> str:
     """An address that can be asked, without a slash at its end.
 
     Args:
         given: the address, such as "http://gpu-2:8000".
         key: what messages call it.
         example: of one.
+        instead: where a secret belongs, such as "Name an environment variable that holds it as api_key_env."
 
     Raises:
         UsageError: it is none, or has a secret in it. The message does not quote a secret.
@@ -35,7 +36,7 @@ def checked_address(given: Any, *, key: str, example: str) -> str:
     if isinstance(given, str) and ("@" in given.rpartition("://")[2].partition("/")[0] or "?" in given or "#" in given):
         raise UsageError(
             f"{key} has a user, a password, a query or a fragment in it. It is stored with the run, so a key or a "
-            f"password does not belong there. Expected a bare address such as {example}."
+            f"password does not belong there. {instead}"
         )
     try:
         parts = urllib.parse.urlsplit(given if isinstance(given, str) else "")

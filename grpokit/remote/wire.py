@@ -55,6 +55,16 @@ def to_json(samples: Sequence[Sample]) -> bytes:
     Raises:
         UsageError: something that cannot be sent; the message names it.
     """
+    try:
+        return _body(samples)
+    except (RecursionError, ValueError) as error:  # lists in lists, or a number of thousands of digits
+        raise UsageError(
+            f"The samples cannot be sent to another machine: {one_line(error)}. Remove `placement`, so that the reward "
+            "runs in the run's own process."
+        ) from error
+
+
+def _body(samples: Sequence[Sample]) -> bytes:
     prompts: dict[int, int] = {}
     bodies: list[dict[str, Any]] = []
     rows = []
@@ -104,7 +114,8 @@ def _packed(value: Any, place: tuple[int, str]) -> Any:
     if isinstance(value, Image.Image):
         return {"$png": _saved(lambda: _png(value, place), place)}
     if isinstance(value, torch.Tensor):
-        return {"$tensor": _saved(lambda: safetensors.torch.save({"x": value.detach().cpu().contiguous()}), place)}
+        here = value.detach().cpu().resolve_conj().resolve_neg()
+        return {"$tensor": _saved(lambda: safetensors.torch.save({"x": here.contiguous()}), place)}
     if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
         return _packed(value.item(), place)
     if type(value) in (np.ndarray, np.memmap) and value.dtype != object:  # others have more than numbers, as a mask

@@ -95,9 +95,11 @@ class Redrawn:
         yield f"start: {start}"
         if self.changes:
             changed = ", ".join(f"{what} {then} -> {now}" for what, then, now in self.changes)
-            yield f"Changed since then: {changed}. Draw the step again under the former conditions."
             if any(what == "processes" for what, _, _ in self.changes):
-                yield "What several processes have drawn is drawn again in one, where last digits may differ."
+                yield f"Changed since then: {changed}. What several processes have drawn is drawn again in one, where"
+                yield "the last digits may differ."
+            else:
+                yield f"Changed since then: {changed}. Draw the step again under the former conditions."
         else:
             yield "Versions, device and threads are the same as in the run. Other possible causes:"
             yield "  - the record, the checkpoint, the prompts or the targets were changed after the run"

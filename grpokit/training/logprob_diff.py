@@ -47,9 +47,9 @@ def check_logprob_diff(mean: float, largest: float, limit: LogprobDiffLimit, *, 
     """Stop if the first log-probs of training differ from the rollout's: the importance ratio would not be 1.
 
     Args:
-        mean: difference.
-        largest: difference.
-        limit: of both.
+        mean: absolute difference of log-probs, over the decisions of a step.
+        largest: absolute difference of a single one.
+        limit: for both.
         step: for the message.
         exact: whether the sampler is meant to compute as the policy does; False for an engine.
 

@@ -96,8 +96,8 @@ def cuts(
         mask: [B, T] bool on the CPU.
         slices: of the T decisions; each is scored in a pass of its own.
         limit: the most that a micro-batch holds.
-        by: "group": the rows of a group stay together if they fit. "one group": so they do, and no two groups are put
-            together. "length": rows of about the same length go together, the longest first.
+        by: "group": the rows of a group stay together if they fit. "one group": likewise, but a micro-batch never has
+            rows of two groups. "length": rows of about the same length go together, the longest first.
         packed: whether a row takes its own length in a pass; else it takes that of the longest row.
 
     >>> groups, mask = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([[True, True], [True, False]]).repeat(3, 1)

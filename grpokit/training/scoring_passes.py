@@ -104,14 +104,14 @@ class ScoringPasses:
     def _kept(self, rollout: Rollout) -> bool:
         """Whether the reference is scored once for a rollout; if not, beside each slice.
 
-        Means are as large as latents, so they are kept only where several passes read them, or where only this one
-        finds the weights gathered, and within a bound.
+        Means are as large as latents, so they are kept only where several passes read them, and within a bound; and
+        always where a second copy as reference finds its base gathered in this pass alone.
         """
-        if not self.backward.objective.needs_reference_moments:
+        if not self.backward.objective.needs_reference_moments or any_shards():
             return True
         size = 4 * rollout.mask.numel() * rollout.action_dims
         fits = all(self.world.each(lambda: size <= _KEPT_BYTES))
-        return fits and (self.settings.updates_per_rollout > 1 or any_shards())
+        return self.settings.updates_per_rollout > 1 and fits
 
     def _all(
         self,

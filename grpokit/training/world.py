@@ -12,6 +12,7 @@ import datetime
 import hashlib
 import os
 import re
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from grpokit.errors import GrpokitError, RunError, UsageError, counted, reworded, typed_line
+from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_line
 from grpokit.registry.own_gpu import take_own_gpu
 
 T = TypeVar("T")
@@ -168,7 +169,6 @@ def here(timeout: float = TIMEOUT) -> World:
             return World()
         cuda = torch.cuda.is_available()
         if cuda:
-            _check_gpus()
             take_own_gpu()
         patience = datetime.timedelta(seconds=timeout)
         with _meeting():
@@ -180,6 +180,9 @@ def here(timeout: float = TIMEOUT) -> World:
                 world_size=size,
                 timeout=patience,
             )
+        if cuda:
+            own = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
+            _refuse_shared_gpus(Processes().each(lambda: f"{own} of {socket.gethostname()}"))
     return Processes() if distributed.get_world_size() > 1 else World()
 
 
@@ -210,18 +213,22 @@ def _has_others() -> bool:
     return True
 
 
-def _check_gpus() -> None:
-    """Refuse more processes on a machine than it has GPUs: two cannot share one under NCCL.
+def _refuse_shared_gpus(gpus: Sequence[str]) -> None:
+    """Each process needs a GPU of its own, since two cannot share one under NCCL.
+
+    Args:
+        gpus: of all processes.
 
     Raises:
-        UsageError: with both numbers.
+        UsageError: two have the same.
     """
-    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE") or "1"), torch.cuda.device_count()
-    if processes > gpus:
-        raise UsageError(
-            f"{processes} processes were started on a machine with {counted(gpus, 'GPU')}, and each needs one of its "
-            f"own. Give torchrun --nproc-per-node {gpus}, or set CUDA_VISIBLE_DEVICES= (empty) to train on the CPU."
-        )
+    for rank, gpu in enumerate(gpus):
+        if gpu in gpus[:rank]:
+            raise UsageError(
+                f"The processes {gpus.index(gpu)} and {rank} of {len(gpus)} have the same GPU, {gpu}, and each needs "
+                "one of its own. Give torchrun --nproc-per-node no more than the machine has, or set "
+                "CUDA_VISIBLE_DEVICES= (empty) to train on the CPU."
+            )
 
 
 def new_group() -> distributed.ProcessGroup:
@@ -256,12 +263,6 @@ def wait_for_first() -> None:
     if distributed.is_initialized():
         with suppress(RuntimeError):
             distributed.all_reduce(torch.zeros(1))  # it never comes
-
-
-def leave() -> None:
-    """Let the other processes go, at the end of all work; NCCL warns of a process that ends without."""
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
 
 
 def is_sharded(tensor: Tensor) -> bool:

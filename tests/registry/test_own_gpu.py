@@ -16,6 +16,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", numbers.append)
+    monkeypatch.setattr(torch.cuda, "_lazy_call", lambda call: call())  # which waits until CUDA is used
     return numbers
 
 
@@ -30,11 +31,7 @@ def test_it_is_current_before_anything_is_built(
     assert chosen == expected
 
 
-def test_more_processes_than_gpus_are_refused(chosen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "4")
-    for name, value in {"RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match=r"4 processes were started on a machine with 2 GPUs, .*per-node 2, or"):
-        world.here()
-    assert not chosen
+def test_processes_that_share_a_gpu_are_refused() -> None:
+    world._refuse_shared_gpus(["GPU-1 of a", "GPU-2 of a", "GPU-1 of b"])
+    with pytest.raises(UsageError, match=r"The processes 0 and 2 of 3 have the same GPU, GPU-1 of a, and each needs"):
+        world._refuse_shared_gpus(["GPU-1 of a", "GPU-2 of a", "GPU-1 of a"])

@@ -110,7 +110,10 @@ def test_pictures_stay_as_transparent_as_they_are() -> None:
         assert shown.tobytes() == again.tobytes()
 
 
-def test_a_single_number_stays_one() -> None:
+def test_numbers_stay_what_they_are() -> None:
+    negative = torch.tensor([1j]).conj().imag  # a view that only says so
+    (sample,) = from_json(to_json([Sample(prompt=Prompt(text=""), output=negative, group=0)]), Limits())
+    assert sample.output.tolist() == [-1]
     (sample,) = from_json(to_json([Sample(prompt=Prompt(text=""), output=np.array(2.5), group=0)]), Limits())
     assert (sample.output.shape, float(sample.output)) == ((), 2.5)
 
@@ -123,6 +126,7 @@ def test_a_single_number_stays_one() -> None:
         ({"output": np.array(["text"])}, "`output` of sample 1 cannot be sent to another machine: SafetensorError"),
         ({"info": {"x": torch.eye(2).to_sparse()}}, "`info.x` of sample 1 cannot be sent to another machine: Runtime"),
         ({"output": Image.new("L", (0, 0))}, "`output` of sample 1 cannot be sent to another machine: ValueError"),
+        ({"info": {"x": 10**5000}}, "cannot be sent to another machine: Exceeds the limit"),
         ({"info": {"x": np.longdouble(1)}}, "`info.x` of sample 1 is a longdouble, which cannot be sent"),
         ({"info": {"a": [1, {2}]}}, r"`info.a\[1\]` of sample 1 is a set"),
         ({"output": Image.new("CMYK", (2, 2))}, "`output` of sample 1 is a picture with the mode 'CMYK'"),

@@ -72,6 +72,7 @@ def test_it_draws_what_a_server_draws_and_says_the_same(vllm: Any) -> None:
     assert given == {
         "dtype": "float32",
         "revision": None,
+        "tokenizer_revision": None,
         "trust_remote_code": False,
         "quantization": None,
         "gpu_memory_utilization": 0.3,
@@ -100,7 +101,7 @@ def test_it_reads_the_files_of_the_hub_s_cache_that_the_policy_has_read(
     offline(model="org/sums", revision="v2", local_files_only=True)
     (engine,) = vllm.LLM.started
     assert {engine.arguments["model"], engine.arguments["tokenizer"]} == {str(repository / "snapshots" / commit)}
-    assert engine.arguments["revision"] is None
+    assert engine.arguments["revision"] == "v2"
 
 
 @pytest.mark.parametrize("where", ["server", "offline"])

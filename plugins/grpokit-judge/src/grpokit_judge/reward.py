@@ -203,7 +203,8 @@ def _words(answer: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _address(url: str) -> str:
-    address = checked_address(url, key="vlm-judge: the url", example="http://localhost:8000/v1")
+    instead = "Put it into an environment variable and give its name as api_key_env."
+    address = checked_address(url, key="vlm-judge: the url", example="http://localhost:8000/v1", instead=instead)
     return f"{address.removesuffix('/chat/completions')}/chat/completions"
 
 

@@ -80,7 +80,8 @@ class Pending:
         drawn = self._policy.rollout_of(self._asked, written, lengths, ended, kept=kept)
         rollout = replace(drawn, exact=False, version=self._version)
         some = rollout.select(torch.arange(min(_COMPARED, rollout.rows)))
-        if self._trains and self._asked.sampler.temperature != 1 and not self._engine.tempered:
+        unchecked = self._asked.sampler.temperature != 1 and not self._engine.temperature_checked
+        if self._trains and unchecked and bool(some.mask.any()):
             self._refuse_untempered(some)
         if self._compared:
             with _values(self._adapter, self._pushed) if self._pushed else nullcontext():
@@ -95,7 +96,7 @@ class Pending:
         per_row = {**some.trace.per_row, "temperature": torch.ones(some.rows)}
         untempered = replace(some, trace=replace(some.trace, per_row=per_row))
         refuse_untempered(some.old.logprobs, self._scored(some), self._scored(untempered), some.mask)
-        self._engine.tempered = True
+        self._engine.temperature_checked = True
 
     def _refuse_ignored_adapter(self, some: Rollout) -> None:
         policy = self._scored(some)

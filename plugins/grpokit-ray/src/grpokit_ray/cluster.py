@@ -32,14 +32,12 @@ def connect(who: Hashable, wanted: Mapping[str, float], address: str | None) -> 
     with _lock:
         if not ray.is_initialized():
             address = address or os.environ.get("RAY_ADDRESS") or "local"
-            if address == "local" and wanted.get("GPU") and os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1"):
-                raise UsageError(
-                    "Each of several processes would start a Ray of its own here, and all would hand out the same GPU. "
-                    "Start one with `ray start --head`, and give address: auto."
-                )
+            if address == "local":
+                _refuse_gpus_of_several(wanted)
             _open(address)
             _opened_here, _local = True, address == "local"
         if _opened_here and _local:
+            _refuse_gpus_of_several(wanted)
             _check_room(wanted)
         _wanted[who] = wanted
 
@@ -67,6 +65,15 @@ def _open(address: str) -> None:
         for number, handler in handlers.items():  # Ray sets its own, and the run's would be lost
             if main and handler is not None:
                 signal.signal(number, handler)
+
+
+def _refuse_gpus_of_several(wanted: Mapping[str, float]) -> None:
+    """Each of several processes has an own Ray, which knows nothing of the others' actors."""
+    if wanted.get("GPU") and os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1"):
+        raise UsageError(
+            "Each of several processes would start a Ray of its own here, and all would hand out the same GPU. Start "
+            "one with `ray start --head`, and give address: auto."
+        )
 
 
 def _check_room(wanted: Mapping[str, float]) -> None:

@@ -44,10 +44,10 @@ class Engine:
         folder: where adapters are handed over; None for one of this machine's temporary folders.
 
     Attributes:
-        tempered: its log-probs were found to be those after the temperature.
+        temperature_checked: its log-probs were found to be those after the temperature.
     """
 
-    tempered = False
+    temperature_checked = False
 
     def __init__(self, host: Host, *, vocabulary: int, folder: str | None = None) -> None:
         self.host, self.vocabulary = host, vocabulary

@@ -118,6 +118,8 @@ class Offline:
         arguments = {
             "dtype": str(loaded.model.dtype).removeprefix("torch."),
             "tokenizer": _read_from(loaded.tokenizer.name_or_path, loaded, marker="tokenizer_config.json") or None,
+            "revision": None if settings.model else loaded.options.get("revision"),  # where a hub's name is left
+            "tokenizer_revision": loaded.options.get("revision"),
             "trust_remote_code": loaded.options.get("trust_remote_code", False),
             "quantization": "bitsandbytes" if quantization else None,
             "max_lora_rank": fitting[0],

@@ -57,7 +57,12 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         for url in self._urls or [None]:
-            checked_address(url, key="engine: url", example="http://gpu-2:8000")
+            checked_address(
+                url,
+                key="engine: url",
+                example="http://gpu-2:8000",
+                instead="Put it into an environment variable and give its name as api_key_env.",
+            )
         knobs.check(self)
 
     def check_here(self) -> None:

@@ -25,7 +25,7 @@ def refuse_ignored_adapter(stated: Tensor, policy: Tensor, base: Tensor, mask: T
     Raises:
         RunError: the adapter is ignored.
     """
-    if _lie_at_other(stated, policy, base, mask):
+    if _are_of_other(stated, policy, base, mask):
         raise RunError(
             f"The engine ignores the adapter: its log-probs differ from the base model's by "
             f"{_mean(stated, base, mask):.2g} on average, and from the policy's by {_mean(stated, policy, mask):.2g}. "
@@ -45,7 +45,7 @@ def refuse_untempered(stated: Tensor, policy: Tensor, untempered: Tensor, mask: 
     Raises:
         RunError: they are.
     """
-    if _lie_at_other(stated, policy, untempered, mask):
+    if _are_of_other(stated, policy, untempered, mask):
         raise RunError(
             f"The engine states log-probs from before the temperature: they differ from those at the temperature 1 by "
             f"{_mean(stated, untempered, mask):.2g} on average, and from those at the policy's by "
@@ -53,7 +53,7 @@ def refuse_untempered(stated: Tensor, policy: Tensor, untempered: Tensor, mask: 
         )
 
 
-def _lie_at_other(stated: Tensor, policy: Tensor, other: Tensor, mask: Tensor) -> bool:
+def _are_of_other(stated: Tensor, policy: Tensor, other: Tensor, mask: Tensor) -> bool:
     """Whether an engine's log-probs are those of another distribution than the policy's.
 
     With e = stated, the sum of (e - other)^2 - (e - policy)^2 is about +G for an engine that draws from the policy and

@@ -64,6 +64,7 @@ class LLM:
         tokenizer: str | None = None,
         dtype: str = "auto",
         revision: str | None = None,
+        tokenizer_revision: str | None = None,
         trust_remote_code: bool = False,
         quantization: str | None = None,
         gpu_memory_utilization: float = 0.9,
