@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import ssl
 import threading
 import time
@@ -17,7 +18,7 @@ from grpokit import errors
 from grpokit.errors import UsageError, one_line, shown
 from grpokit.remote.web import checked_address, opener, secret
 from grpokit.remote.wire import PROTOCOL, to_json
-from grpokit.rewards.asking import Asking
+from grpokit.rewards.asking import ENDING, Asking
 from grpokit.rewards.scoring import RewardTerm, score
 from grpokit.rewards.submission import Pending, Portion, by_group
 from grpokit.types import Sample
@@ -25,6 +26,7 @@ from grpokit.types import Sample
 TOKEN = "GRPOKIT_REWARD_TOKEN"
 """The environment variable with the token, at both ends."""
 
+_log = logging.getLogger(__name__)
 _AT_ONCE = 4  # requests to one service
 _PATIENCE = 60.0  # seconds without any answer after which nobody is asked again, as while a service starts anew
 _LONGEST_PAUSE = 5.0
@@ -65,6 +67,7 @@ class RemoteReward:
         self._asking: Asking | None = None
         self._stop = threading.Event()
         self._answered = 0.0  # when a service last did
+        self._silent: set[str] = set()  # services that did not answer the last time
 
     def start(self) -> None:
         """Ask the services what they are, and open for samples.
@@ -134,6 +137,7 @@ class RemoteReward:
                     (part,) = self._ask(f"{url}/score", body, timeout=self.timeout)["portions"]
                     error = part["error"] and getattr(errors, part["error"][0], UsageError)(part["error"][1])
                     self._answered = time.monotonic()
+                    self._silent.discard(url)
                     return Portion(rows=rows, values=part["values"], failure=part["failure"], error=error)
                 except _RefusedError as error:
                     raise UsageError(f"the service {url} {_how(error)}.") from error
@@ -141,12 +145,23 @@ class RemoteReward:
                     how, too_late = f"gave no answer within {self.timeout:g} s (reward_timeout)", True
                 except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
                     how = _how(error)
+                if url not in self._silent:
+                    self._silent.add(url)
+                    _log.warning("The reward service %s %s. It is asked again, and so are others.", url, how)
             failed = failed or time.monotonic()
             silent = time.monotonic() - max(failed, self._answered)
-            if too_late or silent > _PATIENCE or self._stop.wait(pause):
+            if too_late or silent > _PATIENCE or not self._wait(pause):
                 break
             pause = min(_LONGEST_PAUSE, 2 * pause)
         return Portion(rows=rows, failure=f"could not be asked: {', '.join(urls)} {how}")
+
+    def _wait(self, seconds: float) -> bool:
+        """Whether so much time has passed before the run was told to end, or this was closed."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if ENDING.is_set() or self._stop.wait(min(0.2, left)):
+                return False
+        return True
 
     def _ask(self, url: str, body: bytes | None, *, timeout: float) -> dict[str, Any]:
         """The answer to a request.

@@ -13,6 +13,9 @@ from grpokit.errors import GrpokitError, RewardError, typed_line
 from grpokit.rewards.submission import Pending, Portion
 from grpokit.types import Sample
 
+ENDING = threading.Event()
+"""Set once the run was told to end: who does not answer then is not asked again, so that it can save in time."""
+
 Ask: TypeAlias = Callable[[list[int], list[Sample]], Portion]
 """Has the samples of some rows scored. A `GrpokitError` that it raises stops the run, whatever `on_error` says."""
 

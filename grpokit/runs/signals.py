@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from grpokit.rewards.asking import ENDING
+
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
@@ -18,9 +20,13 @@ def stopping() -> Iterator[threading.Event]:
         if stop.is_set():
             signal.default_int_handler(signum, frame)
         stop.set()
+        ENDING.set()
 
-    with handled(handle, signal.SIGINT, signal.SIGTERM):
-        yield stop
+    try:
+        with handled(handle, signal.SIGINT, signal.SIGTERM):
+            yield stop
+    finally:
+        ENDING.clear()
 
 
 @contextmanager

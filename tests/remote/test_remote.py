@@ -34,6 +34,7 @@ from grpokit.remote.wire import Limits, from_json, to_json
 from grpokit.rewards.scoring import RewardTerm, score
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.runs.resuming import refuse_other_config
+from grpokit.runs.signals import stopping
 from served_rewards import fingerprint
 
 
@@ -346,7 +347,9 @@ def test_a_service_that_is_gone_is_replaced_by_another_or_fails_in_words(monkeyp
     reward.close()
 
 
-def test_a_service_that_starts_anew_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_starts_anew_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Longer than the first new tries take; one that stays away is given up."""
     there = [Sample(prompt=Prompt(text="p"), output=str(i), group=i) for i in range(4)]
     with ExitStack() as stack:
@@ -360,6 +363,21 @@ def test_a_service_that_starts_anew_is_waited_for(monkeypatch: pytest.MonkeyPatc
         assert [portion.failure for portion in pending] == [""] * 4
     monkeypatch.setattr("grpokit.remote.client._PATIENCE", 0.3)
     assert all("could not be asked: " in portion.failure for portion in reward.submit(there))
+    assert caplog.text.count(f"The reward service {service.address} did not answer") == 2  # once each time
+
+
+def test_a_run_that_is_told_to_end_waits_for_no_service() -> None:
+    with serving("fingerprint") as service:
+        reward = RemoteReward([service.address])
+        reward.start()
+    with stopping() as stop:
+        pending = reward.submit([Sample(prompt=Prompt(text="p"), output="x", group=0)])
+        time.sleep(0.5)
+        start = time.monotonic()
+        signal.raise_signal(signal.SIGTERM)
+        assert "could not be asked: " in next(iter(pending)).failure
+        assert stop.is_set()
+        assert time.monotonic() - start < 2
     reward.close()
 
 
