@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import math
 import ssl
 import threading
 import time
@@ -67,6 +68,7 @@ class RemoteReward:
         self._asking: Asking | None = None
         self._stop = threading.Event()
         self._answered = 0.0  # when a service last did
+        self._most_body = math.inf  # bytes of a request that all services take
         self._silent: set[str] = set()  # services that did not answer the last time
 
     def start(self) -> None:
@@ -86,6 +88,7 @@ class RemoteReward:
                     f"{self.use or 'NAME'}`, and give both ends the same token ({TOKEN})."
                 ) from error
             self._check(url, health)
+            self._most_body = min(self._most_body, health.get("most_body", math.inf))
         self._stop.clear()
         shifted = [self.urls[i:] + self.urls[:i] for i in range(len(self.urls))]  # each service is somebody's first
         self._asking = Asking([partial(self._portion, urls) for urls in shifted * _AT_ONCE])
@@ -130,6 +133,11 @@ class RemoteReward:
         One that takes too long is not asked the same again.
         """
         body, pause, failed = to_json(samples), 0.1, 0.0
+        if len(body) > self._most_body:
+            size, most = len(body) / 2**20, self._most_body / 2**20
+            raise UsageError(
+                f"a group of samples takes {size:.1f} MB, and the service takes {most:g}. Start it with a larger --max-body."
+            )
         for _ in range(_ROUNDS):
             too_late = False
             for url in urls:

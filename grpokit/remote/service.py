@@ -94,6 +94,7 @@ class RewardService(http.server.ThreadingHTTPServer):
             "reward": self.reward.use,
             "params": self.reward.params,
             "workers": self.reward.workers,
+            "most_body": self.most_body,
             "samples": self.scored,
             "seconds": round(self.seconds, 3),
         }

@@ -303,7 +303,7 @@ def test_its_plugin_is_needed_at_the_service_only(tmp_path: Path, call: Call) ->
         assert service.scored == 4
 
 
-def scored(reward: RemoteReward, outputs: list[str], **settings: Any) -> Any:
+def scored(reward: RemoteReward, outputs: list[Any], **settings: Any) -> Any:
     there = [Sample(prompt=Prompt(text="p"), output=text, group=i // 2) for i, text in enumerate(outputs)]
     return score([RewardTerm(name="it", reward=reward, **settings)], there)
 
@@ -364,6 +364,15 @@ def test_a_service_that_starts_anew_is_waited_for(
     monkeypatch.setattr("grpokit.remote.client._PATIENCE", 0.3)
     assert all("could not be asked: " in portion.failure for portion in reward.submit(there))
     assert caplog.text.count(f"The reward service {service.address} did not answer") == 2  # once each time
+
+
+def test_a_group_that_is_too_large_is_not_sent() -> None:
+    with serving("fingerprint", most_body=2**20) as service:
+        reward = RemoteReward([service.address])
+        large = Image.fromarray(np.random.default_rng(0).integers(0, 256, (700, 700, 3), dtype=np.uint8))
+        with pytest.raises(UsageError, match=r"takes 3\.7 MB, and the service takes 1\. Start it with a larger"):
+            scored(reward, [large, large])
+        reward.close()
 
 
 def test_a_run_that_is_told_to_end_waits_for_no_service() -> None:
