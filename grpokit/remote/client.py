@@ -136,7 +136,8 @@ class RemoteReward:
         if len(body) > self._most_body:
             size, most = len(body) / 2**20, self._most_body / 2**20
             raise UsageError(
-                f"a group of samples takes {size:.1f} MB, and the service takes {most:g}. Start it with a larger --max-body."
+                f"a group of samples takes {size:.1f} MB, and the service takes {most:g}. Start it with a larger "
+                "--max-body."
             )
         for _ in range(_ROUNDS):
             too_late = False
