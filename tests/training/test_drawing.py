@@ -86,8 +86,8 @@ def test_a_slow_reward_hides_behind_the_reference() -> None:
     trainer = make(policy, reward)
     report = trainer.step()
     reward.close()
-    assert report.metrics["time/logprobs"] >= 1
-    assert report.metrics["rewards/it/seconds"] >= 1
+    assert report.metrics["time/logprobs"] >= 0.95
+    assert report.metrics["rewards/it/seconds"] >= 0.95  # the threads begin a moment before the clock
     assert report.metrics["step_time"] <= 1.3
 
 
