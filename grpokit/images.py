@@ -92,13 +92,13 @@ def to_convert(others: Sequence[Path]) -> str:
     return f"{', '.join(path.name for path in others[:_MOST_NAMES])}{more} are pictures of other kinds: convert them"
 
 
-def open_picture(path: Path, *, where: str = "", max_pixels: int = MAX_PIXELS) -> Image.Image:
+def open_picture(file: Path | bytes, *, where: str = "", max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Read a whole picture and turn it upright; `where` names its prompt in errors.
 
     Raises:
         DataError: the file cannot be read as a picture, or has more than `max_pixels` pixels.
     """
-    with _opened(path, where, max_pixels) as picture:
+    with _opened(file, where, max_pixels) as picture:
         picture.load()
         return _upright(picture)
 

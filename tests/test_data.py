@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from grpokit import DataError, Prompt
-from grpokit.data import as_prompts, hold_out, hub, prompt_indices, read_dataset, read_jsonl, read_text
+from grpokit.data import as_prompts, hold_out, hub, prompt_indices, read_dataset, read_prompts
 from grpokit.images import open_picture
 
 
@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_text(file: Path) -> None:
-    prompts = read_text(file)
+    prompts = read_prompts(file)
     assert texts(prompts) == ['a sign "one"', 'a sign "two"']
     assert (prompts[0].image, prompts[0].target, dict(prompts[0].meta)) == (None, None, {})
     assert texts(prompts[:1]) == ['a sign "one"']
@@ -63,7 +63,7 @@ def test_pictures_are_named_by_line_numbers_from_one(file: Path, tmp_path: Path)
     picture(tmp_path / "s/3.jpeg", 30)
     (tmp_path / "t/notes.txt").write_text("not a picture")
     (tmp_path / "t/1.txt").write_text("not a picture")
-    first, second = read_text(file, targets=tmp_path / "t", images=tmp_path / "s")
+    first, second = read_prompts(file, targets=tmp_path / "t", images=tmp_path / "s")
     assert [grey(p) for p in (first.target, second.target)] == [10, 200]
     assert first.image is not None
     assert first.image.size == (3, 2)
@@ -88,7 +88,7 @@ def test_missing_picture(file: Path, tmp_path: Path, names: list[str], words: li
     for name in names:
         picture(tmp_path / "t" / name, 0)
     with pytest.raises(DataError) as caught:
-        read_text(file, **{role: tmp_path / "t"})
+        read_prompts(file, **{role: tmp_path / "t"})
     for word in [*words, str(tmp_path / "t")]:
         assert word in str(caught.value)
     assert caught.value.exit_code == 2
@@ -98,38 +98,38 @@ def test_two_pictures_for_one_line(file: Path, tmp_path: Path) -> None:
     picture(tmp_path / "t/1.png", 0)
     picture(tmp_path / "t/001.jpg", 0)
     with pytest.raises(DataError, match=r"Both .*001\.jpg and .*1\.png are for line 1; keep one\."):
-        read_text(file, targets=tmp_path / "t")
+        read_prompts(file, targets=tmp_path / "t")
 
 
 def test_missing_file_and_folder(file: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"The text file .*no\.txt does not exist \(looked in "):
-        read_text(tmp_path / "no.txt")
+        read_prompts(tmp_path / "no.txt")
     with pytest.raises(DataError, match=r"The folder .*pictures does not exist \(looked in "):
-        read_text(file, targets=tmp_path / "pictures")
+        read_prompts(file, targets=tmp_path / "pictures")
     with pytest.raises(DataError, match="is a folder; expected a text file"):
-        read_text(tmp_path)
+        read_prompts(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "\n", "  \n\t\n"])
 def test_no_prompt(tmp_path: Path, content: str) -> None:
     (tmp_path / "p.txt").write_text(content)
-    with pytest.raises(DataError, match=r"p\.txt holds no prompt: expected one per line"):
-        read_text(tmp_path / "p.txt")
+    with pytest.raises(DataError, match=r"p\.txt holds no prompt"):
+        read_prompts(tmp_path / "p.txt")
 
 
 @pytest.mark.parametrize("content", [b"caf\xe9\n", "né\n".encode("utf-16")])
 def test_not_utf8(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "p.txt").write_bytes(content)
     with pytest.raises(DataError, match=r"p\.txt cannot be read as UTF-8 text"):
-        read_text(tmp_path / "p.txt")
+        read_prompts(tmp_path / "p.txt")
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_bytes(b"one\nt\0w\0o\0\n")
     with pytest.raises(DataError, match=r"p\.txt, line 2, holds a NUL byte: expected UTF-8 text"):
-        read_text(tmp_path / "p.txt")
+        read_prompts(tmp_path / "p.txt")
     with pytest.raises(DataError, match="cannot be read as UTF-8 text: embedded null byte"):
-        read_text(tmp_path / "p\0.txt")
+        read_prompts(tmp_path / "p\0.txt")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 )
 def test_bytes(tmp_path: Path, content: bytes, expected: list[str]) -> None:
     (tmp_path / "p.txt").write_bytes(content)
-    assert texts(read_text(tmp_path / "p.txt")) == expected
+    assert texts(read_prompts(tmp_path / "p.txt")) == expected
 
 
 # --- pictures ------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_a_file_that_is_no_picture_is_found_at_once(file: Path, tmp_path: Path) 
     with pytest.raises(
         DataError, match=r"prompts\.txt, line 3: .*3\.png cannot be read as a picture: its content is not"
     ):
-        read_text(file, targets=tmp_path / "t")
+        read_prompts(file, targets=tmp_path / "t")
 
 
 def test_a_picture_cut_off_behind_its_header_is_an_error_on_access(file: Path, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_picture_cut_off_behind_its_header_is_an_error_on_access(file: Path, t
     Image.effect_noise((64, 64), 90).save(tmp_path / "t/3.png")
     whole = (tmp_path / "t/3.png").read_bytes()
     (tmp_path / "t/3.png").write_bytes(whole[:2000])
-    prompts = read_text(file, targets=tmp_path / "t")
+    prompts = read_prompts(file, targets=tmp_path / "t")
     assert grey(prompts[0].target) == 5
     with pytest.raises(
         DataError, match=r"prompts\.txt, line 3: .*3\.png cannot be read as a picture: image file is tr"
@@ -177,7 +177,7 @@ def test_only_the_headers_of_pictures_are_read_at_once(file: Path, tmp_path: Pat
         picture(tmp_path / f"t/{i}.png", 9, (4000, 4000))
     start = time.perf_counter()
     for _ in range(20):
-        read_text(file, targets=tmp_path / "t")
+        read_prompts(file, targets=tmp_path / "t")
     assert (time.perf_counter() - start) / 40 < 0.01
 
 
@@ -248,7 +248,7 @@ def test_jsonl(tmp_path: Path) -> None:
     ]
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     (tmp_path / "p.jsonl").write_text("\ufeff" + "\n\n".join(lines), encoding="utf-8")
-    prompts = read_jsonl(tmp_path / "p.jsonl")
+    prompts = read_prompts(tmp_path / "p.jsonl")
     assert texts(prompts) == ["one", "two", "three", "four\u2028five", "both"]
     assert (prompts[0].target, dict(prompts[0].meta)) == ("text", {"level": 3})
     assert (grey(prompts[1].target), dict(prompts[1].meta)) == (40, {})
@@ -270,19 +270,19 @@ def test_jsonl(tmp_path: Path) -> None:
         ('{"prompt": "a", "n": ' + "9" * 5000 + "}", ["line 3: cannot be read: Exceeds the limit"]),
         ("[" * 100_000, ["line 3: cannot be read: maximum recursion depth exceeded"]),
         (r'{"prompt": "a \ud83d"}', ["line 3: the prompt", "half a surrogate pair"]),
-        ('{"prompt": "a", "image": ""}', ["line 3: image is ''; expected a file name"]),
+        ('{"prompt": "a", "image": ""}', ["line 3: source is ''; expected a file name"]),
         ('["a"]', ['line 3: expected an object like {"prompt": ...}', "got '[\"a\"]'"]),
         (
             '{"promt": "a", "x": 1}',
             ["line 3: the key 'prompt' is missing (keys: promt, x)."],
         ),
         ("{}", ["line 3: the key 'prompt' is missing", "(keys: none)"]),
-        ('{"prompt": 5}', ["line 3: the prompt is 5; expected a text"]),
+        ('{"prompt": 5}', ["line 3 has the prompt 5; expected a text"]),
         ('{"prompt": " "}', ["line 3: the prompt is ' '; expected a text"]),
-        ('{"prompt": "a", "image": "no.png"}', ["line 3: image: the file", "no.png does not exist"]),
-        ('{"prompt": "a", "image": 7}', ["line 3: image is 7; expected a file name"]),
-        ('{"prompt": "a", "images": "a.png"}', ["line 3: images is 'a.png'; expected a list of file names"]),
-        ('{"prompt": "a", "images": ["no.png"]}', ["line 3: image 1: the file", "no.png does not exist"]),
+        ('{"prompt": "a", "image": "no.png"}', ["line 3: source: the file", "no.png does not exist"]),
+        ('{"prompt": "a", "image": 7}', ["line 3: source is 7; expected a file name"]),
+        ('{"prompt": "a", "images": ["no.png"]}', ["line 3: source: the file", "no.png does not exist"]),
+        ('{"prompt": "a", "image": "https://x.org/a.png"}', ["line 3: source is the address 'https://x.org/a.png'"]),
         ('{"prompt": "a", "images": [], "image": "a.png"}', ["line 3 has both image and images"]),
         ('{"prompt": "a", "target": "no.PNG"}', ["line 3: target: the file", "no.PNG does not exist"]),
     ],
@@ -290,15 +290,15 @@ def test_jsonl(tmp_path: Path) -> None:
 def test_bad_line(tmp_path: Path, line: str, words: list[str]) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "good"}\n\n' + line + "\n")
     with pytest.raises(DataError) as caught:
-        read_jsonl(tmp_path / "p.jsonl")
+        read_prompts(tmp_path / "p.jsonl")
     for word in words:
         assert word in str(caught.value)
 
 
 def test_empty_jsonl(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text("\n")
-    with pytest.raises(DataError, match=r"p\.jsonl holds no prompt: expected one JSON object per line"):
-        read_jsonl(tmp_path / "p.jsonl")
+    with pytest.raises(DataError, match=r"p\.jsonl holds no prompt"):
+        read_prompts(tmp_path / "p.jsonl")
 
 
 # --- datasets ------------------------------------------------------------------------------------------------------
@@ -388,7 +388,8 @@ def test_one_column_may_have_two_roles(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("other", {}, ["has no column 'prompt' for the prompt", "it has: caption, source", "`columns: {prompt: ...}`"]),
+        ("one", {"columns": {"prompt": None}}, ["no column 'prompt'", "it has: prompt, target", "`columns: {prompt"]),
+        ("other", {"columns": {"target": "source", "image": "source"}}, ["the source picture and the target at once"]),
         ("other", {"columns": {"prompt": "captoin"}}, ["no column 'captoin'", "did you mean 'caption'?"]),
         ("one", {"columns": {"image": "pic"}}, ["no column 'pic' for the image", "it has: prompt, target, level"]),
         ("one", {"columns": {"txt": "prompt"}}, ["`columns` maps prompt, target and image, not 'txt'"]),
@@ -498,7 +499,7 @@ def test_no_prompts(given: Any, words: str) -> None:
 
 
 def test_lazy_sequences_stay_lazy(file: Path, saved: Path) -> None:
-    for prompts in (read_text(file), read_dataset(str(saved / "other"), columns={"prompt": "caption"})):
+    for prompts in (read_prompts(file), read_dataset(str(saved / "other"), columns={"prompt": "caption"})):
         assert as_prompts(prompts) is prompts
         train, held = hold_out(prompts, 0.5, 0)
         assert as_prompts(train) is train
@@ -587,12 +588,12 @@ def test_a_picture_with_too_many_pixels_is_refused_by_its_header(file: Path, tmp
     assert open_picture(tmp_path / "large.png", max_pixels=90_000_000).size == (9_500, 9_400)
     for number in (1, 3):
         picture(tmp_path / f"t/{number}.png", 5, (20, 10))
-    assert len(read_text(file, targets=tmp_path / "t", max_pixels=200)) == 2
+    assert len(read_prompts(file, targets=tmp_path / "t", max_pixels=200)) == 2
     with pytest.raises(DataError, match=r"prompts\.txt, line 1: .*1\.png has 20 x 10 = 200 pixels; the limit is 199\."):
-        read_text(file, images=tmp_path / "t", max_pixels=199)
+        read_prompts(file, images=tmp_path / "t", max_pixels=199)
     (tmp_path / "p.jsonl").write_text('{"prompt": "a", "target": "t/1.png"}\n')
     with pytest.raises(DataError, match=r"p\.jsonl, line 1: target: .*1\.png has 20 x 10 = 200 pixels"):
-        read_jsonl(tmp_path / "p.jsonl", max_pixels=199)
+        read_prompts(tmp_path / "p.jsonl", max_pixels=199)
     features = datasets.Features({"prompt": datasets.Value("string"), "image": datasets.Image()})
     table = datasets.Dataset.from_dict({"prompt": ["x"], "image": [Image.new("L", (20, 10))]}, features=features)
     table.save_to_disk(tmp_path / "table")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 import time
 import warnings
@@ -16,6 +17,7 @@ from grpokit.errors import GrpokitError, UsageError, address
 if TYPE_CHECKING:
     from rich.console import Console
 
+_OF_HOME = re.compile(r"^((?:-*[\w.-]+=)?)~(?=/|$)")  # a shell expands ~ only where a word begins with it
 FAILED, INTERRUPTED = 1, 130  # exit codes, beside those of errors, which have their own
 
 app = typer.Typer(
@@ -76,7 +78,7 @@ def main() -> None:
     warnings.formatwarning = _on_one_line
     sys.path.append(os.getcwd())  # so that a config can name `my_rewards:brightness` in a file beside it
     try:
-        app()
+        app([_OF_HOME.sub(lambda path: path[1] + os.path.expanduser("~"), word) for word in sys.argv[1:]])
     except GrpokitError as error:
         if not _another_says(error):
             print(f"error: {error}", file=sys.stderr)

@@ -58,9 +58,7 @@ Rewards = Annotated[list[str] | None, _REWARD]
 Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")]
 PromptsFile = Annotated[
     Path | None,
-    typer.Option(
-        "--prompts", help="A file with one prompt per line, or with one JSON object per line if it is .jsonl."
-    ),
+    typer.Option("--prompts", help="A file of prompts: lines of text, JSON lines, CSV and more, as data.prompts."),
 ]
 
 
@@ -78,4 +76,4 @@ def read_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Pro
         return data.as_prompts(prompt)
     if prompts is None:
         return None
-    return data.read_jsonl(prompts) if prompts.suffix.lower() == ".jsonl" else data.read_text(prompts)
+    return data.read_prompts(prompts)

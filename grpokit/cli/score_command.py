@@ -70,8 +70,6 @@ def score(
         kind = "is a folder; expected a file" if out.is_dir() else "exists already"
         more = "." if out.is_dir() else ", or add --overwrite."
         raise UsageError(f"{out} {kind}. Choose another with --out{more}")
-    if prompts is not None and prompts.suffix.lower() == ".jsonl":
-        raise UsageError(f"--prompts takes a text file with one prompt per line here, and {prompts} holds JSON lines.")
     settings = _settings(reward or [], config, words or [])
     from grpokit.evaluation import sample_files, score_files
     from grpokit.images import MAX_PIXELS

@@ -118,7 +118,7 @@ def trained_on(rewards: list[RewardConfig]) -> list[RewardConfig]:
 
 _COMPANIONS = {
     "prompts": ["targets", "images"],
-    "dataset": ["subset", "columns", "eval_split"],
+    "dataset": ["subset", "eval_split"],
     "eval_prompts": ["eval_targets", "eval_images"],
 }
 
@@ -129,14 +129,16 @@ class DataConfig(Strict):
     # a source's own keys are allowed beside `use` only, which is checked below
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
-    prompts: Text | None = Field(default=None, description="text file, one prompt per line")
+    prompts: Text | None = Field(
+        default=None, description="lines of text, JSON, CSV, Parquet, pictures with metadata, or shards"
+    )
     targets: Text | None = Field(default=None, description="folder of target pictures named by line number from 1")
     images: Text | None = Field(default=None, description="folder of source pictures, likewise")
-    jsonl: Text | None = Field(default=None, description="JSON lines with prompt, target, image or images")
+    jsonl: Text | None = Field(default=None, description="another name of `prompts`")
     dataset: Text | None = Field(default=None, description="Hugging Face dataset: hub id or folder")
     subset: Text | None = Field(default=None, description="the dataset's subset, where it has several")
     split: Text = Field(default="train", description="the dataset's split")
-    columns: dict[str, str] = Field(default_factory=dict, description="its columns for prompt, target, image")
+    columns: dict[str, str | None] = Field(default_factory=dict, description="columns for prompt, target, image")
     use: Text | None = Field(default=None, description="`package.module:function` called with split='train' or 'eval'")
     eval_prompts: Text | None = Field(default=None, description="held-out prompts, as `prompts`")
     eval_targets: Text | None = Field(default=None, description="their target pictures")
@@ -157,8 +159,9 @@ class DataConfig(Strict):
                 "give exactly one of prompts, jsonl, dataset and use; got {sources}",
                 {"sources": " and ".join(sources) or "none"},
             )
-        if self.use is not None and self.max_pixels is not None:
-            raise ValueError("'max_pixels' does not go with 'use': a function opens its own pictures")
+        for name in ("max_pixels", "columns"):
+            if self.use is not None and getattr(self, name):
+                raise ValueError(f"'{name}' does not go with 'use': a function gives prompts with their pictures")
         unknown = next(iter(self.model_extra or {}), None)
         if unknown and self.use is None:
             raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")

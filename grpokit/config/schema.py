@@ -7,6 +7,7 @@ of a key that turns out wrong. A value of the wrong type is refused, never conve
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -227,12 +228,21 @@ def parse(
     for override in overrides:
         apply(data, override, source)
     try:
-        config = RunConfig.model_validate(data)
+        config = RunConfig.model_validate(_with_home(data))
     except ValidationError as error:
         raise ConfigError(explain(error, source, RunConfig), page="configs") from error
     config._source = source
     config.phased([])  # which refuses keys that do not fit together
     return config
+
+
+def _with_home(data: Any) -> Any:
+    """The same plain data with the home folder written out in texts that begin with it."""
+    if isinstance(data, dict):
+        return {key: _with_home(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_with_home(value) for value in data]
+    return os.path.expanduser(data) if isinstance(data, str) and data.startswith("~/") else data
 
 
 def resolved(config: BaseModel) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from grpokit.data.digests import digests as digests
 from grpokit.data.order import further_indices as further_indices
 from grpokit.data.order import hold_out as hold_out
 from grpokit.data.order import prompt_indices as prompt_indices
+from grpokit.data.readers import read_prompts as read_prompts
 from grpokit.data.sequences import PromptSequence as PromptSequence
 from grpokit.data.sequences import as_prompts as as_prompts
 from grpokit.data.sequences import check_prompts as check_prompts
-from grpokit.data.text_files import read_jsonl as read_jsonl
-from grpokit.data.text_files import read_text as read_text
+from grpokit.data.sequences import refuse_pictures as refuse_pictures
 
 __all__ = [
     "PromptDigests",
@@ -28,6 +28,6 @@ __all__ = [
     "hold_out",
     "prompt_indices",
     "read_dataset",
-    "read_jsonl",
-    "read_text",
+    "read_prompts",
+    "refuse_pictures",
 ]

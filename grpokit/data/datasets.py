@@ -14,8 +14,9 @@ from typing import Any
 from PIL import Image
 
 from grpokit.data import hub
+from grpokit.data.roles import Columns, Roles, assigned, parts, read_prompt
 from grpokit.data.sequences import PromptSequence, one_or_all
-from grpokit.errors import DataError, nearest, one_line, shown, typed_line
+from grpokit.errors import DataError, one_line, shown, typed_line
 from grpokit.images import MAX_PIXELS, blank_picture, check_picture
 from grpokit.types import Prompt
 
@@ -25,17 +26,17 @@ def read_dataset(
     *,
     subset: str | None = None,
     split: str = "train",
-    columns: Mapping[str, str] | None = None,
+    columns: Columns | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> PromptSequence:
-    """Read a Hugging Face dataset by hub id, or from a folder (saved with `save_to_disk`, or of data files).
+    """Read a Hugging Face dataset by hub id, from a folder (saved with `save_to_disk`, or of data files) or a file.
 
     Args:
-        name: hub id or folder.
+        name: hub id, folder, or a Parquet file.
         subset: which of its subsets (also called configurations), where it has several.
         split: the split to read.
-        columns: which of its columns are `prompt`, `target` and `image`, where they are called otherwise. A row of
-            `image` may be a list of pictures.
+        columns: which of its columns are `prompt`, `target` and `image`, where they are called otherwise; None takes
+            the role from every column. A row of `image` may be a list of pictures.
         max_pixels: a picture with more is refused when it is read.
 
     Raises:
@@ -60,6 +61,8 @@ def read_dataset(
                     table = table[split]
                 elif split != "train" and split != str(table.split):
                     raise DataError(f"Dataset {name} was saved without splits, so it has none called '{split}'.")
+            elif os.path.isfile(name):
+                table = datasets.load_dataset("parquet", data_files=name, split=split)
             else:
                 table = datasets.load_dataset(name, subset, split=split)
     except DataError:
@@ -77,25 +80,27 @@ def read_dataset(
         raise DataError(f"Dataset {name!r}, split {split!r} cannot be read: {reason}.{remedy}") from error
     if away and not datasets.config.HF_HUB_OFFLINE:
         warnings.warn(f"{away}; the dataset {name!r} comes from the cache.", stacklevel=2)
-    names = {"prompt": "prompt", "target": "target", "image": "image", **(columns or {})}
-    unknown = sorted(set(names) - {"prompt", "target", "image"})
-    if unknown:
-        raise DataError(f"`columns` maps prompt, target and image, not {shown(unknown[0])}.")
-    for role, column in names.items():
-        if column not in table.column_names and (role == "prompt" or role in (columns or {})):
-            raise DataError(
-                f"Dataset {name} has no column '{column}' for the {role}{nearest(column, table.column_names)}; it has: "
-                f"{', '.join(table.column_names)}. Name the right one with `columns: {{{role}: ...}}`."
-            )
+    where = f"dataset {name}, split '{split}'"
     if len(table) == 0:
         raise DataError(f"Dataset {name}, split '{split}' is empty.")
-    kind = getattr(table.features[names["prompt"]], "dtype", "a group of values")
-    if kind not in ("string", "large_string", "null"):
+    roles = assigned(
+        table.column_names, columns, where=f"Dataset {name}", pictured=lambda column: _pictures(table.features[column])
+    )
+    feature = table.features[roles["prompt"][0]]
+    kind = getattr(feature, "dtype", "a group of values")
+    if kind not in ("string", "large_string", "null") and "role" not in getattr(feature, "feature", ()):
         raise DataError(
-            f"Dataset {name}: the prompt's column '{names['prompt']}' holds {kind}; expected texts. Name the right one "
-            "with `columns: {prompt: ...}`."
+            f"Dataset {name}: the prompt's column '{roles['prompt'][0]}' holds {kind}; expected texts. Name the right "
+            "one with `columns: {prompt: ...}`."
         )
-    return Table(table, names, f"dataset {name}, split '{split}'", max_pixels=max_pixels)
+    return Table(table, roles, where, max_pixels=max_pixels)
+
+
+def _pictures(feature: Any) -> bool:
+    """Whether a column holds pictures or lists of them."""
+    import datasets
+
+    return isinstance(getattr(feature, "feature", feature), datasets.Image)
 
 
 def _away(datasets: Any, name: str) -> str:
@@ -139,12 +144,12 @@ class Table(PromptSequence):
 
     Args:
         table: the dataset.
-        names: prompt, target and image -> column.
+        roles: its columns.
         source: names it in messages.
         max_pixels: a picture with more is refused.
     """
 
-    def __init__(self, table: Any, names: Mapping[str, str], source: str, *, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(self, table: Any, roles: Roles, source: str, *, max_pixels: int = MAX_PIXELS) -> None:
         import datasets
 
         self.decoders = {}
@@ -154,7 +159,7 @@ class Table(PromptSequence):
             if isinstance(one, datasets.Image) and one.decode:
                 self.decoders[name], raw = one, datasets.Image(decode=False)
                 table = table.cast_column(name, type(feature)(raw) if several else raw)
-        self.table, self.names, self.source, self.max_pixels = table, names, source, max_pixels
+        self.table, self.roles, self.source, self.max_pixels = table, roles, source, max_pixels
 
     def __len__(self) -> int:
         return len(self.table)
@@ -172,8 +177,12 @@ class Table(PromptSequence):
         row = self._row(index)
         for name in self.decoders:
             row[name] = _each(row[name], _file)
-        text, target, image = (row.get(self.names[role]) for role in ("prompt", "target", "image"))
-        return (text, self._meta(row)), target, one_or_all(image) if isinstance(image, list) else image
+        value, target, image, meta = parts(row, self.roles, where=self.where(index))
+        return (
+            read_prompt(value, meta, where=self.where(index)),
+            target,
+            one_or_all(image) if isinstance(image, list) else image,
+        )
 
     def where(self, index: int) -> str:
         """The dataset and the row, from 0."""
@@ -183,25 +192,21 @@ class Table(PromptSequence):
         row, where = self._row(index), f"Row {index} of {self.source}"
         for name in self.decoders:
             row[name] = _each(row[name], partial(picture, name, where))
-        text, target, image = (row.get(self.names[role]) for role in ("prompt", "target", "image"))
-        if not isinstance(text, str):
-            raise DataError(f"{where} has the prompt {shown(text)}; expected a text.")
+        value, target, image, meta = parts(row, self.roles, where=where)
+        text, meta = read_prompt(value, meta, where=where)
         images = image if isinstance(image, list) else [image] if image is not None else []
         if not all(isinstance(each, Image.Image) for each in images):
             raise DataError(
-                f"{where} has {shown(image)} in the column '{self.names['image']}'; expected a picture or a list of "
-                "them. Cast the column to datasets.Image(), or leave it out of `columns`."
+                f"{where} has {shown(image)} as its picture; expected a picture or a list of "
+                "them. Cast the column to datasets.Image(), or write `columns: {image: null}`."
             )
-        return Prompt(text=text, target=target, images=images, meta=self._meta(row))
+        return Prompt(text=text, target=target, images=images, meta=meta)
 
     def _row(self, index: int) -> dict[str, Any]:
         try:
             return dict(self.table[index])
         except Exception as error:  # a damaged file: whatever its reader raises
             raise DataError(f"Row {index} of {self.source} cannot be read: {one_line(error)}.") from error
-
-    def _meta(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {column: value for column, value in row.items() if column not in self.names.values()}
 
     def _decoded(self, column: str, where: str, stored: Mapping[str, Any]) -> Any:
         file = _file(stored)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from grpokit.errors import DataError, UsageError, reworded, shown
+from grpokit.data.shards import Slice
+from grpokit.errors import DataError, UsageError, counted, reworded, shown
 from grpokit.images import MAX_PIXELS, blank_picture, open_picture
 from grpokit.policy import Policy
 from grpokit.types import Prompt
@@ -43,6 +44,10 @@ class PromptSequence(Sequence[Prompt]):
     @abstractmethod
     def where(self, index: int) -> str:
         """Where a prompt comes from, to begin a message with: "prompts.txt, line 3"."""
+
+    def number(self, index: int) -> int:
+        """The number, from 1, by which pictures in a folder name a prompt: that of its line or row."""
+        return index + 1
 
     @overload
     def __getitem__(self, index: int) -> Prompt: ...
@@ -97,16 +102,18 @@ class Row:
 
     Attributes:
         text: of the prompt.
-        target: a `Path` is a picture to open, anything else the target itself.
+        target: a `Path` or `Slice` is a picture to open, anything else the target itself.
         images: the source pictures.
         meta: everything else.
+        number: of the line, from 1.
         where: the file and the line.
     """
 
     text: str
     target: Any = None
-    images: Sequence[Path] = ()
+    images: Sequence[Path | Slice] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
+    number: int
     where: str
 
 
@@ -133,20 +140,29 @@ class Rows(PromptSequence):
         return self._prompt(self.rows[index], blank_picture)
 
     def parts(self, index: int) -> tuple[Any, Any, Any]:
-        """Pictures as paths."""
+        """Pictures as paths, or as bytes where they lie in an archive."""
         row = self.rows[index]
-        return (row.text, row.meta), row.target, one_or_all(row.images)
+        return (row.text, row.meta), _file(row.target), one_or_all([_file(image) for image in row.images])
 
     def _prompt(self, row: Row, opened: Callable[..., Image]) -> Prompt:
-        images = [opened(path, where=row.where, max_pixels=self.max_pixels) for path in row.images]
+        images = [opened(_file(image), where=row.where, max_pixels=self.max_pixels) for image in row.images]
         target = row.target
-        if isinstance(target, Path):
-            target = opened(target, where=row.where, max_pixels=self.max_pixels)
+        if isinstance(target, (Path, Slice)):
+            target = opened(_file(target), where=row.where, max_pixels=self.max_pixels)
         return Prompt(text=row.text, images=images, target=target, meta=row.meta)
+
+    def number(self, index: int) -> int:
+        """Of its line."""
+        return self.rows[index].number
 
     def where(self, index: int) -> str:
         """The file and the line."""
         return self.rows[index].where
+
+
+def _file(stored: Any) -> Any:
+    """The content of a file inside an archive; anything else as it is."""
+    return stored.read() if isinstance(stored, Slice) else stored
 
 
 class Subset(PromptSequence):
@@ -183,7 +199,7 @@ class Subset(PromptSequence):
 def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSequence:
     """Texts or prompts in a list -> prompts.
 
-    What `read_text` and the other readers give is passed through, and opens pictures when they are asked for; anything
+    What `read_prompts` and `read_dataset` give is passed through, and opens pictures when they are asked for; anything
     else is read whole.
 
     Args:
@@ -258,3 +274,24 @@ def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:
             except UsageError as error:
                 raise reworded(error, f"{sequence.where(index)}: {error}") from error
         raise
+
+
+def refuse_pictures(prompts: Iterable[Prompt], reader: str, *, otherwise: str = "") -> None:
+    """Refuse prompts with source pictures, for a policy that reads texts alone.
+
+    Args:
+        prompts: of a run.
+        reader: the policy in a message.
+        otherwise: a sentence on how it would read pictures.
+
+    Raises:
+        UsageError: a prompt has a source picture.
+    """
+    for prompt in prompts:
+        if prompt.images:
+            raise UsageError(
+                f"The prompt {shown(prompt.text, most=60)} has {counted(len(prompt.images), 'source picture')}, and "
+                f"{reader} reads texts alone. A picture that the output should look like is a target: "
+                "data.columns={target: image}, or its folder as data.targets. One that means nothing here is left out "
+                f"with data.columns={{image: null}}.{otherwise and f' {otherwise}'}"
+            )

@@ -216,9 +216,8 @@ def numbered(
     Raises:
         DataError: a picture has another name or no line, two have the same name, or a target or source is missing.
     """
-    sequence = data.read_text(prompts, targets=targets, images=sources, max_pixels=max_pixels)
-    lines = prompts.read_text(encoding="utf-8-sig").split("\n")
-    texts = {number: line.strip() for number, line in enumerate(lines, 1) if line.strip()}
+    sequence = data.read_prompts(prompts, targets=targets, images=sources, max_pixels=max_pixels)
+    texts = {sequence.number(i): sequence.parts(i)[0][0] for i in range(len(sequence))}
     of_line: dict[int, dict[int, Path]] = defaultdict(dict)
     strangers = []
     for path in _pictures(folder):
@@ -283,27 +282,26 @@ def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
         DataError: the file cannot be read, or none of its lines; the message has the first line's problem.
     """
     problems: dict[int, str] = {}
-    sequence = data.read_jsonl(path, problems=problems, max_pixels=max_pixels)
+    sequence = data.read_prompts(path, problems=problems, max_pixels=max_pixels)
     lines = enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1)
     numbers = [(number, line) for number, line in lines if line.strip()]
     rows = [(number, json.loads(line)) for number, line in numbers if number not in problems]
     groups: dict[str, int] = {}
     entries = []
     for i, (number, row) in enumerate(rows):
-        where = f"{path}, line {number}"
+        where, text = sequence.where(i), sequence.parts(i)[0][0]
         try:
             output = _output(row, path.parent, where)
-            source = _source(row, path.parent, where)
         except DataError as error:
             problems[number] = str(error)
             continue
-        key = json.dumps(row["group"]) if isinstance(row.get("group"), int) else _same_prompt(row, path.parent)
+        key = json.dumps(row["group"]) if isinstance(row.get("group"), int) else _same_prompt(text, row, path.parent)
         entries.append(
             Entry(
                 where=str(output) if isinstance(output, Path) else where,
                 output=output,
-                prompt=functools.partial(_record, sequence, i, source, max_pixels),
-                text=row["prompt"],
+                prompt=functools.partial(_record, sequence, i),
+                text=text,
                 group=groups.setdefault(key, len(groups)),
                 max_pixels=max_pixels,
                 line=number,
@@ -323,11 +321,10 @@ def _bad_line(path: Path, number: int, problem: str, group: int) -> Entry:
     )
 
 
-def _record(sequence: Sequence[Prompt], index: int, source: Path | None, max_pixels: int) -> Prompt:
+def _record(sequence: Sequence[Prompt], index: int) -> Prompt:
     prompt = sequence[index]
     return replace(
         prompt,
-        image=prompt.image if source is None else open_picture(source, max_pixels=max_pixels),
         target=prompt.meta.get("target_text") if prompt.target is None else prompt.target,
         meta={key: value for key, value in prompt.meta.items() if key not in _OWN_KEYS},
     )
@@ -350,18 +347,9 @@ def _output(row: Mapping[str, Any], folder: Path, where: str) -> Path | str:
     return folder / output if output.lower().endswith(PICTURES) else str(output)
 
 
-def _source(row: Mapping[str, Any], folder: Path, where: str) -> Path | None:
-    source = row.get("source")
-    if not isinstance(source, str) or not source.lower().endswith(PICTURES):
-        return None  # a column with another meaning
-    if not os.path.isfile(folder / source):
-        raise DataError(f"{where}: source: the file {folder / source} does not exist.")
-    return folder / source
-
-
-def _same_prompt(row: Mapping[str, Any], folder: Path) -> str:
+def _same_prompt(text: str, row: Mapping[str, Any], folder: Path) -> str:
     """A key for records of one prompt; pictures are compared by content, since each sample may have its own copy."""
-    parts = [row["prompt"], *(row.get(key) for key in ("target", "target_text", "image", "source"))]
+    parts = [text, *(row.get(key) for key in ("target", "target_text", "image", "source"))]
     return json.dumps([_content(part, folder) for part in parts], sort_keys=True)
 
 

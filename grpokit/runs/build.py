@@ -281,12 +281,12 @@ def _read(
     """The prompts of one split from what the config names for it; None where it names nothing."""
     source, limit = config.data, config.data.max_pixels or MAX_PIXELS
     prefix = "eval_" if split == "eval" else ""  # of the keys
-    if text is not None:
-        with _at(config, "data", f"{prefix}prompts"):
-            return data.read_text(Path(text), targets=_path(targets), images=_path(images), max_pixels=limit)
-    if jsonl is not None:
-        with _at(config, "data", f"{prefix}jsonl"):
-            return data.read_jsonl(Path(jsonl), max_pixels=limit)
+    for key, path in (("prompts", text), ("jsonl", jsonl)):
+        if path is not None:
+            with _at(config, "data", f"{prefix}{key}"):
+                return data.read_prompts(
+                    path, columns=source.columns, targets=_path(targets), images=_path(images), max_pixels=limit
+                )
     if source.dataset is not None and dataset_split is not None:
         with _at(config, "data", "eval_split" if split == "eval" else "dataset"):
             return data.read_dataset(

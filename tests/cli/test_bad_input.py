@@ -259,7 +259,7 @@ DATA_FILES = {
         'data.prompts="\\uD800"', "data.prompts: expected a text without half a surrogate pair"
     ),
     "a name of a prompts file too long": change("data.prompts=" + "x" * 300, "cannot be read", "File name too long"),
-    "an empty prompts file": prompts("", "p.txt holds no prompt: expected one per line"),
+    "an empty prompts file": prompts("", "p.txt holds no prompt"),
     "a prompts file of blank lines": prompts("\n \n\t\n", "p.txt holds no prompt"),
     "a prompts file in Latin-1": prompts(b"caf\xe9\n", "p.txt cannot be read as UTF-8 text"),
     "a prompts file with NUL bytes": prompts(b"one\nt\0w\0o\0\n", "p.txt, line 2, holds a NUL byte", "UTF-16?"),
@@ -272,17 +272,17 @@ DATA_FILES = {
     "a line that is a list": jsonl("[1]", "p.jsonl, line 2: expected an object like {\"prompt\": ...}, got '[1]'"),
     "a line without a prompt": jsonl('{"promt": "x"}', "line 2: the key 'prompt' is missing (keys: promt)"),
     "a line with a key of 5,000 letters": jsonl(json.dumps({"x" * 5000: 1}), "the key 'prompt' is missing (keys: xxx"),
-    "a prompt that is a number": jsonl('{"prompt": 5}', "p.jsonl, line 2: the prompt is 5; expected a text"),
+    "a prompt that is a number": jsonl('{"prompt": 5}', "p.jsonl, line 2 has the prompt 5; expected a text"),
     "a prompt of spaces": jsonl('{"prompt": "  "}', "p.jsonl, line 2: the prompt is '  '; expected a text"),
     "a prompt twice in a line": jsonl('{"prompt": "1", "prompt": "2"}', "line 2: cannot be read: the key 'prompt' ap"),
     "half a surrogate in a prompt": jsonl(r'{"prompt": "\ud83d"}', "line 2: the prompt", "half a surrogate pair"),
     "a line of brackets": jsonl("[" * 100_000, "p.jsonl, line 2: cannot be read: maximum recursion depth exceeded"),
     "an empty JSONL file": change("data={jsonl: e.jsonl}", "e.jsonl holds no prompt", files={"e.jsonl": "\n"}),
     "a picture that is not there": jsonl(
-        '{"prompt": "1", "image": "no.png"}', "line 2: image: the file no.png does not"
+        '{"prompt": "1", "image": "no.png"}', "line 2: source: the file no.png does not"
     ),
     "a picture's name that is a number": jsonl(
-        '{"prompt": "1", "image": 5}', "line 2: image is 5; expected a file name"
+        '{"prompt": "1", "image": 5}', "line 2: source is 5; expected a file name"
     ),
     "a target that is a folder": jsonl(
         '{"prompt": "1", "target": "t.png"}', "t.png cannot be read as a picture", files={"t.png/x": ""}
@@ -345,9 +345,9 @@ DATA_FILES = {
     ),
     "a dataset's column that is not there": change(
         "data={dataset: d}",
-        "data.dataset: Dataset d has no column 'prompt' for the prompt; it has: caption",
+        "data.dataset: Dataset d has no column 'prompt'; it has: words",
         "`columns: {prompt: ...}`",
-        files={"d/train.jsonl": '{"caption": "x"}\n'},
+        files={"d/train.jsonl": '{"words": "x"}\n'},
     ),
     "a dataset's column of numbers": change(
         "data={dataset: d}", "column 'prompt' holds int64; expected texts", files={"d/train.jsonl": '{"prompt": 5}\n'}

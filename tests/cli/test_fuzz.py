@@ -27,7 +27,7 @@ from PIL import Image
 from grpokit import GrpokitError, Prompt, cli, registry
 from grpokit.config import yaml_source as sources
 from grpokit.config.schema import parse, resolved
-from grpokit.data import read_jsonl, read_text
+from grpokit.data import read_prompts
 from grpokit.runs import build
 
 CASES = {"structure": 600, "text": 500, "overrides": 300, "prompts": 200, "jsonl": 250, "pictures": 150}
@@ -262,7 +262,7 @@ def read_all(read: Any, *arguments: Any, **options: Any) -> None:
 def test_prompts_files(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "p.txt").write_bytes(content)
-        read_all(read_text, Path(folder) / "p.txt")
+        read_all(read_prompts, Path(folder) / "p.txt")
 
 
 JSON = st.recursive(
@@ -295,7 +295,7 @@ def test_jsonl_files(lines: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Image.new("L", (2, 2)).save(Path(folder) / "a.png")
         (Path(folder) / "p.jsonl").write_bytes(b"\n".join(lines))
-        read_all(read_jsonl, Path(folder) / "p.jsonl")
+        read_all(read_prompts, Path(folder) / "p.jsonl")
 
 
 def picture(kind: str, mode: str) -> bytes:
@@ -349,7 +349,7 @@ def test_folders_of_targets(files: dict[str, bytes], text: str) -> None:
         for name, content in files.items():
             (targets / name).write_bytes(content)
         (Path(folder) / "p.txt").write_text(text)
-        read_all(read_text, Path(folder) / "p.txt", targets=targets)
+        read_all(read_prompts, Path(folder) / "p.txt", targets=targets)
 
 
 def test_there_are_two_thousand_cases() -> None:

@@ -160,10 +160,10 @@ MISTAKES = {
         2,
         ["'targets' goes with 'prompts'", "not set"],
     ),
-    "columns without a dataset": (
-        POLICY + "data: {prompts: a.txt, columns: {prompt: t}}\n" + REWARDS,
+    "columns of a function": (
+        POLICY + "data: {use: a, columns: {prompt: t}}\n" + REWARDS,
         2,
-        ["'columns' goes with 'dataset'"],
+        ["'columns' does not go with 'use'"],
     ),
     "targets of no held-out prompts": (
         POLICY + "data: {prompts: a.txt, eval_targets: t}\n" + REWARDS,

@@ -185,9 +185,7 @@ def test_what_sample_wrote(call: Call, tmp_path: Path, monkeypatch: pytest.Monke
         "and --source.\n",
     )
     done = call("drawn", "--reward", "mse", "--prompts", "drawn/samples.jsonl")
-    assert done.err == (
-        "error: --prompts takes a text file with one prompt per line here, and drawn/samples.jsonl holds JSON lines.\n"
-    )
+    assert "0000.target.png is not named by a line number" in done.err
 
 
 def test_rewards_and_weights_of_a_config(call: Call, three: Path) -> None:

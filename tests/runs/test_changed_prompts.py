@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from grpokit import DataError, Trainer, UsageError
-from grpokit.data import digests, read_jsonl, read_text
+from grpokit.data import digests, read_prompts
 from grpokit.data.digests import digest
 from grpokit.runs import before_training, resuming
 from grpokit.runs import train as run
@@ -81,7 +81,7 @@ def test_changed_held_out_prompts_are_scored_anew_before_training_too() -> None:
 def test_digests_that_cannot_be_read_are_a_warning(content: str | None) -> None:
     if content is not None:
         Path("data.json").write_text(content)
-    prompts = read_jsonl(Path("prompts.jsonl"))
+    prompts = read_prompts(Path("prompts.jsonl"))
     now, sequences = resuming.digests(prompts, None), {"train": prompts, "held_out": None}
     changes, (warning,) = resuming.changed_prompts(Path(), now, sequences)
     assert (changes, warning) == ({}, "data.json cannot be read, so it is not known whether the prompts are the same")
@@ -118,7 +118,7 @@ def test_every_part_of_a_prompt_counts(part: str, tmp_path: Path) -> None:
             Image.new("L", (4, 4), grey.get(name, 0)).save(tmp_path / f"{name}.png")
         row = {"prompt": text, "target": target, "image": "image.png", "level": level}
         (tmp_path / "x.jsonl").write_text(json.dumps(row))
-        found = digests(read_jsonl(tmp_path / "x.jsonl"))
+        found = digests(read_prompts(tmp_path / "x.jsonl"))
         return list(zip(found.texts, found.targets, found.images, strict=True))
 
     picture = "target.png" if part == "target's pixels" else 3
@@ -172,7 +172,7 @@ def test_a_check_reads_no_more_than_the_headers_of_pictures(tmp_path: Path) -> N
         Image.effect_noise(size[::-1], 90).save(tmp_path / f"{number}.jpg", exif=exif)
     whole = (tmp_path / "1.jpg").read_bytes()
     (tmp_path / "1.jpg").write_bytes(whole[:-50])  # its pixels are damaged
-    prompts = read_text(tmp_path / "p.txt", images=tmp_path)
+    prompts = read_prompts(tmp_path / "p.txt", images=tmp_path)
     with pytest.raises(UsageError, match=r"p\.txt, line 2: The picture lies on its side\.$"):
         Trainer(Picky(), [reward], prompts, group_size=4, device="cpu")
 
@@ -196,7 +196,7 @@ def test_held_out_prompts_that_are_trained_on_are_counted(tmp_path: Path) -> Non
         sequences = []
         for name, prompts in (("trained", trained), ("held", held)):
             Path(f"{name}.jsonl").write_text("".join(f"{json.dumps(prompt)}\n" for prompt in prompts))
-            sequences.append(read_jsonl(Path(f"{name}.jsonl")))
+            sequences.append(read_prompts(Path(f"{name}.jsonl")))
         return before_training.trained_held_out_prompts(*sequences, resuming.digests(*sequences))
 
     edit = {"prompt": "make it blue", "image": "a.png", "level": 1}

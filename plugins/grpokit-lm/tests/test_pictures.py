@@ -172,5 +172,5 @@ def test_prompts_that_cannot_be_read(settings: dict[str, Any], prompt: Prompt, w
 def test_a_text_model_refuses_a_picture() -> None:
     """Its tokens alone would be scored as if the model had seen it."""
     text = PromptEncoder(loaded=load_model(tiny_model("llama"), tokenizer=tiny_tokenizer()), max_new_tokens=8)
-    with pytest.raises(UsageError, match=r"'What\?' has a picture, and the model 'LlamaForCausalLM' has no"):
+    with pytest.raises(UsageError, match=r"'What\?' has 1 source picture, and the model 'LlamaForCausalLM' has no"):
         text.check([Prompt(text="What?", image=SMALL)])

@@ -21,6 +21,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from grpokit import Prompt, UsageError
+from grpokit.data import refuse_pictures
 from grpokit.diffusion.family import Family, Schedule, Size
 from grpokit.diffusion.trained_lora import LoraFile
 from grpokit.errors import shown
@@ -83,12 +84,13 @@ class PipelineFamily(Family):
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse prompts with pictures that the pipeline does not look at."""
+        name = type(self.pipeline).__name__
+        if not self.sources:
+            refuse_pictures(prompts, name, otherwise="FLUX.1 Kontext is a pipeline for edits.")
         for prompt in prompts:
-            if len(prompt.images) > self.sources:
-                reads = "one picture" if self.sources else "no pictures"
+            if len(prompt.images) > self.sources > 0:
                 raise UsageError(
-                    f"{type(self.pipeline).__name__} reads {reads} with a prompt; {shown(prompt.text)} brings "
-                    f"{len(prompt.images)}. Leave them out, or use a pipeline for edits, such as FLUX.1 Kontext."
+                    f"{name} reads one picture with a prompt; {shown(prompt.text)} brings {len(prompt.images)}."
                 )
 
     def schedule(self, steps: int, size: Size) -> Schedule:

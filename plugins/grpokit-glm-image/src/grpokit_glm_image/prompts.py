@@ -11,7 +11,8 @@ from PIL.Image import Image
 from torch import Tensor
 
 from grpokit import Prompt, UsageError
-from grpokit.errors import counted, one_line, shown
+from grpokit.data import refuse_pictures
+from grpokit.errors import one_line, shown
 from grpokit_glm_image.grids import PIXELS, Grid, Target, prompt_positions
 
 
@@ -92,11 +93,8 @@ class PromptEncoder:
                 "one per line of the prompts, such as source_images/1.png; in JSON lines a picture stands under "
                 '"image". For prompts without pictures set policy.edits=false.'
             )
-        if prompt.images and not self.edits:
-            raise UsageError(
-                f"The prompt {shown(prompt.text)} has {counted(len(prompt.images), 'picture')} to edit, and this "
-                "policy reads texts alone. Set policy.edits=true."
-            )
+        if not self.edits:
+            refuse_pictures([prompt], "this policy", otherwise="For edits, set policy.edits=true.")
         for picture in prompt.images:
             width, height = picture.size
             if width % PIXELS or height % PIXELS:

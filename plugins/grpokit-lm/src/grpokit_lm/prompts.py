@@ -16,6 +16,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedConfig
 
 from grpokit import Prompt, UsageError
+from grpokit.data import refuse_pictures
 from grpokit.errors import a_type, counted, nearest, one_line, shown
 from grpokit_lm.loading import Loaded
 from grpokit_lm.messages import Template, checked_messages
@@ -106,11 +107,11 @@ class PromptEncoder:
             UsageError: the prompt has messages and there is no template, the template refuses them, or pictures and
                 placeholders do not agree.
         """
-        if prompt.images and self.pictures is None:
-            raise UsageError(
-                f"The prompt {shown(prompt.text, most=60)} has a picture, and the model '{self.loaded.name}' has no "
-                "processor that reads it. Leave the picture out, or take a vision-language model; a model object needs "
-                "its processor as tokenizer."
+        if self.pictures is None:
+            refuse_pictures(
+                [prompt],
+                f"the model '{self.loaded.name}' has no processor, so it",
+                otherwise="A vision-language model reads pictures; a model object needs its processor as tokenizer.",
             )
         if _has_messages(prompt):
             messages = checked_messages(prompt.meta["messages"], sees=self.pictures is not None)

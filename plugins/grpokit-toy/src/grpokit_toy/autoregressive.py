@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, frozen_copy, swapped
+from grpokit.data import refuse_pictures
 from grpokit.sampling import sample_categorical, uniforms
 from grpokit_toy.transformer import PAD, Transformer
 
@@ -139,6 +140,7 @@ class AutoregressivePolicy(Policy, ABC):
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Read each prompt's text."""
+        refuse_pictures(prompts, "this policy")
         self._encode_all(prompts)
 
     def save(self, folder: Path) -> None:

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, flow, frozen_copy, swapped
+from grpokit.data import refuse_pictures
 from grpokit.sampling import normals, permutation
 from grpokit_toy.autoregressive import WEIGHTS, load_weights, read_weights
 
@@ -170,6 +171,7 @@ class ToyFlow(Policy):
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Read the radius that each prompt names."""
+        refuse_pictures(prompts, "this policy")
         for prompt in prompts:
             prompt_radius(prompt)
 

@@ -1,0 +1,211 @@
+"""Every layout in the table of docs/data.md, written to disk and read with the keys of its row."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+
+from grpokit import DataError
+from grpokit.config import schema
+from grpokit.data import read_prompts
+from grpokit.runs import build
+
+PAGE = Path(__file__).parent.parent / "docs/data.md"
+GREY = {"source": 20, "target": 200}
+
+
+def png(grey: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 6), (grey,) * 3).save(file, "PNG")
+    return file.getvalue()
+
+
+def pictures(folder: Path, **names: int) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, grey in names.items():
+        (folder / f"{name}.png").write_bytes(png(grey))
+
+
+def lines(path: Path, *rows: dict[str, Any]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def beside(here: Path) -> None:
+    (here / "prompts.txt").write_text("first\nsecond\n")
+    for role, grey in GREY.items():
+        (here / f"{role}_images").mkdir()
+        for number in (1, 2):
+            (here / f"{role}_images/{number}.png").write_bytes(png(grey))
+
+
+def edits(here: Path) -> None:
+    pictures(here, a=GREY["source"], b=GREY["target"])
+    lines(here / "edits.jsonl", *({"source": "a.png", "target": "b.png", "prompt": p} for p in ("first", "second")))
+
+
+def questions(here: Path) -> None:
+    pictures(here, a=GREY["source"])
+    rows = ({"prompt": p, "image": "a.png", "target": "two", "source": "a book"} for p in ("first", "second"))
+    lines(here / "questions.jsonl", *rows)
+
+
+def to_draw(here: Path) -> None:
+    pictures(here, a=GREY["target"])
+    lines(here / "train.jsonl", {"image": "a.png", "prompt": "first"}, {"image": "a.png", "prompt": "second"})
+
+
+def folder(here: Path) -> None:
+    pictures(here / "photos", a=GREY["target"])
+    (here / "photos/metadata.csv").write_text("file_name,text\na.png,first\na.png,second\n")
+
+
+def conversations(here: Path) -> None:
+    asked = ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": p}] for p in ("first", "second"))
+    lines(here / "chats.jsonl", *({"prompt": messages} for messages in asked))
+
+
+def parquet(here: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {"text": ["first", "second"], "image": [{"bytes": png(GREY["target"]), "path": None}] * 2}
+    features = datasets.Features({"text": datasets.Value("string"), "image": datasets.Image()})
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(here / "train.parquet")
+
+
+def shards(here: Path) -> None:
+    (here / "shards").mkdir()
+    for number, text in enumerate(("first", "second")):
+        with tarfile.open(here / f"shards/{number}.tar", "w") as shard:
+            for ending, content in (("jpg", png(GREY["target"])), ("json", json.dumps({"prompt": text}).encode())):
+                member = tarfile.TarInfo(f"some/folder/0001.{ending}")
+                member.size = len(content)
+                shard.addfile(member, io.BytesIO(content))
+
+
+def dataset(here: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = {"edit_prompt": datasets.Value("string")}
+    features |= {name: datasets.Image() for name in ("original_image", "edited_image")}
+    rows: dict[str, Any] = {"edit_prompt": ["first", "second"]}
+    for name, role in (("original_image", "source"), ("edited_image", "target")):
+        rows[name] = [{"bytes": png(GREY[role]), "path": None}] * 2
+    datasets.Dataset.from_dict(rows, features=datasets.Features(features)).save_to_disk(here / "edits")
+
+
+def texts(name: str, content: str) -> Callable[[Path], object]:
+    return lambda here: (here / name).write_text(content)
+
+
+LAYOUTS: dict[str, Callable[[Path], object]] = {
+    "a text file": texts("prompts.txt", "first\n\ufeffsecond\n"),
+    "pictures beside it": beside,
+    "JSON lines with texts": texts(
+        "sums.jsonl", '{"prompt": "first", "target": "1"}\n{"prompt": "second", "target": "2"}'
+    ),
+    "JSON lines with a picture": to_draw,
+    "JSON lines for edits": edits,
+    "questions about": questions,
+    "a list of objects": texts(
+        "train.json", '[{"caption": "first", "target": 1},\n{"caption": "second", "target": 2}]'
+    ),
+    "a conversation": conversations,
+    "a table, separated by commas": texts("train.csv", 'text;target\nfirst;"one; or"\n\nsecond;two\n'),
+    "a table, separated by tabs": texts("train.tsv", "question\tanswer\nfirst\t1\nsecond\t2\n"),
+    "a folder of pictures": folder,
+    "the same folder": folder,
+    "a Parquet file": parquet,
+    "WebDataset": shards,
+    "a Hugging Face dataset": dataset,
+}
+TABLE = [
+    [cell.strip() for cell in line.split("|")] for line in re.findall(r"^\|(.*)\|$", PAGE.read_text(), re.MULTILINE)[2:]
+]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
+def test_layout(row: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "datasets" in row[0]:
+        monkeypatch.setattr(pytest.importorskip("datasets").config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    [write] = [write for name, write in LAYOUTS.items() if row[0].startswith(name)]
+    write(tmp_path)
+    keys = yaml.safe_load(row[1].strip("`"))
+    config = schema.parse(yaml.safe_dump({"policy": {"use": "p"}, "data": keys, "rewards": [{"use": "r"}]}), "c.yaml")
+    prompts, _ = build.prompts(config)
+    assert [prompt.text for prompt in prompts] == ["first", "second"]
+    for prompt in prompts:
+        target = prompt.target
+        grey = target.getpixel((3, 3)) if isinstance(target, Image.Image) else None
+        assert grey in (None, (GREY["target"],) * 3)
+        assert (target is not None) == bool(row[3])
+        assert [picture.getpixel((3, 3)) for picture in prompt.images] == [(GREY["source"],) * 3] * bool(row[4])
+        assert not set(prompt.meta) - {"messages", "source", "file_name"}
+
+
+def test_the_table_has_every_layout() -> None:
+    assert len(TABLE) == len(LAYOUTS)
+
+
+def test_objects_in_a_text_file(tmp_path: Path) -> None:
+    """They are no prompts for a picture, whatever the file is called."""
+    lines(tmp_path / "prompts.txt", {"prompt": "a sign", "id": 1}, {"prompt": "a cup", "id": 2})
+    assert [prompt.text for prompt in read_prompts(tmp_path / "prompts.txt")] == ["a sign", "a cup"]
+
+
+def test_a_shard_is_read_where_it_lies(tmp_path: Path) -> None:
+    shards(tmp_path)
+    prompts = read_prompts(tmp_path / "shards")
+    stored = (tmp_path / "shards/0.tar").read_bytes()
+    content = prompts.parts(0)[2]
+    assert content == png(GREY["target"])
+    assert content in stored
+    assert prompts.unopened(1).images[0].size == (8, 6)
+    (tmp_path / "shards/0.tar").write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"0\.tar cannot be read as a tar archive"):
+        read_prompts(tmp_path / "shards")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("p.csv", "a cat\na dog\n", "has no column 'prompt'; it has: a cat"),
+        ("p.csv", "prompt,target\na cat, black,x\n", r"row 1 \(line 2\) has 3 cells.*names 2 columns"),
+        ("p.csv", "prompt,prompt\na,b\n", "has two columns 'prompt'"),
+        ("p.csv", "", "holds no prompt"),
+        ("p.json", '[{"prompt": "a"}, 7]', "entry 2: expected an object"),
+        (
+            "p.jsonl",
+            '{"prompt": [{"role": "assistant", "content": "a"}]}',
+            "expected a text, or messages with a user's",
+        ),
+        ("p.jsonl", '{"prompt": "a", "image": "a.png", "source": "b.png"}', "has both image and source"),
+    ],
+)
+def test_what_cannot_be_read(name: str, content: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=words):
+        read_prompts(tmp_path / name)
+
+
+def test_columns_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("a cat\n")
+    with pytest.raises(DataError, match="so no columns for `columns`"):
+        read_prompts(tmp_path / "p.txt", columns={"prompt": "text"})
+
+
+def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "p.txt").write_text("a cat\n")
+    config = schema.parse(
+        "policy: {use: p, model: ~/m}\ndata: {prompts: ~/p.txt}\nrewards: [{use: r}]", "c", ["run.dir=~/x"]
+    )
+    assert (config.run.dir, config.policy.params["model"]) == (f"{tmp_path}/x", f"{tmp_path}/m")
+    assert len(build.prompts(config)[0]) == len(read_prompts("~/p.txt")) == 1
