@@ -44,7 +44,7 @@ class Drawable(Protocol):
 
 
 def to_rgb(picture: Any, *, what: str = "the output") -> Image.Image:
-    """Return a picture as RGB with 8 bits per colour: transparent parts on white, 16-bit gray scaled down.
+    """Return a picture upright, as RGB with 8 bits per colour: transparent parts on white, 16-bit gray scaled down.
 
     Args:
         picture: a `PIL.Image.Image` of any mode but `I` and `F`, which do not define which number is white.
@@ -66,12 +66,30 @@ def to_rgb(picture: Any, *, what: str = "the output") -> Image.Image:
             f"The picture that is {what} has the mode '{picture.mode}', which does not define which number is white; "
             "expected RGB, RGBA, a palette or gray with 8 or 16 bits. Convert it first, with your own scale."
         )
+    picture = upright(picture)
     if picture.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(picture) // 257).astype(np.uint8)).convert("RGB")
+        levels = np.asarray(picture)
+        gray = (levels // 257).astype(np.uint8)
+        gray[levels == picture.info.get("transparency", -1)] = 255
+        return Image.fromarray(gray).convert("RGB")
+    if picture.mode == "La":  # Pillow converts it to LA alone
+        picture = picture.convert("LA")
     if picture.has_transparency_data:
         rgba = picture.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
     return picture.convert("RGB")
+
+
+def upright(picture: Image.Image) -> Image.Image:
+    """The picture turned by its EXIF orientation; itself where there is nothing to turn. Damaged EXIF data is ignored."""
+    if _orientation(picture) == 1:
+        return picture
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ImageOps.exif_transpose(picture)
+    except Exception:  # Pillow raises SyntaxError, struct.error and others
+        return picture
 
 
 def hidden(path: Path) -> bool:
@@ -100,7 +118,7 @@ def open_picture(file: Path | bytes, *, where: str = "", max_pixels: int = MAX_P
     """
     with _opened(file, where, max_pixels) as picture:
         picture.load()
-        return _upright(picture)
+        return upright(picture).copy()
 
 
 def check_picture(file: Path | bytes, *, where: str, max_pixels: int = MAX_PIXELS) -> None:
@@ -163,16 +181,6 @@ def _check_size(name: str, size: tuple[int, int], max_pixels: int) -> None:
             f"{name} has {width:,} x {height:,} = {width * height:,} pixels; the limit is {max_pixels:,}. Make it "
             "smaller, or raise the limit: data.max_pixels in a config, --max-pixels of grpokit score."
         )
-
-
-def _upright(picture: Image.Image) -> Image.Image:
-    """A copy, turned by its EXIF orientation; damaged EXIF data is ignored."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ImageOps.exif_transpose(picture)
-    except Exception:  # Pillow raises SyntaxError, struct.error and others
-        return picture.copy()
 
 
 def _reason(error: Exception) -> str:

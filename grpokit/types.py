@@ -31,6 +31,8 @@ class Prompt:
         target: the perfect sample (a picture or a text), for rewards that compare.
         meta: all other fields of the row of data.
         images: all source pictures. A single one may be given as `image` alone.
+
+    Pictures are turned by their EXIF orientation.
     """
 
     text: str
@@ -41,6 +43,12 @@ class Prompt:
 
     def __post_init__(self) -> None:
         images = tuple(self.images) if self.image is None else (self.image, *self.images[1:])
+        if any(hasattr(picture, "getexif") for picture in (*images, self.target)):
+            from grpokit.images import upright  # a prompt without pictures does without Pillow
+
+            images = tuple(upright(picture) if hasattr(picture, "getexif") else picture for picture in images)
+            if hasattr(self.target, "getexif"):
+                object.__setattr__(self, "target", upright(self.target))
         object.__setattr__(self, "images", images)
         object.__setattr__(self, "image", images[0] if images else None)
 

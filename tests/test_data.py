@@ -17,7 +17,7 @@ from PIL import Image
 
 from grpokit import DataError, Prompt
 from grpokit.data import as_prompts, hold_out, hub, prompt_indices, read_dataset, read_prompts
-from grpokit.images import open_picture
+from grpokit.images import open_picture, to_rgb
 
 
 def picture(path: Path, grey: int, size: tuple[int, int] = (3, 2)) -> Path:
@@ -214,6 +214,10 @@ def test_pictures_stand_as_their_exif_notes_say(tmp_path: Path, suffix: str) -> 
     assert (turned.size, open_picture(tmp_path / f"1.{suffix}").size) == ((20, 40), (40, 20))
     assert (turned.convert("L").getpixel((10, 4)) > 250, turned.convert("L").getpixel((10, 30)) < 5) == (True, True)
     assert 0x0112 not in turned.getexif()
+    opened = Image.open(tmp_path / f"6.{suffix}")  # as a script does
+    prompt = Prompt(text="p", images=[opened], target=opened)
+    for picture in (*prompt.images, prompt.target, to_rgb(opened)):
+        assert np.array_equal(np.asarray(picture.convert("RGB")), np.asarray(turned.convert("RGB")))
     lying.save(tmp_path / f"damaged.{suffix}", exif=b"Exif\0\0not a TIFF")
     assert open_picture(tmp_path / f"damaged.{suffix}").size == (40, 20)
 
@@ -224,6 +228,24 @@ def test_a_turned_picture_keeps_its_16_bits(tmp_path: Path) -> None:
     deep = Image.fromarray(np.array([[1, 300], [40_000, 65_535]], np.uint16))
     deep.save(tmp_path / "1.png", exif=exif)
     assert np.asarray(open_picture(tmp_path / "1.png")).tolist() == [[65_535, 40_000], [300, 1]]
+
+
+@pytest.mark.parametrize(
+    ("picture", "levels"),
+    [
+        (Image.fromarray(np.array([[0, 257, 65_535]], np.uint16)), [0, 1, 255]),
+        (Image.merge("LA", [Image.new("L", (3, 1), 100), Image.new("L", (3, 1), 0)]).convert("La"), [255, 255, 255]),
+        (Image.new("La", (1, 1), (50, 255)), [50]),
+    ],
+)
+def test_transparent_parts_become_white(picture: Image.Image, levels: list[int]) -> None:
+    assert np.asarray(to_rgb(picture))[0, :, 1].tolist() == levels
+
+
+def test_a_transparent_level_of_16_bits_becomes_white(tmp_path: Path) -> None:
+    deep = Image.fromarray(np.array([[0, 257, 65_535]], np.uint16))
+    deep.save(tmp_path / "1.png", transparency=257)
+    assert np.asarray(to_rgb(open_picture(tmp_path / "1.png")))[0, :, 1].tolist() == [0, 255, 255]
 
 
 def test_pictures_are_read_whole(tmp_path: Path) -> None:

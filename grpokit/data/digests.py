@@ -22,7 +22,7 @@ from grpokit.errors import DataError, one_line
 from grpokit.types import Prompt
 
 _READERS = 8  # threads; hashing lets go of Python's lock
-_PORTION = 1_000  # prompts; each that waits for a thread takes a kilobyte
+_PORTION = 100  # prompts that a thread takes at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +54,11 @@ def digests(prompts: Iterable[str | Prompt]) -> PromptDigests:
         except OSError as error:
             raise DataError(f"{sequence.where(index)}: {one_line(error)}.") from error
 
-    rows: list[list[str]] = []
+    def of_some(start: int) -> list[list[str]]:
+        return [of_one(index) for index in range(start, min(start + _PORTION, len(sequence)))]
+
     with ThreadPoolExecutor(_READERS) as readers:
-        for start in range(0, len(sequence), _PORTION):
-            rows += readers.map(of_one, range(start, min(start + _PORTION, len(sequence))))
+        rows = [row for some in readers.map(of_some, range(0, len(sequence), _PORTION)) for row in some]
     texts, targets, images = zip(*rows, strict=True) if rows else ((), (), ())
     return PromptDigests(texts=texts, targets=targets, images=images)
 

@@ -168,7 +168,7 @@ def _object(text: str, where: str) -> dict[str, Any]:
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: not JSON ({error.msg} at column {error.colno}).") from error
     except (ValueError, RecursionError) as error:  # a repeated key, a number too long for Python, deep nesting
@@ -182,12 +182,14 @@ def _checked(row: Any, where: str) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in row:
-            raise ValueError(f"the key {shown(key)} appears twice")
-        row[key] = value
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {shown(next(name for name in names if names.count(name) > 1))} appears twice")
     return row
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
 
 
 def _rows(
@@ -203,10 +205,11 @@ def _rows(
         return all(_is_picture(row[name]) for _, _, row in every if row.get(name) is not None)
 
     roles = assigned(names, columns, where=str(path), pictured=pictured)
+    folder = path if path.is_dir() else path.parent
     rows = []
     for number, where, row in every:
         try:
-            rows.append(_row(row, roles, path if path.is_dir() else path.parent, number, where, max_pixels))
+            rows.append(_row(row, roles, folder, number, where, max_pixels))
         except DataError as error:
             if problems is None:
                 raise

@@ -23,8 +23,17 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+_AT_ONCE = 500  # prompts that a policy checks together
+
+
 class PromptSequence(Sequence[Prompt]):
-    """Prompts by index; slices become lists."""
+    """Prompts by index; slices become lists.
+
+    Attributes:
+        checked: whether the policy's plugin has looked at all prompts, so that the policy need not.
+    """
+
+    checked = False
 
     @abstractmethod
     def one(self, index: int) -> Prompt:
@@ -232,48 +241,32 @@ def as_prompts(prompts: Iterable[str | Prompt], *, source: str = "") -> PromptSe
     return PromptList(sequence, source)
 
 
-class _Unopened(Sequence[Prompt]):
-    """A sequence's prompts with blank pictures in place of those in files."""
-
-    def __init__(self, prompts: PromptSequence) -> None:
-        self.prompts = prompts
-
-    def __len__(self) -> int:
-        return len(self.prompts)
-
-    @overload
-    def __getitem__(self, index: int) -> Prompt: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Prompt]: ...
-    def __getitem__(self, index: int | slice) -> Prompt | Sequence[Prompt]:
-        place = range(len(self))[index]
-        return self.prompts.unopened(place) if isinstance(place, int) else [self.prompts.unopened(i) for i in place]
-
-
 def check_prompts(policy: Policy, prompts: Iterable[str | Prompt]) -> None:
     """Let a policy refuse prompts that it cannot read, before anything is drawn.
 
     Args:
-        policy: its `check`, where it has one, sees the prompts. Pictures in files come blank, of their mode and size.
+        policy: its `check`, where it has one, sees the prompts, some hundreds at a time. Pictures in files come blank,
+            of their mode and size.
         prompts: of a run.
 
     Raises:
         UsageError: as the policy says it, with the file and the line of the first such prompt.
     """
     check = getattr(policy, "check", None)  # optional in the contract
-    if check is None:
-        return
     sequence = as_prompts(prompts)
-    unopened = _Unopened(sequence)
-    try:
-        check(unopened)
-    except UsageError:
-        for index, prompt in enumerate(unopened):
-            try:
-                check([prompt])
-            except UsageError as error:
-                raise reworded(error, f"{sequence.where(index)}: {error}") from error
-        raise
+    if check is None or sequence.checked:
+        return
+    for start in range(0, len(sequence), _AT_ONCE):
+        portion = [sequence.unopened(i) for i in range(start, min(start + _AT_ONCE, len(sequence)))]
+        try:
+            check(portion)
+        except UsageError:
+            for index, prompt in enumerate(portion, start):
+                try:
+                    check([prompt])
+                except UsageError as error:
+                    raise reworded(error, f"{sequence.where(index)}: {error}") from error
+            raise
 
 
 def refuse_pictures(prompts: Iterable[Prompt], reader: str, *, otherwise: str = "") -> None:

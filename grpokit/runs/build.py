@@ -112,7 +112,9 @@ def check_prompts(config: RunConfig, *sequences: Sequence[Prompt] | None) -> Non
         reader = registry.call(spec.reader, {"parameters": parameters}, what="reader")
     for prompts in sequences:
         if prompts is not None:
-            data.check_prompts(reader, prompts)
+            sequence = data.as_prompts(prompts)
+            data.check_prompts(reader, sequence)
+            sequence.checked = True
 
 
 def rewards(config: RunConfig, *, others: Sequence[tuple[RunConfig, list[RewardTerm]]] = ()) -> list[RewardTerm]:

@@ -76,6 +76,8 @@ class Result:
     after: Mapping[str, float] | None
     interrupted: bool = False
 
+_MANY = 50_000  # prompts whose check takes seconds
+
 
 def train(
     config: RunConfig,
@@ -122,6 +124,8 @@ def train(
 
         def gathered() -> tuple[tuple[PromptSequence, PromptSequence | None], list[str], Any]:
             data = build.prompts(config)  # before rewards, which may fetch weights
+            if len(data[0]) >= _MANY and watcher and world.rank == 0:
+                watcher.say(f"checking {len(data[0]):,} prompts")
             unscorable = before_training.unscorable_prompts(config, *data)
             build.check_prompts(config, *data)
             return data, unscorable, stack.enter_context(build.all_rewards(config))
