@@ -66,22 +66,22 @@ def to_rgb(picture: Any, *, what: str = "the output") -> Image.Image:
             f"The picture that is {what} has the mode '{picture.mode}', which does not define which number is white; "
             "expected RGB, RGBA, a palette or gray with 8 or 16 bits. Convert it first, with your own scale."
         )
-    picture = upright(picture)
-    if picture.mode.startswith("I;16"):
-        levels = np.asarray(picture)
+    image = upright(picture)
+    if image.mode.startswith("I;16"):
+        levels = np.asarray(image)
         gray = (levels // 257).astype(np.uint8)
-        gray[levels == picture.info.get("transparency", -1)] = 255
+        gray[levels == image.info.get("transparency", -1)] = 255
         return Image.fromarray(gray).convert("RGB")
-    if picture.mode == "La":  # Pillow converts it to LA alone
-        picture = picture.convert("LA")
-    if picture.has_transparency_data:
-        rgba = picture.convert("RGBA")
+    if image.mode == "La":  # Pillow converts it to LA alone
+        image = image.convert("LA")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
-    return picture.convert("RGB")
+    return image.convert("RGB")
 
 
 def upright(picture: Image.Image) -> Image.Image:
-    """The picture turned by its EXIF orientation; itself where there is nothing to turn. Damaged EXIF data is ignored."""
+    """The picture turned by its EXIF orientation, or itself; damaged EXIF data is ignored."""
     if _orientation(picture) == 1:
         return picture
     try:

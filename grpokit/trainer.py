@@ -189,7 +189,7 @@ class Trainer(TrainerSettings, SeedSettings):
             scores = drawn.scores()
         warnings += [*scores.notes, *self._reward_hacking.look(scores, step=number)]
         if self.completed == 0:
-            guards.check_scored(scores.trained)
+            guards.check_scored(scores, self.terms, [self.train_prompts.unopened(i) for i in drawn.prompts])
         all_advantages = self._advantages(scores.trained).to(rollout.old.logprobs.dtype)
         guards.check_advantages(all_advantages, len(everyone.groups), everyone.width)
         warnings += self._zero_std.look(scores.trained, all_advantages, step=number)

@@ -812,9 +812,16 @@ def test_unscored_rows_are_counted_and_do_nothing() -> None:
     assert report.advantages[::8].eq(0).all()
 
 
-def test_a_first_step_that_nothing_can_score_stops() -> None:
-    with pytest.raises(UsageError, match=r"No reward \(mute\) could .* no target or no source picture"):
-        Trainer(TinyTokens(), {"mute": lambda samples: [math.nan] * len(samples)}, PROMPTS, device="cpu").step()
+def test_a_first_step_in_which_a_reward_scores_nothing_stops() -> None:
+    prompts = [Prompt(text=prompt, meta={"answer": "x"}) for prompt in PROMPTS]
+    mute = RewardTerm(name="mute", reward=lambda samples: [math.nan] * len(samples))
+    rewards = [RewardTerm(name="right", reward=lambda samples: list(range(len(samples)))), mute]
+    with pytest.raises(
+        UsageError, match=r"'mute' could score no .* no target; .* answer, write data\.columns=\{target: a"
+    ):
+        Trainer(TinyTokens(), rewards, prompts, device="cpu").step()
+    for harmless in (replace(mute, weight=0.0), replace(mute, unscorable=lambda prompt: "it has no quotes")):
+        assert Trainer(TinyTokens(), [rewards[0], harmless], prompts, device="cpu").step().metrics["unscored_rows"] == 0
 
 
 def test_options_of_the_advantage_are_tried_before_anything_is_drawn() -> None:

@@ -16,6 +16,7 @@ _EXAMPLES = {
     "numeric-answer": (({"output": "7 + 5 = 12.0", "target": "12"}, {"output": "7 + 5 = 13", "target": "12"}),),
     "repetition-penalty": (({"output": "one two three four five six"}, {"output": "one two three one two three"}),),
 }  # the others score nothing that their parameters do not ask for
+_WITH_TARGET = ("exact-match", "contains", "numeric-answer")
 _EXPECTED_FAILURES = {
     "contains": {"ladder-extra-text": "the target anywhere in a long text is right; mix it with length or format"},
     "numeric-answer": {
@@ -43,6 +44,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
             examples=_EXAMPLES.get(name, ()),
             range=(low, high),
             summary=summary,
+            unscorable="grpokit.rewards.needs:text_target" if name in _WITH_TARGET else "",
             expected_failures=_EXPECTED_FAILURES.get(name, {}),
         )
     yield RewardSpec(

@@ -22,7 +22,7 @@ from grpokit.knobs import RewardSettings
 from grpokit.reward_totals import totals
 from grpokit.rewards.failures import Column, Others, collected, measured, submitted, too_many
 from grpokit.rewards.submission import Pending, Submits
-from grpokit.types import Sample
+from grpokit.types import Prompt, Sample
 
 Reward: TypeAlias = Callable[[Sequence[Sample]], Sequence[float]]
 
@@ -34,10 +34,12 @@ class RewardTerm(RewardSettings):
     Attributes:
         name: the column's name in metrics.
         reward: the callable, or an object with `submit` and `close`.
+        unscorable: says why no sample of a prompt can be scored, or "" if they can be; None where that is not known.
     """
 
     name: str
     reward: Reward | Submits
+    unscorable: Callable[[Prompt], str] | None = None
 
     @property
     def monitor(self) -> bool:

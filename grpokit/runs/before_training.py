@@ -7,7 +7,7 @@ memory that a policy needs while it draws (on systems that report the peak of a 
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ from grpokit import registry
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, UsageError, counted, nearest, shown
+from grpokit.registry.specs import PolicySpec
 from grpokit.rewards.scoring import RewardTerm, as_terms
 from grpokit.runs import build
 from grpokit.runs.resuming import Digests
@@ -61,7 +62,7 @@ def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: Pro
     """A warning for each reward of a run and of its phases that cannot score some prompts.
 
     Raises:
-        UsageError: of a phase, no reward with a weight can score any training prompt.
+        UsageError: a reward with a weight can score no training prompt of its phase.
     """
     configs = [own for _, own in config.phased([])] or [config]
     return list(dict.fromkeys(line for own in configs for line in _unscorable(own, prompts, held_out)))
@@ -71,33 +72,62 @@ def _unscorable(config: RunConfig, prompts: PromptSequence, held_out: PromptSequ
     """A warning for each reward that cannot score some prompts, where its plugin knows that from the prompt alone.
 
     Raises:
-        UsageError: no reward with a weight can score any training prompt.
+        UsageError: a reward with a weight can score no training prompt.
     """
     warnings: list[str] = []
-    silent: list[str] = []
     sequences = {"training prompt": prompts} | ({} if held_out is None else {"held-out prompt": held_out})
-    trained = [build.name_of(reward) for reward in config.rewards if reward.weight]
-    for place, reward in enumerate(config.rewards):
-        why, name = build.unscorable(config, place), build.name_of(reward)
-        if why is None:
-            continue
-        for what, sequence in sequences.items():
-            with registry.explained(f"The reward '{name}' cannot say which prompts it can score"):
-                reasons = {i: reason for i in range(len(sequence)) if (reason := why(sequence.unopened(i)))}
-            if not reasons:
-                continue
-            index, reason = next(iter(reasons.items()))
+    whys = {place: why for place in range(len(config.rewards)) if (why := build.unscorable(config, place))}
+    names = [build.name_of(reward) for reward in config.rewards]
+    trained = {name for name, reward in zip(names, config.rewards, strict=True) if reward.weight}
+    size = _size(config)
+    for what, sequence in sequences.items():
+        reasons: dict[int | None, dict[int, str]] = defaultdict(dict)  # reward, None for the target's shape -> prompt
+        for index in range(len(sequence) if whys else 0):
+            prompt = sequence.unopened(index)
+            for place, why in whys.items():
+                with registry.explained(f"The reward '{names[place]}' cannot say which prompts it can score"):
+                    if reason := why(prompt):
+                        reasons[place][index] = reason
+            if size and (reason := _other_shape(prompt.target, size)):
+                reasons[None][index] = reason
+        for asked, found in reasons.items():
+            index, reason = next(iter(found.items()))
+            share = f"{len(found):,} of {counted(len(sequence), what)}"
             where = f"{sequence.where(index)} ({shown(sequence.parts(index)[0][0])}): {reason}"
-            text = f"the reward '{name}' cannot score {len(reasons):,} of {counted(len(sequence), what)}, first {where}"
-            if sequence is prompts and reward.weight:
-                left = "Only the other rewards tell" if {*trained} - {name} else "No reward tells"
+            if asked is None:
+                warnings.append(
+                    f"the targets of {share} have another shape than the policy's pictures, first {where}. Rewards "
+                    "stretch each picture to the size of its target; crop the targets, or change policy.size"
+                )
+                continue
+            text = f"the reward '{names[asked]}' cannot score {share}, first {where}"
+            if sequence is prompts and names[asked] in trained:
+                if len(found) == len(prompts):
+                    raise UsageError(
+                        f"The reward '{names[asked]}' can score no training prompt, first {where}. Change the prompts, "
+                        "or take the reward out (weight: 0 only measures it).",
+                        page="guards#before-the-first-step",
+                    )
+                left = "Only the other rewards tell" if trained - {names[asked]} else "No reward tells"
                 text += f". {left} samples of such a prompt apart"
-                if len(reasons) == len(prompts):
-                    silent.append(f"'{name}' ({where})")
             warnings.append(text)
-    if silent and len(silent) == len(trained):
-        raise UsageError(f"No reward can score any training prompt: {', '.join(silent)}.")
     return warnings
+
+
+def _size(config: RunConfig) -> tuple[int, int] | None:
+    """(height, width) of the pictures that a policy makes, where it has the parameter `size`."""
+    spec = registry.spec_of("policy", config.policy.use)
+    if not isinstance(spec, PolicySpec):
+        return None
+    size = registry.parameters("policy", config.policy.use, config.policy.params).get("size")
+    return (size[0], size[1]) if isinstance(size, (list, tuple)) and len(size) == 2 else None
+
+
+def _other_shape(target: Any, size: tuple[int, int]) -> str:
+    """Why a target has not the shape of a policy's pictures; empty if it has, to a percent, or is no picture."""
+    if not isinstance(target, Image.Image) or abs(target.width * size[0] / (target.height * size[1]) - 1) < 0.01:
+        return ""
+    return f"{target.width} x {target.height} pixels instead of {size[1]} x {size[0]}"
 
 
 def repeated_prompts(trainer: Trainer) -> list[str]:

@@ -137,7 +137,7 @@ def rewards(config: RunConfig, *, others: Sequence[tuple[RunConfig, list[RewardT
     try:
         for i, reward in enumerate(config.rewards):
             same = next((scorer for earlier, scorer in built if _is_same(earlier, reward)), None)
-            terms.append(_term(config, i, reward, makes) if same is None else _weighted(reward, same))
+            terms.append(_term(config, i, reward, makes) if same is None else _weighted(config, i, same))
             if same is None:
                 new.append(terms[-1])
     except BaseException:
@@ -214,13 +214,14 @@ def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None
     if reward.placement is not None:
         with _at(config, "rewards", index, "placement"):
             built = placed(reward)
-    return _weighted(reward, built)
+    return _weighted(config, index, built)
 
 
-def _weighted(reward: RewardConfig, scorer: Any) -> RewardTerm:
+def _weighted(config: RunConfig, index: int, scorer: Any) -> RewardTerm:
     """The term of a reward that is built."""
+    reward = config.rewards[index]
     settings = {name: getattr(reward, name) for name in meanings(RewardSettings)}
-    return RewardTerm(name=name_of(reward), reward=scorer, **settings)
+    return RewardTerm(name=name_of(reward), reward=scorer, unscorable=unscorable(config, index), **settings)
 
 
 def name_of(reward: RewardConfig) -> str:

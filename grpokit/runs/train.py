@@ -76,6 +76,7 @@ class Result:
     after: Mapping[str, float] | None
     interrupted: bool = False
 
+
 _MANY = 50_000  # prompts whose check takes seconds
 
 

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from grpokit.errors import RunError, UsageError
-from grpokit.rewards.scoring import Scores
+from grpokit.errors import RunError, UsageError, shown
+from grpokit.rewards.needs import lacking
+from grpokit.rewards.scoring import RewardTerm, Scores
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
 from grpokit.training.micro_batches import Limit
 from grpokit.training.parts import State
 from grpokit.training.world import World, local
-from grpokit.types import Rollout
+from grpokit.types import Prompt, Rollout
 
 
 def check_finite(
@@ -54,16 +55,30 @@ def check_finite(
     )
 
 
-def check_scored(scores: Scores) -> None:
-    """Stop if no reward could score any sample, and none failed: the data lack what the rewards need.
+def check_scored(scores: Scores, terms: Sequence[RewardTerm], prompts: Sequence[Prompt]) -> None:
+    """Stop if a reward could score no sample of the first step, and did not fail: the data lack what it needs.
+
+    Args:
+        scores: of the first step's B rows.
+        terms: the rewards.
+        prompts: of the step. Where a reward knows that it cannot score any of them, other steps have others.
 
     Raises:
-        UsageError: with the usual causes.
+        UsageError: with the probable cause.
     """
-    if not any(scores.failed) and bool(scores.matrix.isnan().all()):
+    for i, term in enumerate(terms):
+        if term.monitor or scores.failed[i] or not bool(scores.matrix[:, i].isnan().all()):
+            continue
+        if term.unscorable is not None and all(map(term.unscorable, prompts)):
+            continue
+        targets, images = any(p.target is not None for p in prompts), any(p.images for p in prompts)
+        where = shown(prompts[0].text)
+        lacks = [lacking(role, prompts) for role, there in (("target", targets), ("image", images)) if not there]
         raise UsageError(
-            f"No reward ({', '.join(scores.names)}) could score any sample of the first step. Usual causes: the "
-            "prompts have no target or no source picture, or quote no text.",
+            f"The reward '{term.name}' could score no sample of the first step, so it would train nothing. Of its "
+            f"prompts, first {where}: {' and '.join(lacks) or 'they have targets and source pictures'}. "
+            "Give the prompts what it reads, or take it out (weight: 0 only measures it). One that can score some "
+            "prompts only says so with `unscorable`.",
             page="guards#before-the-first-step",
         )
 

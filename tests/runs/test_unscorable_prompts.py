@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from PIL import Image
 
-from grpokit import Prompt, RewardSpec, UsageError, registry
+from grpokit import PolicySpec, Prompt, RewardSpec, UsageError, registry
 from grpokit.config import schema
 from grpokit.data import as_prompts
+from grpokit.rewards import needs
+from grpokit.rewards.needs import picture_target
+from grpokit.runs import build
 from grpokit.runs.before_training import unscorable_prompts
 
 MIXED, HELD_OUT = as_prompts(["a b", "x", "y"], source="p.txt"), as_prompts(["x", "c d"], source="h.txt")
@@ -51,10 +55,37 @@ def test_nothing_is_said_of_prompts_that_can_be_scored() -> None:
     assert unscorable_prompts(config("{use: 'a:f'}"), MIXED, HELD_OUT) == []
 
 
-def test_a_run_without_any_score_is_refused() -> None:
+@pytest.mark.parametrize("others", ["", ", {use: 'a:f'}", ", {use: 'a:f', weight: 0}"])
+def test_a_trained_reward_without_any_score_is_refused(others: str) -> None:
     silent = as_prompts(["x", "y"], source="p.txt")
     with pytest.raises(
-        UsageError, match=r"^No reward can score any training prompt: 'pairs' \(prompt 0 of p\.txt \('x'"
+        UsageError, match=r"^The reward 'pairs' can score no training prompt, first prompt 0 of p\.txt \('x'\): it has"
     ):
-        unscorable_prompts(config("{use: pairs}, {use: 'a:f', weight: 0}"), silent, None)
-    assert len(unscorable_prompts(config("{use: pairs}, {use: 'a:f'}"), silent, None)) == 1
+        unscorable_prompts(config("{use: pairs}" + others), silent, None)
+    assert len(unscorable_prompts(config("{use: pairs, weight: 0}, {use: 'a:f'}"), silent, None)) == 1
+
+
+def test_targets_of_another_shape_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reward stretches a picture to its target, so a wrong shape would be learnt."""
+    targets = [Image.new("RGB", size) for size in ((64, 32), (128, 64), (64, 64), (65, 32))]
+    prompts = as_prompts([Prompt(text="a sign", target=target) for target in targets], source="p.txt")
+    painter = PolicySpec(name="painter", factory="nowhere:f", makes="image")
+    monkeypatch.setattr(registry, "spec_of", lambda kind, name: painter if name == "a:b" else None)
+    monkeypatch.setattr(registry, "parameters", lambda kind, name, given: {"size": [32, 64]})
+    monkeypatch.setattr(build, "unscorable", lambda config, index: picture_target)
+    [line] = unscorable_prompts(config("{use: pairs}"), prompts, None)
+    assert "of 2 of 4 training prompts have another shape" in line
+    assert "prompt 2 of p.txt ('a sign'): 64 x 64 pixels instead of 64 x 32" in line
+
+
+def test_what_a_prompt_lacks() -> None:
+    picture = Image.new("RGB", (4, 4))
+    assert [needs.text_target(Prompt(text="p", target=target)) == "" for target in ("x", 0, None, picture)] == [
+        True
+    ] * 2 + [False] * 2
+    assert [picture_target(Prompt(text="p", target=target)) == "" for target in (picture, "x", None)] == [
+        True,
+        False,
+        False,
+    ]
+    assert [needs.source(Prompt(text="p", image=image)) == "" for image in (picture, None)] == [True, False]

@@ -179,7 +179,7 @@ TABLE: Mapping[str, Bad] = {
     ),
     "no quotes for ocr": train(
         "rewards=[{use: ocr}]",
-        "No reward can score any training prompt: 'ocr' (prompts.txt, line 1 ('a sign'): it has no text in double qu",
+        "The reward 'ocr' can score no training prompt, first prompts.txt, line 1 ('a sign'): it has no text in",
         change=silent_prompts,
     ),
     "a token of the model's": Bad(["sample", "c.yaml", "--prompt", "a <|image|>"], ["is a token of the model's own"]),

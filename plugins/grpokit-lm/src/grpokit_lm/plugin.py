@@ -35,6 +35,7 @@ def grpokit_rewards() -> Iterable[RewardSpec]:
         factory="grpokit_lm.tasks.countdown:Countdown",
         summary="1 where the answer is an expression of the prompt's numbers with the target's value",
         accepts={"text"},
+        unscorable="grpokit_lm.tasks.countdown:unscorable",
         range=(0.0, 1.0),
         examples=[
             ({"output": "<answer>3*5+7</answer>"} | _TWENTY_TWO, {"output": "<answer>3*7+5</answer>"} | _TWENTY_TWO),
@@ -46,6 +47,7 @@ def grpokit_rewards() -> Iterable[RewardSpec]:
         factory="grpokit_lm.tasks.final_answer:final_answer",
         summary="1 where the answer behind #### or in \\boxed{...} equals the target's",
         accepts={"text"},
+        unscorable="grpokit.rewards.needs:text_target",
         range=(0.0, 1.0),
         examples=[
             ({"output": "so it is \\boxed{0.5}."} | _HALF, {"output": "so it is \\boxed{2}."} | _HALF),

@@ -26,6 +26,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         factory="grpokit_lpips.reward:LPIPSReward",
         summary="perceptual similarity (1 - LPIPS) of the picture and its target picture (1: the same)",
         accepts={"image"},
+        unscorable="grpokit.rewards.needs:picture_target",
         range=(None, 1.0),
         install="pip install 'grpokit[lpips]'",
         assets=[TRUNK],

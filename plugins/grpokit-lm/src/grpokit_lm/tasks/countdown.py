@@ -17,6 +17,7 @@ from typing import Any
 from grpokit import Prompt, Sample, UsageError
 from grpokit.builtin.text_rewards import text_of, with_group
 from grpokit.errors import shown
+from grpokit.rewards.needs import text_target
 from grpokit.sampling import permutation
 from grpokit_lm.tasks.expressions import ExpressionError, compute
 from grpokit_lm.tasks.splits import split_of
@@ -58,6 +59,11 @@ class Countdown:
         except ExpressionError:
             return 0.0
         return float(Counter(computed.numbers) == wanted and computed.value == value)
+
+
+def unscorable(prompt: Prompt) -> str:
+    """Why a prompt has no right answer; empty if it has one."""
+    return text_target(prompt) or ("" if "numbers" in prompt.meta else "there is no column 'numbers'")
 
 
 def question(numbers: Sequence[int], target: int) -> str:
