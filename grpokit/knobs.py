@@ -30,9 +30,10 @@ Seed: TypeAlias = Annotated[int, Ge(-(2**63)), Lt(2**63)]
 Positive: TypeAlias = Annotated[float, Gt(0)]
 NotNegative: TypeAlias = Annotated[float, Ge(0)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
+BelowOne: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 AboveOne: TypeAlias = Annotated[float, Gt(1)]
 
-Schedule: TypeAlias = Literal["constant", "cosine"]
+Schedule: TypeAlias = Literal["constant", "linear", "cosine"]
 Precision: TypeAlias = Literal["no", "bf16", "fp16"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 RatioKind: TypeAlias = Literal["token", "sequence", "guard"]
@@ -56,7 +57,7 @@ class TrainerSettings:
     """How a trainer trains.
 
     Attributes:
-        steps: the number of steps of `for report in trainer`; also the horizon of the cosine schedule.
+        steps: the number of steps of `for report in trainer`; also the horizon of the schedule.
         prompts_per_step: P, groups per step.
         group_size: G, samples per prompt; GRPO compares the samples of a group with each other.
         micro_batch_size: the most rows in one forward and backward pass; changes memory and speed, not the result.
@@ -67,8 +68,12 @@ class TrainerSettings:
         minibatches: optimizer steps per pass, each on an equal share of the groups.
         learning_rate: of AdamW, after the warm-up.
         warmup_steps: optimizer steps over which the rate rises linearly from 0.
-        schedule: "constant", or "cosine" down to 0 over all steps.
+        schedule: "constant", or "linear" or "cosine" down to 0 over all steps.
         weight_decay: of AdamW.
+        adam_beta1: how much AdamW keeps of its mean of the gradients.
+        adam_beta2: how much it keeps of its mean of their squares.
+        adam_epsilon: what AdamW adds to the root of that mean; a weight with smaller gradients hardly moves, as where
+            the rewards are tiny or an adapter begins at 0: then give 1e-15.
         max_grad_norm: gradients are scaled down to this norm; None does not clip them.
         mixed_precision: "no", "bf16" or "fp16": one autocast around rollout, logprobs and reference.
         device: "auto", "cpu" or "cuda".
@@ -100,6 +105,9 @@ class TrainerSettings:
     warmup_steps: Whole = 0
     schedule: Schedule = "constant"
     weight_decay: NotNegative = 0.0
+    adam_beta1: BelowOne = 0.9
+    adam_beta2: BelowOne = 0.999
+    adam_epsilon: Positive = 1e-8
     max_grad_norm: Positive | None = 1.0
     mixed_precision: Precision = "no"
     device: Device = "auto"

@@ -239,6 +239,8 @@ class Trainer(TrainerSettings, SeedSettings):
         if number == 1:
             self._probe.check(when="after the first step")
         self.completed, self.updates.done = number, 0
+        swallowed, lines = self.updates.swallowed(number)
+        warnings += lines
         return StepReport(
             step=number,
             metrics={
@@ -249,6 +251,7 @@ class Trainer(TrainerSettings, SeedSettings):
                 **metrics.decision_metrics(tally),
                 **self._adaptive_entropy.metrics(),
                 "grad_norm": sum(norms) / len(norms),
+                "updates_swallowed": swallowed,
                 "learning_rate": self.updates.rate(number * self.updates_per_step - 1),
                 **metrics.length_metrics(everyone.decided, everyone.ends),
                 **metrics.slowest(self.world.each(watch.metrics)),

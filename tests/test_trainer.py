@@ -421,6 +421,29 @@ def test_warmup_and_cosine() -> None:
     assert rates[-1] == pytest.approx(1e-3 * (1 + math.cos(math.pi * 7 / 8)) / 2)
 
 
+@pytest.mark.parametrize(("epsilon", "share"), [(1e-8, 0.0), (1e3, 1.0)])
+def test_updates_that_epsilon_swallows_are_counted(epsilon: float, share: float) -> None:
+    trainer = make(steps=3, adam_epsilon=epsilon)
+    before = weights(trainer).clone()
+    reports = list(trainer)
+    assert [report.metrics["updates_swallowed"] for report in reports] == [share] * 3
+    assert ["epsilon" in " ".join(report.warnings) for report in reports] == [False, share == 1, False]
+    assert ((weights(trainer) - before).abs().max() < 1e-4) == (share == 1)
+
+
+def test_the_betas_are_those_of_adamw() -> None:
+    trainer, plain = make(steps=2, adam_beta1=0.5, adam_beta2=0.75), make(steps=2)
+    for one in (trainer, plain):
+        one.step()
+    ratio = [
+        next(iter(one.updates.optimizer.state.values()))[name].abs().sum()
+        for name in ("exp_avg", "exp_avg_sq")
+        for one in (trainer, plain)
+    ]
+    assert float(ratio[0] / ratio[1]) == pytest.approx(0.5 / 0.1)
+    assert float(ratio[2] / ratio[3]) == pytest.approx(0.25 / 0.001, rel=1e-4)
+
+
 def test_gradient_clipping() -> None:
     free, held = make(max_grad_norm=None), make(max_grad_norm=1e-3)
     a, b = free.step().metrics["grad_norm"], held.step().metrics["grad_norm"]
@@ -456,7 +479,8 @@ def test_describe_resolves_the_arithmetic() -> None:
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"micro_batch_size": 0}, "micro_batch_size must be at least 1"),
         ({"learning_rate": -1.0}, "learning_rate must be above 0, got -1"),
-        ({"schedule": "linear"}, "schedule must be 'constant' or 'cosine', got 'linear'"),
+        ({"schedule": "step"}, "schedule must be 'constant' or 'linear' or 'cosine', got 'step'"),
+        ({"adam_beta2": 1.0}, "adam_beta2 must be below 1, got 1"),
         ({"max_grad_norm": -1.0}, "max_grad_norm must be above 0"),
         ({"warmup_steps": -1}, "warmup_steps must be at least 0, got -1"),
         ({"prompts": []}, "no prompt"),

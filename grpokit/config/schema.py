@@ -38,6 +38,13 @@ _Tracker = Literal[  # accelerate's, which is too heavy to be asked
 ]
 
 
+class StopConfig(Strict):
+    """Ends a run whose held-out score has stopped rising."""
+
+    reward: Text = Field(default="reward", description="the held-out score: a reward's name, or reward for the sum")
+    patience: Count = Field(description="evaluations in a row without a better score after which the run ends")
+
+
 class RunSettings(Strict):
     """What a run leaves behind."""
 
@@ -46,6 +53,9 @@ class RunSettings(Strict):
     keep_last: Total | None = Field(default=3, description="how many step checkpoints to keep; null: all")
     best: Text | None = Field(
         default=None, description="a held-out score; the checkpoint with its best value is kept as well"
+    )
+    stop: StopConfig | None = Field(
+        default=None, description="ends the run early, as in {reward: ocr, patience: 5}; null: it takes all its steps"
     )
     record: bool = Field(default=False, description="keep every rollout in rollouts/, for rescore and redraw")
     eval_every: Whole = Field(default=0, description="evaluate every n steps; 0: only before and after")

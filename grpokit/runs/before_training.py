@@ -38,24 +38,29 @@ _TRIAL_ROWS = 256
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
 
 
-def check_best(config: RunConfig, terms: Sequence[RewardTerm], held_out: Sequence[Prompt] | None) -> None:
-    """Refuse a `run.best` that no evaluation will have.
+def check_scores(config: RunConfig, terms: Sequence[RewardTerm], held_out: Sequence[Prompt] | None) -> None:
+    """Refuse a `run.best` or `run.stop` whose score no evaluation will have.
 
     Raises:
         ConfigError: there are no held-out prompts, or no such score.
     """
-    best = config.run.best
-    if best is not None and held_out is None:
-        raise ConfigError(
-            f"run.best is '{best}', a held-out score, but the config names no held-out prompts: give "
-            "data.eval_prompts, data.eval_jsonl or data.eval_fraction."
-        )
+    stop = config.run.stop
     names = ["reward", *(term.name for term in as_terms(terms))]
-    if best is not None and best not in names:
-        raise ConfigError(
-            f"{config.place('run', 'best')}there is no held-out score '{best}'{nearest(best, names)}. The scores are "
-            f"{', '.join(names)}."
-        )
+    for key, name in (("best", config.run.best), ("stop", stop.reward if stop else None)):
+        if name is None:
+            continue
+        if held_out is None:
+            raise ConfigError(
+                f"run.{key} looks at '{name}', a held-out score, but the config names no held-out prompts: give "
+                "data.eval_prompts, data.eval_jsonl or data.eval_fraction."
+            )
+        if name not in names:
+            raise ConfigError(
+                f"{config.place('run', key)}there is no held-out score '{name}'{nearest(name, names)}. The scores are "
+                f"{', '.join(names)}."
+            )
+    if stop and not config.run.eval_every:
+        raise ConfigError(f"{config.place('run', 'stop')}it looks at evaluations during the run: set run.eval_every.")
 
 
 def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:

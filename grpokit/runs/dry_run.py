@@ -41,7 +41,7 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
     warnings = before_training.unscorable_prompts(config, prompts, held_out)
     build.check_prompts(config, prompts, held_out)
     with build.all_rewards(config) as (terms, own_terms):
-        before_training.check_best(config, terms, held_out)
+        before_training.check_scores(config, terms, held_out)
         policies = build.policies(config)
         if held_out is not None:
             check_prompts(build.drawing(policies), held_out)

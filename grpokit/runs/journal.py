@@ -138,6 +138,12 @@ class Journal:
         mean = last.get(name)
         return last["step"] > 0 and mean is not None and sign * mean > max(others, default=-math.inf)
 
+    def evaluations_without_gain(self, name: str, *, weight: float = 1.0) -> int:
+        """How many evaluations have passed since the one with the best mean of a score; arguments as in `is_best`."""
+        sign = -1 if weight < 0 else 1
+        means = [sign * row[name] if row.get(name) is not None else -math.inf for row in self.evaluations]
+        return len(means) - 1 - means.index(max(means)) if means else 0
+
     def groups(self, report: StepReport) -> None:
         """Keep the samples of a step's best and worst group, by the mean of their totals."""
         totals = report.totals

@@ -19,7 +19,7 @@ import torch
 from grpokit import registry, report
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import PromptSequence, check_prompts
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, counted
 from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
@@ -62,7 +62,7 @@ class Result:
 
     Attributes:
         folder: the run folder.
-        steps: completed steps.
+        steps: completed steps; fewer than planned where it converged, or `run.stop` ended it.
         planned: the steps that the config asks for.
         before: evaluation before the first step, None without held-out prompts.
         after: evaluation after the last step.
@@ -173,7 +173,7 @@ def _train(
     force: bool,
 ) -> Result:
     prompts, held_out = data
-    world.together(lambda: before_training.check_best(config, terms, held_out))
+    world.together(lambda: before_training.check_scores(config, terms, held_out))
     weights = {"reward": 1.0, **{term.name: term.weight for term in as_terms(terms)}}
     policies = world.together(lambda: build.policies(config))
     drawing = build.drawing(policies)
@@ -229,6 +229,13 @@ def _train(
         name = config.run.best
         if name is not None and world.first(lambda: journal.is_best(name, weight=weights[name])):
             writing(lambda: trainer.save(checkpoints / "best", notes=notes))
+
+    def stale() -> bool:
+        """Whether the score of `run.stop` has not risen for as long as it may."""
+        rule = config.run.stop
+        return rule is not None and world.first(
+            lambda: journal.evaluations_without_gain(rule.reward, weight=weights[rule.reward]) >= rule.patience
+        )
 
     def save() -> Path:
         place = checkpoints / step_name(trainer.completed)
@@ -322,7 +329,9 @@ def _train(
         return others.helping(save) if others else nullcontext()
 
     with signals.stopping() as stop, nothing_lost():
-        while trainer.completed < trainer.steps and not trainer.converged and not any(world.each(stop.is_set)):
+        while not (ended := trainer.completed >= trainer.steps or bool(trainer.converged) or stale()):
+            if any(world.each(stop.is_set)):
+                break
             step_report = trainer.step()
             number = step_report.step
             groups = number in (1, trainer.steps) or bool(every and number % every == 0) or bool(trainer.converged)
@@ -336,12 +345,17 @@ def _train(
                 writing(save)
         if not world.first(lambda: (checkpoints / step_name(trainer.completed)).exists()):
             writing(save)
-    interrupted = trainer.completed < trainer.steps and not trainer.converged
-    if not interrupted:
+    if ended:
         with nothing_lost():
             evaluate_now(trainer.completed)
 
     def end() -> Result:
+        if ended and trainer.completed < trainer.steps and not trainer.converged and config.run.stop:
+            rule = config.run.stop
+            watcher.say(
+                f"after step {trainer.completed} the held-out score '{rule.reward}' has not risen for "
+                f"{counted(rule.patience, 'evaluation')}, so the run ends"
+            )
         report.write(folder)
         suspicion = alarm(folder)
         if suspicion:
@@ -353,7 +367,7 @@ def _train(
             planned=trainer.steps,
             before=next((row for row in journal.evaluations if row["step"] == 0), None),
             after=journal.evaluations[-1] if journal.evaluations else None,
-            interrupted=interrupted,
+            interrupted=not ended,
         )
 
     return world.first(end)

@@ -11,15 +11,19 @@ def learning_rate(update: int, *, peak: float, schedule: str, warmup: int, total
     Args:
         update: its index in the run, from 0.
         peak: the rate after the warm-up.
-        schedule: "constant", or "cosine", which falls to 0 at the end.
+        schedule: "constant", or "linear" or "cosine", which fall to 0 at the end.
         warmup: the number of updates over which the rate rises linearly to its peak.
         total: the number of updates of the whole run.
 
     >>> [round(learning_rate(i, peak=1.0, schedule="cosine", warmup=2, total=6), 3) for i in (0, 1, 2, 4, 6)]
     [0.5, 1.0, 1.0, 0.5, 0.0]
+    >>> [learning_rate(i, peak=1.0, schedule="linear", warmup=2, total=6) for i in (0, 1, 2, 3, 6)]
+    [0.5, 1.0, 1.0, 0.75, 0.0]
     """
     rate = peak * min(1.0, (update + 1) / max(1, warmup))
-    if schedule == "cosine":
-        progress = min(1.0, max(0, update - warmup) / max(1, total - warmup))
+    progress = min(1.0, max(0, update - warmup) / max(1, total - warmup))
+    if schedule == "linear":
+        rate *= 1 - progress
+    elif schedule == "cosine":
         rate *= (1 + math.cos(math.pi * progress)) / 2
     return rate

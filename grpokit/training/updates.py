@@ -18,7 +18,9 @@ from grpokit.training.lr_schedule import learning_rate
 from grpokit.training.out_of_memory import explained
 from grpokit.training.parts import Part, State
 from grpokit.training.sharding import How, clip, has_shards, shard
-from grpokit.training.world import World, is_sharded, refuse_other_weights
+from grpokit.training.world import World, is_sharded, local, refuse_other_weights
+
+_MANY = 0.1  # the share of weak updates from which a warning is due
 
 
 def trainable(policy: Policy) -> dict[str, torch.nn.Parameter]:
@@ -108,6 +110,8 @@ class Updates:
             torch.optim.AdamW(
                 parameters.items(),
                 lr=settings.learning_rate,
+                betas=(settings.adam_beta1, settings.adam_beta2),
+                eps=settings.adam_epsilon,
                 weight_decay=settings.weight_decay,
                 fused=fused,
                 foreach=False if self.sharded else None,  # which cannot mix sharded weights and whole ones
@@ -115,6 +119,7 @@ class Updates:
         )
         self.done, self.version, self.incomplete = 0, 0, False
         self._changed = False  # by the latest update
+        self._warned = False  # of updates that epsilon has swallowed
         self._no_update, self._skipped = guards.NoUpdate(self.parameters, world), guards.SkippedUpdates()
         self.parts: dict[str, Part] = {"skipped_updates": self._skipped, "loss_scale": _LossScale(accelerator)}
 
@@ -189,6 +194,33 @@ class Updates:
         wait_for(self.accelerator.device)
         self.done, self.version, self.incomplete = self.done + 1, self.version + self._changed, False
         return self._changed
+
+    def swallowed(self, step: int) -> tuple[float, list[str]]:
+        """The share of the trained numbers whose latest update `adam_epsilon` at least halved, and a warning, once.
+
+        AdamW divides by the root of a mean of squared gradients plus epsilon. Numbers that never had a gradient do not
+        count.
+
+        Args:
+            step: the step's number. In the first one, an adapter has hardly begun.
+        """
+        beta, epsilon = self.settings.adam_beta2, self.settings.adam_epsilon
+        counts = torch.zeros(2, dtype=torch.int64, device=self.accelerator.device)
+        for state in filter(None, map(self.optimizer.state.get, self.parameters)):
+            squares = local(state["exp_avg_sq"])
+            bound = epsilon**2 * (1 - beta ** float(state["step"]))
+            counts += torch.stack([((squares > 0) & (squares <= bound)).sum(), (squares > 0).sum()]).to(counts.device)
+        parts = self.world.each(counts.tolist) if self.sharded else [counts.tolist()]
+        small, moving = (sum(column) for column in zip(*parts, strict=True))
+        share = small / max(1, moving)
+        if self._warned or step == 1 or share < _MANY:
+            return share, []
+        self._warned = True
+        return share, [
+            f"In step {step} AdamW's epsilon of {epsilon:g} at least halved the updates of {share:.0%} of the trained "
+            "numbers: their gradients are so small that they hardly learn. Set trainer.adam_epsilon=1e-15, or give the "
+            "rewards more weight."
+        ]
 
 
 class _LossScale:

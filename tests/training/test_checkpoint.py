@@ -101,6 +101,31 @@ def test_the_best_of_a_penalty_is_its_lowest() -> None:
     assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == min(scores, key=lambda s: (scores[s], s))
 
 
+@pytest.mark.parametrize(
+    ("scores", "weight", "passed"),
+    [([1.0, 2.0, 1.5, 2.0], 1.0, 2), ([1.0, 2.0, 3.0], 1.0, 0), ([1.0, 2.0, 3.0], -1.0, 2), ([], 1.0, 0)],
+)
+def test_evaluations_without_gain_are_counted_from_the_best(
+    scores: list[float], weight: float, passed: int, tmp_path: Path
+) -> None:
+    journal = Journal(tmp_path, 0)
+    journal.evaluations = [{"step": step, "digits": score} for step, score in enumerate(scores)]
+    assert journal.evaluations_without_gain("digits", weight=weight) == passed
+
+
+def test_a_run_ends_when_its_score_has_stopped_rising() -> None:
+    """Also if it is resumed, and it goes on with more patience."""
+    rule = {"reward": "digits", "patience": 1}
+    changes = {"trainer__learning_rate": 0.3, "trainer__steps": 50, "run__eval_every": 1}
+    ended = train("out", **changes, run__stop=rule)
+    scores = [row["digits"] for row in rows("out/eval.jsonl")]
+    assert (ended.interrupted, ended.steps) == (False, len(scores) - 1)
+    assert ended.steps < 50
+    assert scores[-1] <= max(scores[:-1]) == scores[-2]
+    assert train("out", **changes, run__stop=rule, resume=True).steps == ended.steps
+    assert train("out", **changes, run__stop={**rule, "patience": 2}, resume=True).steps > ended.steps
+
+
 def test_the_best_is_the_same_after_a_resume() -> None:
     train("straight", run__eval_every=1, run__best="digits")
     train("out", run__eval_every=1, run__best="digits", run__save_every=1, run__keep_last=None)
@@ -118,7 +143,7 @@ def test_a_best_that_nothing_measures_is_refused_before_the_run() -> None:
     ):
         train("out", run__best="digit")
     assert not Path("out").exists()
-    with pytest.raises(ConfigError, match=r"run\.best is 'digits', a held-out score, but the config names no held-out"):
+    with pytest.raises(ConfigError, match=r"run\.best looks at 'digits', a held-out score, but the config names no held-out"):
         train("out", run__best="digits", data__eval_jsonl=None)
     assert not Path("out").exists()
 
