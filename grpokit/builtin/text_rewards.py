@@ -1,7 +1,8 @@
 """Rewards on text: exact match, contains, format, numeric answer, length, and penalties for length and repetition.
 
 Each gives NaN where a sample's prompt has no target to compare with. A `pattern` is a regular expression (module
-`re`, dot matches line breaks); where it has a group, the group is what counts. Those with something to check in their
+`re`, dot matches line breaks); where it has a group, the group is what counts. Letters with accents are equal however
+they are coded (Unicode NFC), in patterns too. Those with something to check in their
 parameters are classes, so that a mistake is found when they are built; the other is a plain function.
 """
 
@@ -9,14 +10,14 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Literal
 
+from grpokit.builtin.numerals import last_number, number
 from grpokit.errors import UsageError, a_type
 from grpokit.types import Sample
-
-_LAST_NUMBER = r"((?:[-+]|(?<!\d))\d[\d,]*+(?:\.\d++)?+)\D*+\Z"
-"""It takes back nothing and begins inside no number, so that its time does not grow with the square of the text."""
 
 
 class ExactMatch:
@@ -44,9 +45,14 @@ class ExactMatch:
 
 
 def contains(samples: Sequence[Sample], *, ignore_case: bool = False) -> list[float]:
-    """1 where the text contains the target, else 0. Easily fooled by long texts: mix it with `length`."""
+    """1 where the text contains the target, else 0; NaN where the target is blank, which every text contains.
+
+    Easily fooled by long texts: mix it with `length`.
+    """
 
     def one(text: str, target: str) -> float:
+        if not target.strip():
+            return math.nan
         return float(target.casefold() in text.casefold() if ignore_case else target in text)
 
     return [_against_target(s, "contains", one) for s in samples]
@@ -60,13 +66,14 @@ class TextFormat:
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """One number per sample."""
-        return [float(self.pattern.fullmatch(text_of(s, "format")) is not None) for s in samples]
+        return [float(self.pattern.fullmatch(_composed(text_of(s, "format"))) is not None) for s in samples]
 
 
 class NumericAnswer:
     """1 where the number that the text gives equals the target number, else 0.
 
-    Samples are texts, each with a number (or its text) as target.
+    Samples are texts, each with a number (or its text) as target. Numbers are read as `numerals` describes: -$1,234.50,
+    2.5e-3, 3/4 and \\frac{3}{4} are numbers, and "3-5" ends in 5.
 
     Args:
         pattern: its group matches the number; by default the last number in the text. No match scores 0.
@@ -74,21 +81,21 @@ class NumericAnswer:
     """
 
     def __init__(self, *, pattern: str | None = None, tolerance: float = 0.0) -> None:
-        self.pattern = with_group(pattern or _LAST_NUMBER, "numeric-answer", finds="the number", example="([0-9]+)")
-        if tolerance < 0:
+        self.pattern = pattern and with_group(pattern, "numeric-answer", finds="the number", example="([0-9]+)")
+        if not 0 <= tolerance < math.inf:
             raise UsageError(f"numeric-answer: tolerance must be 0 or more, got {tolerance}.")
-        self.tolerance = tolerance
+        self.tolerance = Fraction(str(tolerance))
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """One number per sample."""
         return [_against_target(s, "numeric-answer", self._one) for s in samples]
 
     def _one(self, text: str, target: str) -> float:
-        number = _number(target)
-        if number is None:
+        right = number(target)
+        if right is None:
             raise UsageError(f"numeric-answer: the target {target!r} is not a number.")
-        answer = _number(_extract(text, self.pattern))
-        return float(answer is not None and abs(answer - number) <= self.tolerance)
+        answer = number(_extract(text, self.pattern) or "") if self.pattern else last_number(text)
+        return float(answer is not None and abs(answer - right) <= self.tolerance)
 
 
 class Length:
@@ -194,7 +201,7 @@ def _against_target(sample: Sample, reward: str, compare: Callable[[str, str], f
         return math.nan
     if not isinstance(target, (str, int, float)):
         raise UsageError(f"{reward} compares with a text, but the target is {a_type(target)}.")
-    return compare(text, str(target))
+    return compare(_composed(text), _composed(str(target)))
 
 
 def with_group(pattern: str, reward: str, *, finds: str, example: str) -> re.Pattern[str]:
@@ -225,7 +232,7 @@ def compiled(pattern: str, reward: str) -> re.Pattern[str]:
         UsageError: it is none.
     """
     try:
-        return re.compile(pattern, re.DOTALL)
+        return re.compile(_composed(pattern), re.DOTALL)
     except (re.error, OverflowError, RecursionError) as error:  # the second: {99999999999}; the third: deep brackets
         raise UsageError(f"{reward}: the pattern {pattern!r} is not a regular expression: {error}.") from error
 
@@ -235,9 +242,6 @@ def _extract(text: str, pattern: re.Pattern[str]) -> str | None:
     return match and match.group(1 if pattern.groups else 0)
 
 
-def _number(text: str | None) -> float | None:
-    try:
-        number = float((text or "").replace(",", ""))
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+def _composed(text: str) -> str:
+    """A text in which a letter and its accents are one character, where there is such a one."""
+    return unicodedata.normalize("NFC", text)

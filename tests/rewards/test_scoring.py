@@ -521,6 +521,9 @@ def test_no_rewards(given: Any, words: str) -> None:
         ("cat9", "9", {"pattern": r"\d"}, 1),
         ("no tag", "cat", {"pattern": "<a>(.*)</a>"}, 0),
         ("cat", None, {}, NAN),
+        ("cafe\u0301", "caf\u00e9", {}, 1),
+        ("caf\u00e9", "cafe\u0301", {}, 1),
+        ("<a>CAFE\u0301</a>", "caf\u00e9", {"pattern": "(CAF\u00c9)", "ignore_case": True}, 1),
     ],
 )
 def test_exact_match(output: str, target: Any, options: dict[str, Any], expected: float) -> None:
@@ -540,6 +543,9 @@ def test_an_optional_group_that_took_no_part_does_not_match() -> None:
         ("the c at", "cat", {}, 0),
         ("level 7", 7, {}, 1),
         ("anything", None, {}, NAN),
+        ("anything", "", {}, NAN),
+        ("any thing", " ", {}, NAN),
+        ("a cafe\u0301.", "caf\u00e9", {}, 1),
     ],
 )
 def test_contains(output: str, target: Any, options: dict[str, Any], expected: float) -> None:
@@ -549,6 +555,7 @@ def test_contains(output: str, target: Any, options: dict[str, Any], expected: f
 def test_format_is_of_the_whole_text() -> None:
     given = samples("<t>a\nb</t>5", "<t>a</t>5 ", "x<t>a</t>5", "<t></t>5", "")
     assert TextFormat(pattern=r"<t>.*</t>\d")(given) == [1, 0, 0, 1, 0]
+    assert TextFormat(pattern="caf[e\u0301\u00e9]")(samples("cafe\u0301")) == [1]
 
 
 @pytest.mark.parametrize(
@@ -569,6 +576,9 @@ def test_format_is_of_the_whole_text() -> None:
         ("<a>five</a> 5", 5, {"pattern": "<a>(.*?)</a>"}, 0),
         ("line one 3\nline two", 3, {}, 1),
         ("5", None, {}, NAN),
+        ("about .3", 0.6, {"tolerance": 0.3}, 1),
+        ("<a>−$1{,}234.50</a> 5", "-1234.5", {"pattern": "<a>(.*?)</a>"}, 1),
+        ("1/3", "\\frac13", {}, 1),
     ],
 )
 def test_numeric_answer(output: str, target: Any, options: dict[str, Any], expected: float) -> None:

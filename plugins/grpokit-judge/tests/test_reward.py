@@ -93,6 +93,13 @@ def test_what_cannot_be_asked_is_nan_and_costs_no_request(judge):
         ('{"rating": "8 out of 10."}', {}, 0.8),
         ("Score: 4.5.", {"pattern": "Score: ([0-9.]+)", "high": 5}, 0.9),
         ("I'd give it a 10 out of 10, not 3.", {"pattern": r"(\d+ out of \d+)"}, 1.0),
+        ('<think>maybe {"rating": 2}</think>{"rating": 8}', {}, 0.8),
+        ('maybe {"rating": 2}</think> <b>{"rating": "**8**"}</b>', {}, 0.8),  # the template has opened the thought
+        ('<think>maybe {"rating": 2}', {}, None),
+        ('<think>maybe {"rating": 2}</think> I cannot say.', {}, None),
+        ("<think>Score: 2", {"pattern": r"Score: (\d+)"}, None),
+        ("Score: −5", {"pattern": r"Score: (\S+)", "low": -10}, 0.25),
+        ("Score: .5", {"pattern": r"Score: (\S+)", "high": 1}, 0.5),
         ("Score: 9 of 10. Score: -3.", {"pattern": r"Score: (-?\d+)"}, None),
         ('{"rating": "4/5"}', {}, None),
         ('{"rating": "1_0"}', {}, None),
@@ -115,12 +122,13 @@ def test_ratings(judge, words, params, wanted):
         assert math.isnan(reward(judge, **params)([sample()])[0])
 
 
-def test_a_number_at_the_end_of_an_answer_that_was_cut_is_no_rating(judge):
-    """The 1 may have been a 10."""
+def test_an_answer_that_was_cut_has_no_rating(judge):
+    """The 1 may have been a 10, and the 7 was not its last word."""
     cut = {"finish_reason": "length", "message": {"content": "Score: 7, no, Score: 1"}}
     judge.script = [(200, {}, json.dumps({"choices": [cut]}))]
     eye = reward(judge, pattern=r"Score: (\d+)")
-    assert eye([sample()]) == [0.7]
+    with pytest.warns(UserWarning, match="1 of 1 answer had no rating"):
+        assert math.isnan(eye([sample()])[0])
     judge.script = [(200, {}, json.dumps({"choices": [{**cut, "finish_reason": "stop"}]}))]
     assert eye([sample()]) == [0.1]
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 from grpokit import UsageError
+from grpokit.builtin.numerals import number
 
-Reader: TypeAlias = Callable[[str, bool], float | None]
-"""From an answer, and whether it was cut at its end, to the rating as it stands there; None if there is none."""
+Reader: TypeAlias = Callable[[str], Fraction | None]
+"""From an answer to the rating as it stands there; None if there is none."""
 
-_NUMBER = re.compile(
-    r"""\s* ( [-+]? (?: \d+ (?: \.\d* )? | \.\d+ ) (?: e [-+]? \d+ )? )
-        (?: \s* (?: / | out\ of ) \s* ( \d+ (?: \.\d+ )? ) )? \.? \s*  # the highest rating; the end of a sentence""",
-    re.ASCII | re.IGNORECASE | re.VERBOSE,
-)
+_THOUGHTS = re.compile(r".*</think(?:ing)?>|<think(?:ing)?>.*", re.DOTALL | re.IGNORECASE)  # finished or not
+_OUT_OF = re.compile(r"/|out of", re.IGNORECASE)
 
 
 def reader(*, key: str, pattern: str | None, high: float) -> Reader:
     """What reads the ratings: `pattern` where it is given, else the JSON object with `key`; the last one counts.
 
-    A judge that reasons first may name other numbers on its way, so that the last one is its rating.
+    A judge that reasons first may name other numbers on its way, so that the last one is its rating; what it thinks
+    between `<think>` and `</think>`, or has not finished to think, is none.
 
     Args:
         key: of the JSON object.
@@ -33,7 +33,7 @@ def reader(*, key: str, pattern: str | None, high: float) -> Reader:
         UsageError: the pattern is no regular expression with one group.
     """
     if pattern is None:
-        return lambda answer, _: _last(_number(found[key], high) for found in _objects(answer) if key in found)
+        return lambda answer: _last(_number(found[key], high) for found in _objects(_said(answer)) if key in found)
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -43,15 +43,10 @@ def reader(*, key: str, pattern: str | None, high: float) -> Reader:
             f"vlm-judge: expected a pattern with one group, the number, such as 'Score: ([0-9.]+)'; got {pattern!r} "
             f"with {compiled.groups}."
         )
-
-    def read(answer: str, cut: bool) -> float | None:
-        found = (match for match in compiled.finditer(answer) if not (cut and match.end(1) == len(answer)))
-        return _last(_number(match[1], high) for match in found)  # of a number at the cut, digits may be missing
-
-    return read
+    return lambda answer: _last(_number(match[1], high) for match in compiled.finditer(_said(answer)))
 
 
-def scaled(rating: float | None, low: float, high: float) -> float | None:
+def scaled(rating: Fraction | float | None, low: float, high: float) -> float | None:
     """A rating in [low, high] -> [0, 1]; None for one that is not there or not in the range.
 
     >>> scaled(7.5, 0, 10), scaled(1, 1, 5), scaled(11, 0, 10)
@@ -60,18 +55,20 @@ def scaled(rating: float | None, low: float, high: float) -> float | None:
     return None if rating is None or not low <= rating <= high else (rating - low) / (high - low)
 
 
-def _last(ratings: Iterator[float | None]) -> float | None:
+def _said(answer: str) -> str:
+    return _THOUGHTS.sub("", answer)
+
+
+def _last(ratings: Iterator[Fraction | None]) -> Fraction | None:
     return next(reversed(list(ratings)), None)
 
 
-def _number(value: Any, high: float) -> float | None:
+def _number(value: Any, high: float) -> Fraction | None:
     """A number, also as text or with the highest rating, such as "7/10"; None for anything else, such as true."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
-    match = _NUMBER.fullmatch(str(value))
-    if match is None or (match[2] is not None and float(match[2]) != high):
-        return None
-    return float(match[1])
+    rating, *highest = map(number, _OUT_OF.split(str(value)))
+    return rating if highest in ([], [high]) else None
 
 
 def _objects(answer: str) -> Iterator[dict[str, Any]]:

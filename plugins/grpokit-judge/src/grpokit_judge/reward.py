@@ -165,7 +165,7 @@ class VLMJudge:
             self.usage.add(answer.get("usage"))
             self.usage.note(retries=again)
             text, cut = _words(answer)
-            score = scaled(self.read(text, cut), self.low, self.high)
+            score = None if cut else scaled(self.read(text), self.low, self.high)  # its last word is not known
             if score is not None:
                 return score, text
             if self.fields.get("temperature") == 0:

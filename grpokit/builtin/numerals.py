@@ -1,0 +1,92 @@
+r"""Numbers as people and models write them: signs, separators of thousands, fractions, powers of ten, LaTeX.
+
+>>> number("-$1,234.50"), number(r"\frac12"), last_number("from 3-5 to 2.5e-3.")
+(Fraction(-2469, 2), Fraction(1, 2), Fraction(1, 400))
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import deque
+from fractions import Fraction
+
+MOST_DIGITS = 400
+"""A number with more digits, or with a larger power of ten, is none: no number is costly."""
+
+_SIGNS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\u2796\ufe63"), "-") | {0x66B: ".", 0x66C: ","}
+_WIDE = {0xFF01 + i: chr(0x21 + i) for i in range(94)}
+_DIGIT = re.compile(r"\d")
+
+_SEPARATOR = r"(?:\{?,\}?(?:\\!)?|\\[,;:!]|[\u00a0\u2007\u2009\u202f])"
+_DIGITS = rf"[0-9]++(?:(?:{_SEPARATOR}[0-9]{{2}}(?![0-9])){{0,4}}+{_SEPARATOR}[0-9]{{3}}(?![0-9]))*+"
+_DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]*+)?|(?<![\w.])\.[0-9]++)"
+_POWER = r"(?:[eE]|\s?(?:[×·*]|\\times|\\cdot)\s?10\s?\^\s?\{?)[-+]?[0-9]++\}?"
+_PLAIN = rf"{_DECIMAL}(?:{_POWER})?+"
+_ARGUMENT = r"\s?(?:[0-9]|\{[^{}]{1,80}\})"
+_NUMBER = re.compile(
+    rf"""(?: (?<![^\W_]) (?<![)\]}}%]) (?P<sign>[-+]) (?:\\?[$€£¥₹]\ ?)? )?  # not that of a difference or a hyphen
+    (?: (?P<whole>[0-9]{{1,12}}+) (?:\ ?(?=\\[dtc]?frac)|\ (?=[0-9]{{1,12}}+\ ?/\ ?[0-9])) )?
+    (?: \\[dtc]?frac (?P<above>{_ARGUMENT}) (?P<below>{_ARGUMENT})
+      | (?P<one>{_PLAIN}) (?: \ ?/\ ? (?P<other>{_PLAIN}) )?+ )""",
+    re.VERBOSE,
+)
+
+_UNIT = re.compile(r"\\(?:text|math|mbox)[a-z]*\{([^{}]*)\}(?:\s?\^\s?(?:[0-9]|\{[-0-9]{1,3}\}))?")
+_SPACE = re.compile(r"\\[ ,;:]|\\q?quad|~|\s")
+_UNCOUNTED = re.compile(r"\\?[$%]|[€£¥₹°]|\^\{?\\circ\}?|\\!")
+_GAP = re.compile(r"(?<=[0-9]) (?=[0-9]{3}(?![0-9]))|(?<=^[-+]) +")
+
+
+def plain(text: str) -> str:
+    """A text in NFC without what cannot be seen, with one kind of minus sign and of digits.
+
+    >>> plain("\\u22125 \\uff15\\u200b")
+    '-5 5'
+    """
+    if text.isascii():
+        return text
+    seen = "".join(c for c in unicodedata.normalize("NFC", text) if unicodedata.category(c) != "Cf")
+    return _DIGIT.sub(lambda digit: str(int(digit[0])), seen.translate(_SIGNS | _WIDE))
+
+
+def bare(answer: str) -> str:
+    r"""An answer without what does not count: currency, percent and degree signs, units in \text, emphasis, final stop.
+
+    >>> bare(r"**$5\ \text{cm}^2.**"), bare(r"\text{yes}")
+    ('5', 'yes')
+    """
+    text = plain(answer)
+    text = _UNIT.sub(" ", text) if _UNIT.sub("", text).strip() else _UNIT.sub(r"\1", text)
+    return _UNCOUNTED.sub("", _SPACE.sub(" ", text)).strip(" *_`").rstrip(" *_`.。")
+
+
+def number(text: str) -> Fraction | None:
+    """The number that a text is, with what `bare` leaves out; None if it is none."""
+    match = _NUMBER.fullmatch(_GAP.sub("", bare(text)))
+    return None if match is None else _value(match)
+
+
+def last_number(text: str) -> Fraction | None:
+    """The last number in a text; None if there is none, or if it is one that cannot be known, such as 1/0."""
+    # the power of a unit is none of the answer's
+    found = deque(_NUMBER.finditer(_UNIT.sub(r" \1 ", plain(text))), maxlen=1)
+    return _value(found[0]) if found else None
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    above, below = match["above"] or match["one"], match["below"] or match["other"] or "1"
+    read = number if match["above"] else _decimal
+    numerator, denominator = read(above.strip(" {}")), read(below.strip(" {}"))
+    if numerator is None or not denominator:
+        return None
+    value = int(match["whole"] or 0) + numerator / denominator
+    return -value if match["sign"] == "-" else value
+
+
+def _decimal(text: str) -> Fraction | None:
+    mantissa, _, power = re.sub(r"[eE]|\s?(?:[×·*]|\\times|\\cdot).*\^", "|", text).partition("|")
+    digits, exponent = re.sub(r"[^0-9.]", "", mantissa), power.strip(" {}").lstrip("+") or "0"
+    if len(digits) > MOST_DIGITS or len(exponent) > 4 or abs(int(exponent)) > MOST_DIGITS:
+        return None
+    return Fraction(digits) * Fraction(10) ** int(exponent)
