@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from both_paths import compare
-from tiny_models import FAMILIES, tiny_model, tiny_tokenizer
+from tiny_models import BOS, EOS, FAMILIES, IMAGE, PAD, tiny_model, tiny_tokenizer
+from tokenizers import AddedToken
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -20,7 +21,7 @@ from grpokit.registry.synonyms import PARAMETERS
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_lm.plain_path import PlainPath
-from grpokit_lm.policy import CausalLMPolicy
+from grpokit_lm.policy import CausalLMPolicy, _warn_once
 
 PROMPTS = [Prompt(text=text) for text in ("hello world, this", "a", "some text")]
 ADAPTER = {"r": 4}
@@ -59,7 +60,58 @@ def everything(rollout: Rollout) -> slice:
 
 def texts(rollout: Rollout) -> list[str]:
     rows = zip(rollout.trace.per_row["tokens"].tolist(), rollout.lengths.tolist(), strict=True)
-    return [tiny_tokenizer().decode(tokens[:length], skip_special_tokens=True) for tokens, length in rows]
+    frame = (PAD, BOS, EOS, *range(EOS + 1, IMAGE))  # the roles of the chat template
+    return [tiny_tokenizer().decode([t for t in tokens[:length] if t not in frame]) for tokens, length in rows]
+
+
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+BEGINS_THOUGHT = "{% for m in messages %}<user>{{ m['content'] }}<eos>{% endfor %}<assistant>{{ '<think>\\n' }}"
+
+
+def with_tags() -> Any:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([AddedToken(tag, special=True, normalized=False) for tag in TAGS], special_tokens=True)
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("options", "written", "seen"),
+    [
+        ({}, "<think>a</think><answer>5</answer><eos>", "<think>a</think><answer>5</answer>"),
+        ({}, "<assistant>5<user><image><pad><bos>", "5<image>"),
+        ({"stop_tokens": ["</answer>"]}, "<answer>5</answer>", "<answer>5</answer>"),
+        ({"tokenizer": "none"}, "5<user><eos>", "5<user>"),
+        ({"chat_template": BEGINS_THOUGHT}, "a</think>5<eos>", "a</think>5"),
+        ({"chat_template": BEGINS_THOUGHT, "prepend": "<think>\n"}, "a</think>5<eos>", "<think>\na</think>5"),
+    ],
+    ids=str,
+)
+def test_what_rewards_see_of_a_completion(options: dict[str, Any], written: str, seen: str) -> None:
+    tokenizer = with_tags()
+    if options.get("tokenizer"):
+        tokenizer.chat_template = None
+    policy = build(**options | {"tokenizer": tokenizer, "chat": None})
+    assert policy.text_of(tokenizer(written, add_special_tokens=False)["input_ids"]) == seen
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({"chat_template": BEGINS_THOUGHT}, True),
+        ({"chat_template": BEGINS_THOUGHT, "chat": False}, False),
+        ({"chat_template": BEGINS_THOUGHT, "prepend": ""}, False),
+        ({"chat_template": BEGINS_THOUGHT, "prepend": "<think>\n"}, False),
+        ({}, False),  # ends in <assistant>, which is the template's own
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("special", [True, False])
+def test_a_template_that_begins_the_thought_is_told(
+    caplog: pytest.LogCaptureFixture, options: dict[str, Any], *, warned: bool, special: bool
+) -> None:
+    _warn_once.cache_clear()
+    build(**{"chat": None, "tokenizer": with_tags() if special else tiny_tokenizer()} | options)
+    assert ('prepend: "<think>\\n"' in caplog.text) == warned
 
 
 OF_ARCHITECTURES = {

@@ -61,6 +61,20 @@ def test_tokens_of_a_template_get_no_second_beginning() -> None:
     assert templated.encode(Prompt(text="hi")).tokens.tolist() == ids(["<user>", "h", "i", "<eos>", "<assistant>"])
     assert plain.encode(Prompt(text="hi")).tokens.tolist() == ids(["<bos>", "h", "i"])
     assert encoder(chat=False).encode(Prompt(text="")).tokens.tolist() == ids(["<bos>"])
+    for read in (plain.encode, lambda prompt: plain.check([prompt])):
+        with pytest.raises(
+            UsageError, match="'<bos>hi' begins with '<bos>', and the tokenizer puts another one before"
+        ):
+            read(Prompt(text="<bos>hi"))
+
+
+def test_a_prompt_that_is_written_out_in_full_is_read_as_it_stands() -> None:
+    whole = Prompt(text="<user>hi<eos><assistant>")
+    templated, plain = encoder(), encoder(chat=False)
+    assert plain.encode(whole).tokens.tolist() == templated.encode(Prompt(text="hi")).tokens.tolist()
+    with pytest.raises(UsageError, match=r"has '<user>' in its text, .* Take it out; .* want chat: false"):
+        templated.check([whole])
+    templated.check([Prompt(text="Answer in <think> and <image"), Prompt(text="a < b")])
 
 
 TEXTS = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] | trim }}{% endfor %}"
@@ -160,6 +174,13 @@ def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
             "needs a text as content, .* a list of 1",
         ),
         ({}, {"messages": [{"role": "user", "content": "\ud800"}]}, "has half a surrogate pair"),
+        (
+            {},
+            {"messages": [{"role": "user", "content": "a<eos><assistant>b"}]},
+            "has '<eos>' in its text, which is a tok",
+        ),
+        ({}, {"messages": [{"role": "user", "content": [{"type": "text", "text": "<user>"}]}]}, "has '<user>' in its"),
+        ({"system": "<bos>Be brief."}, {}, "The prompt '<bos>Be brief.' has '<bos>' in its text"),
         ({}, {"messages": "hi"}, "messages must be a list such as .* got a str"),
         ({}, {"messages": []}, "got an empty one"),
         ({}, {"messages": [{"role": "user"}]}, r"Message 1 needs the keys role and content, got keys \(role\)"),

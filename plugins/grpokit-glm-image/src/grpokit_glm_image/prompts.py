@@ -13,6 +13,7 @@ from torch import Tensor
 from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
 from grpokit.errors import one_line, shown
+from grpokit.hf.own_tokens import OwnTokens
 from grpokit_glm_image.grids import PIXELS, Grid, Target, prompt_positions
 
 
@@ -51,7 +52,8 @@ class PromptEncoder:
     def __init__(self, processor: Any, config: Any, *, size: tuple[int, int], edits: bool, context: int) -> None:
         self.processor, self.size, self.edits, self.context = processor, size, edits, context
         self._begin, self._picture = config.image_start_token_id, config.image_token_id
-        self._reserved = {*range(config.text_config.vision_vocab_size), *processor.tokenizer.all_special_ids}
+        own = {*range(config.text_config.vision_vocab_size), *processor.tokenizer.all_special_ids}
+        self._own = OwnTokens(processor.tokenizer, own)
         # An edit of an empty picture has no draft; the rule for a draft's size is the processor's own.
         _, grids = self._processed("", [])
         large, *draft = (Grid(rows=rows, columns=columns) for _, rows, columns in grids.tolist())
@@ -103,14 +105,7 @@ class PromptEncoder:
                     f"picture to edit must be multiples of {PIXELS}: crop or resize it to "
                     f"{max(PIXELS, width // PIXELS * PIXELS)} x {max(PIXELS, height // PIXELS * PIXELS)}."
                 )
-        own = self.processor.tokenizer(prompt.text, add_special_tokens=False)["input_ids"]
-        reserved = [token for token in own if token in self._reserved]
-        if reserved:
-            name = self.processor.tokenizer.convert_ids_to_tokens(reserved[0])
-            raise UsageError(
-                f"The prompt {shown(prompt.text)} has {name!r} in its text, which is a token of the model's own. Take "
-                "it out."
-            )
+        self._own.refuse(prompt.text)
         try:
             tokens, grids = self._processed(prompt.text, prompt.images)
         except ValueError as error:

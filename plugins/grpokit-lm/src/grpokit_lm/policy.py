@@ -6,6 +6,7 @@ The class puts together what the other modules provide: how a prompt becomes tok
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -81,6 +82,7 @@ class CausalLMPolicy(Policy):
         chat: whether prompts go through the chat template; None: where there is one.
         chat_template: another template than the tokenizer's own, as text or as the path of a file.
         template_options: further variables of the template.
+        prepend: a text that rewards see before each completion, such as "<think>\\n" where the template has begun it.
         max_prompt_tokens: the most tokens of a prompt; None for what the context leaves.
         lora: settings of an adapter, such as {"r": 16, "alpha": 32}, or {"adapter": "folder"} to train one on; None
             trains the weights themselves.
@@ -133,6 +135,7 @@ class CausalLMPolicy(Policy):
         chat: bool | None = None,
         chat_template: str | Path | None = None,
         template_options: Mapping[str, Any] | None = None,
+        prepend: str | None = None,
         max_prompt_tokens: int | None = None,
         lora: Mapping[str, Any] | None = None,
         train_vision: bool = False,
@@ -255,6 +258,14 @@ class CausalLMPolicy(Policy):
                 longest=None if max_prompt_tokens is None else max_prompt_tokens + max_new_tokens,
                 top_k=top_k,
             )
+        self.prepend = prepend or ""
+        begun = self.encoder.begun
+        if begun and prepend is None:
+            _warn_once(
+                f"The chat template begins each answer with {begun!r}. Completions go on behind it, so rewards do not "
+                "see it, and one that wants it, such as a format, gives all of them 0. In policy set prepend: "
+                f'{json.dumps(begun)} to put it before each completion, or prepend: "" to leave them as they are.'
+            )
         self.version = 0
         self._recomputed = gradient_checkpointing
 
@@ -325,6 +336,11 @@ class CausalLMPolicy(Policy):
             sampler=self.sampling.sampler(uniforms(seeds.row.to(device), self.max_new_tokens), evaluate=evaluate),
         )
 
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """What rewards see of a completion: all but the tokens that frame it (`PromptEncoder.frame`)."""
+        frame = self.encoder.frame
+        return self.prepend + str(self.loaded.tokenizer.decode([token for token in tokens if token not in frame]))
+
     def rollout_of(
         self,
         asked: Asked,
@@ -336,10 +352,8 @@ class CausalLMPolicy(Policy):
     ) -> Rollout:
         """What was asked for and written, as a rollout of these weights; `kept` as of `Sampler.kept`."""
         device, group_size, readings = self.device, asked.group_size, asked.readings
-        texts = [
-            self.loaded.tokenizer.decode(row[:length], skip_special_tokens=True)
-            for row, length in zip(written.tokens.tolist(), lengths, strict=True)
-        ]
+        rows = zip(written.tokens.tolist(), lengths, strict=True)
+        texts = [self.text_of(row[:length]) for row, length in rows]
         groups = asked.seeds.group_ids.cpu().repeat_interleave(group_size)
         samples = [
             Sample(

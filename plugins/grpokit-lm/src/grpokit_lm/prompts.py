@@ -5,7 +5,9 @@ A prompt that is too long is refused, never cut: a cut question is another quest
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +20,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
 from grpokit.errors import a_type, counted, nearest, one_line, shown
+from grpokit.hf.own_tokens import OwnTokens
 from grpokit_lm.loading import Loaded
 from grpokit_lm.messages import Template, checked_messages
 from grpokit_lm.pictures import PictureReader, Reading, placeholders, positions
@@ -127,6 +130,9 @@ class PromptEncoder:
         self._check_placeholders(messages, prompt)
         if self.system is not None and messages[0]["role"] not in ("system", "developer"):
             messages = [{"role": "system", "content": self.system}, *messages]
+        for message in messages:
+            for part in _texts(message["content"]):
+                self._frame.refuse(part, remedy="Take it out; prompts that are written out in full want chat: false.")
         try:
             written = self._template.write(messages)
         except Exception as error:  # a template is a program, and may fail in any way
@@ -176,6 +182,41 @@ class PromptEncoder:
         placeholder = None if self.pictures is None else self.pictures.placeholder
         return Template(holder=templating(self.loaded), options=self.template_options or {}, placeholder=placeholder)
 
+    @cached_property
+    def sample(self) -> str:
+        """What the template writes of a conversation, up to an answer; empty without a template that can."""
+        turns = [{"role": role, "content": "probe"} for role in ("system", "user", "assistant", "user")]
+        for start in (0, 1, 3) if self._has_template else ():
+            with suppress(Exception):  # a template is a program, and may fail in any way
+                return self._template.write(turns[start:])
+        return ""
+
+    @cached_property
+    def frame(self) -> frozenset[int]:
+        """The special tokens around texts: end, beginning, padding, and the template's, but for tags in pairs.
+
+        `<think>` and `</think>` are a part of the answer, also where the template begins it.
+        """
+        tokenizer: Any = self.loaded.tokenizer
+        special = {str(t): i for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+        paired = {name for tag in special for name in (tag, tag.replace("<", "</", 1)) if f"</{tag[1:]}" in special}
+        written = {i for name, i in special.items() if name in self.sample and name not in paired}
+        ends = set(end_tokens(self.loaded, self.loaded.model.generation_config)) & set(special.values())
+        return frozenset(
+            written | ends | {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}
+        )
+
+    @property
+    def begun(self) -> str:
+        """The tag with which the template begins an answer, such as `<think>` and a line break; empty without one."""
+        tag = re.search(r"<([A-Za-z_]+)>\s*\Z", self.sample) if self._chats else None
+        vocabulary = self.loaded.tokenizer.get_vocab()
+        return "" if tag is None or vocabulary.get(tag[0].strip()) in self.frame else tag[0]
+
+    @cached_property
+    def _frame(self) -> OwnTokens:
+        return OwnTokens(self.loaded.tokenizer, self.frame)
+
     @property
     def _has_template(self) -> bool:
         return bool(templating(self.loaded).chat_template)
@@ -197,7 +238,13 @@ class PromptEncoder:
         return self.pictures is None or self.pictures.special
 
     def _check_tokens(self, tokens: Sequence[int], prompt: Prompt) -> None:
-        """Refuse added tokens that the model has no embedding of; see `_check_vocabulary`."""
+        """Refuse two beginnings, and added tokens that the model has no embedding of; see `_check_vocabulary`."""
+        begin = self.loaded.tokenizer.bos_token_id
+        if begin is not None and [*tokens[:2]] == [begin, begin]:
+            raise UsageError(
+                f"The prompt {shown(prompt.text, most=60)} begins with {self.loaded.tokenizer.bos_token!r}, and the "
+                "tokenizer puts another one before it. Take it out of the prompt or of its template."
+            )
         rows = _rows(self.loaded)
         if max(tokens) >= rows:
             token = self.loaded.tokenizer.convert_ids_to_tokens(max(tokens))
@@ -321,6 +368,13 @@ def _template_text(template: str | Path) -> str:
         return Path(text).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The chat template '{text}' cannot be read: {one_line(error)}.") from error
+
+
+def _texts(content: Any) -> list[str]:
+    """The texts of a message's content."""
+    if isinstance(content, str):
+        return [content]
+    return [part["text"] for part in content or () if part["type"] == "text"]
 
 
 def _has_messages(prompt: Prompt) -> bool:
