@@ -78,7 +78,8 @@ class RewardSpec(Spec):
             the reward reads them, `prompt` (its text), `target`, `image` and `meta`. For other than plain data, such
             as pictures, name a function that takes no argument and returns such pairs: "package.module:function".
         unscorable: "package.module:function" that says of a prompt why none of its samples can be scored, such as "it
-            has no text in double quotes", or "" if they can be. A run warns of such prompts before anything is loaded.
+            has no text in quotes", or "" if they can be. Of the reward's parameters in the config it gets those that
+            it names as keywords. A run warns of such prompts before anything is loaded.
         expected_failures: checks of the conformance kit that it cannot pass by design -> why; they do not count as
             failed.
     """

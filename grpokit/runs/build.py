@@ -6,9 +6,11 @@ is reported with its place in the config, before anything is written.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -187,7 +189,11 @@ def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
     """A reward's function that says why it cannot score a prompt; None where its plugin brings none."""
     with _at(config, "rewards", index):
         spec = _spec(config.rewards[index])
-        return registry.resolve(spec.unscorable) if isinstance(spec, RewardSpec) and spec.unscorable else None
+        if not isinstance(spec, RewardSpec) or not spec.unscorable:
+            return None
+        function = registry.resolve(spec.unscorable)
+        named = inspect.signature(function).parameters.keys() & config.rewards[index].params
+        return partial(function, **{name: config.rewards[index].params[name] for name in named})
 
 
 def close(terms: Sequence[RewardTerm]) -> None:

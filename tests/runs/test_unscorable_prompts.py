@@ -18,8 +18,8 @@ from grpokit.runs.before_training import unscorable_prompts
 MIXED, HELD_OUT = as_prompts(["a b", "x", "y"], source="p.txt"), as_prompts(["x", "c d"], source="h.txt")
 
 
-def one_word(prompt: Prompt) -> str:
-    return "" if " " in prompt.text else "it has one word"
+def one_word(prompt: Prompt, *, space: str = " ") -> str:
+    return "" if space in prompt.text else "it has one word"
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,11 @@ def test_a_warning_says_how_many_and_what_is_left(rewards: str, left: str) -> No
         + left,
         "the reward 'pairs' cannot score 1 of 2 held-out prompts, first prompt 0 of h.txt ('x'): it has one word",
     ]
+
+
+def test_the_function_is_told_the_parameters_that_it_names() -> None:
+    (line,) = unscorable_prompts(config("{use: pairs, space: x, other: 1}"), MIXED, None)
+    assert "cannot score 2 of 3 training prompts, first prompt 0 of p.txt" in line
 
 
 def test_nothing_is_said_of_prompts_that_can_be_scored() -> None:

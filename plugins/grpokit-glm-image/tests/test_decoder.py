@@ -90,6 +90,25 @@ def test_pictures_are_those_of_the_stock_pipeline(
     assert difference(ours, theirs) == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("it's a dog's life", ""),
+        ("a dog's „Wau“", '"Wau"'),
+        ("«thé» and 'tea'", '"thé" "tea"'),
+        ("「茶」", '"茶"'),
+    ],
+)
+def test_what_is_painted_letter_by_letter_is_what_ocr_reads(
+    pipeline: GlmImagePipeline, decoder: Decoder, text: str, same: str
+) -> None:
+    """The stock pipeline takes `s a dog` for a quote, and leaves „...“ and «...» out."""
+    told = decoder.painter.told(Prompt(text=text), torch.zeros(1, 4), (64, 64))
+    with torch.no_grad():
+        glyphs = pipeline.encode_prompt(same, do_classifier_free_guidance=False)[0]
+    assert torch.equal(told.glyphs, glyphs)
+
+
 def test_a_draft_is_decoded_from_its_own_tokens_at_its_own_size(pipeline: GlmImagePipeline, decoder: Decoder) -> None:
     seeds, tokens = seeds_of(1, 2), tokens_of(2)
     settings = replace(FAST, tokens="draft")

@@ -37,6 +37,10 @@ def test_the_ink_box_is_the_word_with_a_margin():
         ([((60, 12, 90, 22), "off"), ((10, 0, 50, 30), "50%"), ((5, 40, 80, 60), "today")], ["50% off", "today"]),
         # Decisions: each overlaps the next one, yet the third is below the first.
         ([((0, 0, 9, 10), "a"), ((20, 4, 29, 14), "b"), ((40, 8, 49, 18), "c")], ["a b", "c"]),
+        # From right to left, as most of a line's letters run.
+        ([((0, 0, 40, 10), "עולם"), ((50, 1, 99, 11), "שלום")], ["שלום עולם"]),
+        ([((0, 0, 40, 10), "50"), ((50, 1, 99, 11), "مرحبا")], ["مرحبا 50"]),
+        ([((0, 0, 40, 10), "cafe"), ((50, 1, 99, 11), "גן")], ["cafe גן"]),
     ],
 )
 def test_the_reading_order(pieces, lines):

@@ -17,6 +17,7 @@ from grpokit import PluginError, Prompt, RewardError, Sample, UsageError
 from grpokit_ocr import rapid
 from grpokit_ocr.rapid import LineReader
 from grpokit_ocr.reward import OCRReward
+from grpokit_ocr.targets import unscorable
 
 FONTS = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
 WORD_LIST = (
@@ -100,6 +101,33 @@ def test_rendered_words_are_read(reward, case):
 def test_phrases_are_read_with_their_spaces(reward):
     phrases = [" ".join(WORDS[i : i + 3]) for i in range(0, 30, 3)]
     assert reward([sample(draw(p, height=24), f'"{p}"') for p in phrases]) == [1.0] * 10
+
+
+def test_a_dash_is_read_as_any_dash(reward):
+    drawn = ["Open 9–5", "Open 9-5", "Open 95"]
+    assert reward([sample(draw(text), '"Open 9–5"') for text in drawn]) == [1, 1, 7 / 8]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "can"),
+    [
+        ("no quotes", {}, False),
+        ('"tea"', {}, True),
+        ('"24"', {}, True),
+        ('"ÉÇÜ"', {}, True),
+        ('"МОСКВА"', {}, False),  # which it reads as MOCKBA
+        ('"МОСКВА" and "tea"', {}, True),  # one of the two tells samples apart
+        ('"绿茶"', {}, True),
+        ('"!?"', {}, True),
+        ('"МОСКВА"', {"engine": "tesseract"}, False),
+        ('"ÉÇÜ"', {"engine": "tesseract"}, True),
+        ('"МОСКВА"', {"engine": "easyocr", "languages": ["ru"]}, True),
+        ('"МОСКВА"', {"engine": Recorder()}, True),
+        ('"МОСКВА"', {"weights_path": "nowhere.onnx"}, True),  # building the reward says what is wrong
+    ],
+)
+def test_prompts_that_no_picture_can_fulfil(text, options, can):
+    assert (unscorable(Prompt(text=text), **options) == "") == can
 
 
 def test_the_score_falls_with_each_wrong_letter_drawn(reward):

@@ -17,7 +17,7 @@ from grpokit_toy.lm import ToyLM
     [
         (ToyLM, "47+32", "47 + 32", "toy-lm reads sums of two two-digit numbers such as '47+32'"),
         (ToyLM, "47+32", "147+321", "The prompt '147+321' is 7 tokens long"),
-        (ToyGlyph, 'a sign "CAT"', "a sign", "toy-glyph needs a prompt with exactly one word in double quotes"),
+        (ToyGlyph, 'a sign "CAT"', "a sign", "toy-glyph needs a prompt with exactly one word in quotes"),
         (ToyFlow, "a ring of radius 0.5", "a ring", "toy-flow reads prompts that name a radius above 0"),
     ],
 )

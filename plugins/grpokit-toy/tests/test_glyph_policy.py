@@ -186,8 +186,8 @@ def test_evaluation_is_at_the_training_temperature_unless_told():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("A sign without quotes", "exactly one word in double quotes.*has 0"),
-        ('"CAT" and "DOG"', "exactly one word in double quotes.*has 2"),
+        ("A sign without quotes", "exactly one word in quotes.*has 0"),
+        ('"CAT" and "DOG"', "exactly one word in quotes.*has 2"),
         ('A sign that says ""', "1 to 5 letters; '' has 0"),
         ('A sign that says "LETTER"', "1 to 5 letters; 'LETTER' has 6"),
         ('A sign that says "R2D2"', "letters A-Z only; 'R2D2' has '2'"),

@@ -23,7 +23,8 @@ from PIL.Image import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from grpokit import Prompt
+from grpokit import Prompt, swapped
+from grpokit.builtin.quotes import quoted
 from grpokit.diffusion.family import Family, Schedule, Size
 from grpokit.images import to_rgb
 from grpokit_glm_image.grids import PIXELS
@@ -181,8 +182,16 @@ class Painter(Family):
         return flow.float()
 
     def _encoded(self, text: str) -> Tensor:
-        """The glyphs [1, L, D] of what stands in quotes in a text; of nothing if there are no quotes."""
-        with torch.no_grad(), self._as_loaded():
+        """The glyphs [1, L, D] of what stands in quotes in a text; of nothing if there are no quotes.
+
+        The spans are those that the reward `ocr` reads, and not the pipeline's, which takes what stands between two
+        apostrophes.
+        """
+
+        def spans(texts: str | Sequence[str]) -> list[list[str]]:
+            return [quoted(each) for each in ([texts] if isinstance(texts, str) else texts)]
+
+        with torch.no_grad(), self._as_loaded(), swapped(self._pipeline, "get_glyph_texts", spans):
             embeddings: Tensor = self._pipeline.encode_prompt(
                 text, do_classifier_free_guidance=False, device=self.device, dtype=self._pipeline.transformer.dtype
             )[0]

@@ -5,7 +5,8 @@ Shared by the engines, pure, and without a model, so that every number can be wo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -55,12 +56,16 @@ def enlargement(size: tuple[int, int], *, side: int, most: float) -> float:
 
 
 def in_reading_order(pieces: Iterable[tuple[Box, str]]) -> list[str]:
-    """Join pieces of text to lines: from top to bottom, and in a line from left to right; blank pieces are left out.
+    """Join pieces of text to lines: from top to bottom, and in a line as its script runs; blank pieces are left out.
+
+    A line with more letters of scripts such as Hebrew and Arabic than of others runs from right to left.
 
     A piece belongs to the line of the piece above it if their heights overlap by more than half of the lower one.
 
     >>> in_reading_order([((60, 11, 90, 29), "day"), ((10, 40, 50, 60), "sale"), ((10, 10, 50, 30), "open")])
     ['open day', 'sale']
+    >>> in_reading_order([((10, 10, 50, 30), "עולם"), ((60, 11, 90, 29), "שלום")])
+    ['שלום עולם']
     """
     lines: list[list[tuple[Box, str]]] = []
     for box, text in sorted(pieces, key=lambda piece: (piece[0][1], piece[0][0])):
@@ -70,7 +75,15 @@ def in_reading_order(pieces: Iterable[tuple[Box, str]]) -> list[str]:
             lines[-1].append((box, text))
         else:
             lines.append([(box, text)])
-    return [" ".join(text.strip() for _, text in sorted(line, key=lambda piece: piece[0][0])) for line in lines]
+    return [" ".join(_along(line)) for line in lines]
+
+
+def _along(line: Sequence[tuple[Box, str]]) -> list[str]:
+    """The texts of a line in the order in which its script runs."""
+    kinds = [unicodedata.bidirectional(letter) for _, text in line for letter in text]
+    if kinds.count("R") + kinds.count("AL") > kinds.count("L"):
+        return [text.strip() for _, text in sorted(line, key=lambda piece: -piece[0][2])]
+    return [text.strip() for _, text in sorted(line, key=lambda piece: piece[0][0])]
 
 
 def _side_by_side(first: Box, second: Box) -> bool:

@@ -29,11 +29,11 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
     yield RewardSpec(
         name="ocr",
         factory="grpokit_ocr.reward:OCRReward",
-        summary="how well the picture shows the text that its prompt has in double quotes",
+        summary="how well the picture shows the text that its prompt has in quotes",
         accepts={"image"},
         range=(0.0, 1.0),
         install="pip install 'grpokit[ocr]'",
         examples="grpokit_ocr.examples:pairs",
-        unscorable="grpokit_ocr.quotes:unscorable",
+        unscorable="grpokit_ocr.targets:unscorable",
         assets=[TESSERACT],
     )

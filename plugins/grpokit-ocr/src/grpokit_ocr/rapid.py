@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -177,6 +178,13 @@ class PageReader:
         scales = np.array([image.width / width, image.height / height], dtype=np.float32)
         found: NDArray[np.float32] = np.asarray(quads, dtype=np.float32) * scales
         return found
+
+
+@cache
+def characters(weights_path: Path | None) -> frozenset[str]:
+    """All characters that a recogniser can write; `weights_path` as of `LineReader`, which says what is raised."""
+    path = packaged_model() if weights_path is None else weights_path
+    return frozenset(_characters(_open(path, 1), path))
 
 
 def packaged_model(kind: Literal["rec", "det"] = "rec") -> Path:

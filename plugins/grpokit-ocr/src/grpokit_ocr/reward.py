@@ -15,13 +15,14 @@ from pathlib import Path
 from PIL import Image
 
 from grpokit import Sample, UsageError
+from grpokit.builtin.quotes import quoted
 from grpokit.images import to_rgb
 from grpokit_ocr.engine import Engine, EngineName, Layout, build
-from grpokit_ocr.scoring import quoted, score_text
+from grpokit_ocr.scoring import score_text
 
 
 class OCRReward:
-    """How well each picture shows the text that its prompt has in double quotes; see `scoring.score_text`.
+    """How well each picture shows the text that its prompt has in quotes; see `scoring.score_text`.
 
     Args:
         extra_text_penalty: in [0, 1]. 1: text that no quoted text asks for costs as much per letter as a wrong letter;

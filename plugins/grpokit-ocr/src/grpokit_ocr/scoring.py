@@ -8,6 +8,7 @@ which belongs to no quoted text costs exactly what it adds to the edit distance,
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
-from grpokit_ocr.quotes import quoted
+from grpokit.builtin.quotes import quoted
 
 MAX_WORDS = 64
 """Pieces that what was read is cut into at most; a longer text is cut into groups of words, not into words."""
@@ -24,17 +25,37 @@ MAX_WORDS = 64
 MAX_FREE_ORDER = 6
 """Up to so many quoted texts may stand in any order in the picture; more must stand in the prompt's order."""
 
-_APOSTROPHES = str.maketrans("‘’ʼ", "'''")
+_ALIKE = dict.fromkeys(map(ord, "‘’‛ʼʹ′`´"), "'") | dict.fromkeys(map(ord, "“”„‟″"), '"') | {0x2212: "-", 0x131: "i"}
+_UNSEEN = re.compile(
+    "[\u034f\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef"  # signs that join or vary letters
+    "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7"  # vowels of Hebrew
+    "\u0640\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed]"  # and of Arabic, with its long strokes
+    "|(?<=i)\u0307"  # the dot of a dotted capital I
+)
+_SPACELESS = (
+    "[\u0e00-\u109f\u1780-\u17ff"  # Thai, Lao, Tibetan, Burmese, Khmer
+    "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # Chinese, Japanese
+)
+_NO_SPACE = re.compile(f"(?<={_SPACELESS}) | (?={_SPACELESS})")
 
 
 def normalise(text: str) -> str:
-    """Return `text` as it is compared: NFKC, case-folded, apostrophes alike, white space collapsed.
+    """Return `text` as it is compared: NFKC, case-folded, white space collapsed, without what a picture does not show.
 
-    >>> normalise("  Ｏｐｅｎ\\n24  Hours’ ")
-    "open 24 hours'"
+    Format characters and variation selectors go, and the vowel marks of Hebrew and Arabic, which engines do not write.
+    Kinds of dashes, of apostrophes and of quotes are alike, and so are all letters i. Beside a letter of a script
+    without spaces, such as Chinese, Japanese or Thai, no space counts.
+
+    >>> normalise("  Ｏｐｅｎ\\n9–5  Hours’ "), normalise("绿茶\\n五元")
+    ("open 9-5 hours'", '绿茶五元')
     """
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return " ".join(folded.translate(_APOSTROPHES).split())
+    return _NO_SPACE.sub("", " ".join(_folded(text).split()))
+
+
+def _folded(text: str) -> str:
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text.translate(_ALIKE)).casefold())
+    kinds = zip(folded, map(unicodedata.category, folded), strict=True)
+    return _UNSEEN.sub("", "".join("-" if kind == "Pd" else c for c, kind in kinds if kind != "Cf"))
 
 
 def similarity(a: str, b: str) -> float:
@@ -59,7 +80,7 @@ def score_text(prompt_text: str, lines: Sequence[str], *, extra_text_penalty: fl
     was read), which is 1 - the normalised edit distance.
 
     Args:
-        prompt_text: the prompt; each double-quoted span is a target.
+        prompt_text: the prompt; each quoted span is a target.
         lines: what was read, in reading order.
         extra_text_penalty: p in [0, 1]. 1: text beyond the targets costs as much per letter as a wrong letter. 0: it is
             free ("contains the word is perfect", which a generator learns to exploit).
@@ -77,11 +98,11 @@ def score_text(prompt_text: str, lines: Sequence[str], *, extra_text_penalty: fl
     targets = [target for target in map(normalise, quoted(prompt_text)) if target]
     if not targets:
         return math.nan
-    words = _pieces(normalise(" ".join(lines)))
+    words = _pieces(_folded(" ".join(lines)))
     if not words:
         return 0.0
     if len(targets) == 1 and extra_text_penalty == 1:
-        return similarity(targets[0], " ".join(words))
+        return similarity(targets[0], _NO_SPACE.sub("", " ".join(words)))
     gains = [_part_scores(target, words, extra_text_penalty) for target in targets]
     return _best_cut(gains, len(words)) / len(targets)
 
@@ -96,7 +117,7 @@ def _part_scores(target: str, words: Sequence[str], penalty: float) -> NDArray[n
     """[W + 1, W + 1]: entry [a, b] is what words a..b-1 score as the target's part; 0 where a >= b."""
     count = len(words)
     spans = [(a, b) for a in range(count) for b in range(a + 1, count + 1)]
-    texts = [" ".join(words[a:b]) for a, b in spans]
+    texts = [_NO_SPACE.sub("", " ".join(words[a:b])) for a, b in spans]
     distances = process.cdist([target], texts, scorer=Levenshtein.distance)[0]
     whole = np.zeros((count + 1, count + 1))
     for (a, b), text, distance in zip(spans, texts, distances, strict=True):

@@ -7,19 +7,18 @@ mediocre, from a supervised pre-training that was stopped early, and GRPO has to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image
 
 from grpokit import Prompt, UsageError
+from grpokit.builtin.quotes import quoted
 from grpokit_toy.autoregressive import WEIGHTS, AutoregressivePolicy, load_weights, read_weights
 from grpokit_toy.codebook import ALPHABET, COLUMNS, MAX_LETTERS, ROWS, START_FILE, checked_word, codebook
 from grpokit_toy.transformer import Shape, Transformer
 
 QUOTE = 1  # prompt tokens: 0 padding, 1 the quotation mark, then the letters
-QUOTED = re.compile(r'"([^"]*)"|“([^”]*)”')
 
 
 def quoted_word(text: str) -> str:
@@ -31,10 +30,10 @@ def quoted_word(text: str) -> str:
     >>> quoted_word('A sign that says "cat"')
     'CAT'
     """
-    found = [straight or curly for straight, curly in QUOTED.findall(text)]
+    found = quoted(text)
     if len(found) != 1:
         raise UsageError(
-            "toy-glyph needs a prompt with exactly one word in double quotes, such as 'A sign that says \"CAT\"'; "
+            "toy-glyph needs a prompt with exactly one word in quotes, such as 'A sign that says \"CAT\"'; "
             f"{text!r} has {len(found)}."
         )
     return checked_word(found[0])
