@@ -13,6 +13,7 @@ from grpokit.registry.factories import call as call
 from grpokit.registry.factories import create as create
 from grpokit.registry.factories import explained as explained
 from grpokit.registry.factories import parameters as parameters
+from grpokit.registry.factories import refuse_columns as refuse_columns
 from grpokit.registry.factories import resolve as resolve
 from grpokit.registry.name_lookup import broken_plugins as broken_plugins
 from grpokit.registry.name_lookup import clashes as clashes

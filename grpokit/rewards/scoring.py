@@ -19,6 +19,7 @@ from torch import Tensor
 
 from grpokit.errors import RewardError, UsageError, counted, shown
 from grpokit.knobs import RewardSettings
+from grpokit.registry import refuse_columns
 from grpokit.reward_totals import totals
 from grpokit.rewards.failures import Column, Others, collected, measured, submitted, too_many
 from grpokit.rewards.submission import Pending, Submits
@@ -115,7 +116,7 @@ def as_terms(
     """Rewards as a user gives them -> named terms; a name that is taken gets a number.
 
     Raises:
-        UsageError: there is no reward, or an object that cannot score.
+        UsageError: there is no reward, an object that cannot score, or a function of another trainer.
     """
     if isinstance(rewards, Mapping):
         unnumbered: list[RewardTerm] = [RewardTerm(name=str(name), reward=reward) for name, reward in rewards.items()]
@@ -135,6 +136,8 @@ def as_terms(
                 f"Reward '{term.name}' is {term.reward!r}; expected something to call with samples, or an object with "
                 "the methods `submit` and `close`."
             )
+        if callable(term.reward):
+            refuse_columns(term.reward, f"reward '{term.name}'")
         if not math.isfinite(term.weight):
             raise UsageError(f"Reward '{term.name}' has the weight {term.weight}; expected a finite number.")
         reserved = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics

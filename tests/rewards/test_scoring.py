@@ -19,7 +19,19 @@ import pytest
 import torch
 from PIL import Image
 
-from grpokit import DataError, Pending, Portion, Prompt, RewardError, RewardTerm, Sample, UsageError, registry
+from grpokit import (
+    DataError,
+    Pending,
+    PluginError,
+    Portion,
+    Prompt,
+    RewardError,
+    RewardTerm,
+    Sample,
+    UsageError,
+    create,
+    registry,
+)
 from grpokit.advantages import group
 from grpokit.builtin.image_rewards import brightness, jpeg_size
 from grpokit.builtin.text_rewards import (
@@ -500,6 +512,45 @@ def test_unique_names_keep_on_error_and_weight() -> None:
 def test_no_rewards(given: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         as_terms(given)
+
+
+def trl(completions: list[str], **kwargs: Any) -> list[float]:
+    return [float(len(x)) for x in completions]
+
+
+def trl_with_columns(prompts: list[str], completions: list[str], answer: list[str]) -> list[float]:
+    return [float(len(p + x) * (x == y)) for p, x, y in zip(prompts, completions, answer, strict=True)]
+
+
+def flow_grpo(images: list[str], prompts: list[str], metadata: Any) -> list[float]:
+    return [float(len(x + p)) for x, p in zip(images, prompts, strict=True)]
+
+
+class Called:
+    def __call__(self, completions: list[str], *, log_extra: Any = None, **kwargs: Any) -> list[float]:
+        return trl(completions)
+
+
+def of_samples(completions: Sequence[Sample], *, factor: float = 1.0) -> list[float]:
+    """A name alone says nothing."""
+    return [factor * len(s.output) for s in completions]
+
+
+@pytest.mark.parametrize(
+    ("foreign", "expected"), [(trl, 2.0), (trl_with_columns, 3.0), (flow_grpo, 3.0), (Called(), 2.0)]
+)
+def test_a_reward_of_another_trainer_is_refused_with_its_translation(foreign: Any, expected: float) -> None:
+    with pytest.raises(PluginError) as raised:
+        as_terms([foreign])
+    made = {getattr(foreign, "__name__", "reward"): foreign}
+    exec(str(raised.value).split("\n\n")[1], made)  # noqa: S102  # the function that the message shows
+    (translated,) = (value for name, value in made.items() if name.endswith("_of_samples"))
+    sample = Sample(prompt=Prompt(text="p", meta={"answer": "42", "metadata": {}}), output="42", group=0)
+    assert translated([sample]) == [expected]
+    as_terms([translated, of_samples])
+    name = type(foreign).__name__ if isinstance(foreign, Called) else foreign.__name__
+    with pytest.raises(PluginError, match="expected a function of one list of samples"):
+        create("reward", f"{__name__}:{name}")
 
 
 # --- text rewards --------------------------------------------------------------------------------------------------
