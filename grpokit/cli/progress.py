@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from grpokit.errors import counted
@@ -31,13 +32,13 @@ _LONGEST_SILENCE = 60  # seconds without a line, where no bar shows that the run
 class _Column(ProgressColumn):
     """Shows a text that changes with time."""
 
-    def __init__(self, text: Callable[[], str]) -> None:
-        super().__init__()
+    def __init__(self, text: Callable[[Task], str], *, fixed: bool) -> None:
+        super().__init__(Column(no_wrap=fixed))  # where there is no room, the others give theirs
         self._text = text
 
     def render(self, task: Task) -> Text:
         """The text of now."""
-        return Text(self._text(), no_wrap=True)
+        return Text(self._text(task), no_wrap=True, overflow="ellipsis")
 
 
 @contextmanager
@@ -49,10 +50,10 @@ def watch(console: Console) -> Iterator[Watcher]:
     eta = Eta()
     bar = Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Column(eta.text),
-        TextColumn("{task.fields[news]}"),
+        BarColumn(20),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        _Column(lambda task: eta.text(), fixed=True),
+        _Column(lambda task: task.fields["news"], fixed=False),
         console=console,
         disable=not console.is_terminal,
     )

@@ -68,14 +68,18 @@ def test_the_eta_goes_by_phase_and_counts_what_lies_between_steps(monkeypatch: p
     assert eta.text() == "ETA 0:16:20"
 
 
-@pytest.mark.parametrize("width", [30, 60, 120])
+@pytest.mark.parametrize("width", [30, 60, 80, 120])
 def test_the_bar_stays_on_one_line(width: int) -> None:
     file = io.StringIO()
     with progress.watch(Console(file=file, force_terminal=True, width=width)) as watcher:
-        trainer: Any = SimpleNamespace(steps=9, completed=0, describe=lambda: "", steps_left={"": 8})
+        trainer: Any = SimpleNamespace(steps=2000, completed=1234, describe=lambda: "", steps_left={"": 8})
         watcher.start(trainer)
-        watcher.step(cast("Any", SimpleNamespace(step=1, metrics=METRICS, warnings=(), phase="")))
+        watcher.step(cast("Any", SimpleNamespace(step=1235, metrics=METRICS, warnings=(), phase="")))
     last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).split("\r")[-1]
     assert last.count("\n") == 1
-    assert last.startswith("training")
-    assert "1/9" in last
+    assert len(last) <= width + 1
+    if width >= 60:
+        assert last.startswith("training ")
+        assert re.search(r" 1235/2000 ETA \d:\d\d:\d\d", last)
+    if width >= 80:
+        assert "reward 0.500" in last
