@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class GrpokitError(Exception):
@@ -74,7 +75,7 @@ def reworded(error: GrpokitError, text: str) -> GrpokitError:
 
 
 def address(page: str) -> str:
-    """The address of a page of the documentation: of the published one that the package's metadata names.
+    """Where a page of the documentation is: its file in a clone, else on the site that the package's metadata names.
 
     Args:
         page: its name and perhaps a heading's anchor, such as "guards#checkpoints".
@@ -82,41 +83,56 @@ def address(page: str) -> str:
     import importlib.metadata
 
     name, _, anchor = page.partition("#")
-    anchor = anchor and f"#{anchor}"
-    try:
-        links = importlib.metadata.metadata("grpokit").get_all("Project-URL") or []
-    except importlib.metadata.PackageNotFoundError:
-        links = []
-    for link in links:
-        label, _, site = link.partition(", ")
-        if label == "Documentation":
-            return f"{site.rstrip('/')}/{name}/{anchor}"
-    return f"docs/{name}.md{anchor}"  # run from sources, without an installed package
+    file = Path(__file__).parent.parent / "docs" / f"{name}.md"
+    if file.is_file():
+        return f"{file}{anchor and f' (#{anchor})'}"
+    links = importlib.metadata.metadata("grpokit").get_all("Project-URL") or []
+    site = next(site for label, _, site in (link.partition(", ") for link in links) if label == "Documentation")
+    return f"{site.rstrip('/')}/{name}/{anchor and f'#{anchor}'}"
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return `" (did you mean 'x'?)"` for the choice nearest to `name`, or an empty string.
+    """Return `" (did you mean 'x'?)"` for the choice at most two letters away from `name`, or an empty string.
 
     >>> nearest("stepz", ["steps", "seed"])
     " (did you mean 'steps'?)"
-    >>> nearest("toy-glif", ["toy-lm", "toy-glyph"])
+    >>> nearest("toy-glyf", ["toy-lm", "toy-glyph"])
     " (did you mean 'toy-glyph'?)"
-    >>> nearest("qqq", ["steps"])
-    ''
+    >>> nearest("resolution", ["revision"]), nearest("head", ["head_path"])
+    ('', '')
     >>> nearest("gpu", ["cpu", "cuda"])  # a short name with another first letter is another word
     ''
     """
 
     def likeness(other: str) -> float:  # the beginning counts more, and a changed order of letters counts less
         start = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
-        anagram = sorted(name) == sorted(other)
-        return difflib.SequenceMatcher(None, other, name).ratio() + 0.25 * start / len(name) + 0.25 * anagram
+        return difflib.SequenceMatcher(None, other, name).ratio() + 0.25 * start / len(name) + 0.25 * anagram(other)
 
-    if len(name) > 100:  # the time of a comparison is the product of the lengths
-        return ""
-    likely = [other for other in choices if len(name) > 3 or other[:1] == name[:1]]
-    matches = difflib.get_close_matches(name, likely, n=5, cutoff=0.6)
-    return f" (did you mean '{max(matches, key=likeness)}'?)" if matches else ""
+    def anagram(other: str) -> bool:
+        return sorted(name) == sorted(other)
+
+    def near(other: str) -> bool:
+        if len(name) <= 3 and other[:1] != name[:1]:
+            return False
+        most = 2 if len(name) > 4 or anagram(other) else 1 if len(name) > 2 else 0
+        return _letters_apart(name, other, most=most) <= most
+
+    likely = [other for other in choices if near(other)]
+    return f" (did you mean '{max(likely, key=likeness)}'?)" if likely else ""
+
+
+def _letters_apart(a: str, b: str, *, most: int) -> int:
+    """The fewest insertions, deletions and replacements between two names; more than `most` for distant ones."""
+    if abs(len(a) - len(b)) > most:
+        return most + 1
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        last, row = row, [i]
+        for j, y in enumerate(b, 1):
+            row.append(min(last[j] + 1, row[-1] + 1, last[j - 1] + (x != y)))
+        if min(row) > most:
+            return most + 1
+    return row[-1]
 
 
 def a_type(value: object) -> str:

@@ -50,7 +50,12 @@ def test_the_command_line_shows_the_address(call: Call, tmp_path: Path) -> None:
     assert "see " not in call("train", "no-such-file.yaml").err.splitlines()[-1]
 
 
-def test_the_address_comes_from_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_clone_the_address_is_the_file() -> None:
+    assert address("guards#checkpoints") == f"{ROOT / 'docs/guards.md'} (#checkpoints)"
+
+
+def test_elsewhere_the_address_comes_from_the_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("grpokit.errors.__file__", str(tmp_path / "grpokit/errors.py"))
     links = {"Project-URL": ["Source, https://code", "Documentation, https://docs.example/en/"]}
     metadata = type("Metadata", (), {"get_all": staticmethod(links.get)})
     monkeypatch.setattr("importlib.metadata.metadata", lambda name: metadata)

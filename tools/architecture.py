@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "builtin": "errors knobs types images objectives registry",  # what a third party may import, and no more
     "config": "errors files knobs registry",
     "plan": "errors knobs registry config",
-    "hf": "errors knobs policies data plan",  # imports transformers and peft, so it stands in no other row
+    "hf": "errors knobs policies data registry plan",  # imports transformers and peft, so it stands in no other row
     "diffusion": "errors knobs types sampling policy policies flow hf",
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",

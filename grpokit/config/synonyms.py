@@ -1,6 +1,6 @@
-"""Names that users of other trainers type (TRL, diffusers, Lightning, verl), and those of earlier versions.
+"""Names that users of other trainers type, and those of earlier versions.
 
-`KEYS` holds the config's own key for each, `ADVICE` what to do where no key corresponds. The names are in lower case
+The trainers are those of `registry.synonyms`, Lightning and verl. `KEYS` holds the config's own key for each, `ADVICE` what to do where no key corresponds. The names are in lower case
 with underscores.
 """
 
@@ -13,6 +13,8 @@ _GROUPS_AND_ROWS = ("trainer.micro_batch_size", "trainer.prompts_per_step")
 KEYS: dict[str, tuple[str, ...]] = {
     # learning rate and optimizer
     "lr": ("trainer.learning_rate",),
+    "unet_lr": ("trainer.learning_rate",),
+    "train_learning_rate": ("trainer.learning_rate",),
     "optimizer": ("trainer.learning_rate", "trainer.weight_decay"),
     "wd": ("trainer.weight_decay",),
     "adam_weight_decay": ("trainer.weight_decay",),
@@ -35,6 +37,13 @@ KEYS: dict[str, tuple[str, ...]] = {
     "num_mini_batches": ("trainer.minibatches",),
     "num_generations": ("trainer.group_size",),
     "num_samples_per_prompt": ("trainer.group_size",),
+    "num_image_per_prompt": ("trainer.group_size",),
+    "num_images_per_prompt": ("trainer.group_size",),
+    "num_batches_per_epoch": ("trainer.prompts_per_step",),
+    "sample_num_batches_per_epoch": ("trainer.prompts_per_step",),
+    "sample_batch_size": ("trainer.rollout_batch_size",),
+    "num_inner_epochs": ("trainer.updates_per_rollout",),
+    "train_num_inner_epochs": ("trainer.updates_per_rollout",),
     "num_iterations": ("trainer.updates_per_rollout",),
     "num_ppo_epochs": ("trainer.updates_per_rollout",),
     "ppo_epochs": ("trainer.updates_per_rollout",),
@@ -47,12 +56,18 @@ KEYS: dict[str, tuple[str, ...]] = {
     "beta": ("trainer.kl_coef",),
     "kl_coeff": ("trainer.kl_coef",),
     "kl_loss_coef": ("trainer.kl_coef",),
+    "kl_beta": ("trainer.kl_coef",),
+    "kl_ratio": ("trainer.kl_coef",),
+    "kl_weight": ("trainer.kl_coef",),
     "kl_loss_type": ("trainer.kl",),
     "epsilon": ("trainer.clip_range",),
     "epsilon_low": ("trainer.clip_range",),
     "epsilon_high": ("trainer.clip_range_high",),
     "clip_ratio": ("trainer.clip_range",),
     "cliprange": ("trainer.clip_range",),
+    "clip_range_lt": ("trainer.clip_range",),
+    "clip_range_gt": ("trainer.clip_range_high",),
+    "train_clip_range": ("trainer.clip_range",),
     "entropy_coeff": ("trainer.entropy_coef",),
     "ent_coef": ("trainer.entropy_coef",),
     "delta": ("trainer.dual_clip",),
@@ -83,6 +98,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "dataset_name": ("data.dataset",),
     "dataset_split": ("data.split",),
     "train_data_dir": ("data.dataset",),
+    "prompt_fn": ("data.use",),
     "train_dataset": ("data.dataset",),
     "eval_dataset": ("data.eval_split", "data.eval_jsonl"),
     "validation_prompt": ("data.eval_prompts",),
@@ -95,13 +111,22 @@ KEYS: dict[str, tuple[str, ...]] = {
     "output_dir": ("run.dir",),
     "default_root_dir": ("run.dir",),
     "logging_dir": ("run.dir",),
+    "logdir": ("run.dir",),
+    "save_dir": ("run.dir",),
+    "training_folder": ("run.dir",),
+    "save_every_n_steps": ("run.save_every",),
     "save_steps": ("run.save_every",),
     "save_freq": ("run.save_every",),
     "checkpointing_steps": ("run.save_every",),
     "checkpoints_total_limit": ("run.keep_last",),
     "save_total_limit": ("run.keep_last",),
+    "max_step_saves_to_keep": ("run.keep_last",),
+    "num_checkpoint_limit": ("run.keep_last",),
     "metric_for_best_model": ("run.best",),
+    "eval_freq": ("run.eval_every",),
     "eval_steps": ("run.eval_every",),
+    "sample_every": ("run.eval_every",),
+    "sample_every_n_steps": ("run.eval_every",),
     "test_freq": ("run.eval_every",),
     "val_check_interval": ("run.eval_every",),
     "validation_steps": ("run.eval_every",),
@@ -114,6 +139,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "wandb_project": ("run.project",),
     "experiment_name": ("run.name",),
     "run_name": ("run.name",),
+    "output_name": ("run.name",),
     "wandb_run_name": ("run.name",),
     "wandb_tags": ("run.tags",),
     # earlier versions
@@ -126,9 +152,13 @@ ADVICE: dict[str, str] = {
     "max_epochs": "a run is counted in steps: set trainer.steps",
     "num_epochs": "a run is counted in steps: set trainer.steps",
     "num_train_epochs": "a run is counted in steps: set trainer.steps",
+    "max_train_epochs": "a run is counted in steps: set trainer.steps",
     "total_epochs": "a run is counted in steps: set trainer.steps",
     "accumulate_grad_batches": "gradients are accumulated over micro-batches anyway: set trainer.micro_batch_size",
     "gradient_accumulation_steps": "gradients are accumulated over micro-batches anyway: set trainer.micro_batch_size",
+    "adv_clip_max": "it is a parameter of the advantage: set trainer.advantage to {use: group, clip: ...}",
+    "per_prompt_stat_tracking": "advantages are those of each prompt's own group anyway",
+    "sample": "set steps, guidance, noise and window in policy, and trainer.group_size",
     "steps_per_generation": "set trainer.minibatches, the optimizer steps of one pass over a rollout",
     "auto_find_batch_size": "a micro-batch that does not fit is halved anyway",
     "multi_objective_aggregation": "set trainer.advantage to gdpo for normalize_then_sum",
@@ -161,6 +191,7 @@ ADVICE: dict[str, str] = {
     "vllm_importance_sampling_clip_max": "set trainer.correction to {high: ...}",
     "logging_steps": "every step is logged",
     "log_every_n_steps": "every step is logged",
+    "resume_from": "give the command --resume",
     "resume_from_checkpoint": "give the command --resume",
     "sapo_temperature_pos": "it is a parameter of the objective: set trainer.objective to {use: sapo, tau_pos: ...}",
     "sapo_temperature_neg": "it is a parameter of the objective: set trainer.objective to {use: sapo, tau_neg: ...}",
@@ -171,6 +202,7 @@ ADVICE: dict[str, str] = {
 }
 
 ADVICE |= {
-    theirs: f"it is a parameter of the policy, if the policy has one: set policy.{ours}"
+    theirs: f"it is a parameter of the policy, if the policy has one: set policy.{ours.replace('|', ' or policy.')}"
     for theirs, ours in PARAMETERS.items()
+    if theirs not in KEYS
 }

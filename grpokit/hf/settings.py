@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from grpokit.errors import UsageError, a_type, nearest
+from grpokit.errors import UsageError, a_type
+from grpokit.registry.synonyms import hint
 
 S = TypeVar("S")
 
@@ -28,7 +29,7 @@ def read_settings(kind: type[S], given: Any, *, key: str, example: str) -> S:
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            raise UsageError(f"{key} has no key '{name}'{nearest(str(name), known)}. It has: {', '.join(known)}.")
+            raise UsageError(f"{key} has no key '{name}'{hint(name, known, group=key)}. It has: {', '.join(known)}.")
     try:
         return kind(**given)
     except UsageError as error:

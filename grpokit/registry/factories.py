@@ -17,12 +17,12 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from grpokit.errors import GrpokitError, PluginError, nearest, shown
+from grpokit.errors import GrpokitError, PluginError, shown
 from grpokit.registry.entry_points import described
 from grpokit.registry.importing import import_name, missing
 from grpokit.registry.name_lookup import find, is_path
 from grpokit.registry.own_gpu import take_own_gpu
-from grpokit.registry.synonyms import PARAMETERS
+from grpokit.registry.synonyms import hint
 
 _DATA = {
     "reward": 1,
@@ -182,9 +182,9 @@ def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, An
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     unknown = [name for name in params if name not in parameters]
     if unknown and not open_ended:
-        ours = PARAMETERS.get(unknown[0].lower().replace("-", "_"))
-        hint = f" (did you mean '{ours}'?)" if ours in parameters else nearest(unknown[0], parameters)
-        raise PluginError(f"The {what} has no parameter '{unknown[0]}'{hint}. It accepts: {choices}.")
+        raise PluginError(
+            f"The {what} has no parameter '{unknown[0]}'{hint(unknown[0], parameters)}. It accepts: {choices}."
+        )
     absent = [n for n, p in parameters.items() if p.default is p.empty and n not in params]
     if absent:
         raise PluginError(f"The {what} needs the parameter '{absent[0]}'. It accepts: {choices}.")

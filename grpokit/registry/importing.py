@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import pkgutil
@@ -70,9 +69,8 @@ def missing(error: ModuleNotFoundError, what: str, install: str, *, factory: str
             f"{nearest(last, inside)}. Check the spelling{'' if itself else ', or install another version of it'}."
         )
     modules = {m.name for m in pkgutil.iter_modules([os.getcwd(), *sys.path])}
-    close = difflib.get_close_matches(module, modules, n=1, cutoff=0.8)
-    guess = f" (did you mean '{close[0]}'?)" if close else ""
-    if close and install:
+    guess = nearest(module, modules)
+    if guess and install:
         remedy = f"Check the spelling, or run: {install}"
     if itself and not install:
         return PluginError(f"The {what} cannot be found: there is no module '{module}'{guess}. {remedy}")

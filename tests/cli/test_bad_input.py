@@ -451,10 +451,10 @@ FUNCTIONS = {
 
 COMPONENTS = {
     "a policy's name misspelt": change(
-        "policy.use=toy-glif", "policy: There is no policy called 'toy-glif' (did you mean 'toy-glyph'?). Known: "
+        "policy.use=toy-glyf", "policy: There is no policy called 'toy-glyf' (did you mean 'toy-glyph'?). Known: "
     ),
     "a preset's name misspelt": Bad(
-        ["train", "toy-glif"], ["There is no preset called 'toy-glif' (did you mean 'toy-glyph'?)", "ends in .yaml"]
+        ["train", "toy-glyf"], ["There is no preset called 'toy-glyf' (did you mean 'toy-glyph'?)", "ends in .yaml"]
     ),
     "a reward's name misspelt": part(
         "use: length",
@@ -581,7 +581,7 @@ OPTIONS = {
         ["check", "length", "--kind", "rewrad"], ["--kind must be policy or reward, got"]
     ),
     "a check of an unknown name": Bad(
-        ["check", "toy-glif"], ["no policy or reward called 'toy-glif' (did you mean 'toy-g"]
+        ["check", "toy-glyf"], ["no policy or reward called 'toy-glyf' (did you mean 'toy-g"]
     ),
     "a check of a policy without prompts": Bad(
         ["check", "tiny_policies:TinyTokens"], ["give prompts that it can read: --prompt or --prompts"]

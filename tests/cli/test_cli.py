@@ -889,7 +889,7 @@ def test_report_of_a_run_without_evaluations_or_steps(call: Call, tmp_path: Path
 
 BAD: dict[str, tuple[list[str], list[str]]] = {
     "no such file": (["train", "no.yaml"], ["The config file no.yaml does not exist"]),
-    "no such preset": (["train", "toy-glif"], ["There is no preset called 'toy-glif'", "Known: ", "ends in .yaml"]),
+    "no such preset": (["train", "toy-glyf"], ["There is no preset called 'toy-glyf'", "Known: ", "ends in .yaml"]),
     "unknown key": (["train", "c.yaml", "trainer.stepz=3"], ["unknown key 'trainer.stepz'", "did you mean 'steps'?"]),
     "no override": (["train", "c.yaml", "steps"], ["'steps' is not of the form key=value"]),
     "unknown reward": (

@@ -391,6 +391,12 @@ def test_how_to_replace_a_source_of_prompts() -> None:
         ("gradient_accumulation_steps=4", "(gradients are accumulated over micro-batches anyway: set trainer.micro_ba"),
         ("generation_batch_size=8", "(did you mean 'trainer.prompts_per_step' or 'trainer.group_size'?)"),
         ("model=org/name", "(it is a parameter of the policy, if the policy has one: set policy.model)"),
+        ("trainer.num_image_per_prompt=8", "(did you mean 'trainer.group_size'?)"),
+        ("num_batches_per_epoch=8", "(did you mean 'trainer.prompts_per_step'?)"),
+        ("trainer.kl_beta=0.1", "(did you mean 'trainer.kl_coef'?)"),
+        ("trainer.clip_range_gt=0.1", "(did you mean 'trainer.clip_range_high'?)"),
+        ("num_steps=10", "(did you mean 'trainer.steps'?)"),
+        ("trainer.timestep_fraction=0.6", "(it is a parameter of the policy, if the policy has one: set policy.windo"),
         ("trainer.max_quiet_steps=1", "(did you mean 'trainer.max_zero_std_steps'?)"),
         ("trainer.max_logprob_gap=1", "(did you mean 'trainer.max_logprob_diff'?)"),
     ],
@@ -442,8 +448,8 @@ def test_schema_is_valid_and_agrees() -> None:
 
 
 def test_unknown_preset() -> None:
-    with pytest.raises(ConfigError, match=r"There is no preset called 'toy-glif'.*Known: .*ends in \.yaml"):
-        presets.read_config("toy-glif")
+    with pytest.raises(ConfigError, match=r"There is no preset called 'toy-glyf'.*Known: .*ends in \.yaml"):
+        presets.read_config("toy-glyf")
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_targets_by_name() -> None:
         ({"targets": [3]}, r"lora: targets must be names .* got \[3\]"),
         ({"targets": 3}, "lora: targets must be names .* got 3"),
         ({"dropout": 0.05}, "lora: dropout must be 0, got 0.05. With dropout, the log-probs"),
-        ({"rank": 8}, "lora has no key 'rank'. It has: r, alpha, targets"),
+        ({"rank": 8}, r"lora has no key 'rank' \(did you mean 'r'\?\)\. It has: r, alpha, targets"),
         ({"r": 0}, "lora: r must be at least 1, got 0. r: the rank of each update"),
         (16, r"lora must be a mapping such as \{r: 16, alpha: 32\}, got an int"),
     ],

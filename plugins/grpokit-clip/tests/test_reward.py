@@ -378,8 +378,8 @@ def test_the_registry_builds_them(params, tiny, aesthetic, clip_score):
     assert grpokit.create("reward", "clip-score", params)(rows) == clip_score(rows)
     with pytest.raises(PluginError, match="takes 'float32' or 'bfloat16' or 'float16' as 'dtype', got 'half'"):
         grpokit.create("reward", "clip-score", {"dtype": "half"})
-    with pytest.raises(PluginError, match=r"has no parameter 'head'.*\(did you mean 'head_path'\?\)"):
-        grpokit.create("reward", "aesthetic", {"head": "x"})
+    with pytest.raises(PluginError, match=r"has no parameter 'head_pth'.*\(did you mean 'head_path'\?\)"):
+        grpokit.create("reward", "aesthetic", {"head_pth": "x"})
 
 
 def forget(monkeypatch):

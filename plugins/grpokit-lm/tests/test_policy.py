@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from grpokit import PluginError, Prompt, Rollout, Sample, Trainer, UsageError, create, objectives
 from grpokit.policies import fused_head, packing
 from grpokit.registry.name_lookup import installed
-from grpokit.registry.synonyms import PARAMETERS
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
 from grpokit_lm.plain_path import PlainPath
@@ -391,10 +389,9 @@ def test_bad_settings_are_one_message(options: dict[str, Any], message: str) -> 
         build(**options)
 
 
-def test_the_names_of_other_trainers_lead_to_parameters_that_exist() -> None:
-    with pytest.raises(PluginError, match=r"has no parameter 'lora_r' \(did you mean 'lora'\?\)"):
+def test_a_name_of_another_trainer_leads_to_ours() -> None:
+    with pytest.raises(PluginError, match=r"has no parameter 'lora_r' \(did you mean 'lora.r'\?\)"):
         create("policy", "hf-lm", {"model": "x", "lora_r": 16})
-    assert set(PARAMETERS.values()) <= set(inspect.signature(CausalLMPolicy).parameters)
 
 
 @pytest.mark.parametrize("options", [{}, {"lora": ADAPTER}, {"fast": False}], ids=str)

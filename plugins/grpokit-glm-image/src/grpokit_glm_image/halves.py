@@ -10,6 +10,7 @@ from typing import Any
 from grpokit import Policy, UsageError
 from grpokit.errors import nearest
 from grpokit.plan import Job, Needs
+from grpokit.registry.synonyms import hint
 from grpokit_glm_image import dit_plan, policy
 from grpokit_glm_image import plan as ar_plan
 from grpokit_glm_image.dit import GlmImageDiT
@@ -125,5 +126,5 @@ def _check(parameters: Mapping[str, Any]) -> None:
                 raise UsageError(f"{half}: {name} is not offered where both halves train. Leave it out.")
             if name not in known:
                 raise UsageError(
-                    f"{half}: there is no parameter '{name}'{nearest(name, known)}. There are {', '.join(known)}."
+                    f"{half}: there is no parameter '{name}'{hint(name, known)}. There are {', '.join(known)}."
                 )
