@@ -1,7 +1,7 @@
 """The command line. Thin: it reads arguments, calls the library and prints.
 
 Nothing heavy is imported before a command needs it. Bad input prints one message and exits with 2, a failed run with
-1, Ctrl-C or SIGTERM with 130 after a checkpoint was saved.
+1, Ctrl-C, SIGTERM or SIGHUP with 130 after a checkpoint was saved.
 """
 
 from __future__ import annotations

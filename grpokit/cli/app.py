@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from grpokit.cli import display
 from grpokit.errors import GrpokitError, UsageError, address
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def is_first() -> bool:
 
 def main() -> None:
     """Entry point of the `grpokit` command: an error of grpokit's is one message and its exit code, no traceback."""
+    display.prepare()
     warnings.formatwarning = _on_one_line
     sys.path.append(os.getcwd())  # so that a config can name `my_rewards:brightness` in a file beside it
     try:
@@ -94,10 +96,12 @@ def main() -> None:
 def _end(code: int) -> NoReturn:
     """Exit. Where other processes may still be met, PyTorch is not taken apart: its threads would abort this one."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_initialized():
+    apart = distributed is not None and distributed.is_initialized()
+    if apart:
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+    if not display.flushed():
+        code = code or FAILED
+    if apart:
         os._exit(code)
     sys.exit(code)
 

@@ -159,7 +159,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
     from rich.spinner import Spinner
     from rich.text import Text
 
-    spinner = Spinner("dots")
+    spinner = Spinner("line")
     with Live(spinner, console=errors, transient=True, redirect_stdout=False, redirect_stderr=False) as live:
 
         def show(line: str) -> None:

@@ -181,7 +181,7 @@ def _set_streams(closed: list[bool]) -> None:
 
 
 _STREAMS = ("stdout", "stderr")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "torch's default device": (torch.get_default_device, _set_default_device),
@@ -190,6 +190,6 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "torch's matmul precision": (_matmul_precision, _set_matmul_precision),
     "torch's autocast": (_autocast, _set_autocast),
     "the working directory": (_directory, _set_directory),
-    "the handling of Ctrl-C and SIGTERM": (_handlers, _set_handlers),
+    "the handling of signals": (_handlers, _set_handlers),
     "stdout or stderr (it closed one)": (_closed_streams, _set_streams),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,9 +13,20 @@ from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_l
 from grpokit.files import step_name
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.runs.journal import Journal
-from grpokit.runs.signals import without_sigterm
+from grpokit.runs.signals import without_ends
 from grpokit.training import checkpoint
 from grpokit.training.world import World, all_know
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """Code in here that would end the process, such as a policy's, fails the run with words instead."""
+    try:
+        yield
+    except SystemExit as end:
+        place = traceback.extract_tb(end.__traceback__)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}, in {place.name}"
+        raise RunError(f"The run was ended from inside by sys.exit ({where}). Raise an error there instead.") from end
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,8 @@ class Others:
     def helping(self, save: Callable[[], Path]) -> Iterator[None]:
         """In the other processes."""
         try:
-            yield
+            with no_exit():
+                yield
         except Exception as error:
             if all_know(error) and self.world.first(bool):  # process 0 says it
                 save()
@@ -50,9 +63,10 @@ def saved_on_error(
 ) -> Iterator[None]:
     """After an error in here, the run is saved, the report is written, and the message says how to go on."""
     try:
-        yield
+        with no_exit():
+            yield
     except Exception as error:
-        with without_sigterm():
+        with without_ends():
             left = _left(error, folder, journal, trainer, save, others)
         if isinstance(error, GrpokitError):
             raise reworded(error, f"{error}\n{left}.") from error

@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do while a run goes on; only the main thread hears them."""
+"""What Ctrl-C, SIGTERM and SIGHUP (a closed terminal) do while a run goes on; only the main thread hears them."""
 
 from __future__ import annotations
 
@@ -10,39 +10,45 @@ from typing import Any
 
 from grpokit.rewards.asking import ENDING
 
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """The first Ctrl-C or SIGTERM sets the event, so that the step under way is finished; a second ends it at once."""
+    """The first signal sets the event, so that the step under way is finished; a second ends it at once.
+
+    But for another SIGHUP: a shell and its terminal both send one.
+    """
     stop = threading.Event()
 
     def handle(signum: int, frame: Any) -> None:
-        if stop.is_set():
+        if stop.is_set() and signum != signal.SIGHUP:
             signal.default_int_handler(signum, frame)
         stop.set()
         ENDING.set()
 
     try:
-        with handled(handle, signal.SIGINT, signal.SIGTERM):
+        with handled(handle, signal.SIGINT, *ENDS):
             yield stop
     finally:
         ENDING.clear()
 
 
 @contextmanager
-def without_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM does nothing: torchrun sends it as soon as another process is lost, and this one has to save."""
-    with handled(signal.SIG_IGN, signal.SIGTERM):
+def without_ends() -> Iterator[None]:
+    """Inside, both do nothing: torchrun sends SIGTERM as soon as another process is lost, and this one has to save."""
+    with handled(signal.SIG_IGN, *ENDS):
         yield
 
 
 @contextmanager
 def handled(handler: Callable[[int, Any], Any] | signal.Handlers, *numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals in here."""
+    """Handle signals in here; `nohup` keeps SIGHUP away."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in numbers}
+    heard = [n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:

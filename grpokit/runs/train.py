@@ -28,7 +28,7 @@ from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
 from grpokit.runs import before_training, build, choosing, resuming, rollout_record, signals, tracking
-from grpokit.runs.failing import Others, saved_on_error
+from grpokit.runs.failing import Others, no_exit, saved_on_error
 from grpokit.runs.folder import claimed, locked, versions, write_header, write_machine
 from grpokit.runs.journal import Journal, append_attribution, has_start
 from grpokit.training import checkpoint
@@ -92,8 +92,8 @@ def train(
 ) -> Result:
     """Train as the config says, and leave a run folder.
 
-    In the main thread the first Ctrl-C or SIGTERM ends the run after its step, and a second one, or one before the
-    first step, is a KeyboardInterrupt.
+    In the main thread the first Ctrl-C, SIGTERM or SIGHUP (of a closed terminal) ends the run after its step, and a
+    second one, or one before the first step, is a KeyboardInterrupt.
 
     Args:
         config: the run.
@@ -119,9 +119,10 @@ def train(
     tracking.require(config.run.trackers)
     world = here(config.run.process_timeout)  # before anything is built, since it takes this process's GPU
     with (
-        signals.handled(signal.default_int_handler, signal.SIGTERM),
+        signals.handled(signal.default_int_handler, *signals.ENDS),  # an early one leaves all tidy, too
+        no_exit(),
         ExitStack() as stack,
-    ):  # an early one leaves all tidy, too
+    ):
 
         def gathered() -> tuple[tuple[PromptSequence, PromptSequence | None], list[str], Any]:
             data = build.prompts(config)  # before rewards, which may fetch weights

@@ -467,7 +467,7 @@ def test_a_signal_during_the_last_save_does_no_harm(
     assert (tmp_path / "out/checkpoints/step_000002/state.json").is_file()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_the_first_step_leaves_nothing(call: Call, tmp_path: Path, number: signal.Signals) -> None:
     then = f"if calls == 1 and not os.path.exists('again'):\n        signal.raise_signal({int(number)})"
     config(tmp_path, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}], trainer__steps=1)
@@ -485,15 +485,30 @@ def test_a_signal_before_the_first_step_leaves_nothing(call: Call, tmp_path: Pat
     assert call("train", "c.yaml").code == 0
 
 
-def test_sigterm_saves_too(call: Call, tmp_path: Path) -> None:
-    use = reward_file(tmp_path, COUNTING.format(then="if calls == 3:\n        signal.raise_signal(signal.SIGTERM)"))
-    config(tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": use}])
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGHUP, 2)])  # two, of a shell and a kernel
+def test_other_signals_save_too(call: Call, tmp_path: Path, number: signal.Signals, times: int) -> None:
+    then = f"if calls == 3:\n        [signal.raise_signal({int(number)}) for _ in range({times})]"
+    config(
+        tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}]
+    )
+    before = signal.getsignal(number)
     done = call("train", "c.yaml")
     assert done.code == 130
     assert done.out.splitlines()[-2] == "Stopped after step 3; the state is saved. Go on with:"
     assert (tmp_path / "out/checkpoints/step_000003/state.json").is_file()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
+
+
+def test_nohup_keeps_a_closed_terminal_away(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    then = "if calls == 2:\n        signal.raise_signal(signal.SIGHUP)"
+    config(
+        tmp_path, data={"jsonl": "prompts.jsonl"}, rewards=[{"use": reward_file(tmp_path, COUNTING.format(then=then))}]
+    )
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert call("train", "c.yaml").code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 # --- failures ------------------------------------------------------------------------------------------------------
@@ -604,6 +619,24 @@ def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2, 3]
     assert rows(tmp_path / "out/warnings.jsonl")[-1] == {"step": 4, "message": "ValueError: a fault in step 4"}
     assert (tmp_path / "out/report.html").is_file()
+
+
+@pytest.mark.parametrize(("calls", "saved"), [(1, False), (5, True)])
+def test_a_policy_that_exits_is_an_error(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, saved: bool
+) -> None:
+    """In the evaluation before training, and in step 3."""
+    whole, left = TinyTokens.rollout, iter(range(1, 9))
+
+    def exits(self: TinyTokens, *arguments: Any, **options: Any) -> Any:
+        return sys.exit(0) if next(left) == calls else whole(self, *arguments, **options)
+
+    monkeypatch.setattr(TinyTokens, "rollout", exits)
+    config(tmp_path, run__eval_every=0)
+    done = call("train", "c.yaml")
+    assert done.code == 1
+    assert "sys.exit (test_cli.py, line " in done.err
+    assert ("The state after step 2 is saved in out/checkpoints/step_000002" in done.err) == saved
 
 
 def test_a_failed_evaluation_loses_no_step(call: Call, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_a_run_stays_in_its_folder_and_can_be_stopped(tmp_path: Path, monkeypatc
 
     (note,) = score([RewardTerm(name="r", reward=careless)], full_samples()).notes
     assert (Path.cwd(), signal.getsignal(signal.SIGINT)) == (tmp_path, before)
-    assert note.startswith("Reward 'r' changed the working directory and the handling of Ctrl-C and SIGTERM, which ")
+    assert note.startswith("Reward 'r' changed the working directory and the handling of signals, which ")
 
 
 def test_a_reward_that_closes_stdout_does_not_silence_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
