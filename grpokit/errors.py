@@ -187,8 +187,17 @@ def one_line(error: BaseException, *, most: int = 300) -> str:
         raise
     except BaseException:  # a user's class may fail in its __str__
         return f"{type(error).__name__}, whose text cannot be made"
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))  # nothing moves a cursor
-    return _cut(line.rstrip("."), most) or type(error).__name__
+    return plain(text.strip().rstrip("."), most=most) or type(error).__name__
+
+
+def plain(text: str, *, most: int = 300) -> str:
+    """A text on one line, cut after `most` characters, in which nothing moves a cursor.
+
+    >>> plain("red:\\n \\x1b[31m")
+    'red: \\\\x1b[31m'
+    """
+    line = " ".join(text[: 20 * most].split())
+    return _cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line), most)
 
 
 def typed_line(error: BaseException, *, most: int = 300) -> str:

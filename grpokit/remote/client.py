@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import logging
 import math
 import ssl
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from grpokit import errors
-from grpokit.errors import UsageError, one_line, shown
-from grpokit.remote.web import checked_address, opener, secret
+from grpokit.errors import GrpokitError, UsageError, one_line, shown
+from grpokit.remote.web import AnswerError, ask, checked_address, public, secret
 from grpokit.remote.wire import PROTOCOL, to_json
 from grpokit.rewards.asking import ENDING, Asking
 from grpokit.rewards.scoring import RewardTerm, score
@@ -82,13 +78,14 @@ class RemoteReward:
         for url in self.urls:
             try:
                 health = self._ask(f"{url}/health", None, timeout=min(self.timeout, 30.0))
-            except (_RefusedError, OSError, ValueError, http.client.HTTPException) as error:
+            except (AnswerError, OSError, ValueError) as error:
                 raise UsageError(
                     f"The reward service {url} {_how(error)}. Start it with `grpokit serve-reward "
                     f"{self.use or 'NAME'}`, and give both ends the same token ({TOKEN})."
                 ) from error
             self._check(url, health)
-            self._most_body = min(self._most_body, health.get("most_body", math.inf))
+            if isinstance(most := health.get("most_body"), int):
+                self._most_body = min(self._most_body, most)
         self._stop.clear()
         shifted = [self.urls[i:] + self.urls[:i] for i in range(len(self.urls))]  # each service is somebody's first
         self._asking = Asking([partial(self._portion, urls) for urls in shifted * _AT_ONCE])
@@ -101,8 +98,8 @@ class RemoteReward:
         for what, there, here in asked:
             if there != here:
                 raise UsageError(
-                    f"The reward service {url} {what} {there}, and the run asks for {here}. Start it with what the run "
-                    "asks for, and with the same version of grpokit."
+                    f"The reward service {url} {what} {public(there, secret(TOKEN))}, and the run asks for {here}. "
+                    "Start it with what the run asks for, and with the same version of grpokit."
                 )
 
     def submit(self, samples: Sequence[Sample]) -> Pending:
@@ -143,16 +140,15 @@ class RemoteReward:
             too_late = False
             for url in urls:
                 try:
-                    (part,) = self._ask(f"{url}/score", body, timeout=self.timeout)["portions"]
-                    error = part["error"] and getattr(errors, part["error"][0], UsageError)(part["error"][1])
+                    portion = _read(self._ask(f"{url}/score", body, timeout=self.timeout), rows)
                     self._answered = time.monotonic()
                     self._silent.discard(url)
-                    return Portion(rows=rows, values=part["values"], failure=part["failure"], error=error)
-                except _RefusedError as error:
+                    return portion
+                except AnswerError as error:
                     raise UsageError(f"the service {url} {_how(error)}.") from error
                 except TimeoutError:
                     how, too_late = f"gave no answer within {self.timeout:g} s (reward_timeout)", True
-                except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
+                except (OSError, ValueError, KeyError, TypeError) as error:
                     how = _how(error)
                 if url not in self._silent:
                     self._silent.add(url)
@@ -176,28 +172,38 @@ class RemoteReward:
         """The answer to a request.
 
         Raises:
-            _RefusedError: the service will never accept it.
-            OSError, HTTPException, ValueError: there is none, or it is not an answer.
+            AnswerError: the service will never accept it.
+            OSError, ValueError: there is none, or it is not an answer.
         """
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if token := secret(TOKEN):
-            headers["Authorization"] = f"Bearer {token}"
         try:
-            with opener.open(urllib.request.Request(url, body, headers), timeout=timeout) as reply:
-                answer = json.load(reply)
-        except urllib.error.HTTPError as error:
-            with error:
-                words = _words(error.read(2000))
-            if error.code < 500 and error.code != 408:
-                raise _RefusedError(f"{error.code}: {words}") from error
-            raise OSError(f"{error.code}: {words}") from error
+            answer = ask(url, body, key=secret(TOKEN), timeout=timeout)
+        except AnswerError as error:
+            if error.status < 500 and error.status != 408:
+                raise
+            raise OSError(str(error)) from error
         if not isinstance(answer, dict):
             raise ValueError("an answer that is no object")
         return answer
 
 
-class _RefusedError(Exception):
-    """An answer that would be the same after another try."""
+def _read(answer: Mapping[str, Any], rows: Sequence[int]) -> Portion:
+    """What a service says of some rows.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is not an answer.
+    """
+    (part,) = answer["portions"]
+    values = [value if isinstance(value, (int, float)) else _said(value) for value in part["values"] or []]
+    failure, error = part["failure"], None
+    if part["error"]:
+        name, words = part["error"]
+        kind = vars(errors).get(name)
+        error = (kind if isinstance(kind, type) and issubclass(kind, GrpokitError) else UsageError)(_said(words))
+    return Portion(rows=rows, values=values, failure=failure and _said(failure), error=error)
+
+
+def _said(words: Any) -> str:
+    return public(words, secret(TOKEN), most=2000)
 
 
 def _typed(params: Any) -> str:
@@ -208,15 +214,8 @@ def _typed(params: Any) -> str:
 
 
 def _how(error: BaseException) -> str:
-    if isinstance(error, _RefusedError):
+    if isinstance(error, AnswerError):
         return f"refused the request ({error})"
     reason = getattr(error, "reason", error)
     hint = "; does it speak http:// in place of https://?" if isinstance(reason, ssl.SSLError) else ""
     return f"did not answer ({one_line(reason) if isinstance(reason, BaseException) else reason}{hint})"
-
-
-def _words(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["error"])[:300]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return " ".join(body.decode(errors="replace").split())[:300]

@@ -1,13 +1,147 @@
-"""What clients of servers share: addresses that can be asked, secrets that stay out of messages, and no redirects."""
+"""What clients of servers share: one request with its limits, secrets that stay out of messages, and no redirects."""
 
 from __future__ import annotations
 
+import http.client
+import io
+import json
 import os
+import socket
+import time
+import urllib.error
 import urllib.parse
 import urllib.request
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from grpokit.errors import UsageError, shown
+from grpokit.errors import UsageError, one_line, plain, shown
+
+MOST_ANSWER = 64 * 2**20
+"""Bytes of an answer."""
+
+_MOST_WORDS = 10_000  # bytes of a refusal
+
+
+class AnswerError(Exception):
+    """An answer with another state than 200; its text is the server's, fit for a message.
+
+    Attributes:
+        status: its number.
+        location: where a redirect points to.
+        retry_after: the header of that name.
+    """
+
+    def __init__(self, error: urllib.error.HTTPError, key: str) -> None:
+        words = ""
+        with error, suppress(OSError, http.client.HTTPException):
+            words = error.read(_MOST_WORDS).decode(errors="replace")
+        with suppress(ValueError, RecursionError):
+            words = error_in(json.loads(words))
+        super().__init__(public(f"HTTP {error.code} {error.reason}{': ' * bool(words)}{words}", key).rstrip(". "))
+        self.status = error.code
+        self.location = public(error.headers.get("Location", "another address"), key)
+        self.retry_after = error.headers.get("Retry-After")
+
+
+def ask(url: str, body: bytes | None = None, *, key: str = "", timeout: float, most: int = MOST_ANSWER) -> Any:
+    """The JSON of a server's answer; its text where it is none.
+
+    The request goes through the proxy of the environment, if there is one.
+
+    Args:
+        url: the address.
+        body: JSON to send; None: a GET.
+        key: a secret that goes with it, and into no message.
+        timeout: seconds that the answer may take until its last byte has come.
+        most: bytes of it.
+
+    Raises:
+        AnswerError: it has another state than 200, such as a redirect.
+        TimeoutError: it did not come in time.
+        OSError: there is none.
+        ValueError: it is too large.
+    """
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    try:
+        with _opener.open(urllib.request.Request(url, body, headers), timeout=timeout) as reply:
+            answer = reply.read(most + 1)
+            left = reply.length
+    except urllib.error.HTTPError as error:
+        raise AnswerError(error, key) from None
+    except http.client.HTTPException as error:
+        raise OSError(public(one_line(error), key)) from None
+    if len(answer) > most:
+        raise ValueError(f"an answer of more than {most / 2**20:g} MB")
+    if left:
+        raise OSError("the answer has no end")
+    text = answer.decode(errors="replace")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def public(text: Any, key: str = "", *, most: int = 300) -> str:
+    """What a server says, for a message: on one line, not too long, and without the secret that it may have echoed."""
+    return plain(str(text).replace(key, "***") if key else str(text), most=most)
+
+
+def error_in(answer: Any) -> str:
+    """The words of an answer that is an error."""
+    error = answer.get("error", answer) if isinstance(answer, dict) else answer
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message or answer)
+
+
+class _Timed(io.RawIOBase):
+    """What comes over a connection until `end` of the monotonic clock."""
+
+    def __init__(self, file: io.RawIOBase, connection: socket.socket, end: float) -> None:
+        self._file, self._connection, self._end = file, connection, end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._connection.settimeout(max(1e-3, self._end - time.monotonic()))
+        return self._file.readinto(buffer) if time.monotonic() < self._end else _late()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _late() -> int:
+    raise TimeoutError("timed out")
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, connection: socket.socket, *arguments: Any, end: float, **options: Any) -> None:
+        super().__init__(connection, *arguments, **options)
+        self.fp = io.BufferedReader(_Timed(self.fp.detach(), connection, end))
+
+
+class _Plain(http.client.HTTPConnection):
+    def __init__(self, host: str, /, *, timeout: float = 60.0, **options: Any) -> None:
+        super().__init__(host, timeout=timeout, **options)
+        self.response_class = partial(_Response, end=time.monotonic() + timeout)  # type: ignore[assignment]
+
+
+class _Secure(_Plain, http.client.HTTPSConnection):
+    pass
+
+
+class _Handler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Connections whose answers have a time to end."""
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Plain, request)
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Secure, request)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -17,8 +151,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-opener = urllib.request.build_opener(_NoRedirect)
-"""Opens requests, through the proxy of the environment if there is one; a redirect is an `HTTPError`."""
+_opener = urllib.request.build_opener(_NoRedirect, _Handler)
 
 
 def checked_address(given: Any, *, key: str, example: str, instead: str) -> str:

@@ -281,7 +281,7 @@ def test_a_body_that_does_not_come_costs_its_own_connection(
             {"use": "served_rewards:fingerprint", "params": {"a": 1}},
             "has the parameters of its defaults, and the run asks for a=1",
         ),
-        ({"token": "other"}, r"refused the request \(401: Expected the token.*GRPOKIT_REWARD_TOKEN"),
+        ({"token": "other"}, r"refused the request \(HTTP 401 Unauthorized: Expected the token.*GRPOKIT_REWARD_TOKEN"),
         ({"urls": ["http://127.0.0.1:9"]}, r"did not answer \(\[Errno 111\] Connection refused\). Start it with"),
         ({"urls": ["gpu-2:8009"]}, r"http must be an address such as http://gpu-2:8009, got 'gpu-2:8009'"),
     ],

@@ -133,6 +133,16 @@ def test_an_answer_that_was_cut_has_no_rating(judge):
     assert eye([sample()]) == [0.1]
 
 
+@pytest.mark.parametrize("filler", ["{", '{"a": '])
+def test_a_judge_that_babbles_costs_no_time(judge, filler):
+    """10 MB are not read, and of a long answer the rating at the end counts."""
+    judge.script = [(200, {}, "{" * 10_000_000), saying(filler * 400_000 + '{"rating": 5}')]
+    start = time.monotonic()
+    assert reward(judge, backoff=0.01)([sample()]) == [0.5]
+    assert len(judge.requests) == 2
+    assert time.monotonic() - start < 5
+
+
 def test_no_rating_at_all_stops_the_run_and_quotes_an_answer(judge):
     judge.script = [saying("I cannot see pictures.")] * 2
     with pytest.raises(

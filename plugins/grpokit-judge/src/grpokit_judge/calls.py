@@ -11,20 +11,18 @@ import os
 import re
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from typing import Any
 
 from grpokit import RewardError, UsageError
 from grpokit.errors import one_line, shown
-from grpokit.remote.web import opener
+from grpokit.remote.web import AnswerError, ask, error_in, public
 
 LONGEST_WAIT = 60.0
 """Seconds before a new try, at most, also where the server asks for more."""
+
+_MOST_ANSWER = 4 * 2**20  # bytes
 
 _AGAIN = (408, 409, 429)
 """HTTP states after which a new try may help, besides those from 500 on."""
@@ -59,7 +57,7 @@ class Caller:
     Attributes:
         url: of the chat completions.
         api_key_env: the environment variable with the key; None: no key is sent.
-        timeout: seconds without a sign of the server.
+        timeout: seconds that an answer may take.
         retries: new tries of a request.
         backoff: seconds before the first new try; doubled for each further one.
         pace: the rate limit.
@@ -85,14 +83,12 @@ class Caller:
                 raise StoppedError
             try:
                 return self._answer(body), tries
-            except urllib.error.HTTPError as error:
-                with error:
-                    reason = self._reason(error)
-                if error.code not in _AGAIN and error.code < 500:
-                    raise RewardError(f"vlm-judge: {self._refusal(error, reason)}") from None
-                wait = _asked(error.headers.get("Retry-After"))
-            except (OSError, HTTPException, ValueError, RecursionError) as error:  # timeouts; the last two: not JSON
-                reason, wait = self.public(one_line(error, most=10_000))[:300], 0.0  # no half of a key
+            except AnswerError as error:
+                if error.status not in _AGAIN and error.status < 500:
+                    raise RewardError(f"vlm-judge: {self._refusal(error)}") from None
+                reason, wait = str(error), _asked(error.retry_after)
+            except (OSError, ValueError) as error:  # the second: not an answer
+                reason, wait = one_line(error), 0.0
             if tries < self.retries:
                 stop.wait(min(LONGEST_WAIT, max(wait, self.backoff * 2**tries)))
         raise RewardError(
@@ -102,54 +98,30 @@ class Caller:
         )
 
     def _answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        key = key_in(self.api_key_env)
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
-        request = urllib.request.Request(self.url, json.dumps(body).encode(), headers)
-        with opener.open(request, timeout=self.timeout) as reply:
-            answer = json.load(reply)
+        answer = ask(
+            self.url, json.dumps(body).encode(), key=key_in(self.api_key_env), timeout=self.timeout, most=_MOST_ANSWER
+        )
         if not isinstance(answer, dict):
-            raise ValueError(f"expected a JSON object, got {type(answer).__name__}")
+            raise ValueError(f"expected a JSON object, got {self.public(answer)}")
         if answer.get("error"):  # some services report an overload of those behind them in this way
-            raise ValueError(f"an answer with an error: {_message(answer, json.dumps(answer))}")
+            raise ValueError(f"an answer with an error: {self.public(error_in(answer))}")
         return answer
 
     def public(self, text: str) -> str:
         """What a server says, without the key."""
-        key = key_in(self.api_key_env)
-        return text.replace(key, "***") if key else text
+        return public(text, key_in(self.api_key_env))
 
-    def _reason(self, error: urllib.error.HTTPError) -> str:
-        """The server's state and words, without the key."""
-        try:
-            text = error.read(2000).decode(errors="replace")
-        except (OSError, HTTPException):
-            text = ""
-        with suppress(ValueError, RecursionError):
-            text = _message(json.loads(text), text)
-        words = " ".join(self.public(text).split())[:300]
-        return f"HTTP {error.code} {self.public(error.reason)}{': ' * bool(words)}{words}".rstrip(". ")
-
-    def _refusal(self, error: urllib.error.HTTPError, reason: str) -> str:
-        where = f"{self.url} refused a request ({reason})."
-        if error.code in (401, 403):
+    def _refusal(self, error: AnswerError) -> str:
+        where = f"{self.url} refused a request ({error})."
+        if error.status in (401, 403):
             if self.api_key_env:
                 return f"{where} Check the key in the environment variable {self.api_key_env}, and what it may do."
             return f"{where} It wants a key: put it into an environment variable and give its name as api_key_env."
-        if error.code == 404:
+        if error.status == 404:
             return f"{where} Check url, which ends before /chat/completions, mostly in /v1, and the name of the model."
-        if 300 <= error.code < 400:
-            place = self.public(error.headers.get("Location", "another address"))
-            return f"{where} It points to {place}: give that as url."
+        if 300 <= error.status < 400:
+            return f"{where} It points to {error.location}: give that as url."
         return f"{where} Check model, template and extra; a model must take pictures."
-
-
-def _message(answer: Any, text: str) -> str:
-    """What an answer's error says; the whole text where it is written in another way."""
-    error = answer.get("error", answer) if isinstance(answer, dict) else None
-    message = error.get("message") if isinstance(error, dict) else error
-    return str(message or text)
 
 
 def key_in(variable: str | None) -> str:

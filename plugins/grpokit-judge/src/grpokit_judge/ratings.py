@@ -73,6 +73,7 @@ def _number(value: Any, high: float) -> Fraction | None:
 
 def _objects(answer: str) -> Iterator[dict[str, Any]]:
     """The JSON objects in a text, in their order; those inside another count as part of it."""
+    answer = answer[-100_000:]  # each bracket may cost a try, and the rating is at the end
     decoder, start = json.JSONDecoder(), answer.find("{")
     while start >= 0:
         try:

@@ -10,13 +10,10 @@ from __future__ import annotations
 import json
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from http.client import HTTPException
 from operator import index
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -27,9 +24,10 @@ from annotated_types import Ge
 from grpokit import RunError, UsageError, knobs
 from grpokit.errors import counted, one_line, shown
 from grpokit.knobs import Count, Positive
-from grpokit.remote.web import checked_address, opener, secret
+from grpokit.remote.web import AnswerError, ask, checked_address, public, secret
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
 
+_MOST_ANSWER = 256 * 2**20  # bytes; the likeliest tokens of a long text take some
 _BUSY = (408, 429, 502, 503, 504)  # answers that may be others a moment later
 
 
@@ -43,7 +41,7 @@ class ServerSettings:
         adapters: a folder that the server sees under the same path; None for one of this machine's temporary folders.
         api_key_env: the environment variable with the server's key.
         concurrency: requests at a time.
-        timeout: seconds without a sign of the server.
+        timeout: seconds that an answer may take.
         retries: new tries of a request that got no answer.
     """
 
@@ -111,7 +109,8 @@ class Server:
             return names[0]
         if wanted not in names:
             raise UsageError(
-                f"engine: {self.url} serves {', '.join(names) or 'nothing'}, not '{wanted or base}'. Set engine: model."
+                f"engine: {self.url} serves {public(', '.join(names)) or 'nothing'}, not '{wanted or base}'. Set "
+                "engine: model."
             )
         return wanted
 
@@ -182,40 +181,31 @@ class Server:
             ) from error
 
     def _get(self, path: str) -> Any:
-        return self._answer(urllib.request.Request(self.url + path, headers=self._headers()))
+        return self._answer(path, None)
 
     def _send(self, path: str, body: Mapping[str, Any]) -> Any:
-        return self._answer(urllib.request.Request(self.url + path, json.dumps(body).encode(), self._headers()))
+        return self._answer(path, json.dumps(body).encode())
 
-    def _headers(self) -> dict[str, str]:
+    def _key(self) -> str:
         name = self.settings.api_key_env
-        if name is None:
-            return {"Content-Type": "application/json"}
-        key = secret(name)
-        if not key:
+        key = secret(name) if name else ""
+        if name and not key:
             raise UsageError(f"engine: the environment variable {name} (api_key_env) is empty. Put the key into it.")
-        return {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        return key
 
-    def _answer(self, request: urllib.request.Request) -> Any:
+    def _answer(self, path: str, body: bytes | None) -> Any:
         """The JSON of an answer, or its text where it has none."""
+        url, key = self.url + path, self._key()
         for tries in range(self.settings.retries + 1):
             try:
-                with opener.open(request, timeout=self.settings.timeout) as reply:
-                    text = reply.read().decode(errors="replace")
-                try:
-                    return json.loads(text)
-                except ValueError:
-                    return text
-            except urllib.error.HTTPError as error:
-                with error:
-                    reason = f"{error.code}, {one_line(error.read(2000).decode(errors='replace'), most=300)}"
-                if 300 <= error.code < 400:
-                    reason += f", which points to {shown(error.headers.get('Location'))}"
-                if error.code not in _BUSY:
-                    raise RunError(
-                        f"The engine refused {request.selector}: {reason}.{_hint(request, reason)}"
-                    ) from None
-            except (OSError, HTTPException) as error:
+                return ask(url, body, key=key, timeout=self.settings.timeout, most=_MOST_ANSWER)
+            except AnswerError as error:
+                reason = str(error)
+                if 300 <= error.status < 400:
+                    reason += f", which points to {error.location}"
+                if error.status not in _BUSY:
+                    raise RunError(f"The engine refused {path}: {reason}.{_hint(path, reason)}") from None
+            except (OSError, ValueError) as error:
                 reason = one_line(error)
             if tries < self.settings.retries:
                 time.sleep(min(10.0, 0.2 * 4**tries))
@@ -225,8 +215,8 @@ class Server:
         )
 
 
-def _hint(request: urllib.request.Request, reason: str) -> str:
-    if "lora" in request.selector:
+def _hint(path: str, reason: str) -> str:
+    if "lora" in path:
         return (
             " Start the server with --enable-lora, a --max-lora-rank of at least the adapter's r, and "
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True; it must see the adapter's folder under the same path (engine: "

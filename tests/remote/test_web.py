@@ -1,0 +1,133 @@
+"""Servers that no client may trust: what they say is bounded in time and size, and fit for a message."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from grpokit import Prompt, RewardError, Sample, UsageError
+from grpokit.remote.client import TOKEN, RemoteReward
+from grpokit.remote.web import AnswerError, ask
+from grpokit.remote.wire import PROTOCOL
+from grpokit.rewards.scoring import RewardTerm, score
+
+KEY = 'a "secret" \\'
+
+
+@contextmanager
+def answering(answer: Callable[[bytes], Iterator[bytes]]) -> Iterator[str]:
+    """A server that sends what `answer` yields for a request's first line."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection, suppress(OSError):
+                        for part in answer(connection.recv(1 << 20).split(b"\r\n")[0]):
+                            connection.sendall(part)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def whole(content: object, status: str = "200 OK", *headers: str) -> bytes:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("start", ["", "HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", "HTTP/1.1 500 No\r\n\r\n"])
+def test_a_drip_of_bytes_does_not_outlast_the_timeout(start: str) -> None:
+    def drip(_: bytes) -> Iterator[bytes]:
+        yield start.encode()
+        for _ in range(100):
+            time.sleep(0.1)
+            yield b"x"
+
+    with answering(drip) as url:
+        began = time.monotonic()
+        with pytest.raises(AnswerError if "500" in start else TimeoutError):
+            ask(url, timeout=0.5)
+        assert 0.4 < time.monotonic() - began < 2
+
+
+def test_an_endless_answer_is_read_to_its_limit_only() -> None:
+    sent = 0
+
+    def endless(_: bytes) -> Iterator[bytes]:
+        nonlocal sent
+        yield b"HTTP/1.1 200 OK\r\n\r\n"
+        while sent < 2**28:
+            sent += 2**20
+            yield b" " * 2**20
+
+    with answering(endless) as url, pytest.raises(ValueError, match="an answer of more than 8 MB"):
+        ask(url, timeout=20, most=2**23)
+    assert sent < 2**25
+
+
+def test_an_answer_that_ends_early_is_none() -> None:
+    with answering(lambda _: iter([whole([1, 2, 3])[:-2]])) as url, pytest.raises(OSError, match="has no end"):
+        ask(url, timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (b"your Authorization: Bearer " + KEY.encode(), "your Authorization: Bearer ***"),
+        ({"error": f"no {KEY}"}, "no ***"),
+        ({"error": {"message": ["no", KEY]}}, "***"),
+        ({"error": ["no", 3]}, "['no', 3]"),
+        ({"error": "red \x1b[31m\x07\n\u202e"}, "red \\x1b[31m\\x07 \\u202e"),
+        (b"[" * 3_000_000, "[" * 250),
+    ],
+)
+def test_the_words_of_a_refusal_are_fit_for_a_message(words: object, shown: str) -> None:
+    with answering(lambda _: iter([whole(words, f"403 {KEY}", f"Location: http://x/{KEY}")])) as url:
+        with pytest.raises(AnswerError) as caught:
+            ask(url, key=KEY, timeout=20)
+        said = str(caught.value)
+        assert said.startswith("HTTP 403 ***: ")
+        assert shown in said
+        assert "secret" not in f"{said} {caught.value.location} {caught.value.__cause__}"
+        assert len(said) <= 303
+
+
+@pytest.mark.parametrize(
+    ("part", "raised", "message"),
+    [
+        ({"values": None, "failure": "", "error": ["a_type", "x"]}, UsageError, "Reward 'r': x"),
+        ({"values": None, "failure": "", "error": ["UsageError", f"\x1b {KEY}"]}, UsageError, r"\\x1b \*\*\*"),
+        ({"values": None, "failure": f"{KEY} {'x' * 3_000_000}", "error": None}, RewardError, r"\*\*\* x{1900,2000}\."),
+        ({"values": None, "failure": "", "error": [{}, "x"]}, RewardError, "could not be asked: .*unhashable"),
+        ({"values": None, "failure": "", "error": [1, 2, 3]}, RewardError, "could not be asked: .*too many values"),
+        ({"values": [[KEY]], "failure": "", "error": None}, RewardError, r"gave .*\*\*\*.* for row 0"),
+    ],
+)
+def test_what_a_reward_service_says_is_words(
+    part: object, raised: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpokit.remote.client._PATIENCE", 0.0)
+    monkeypatch.setenv(TOKEN, KEY)
+    health = {"protocol": PROTOCOL, "reward": KEY, "params": {}, "most_body": "many"}
+
+    def answer(line: bytes) -> Iterator[bytes]:
+        yield whole({"portions": [part]} if b"/score" in line else health)
+
+    with answering(answer) as url:
+        with pytest.raises(UsageError, match=r"serves the reward \*\*\*, and the run asks for other"):
+            RemoteReward([url], use="other").start()
+        reward = RemoteReward([url])
+        with pytest.raises(raised, match=message) as caught:
+            score([RewardTerm(name="r", reward=reward)], [Sample(prompt=Prompt(text="p"), output="x", group=0)])
+        reward.close()
+    assert "secret" not in str(caught.value)
+    assert len(str(caught.value)) < 2500
