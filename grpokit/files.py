@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,28 @@ from grpokit.errors import UsageError, one_line, shown
 PLAIN_NAME = "letters, digits, - and _, at most 40"
 
 
-def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "") -> str:
+def read_bytes(path: Path, *, most: int = 2**30, follow: bool = True) -> bytes:
+    """What a regular file holds: a pipe would never end, and neither would a device.
+
+    Args:
+        path: the file.
+        most: bytes that it may have.
+        follow: links, too.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is too large.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)  # a pipe is opened without a writer
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is no regular file")
+        if status.st_size <= most and len(content := file.read(most + 1)) <= most:
+            return content
+    raise OSError(f"it is longer than {most / 2**20:g} MiB")
+
+
+def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "", most: int = 2**30) -> str:
     """The text of a file that a person wrote, without a byte-order mark.
 
     Args:
@@ -24,13 +46,15 @@ def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "
         kind: what messages call it, such as "config file".
         error: the error to raise.
         remedy: a sentence on what to do where the file is missing.
+        most: bytes that it may have.
 
     Raises:
-        UsageError: of the class `error`: the file is missing, a folder, or not UTF-8.
+        UsageError: of the class `error`: the file is missing, a folder or a pipe, too large, or not UTF-8.
     """
     name = shown(str(path), most=1000)[1:-1]
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = read_bytes(path, most=most).decode("utf-8-sig")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError as cause:
         raise error(f"The {kind} {name} does not exist (looked in {Path.cwd()}).{remedy and f' {remedy}'}") from cause
     except IsADirectoryError as cause:
@@ -70,14 +94,14 @@ def delete(path: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
+    """What a JSON file of a run holds; a link is not followed.
 
     Raises:
         OSError: it cannot be read.
         ValueError: it is no JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path, follow=False))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

@@ -161,6 +161,8 @@ def _opened(file: Path | bytes, where: str, max_pixels: int) -> Iterator[Image.I
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # max_pixels is the limit instead
+            if isinstance(file, Path) and file.is_fifo():
+                raise DataError(f"{name} is a pipe; expected a picture.")
             with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file) as picture:
                 _check_size(name, picture.size, max_pixels)
                 yield picture

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -15,9 +17,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grpokit import DataError, Prompt
+from grpokit import DataError, Prompt, UsageError
+from grpokit.config import schema
 from grpokit.data import as_prompts, hold_out, hub, prompt_indices, read_dataset, read_prompts
-from grpokit.images import open_picture, to_rgb
+from grpokit.images import check_picture, open_picture, to_rgb
 
 
 def picture(path: Path, grey: int, size: tuple[int, int] = (3, 2)) -> Path:
@@ -108,6 +111,23 @@ def test_missing_file_and_folder(file: Path, tmp_path: Path) -> None:
         read_prompts(file, targets=tmp_path / "pictures")
     with pytest.raises(DataError, match="is a folder; expected a text file"):
         read_prompts(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pipe", "endless"])
+@pytest.mark.parametrize("read", [read_prompts, schema.load, partial(check_picture, where="")])
+def test_what_is_no_regular_file(tmp_path: Path, name: str, read: Callable[[Path], Any]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match=rf"{name}.* (it is no regular file|is a pipe|not a kind of picture)"):
+        read(tmp_path / name)
+
+
+def test_a_text_that_is_too_long(tmp_path: Path) -> None:
+    with (tmp_path / "p.txt").open("wb") as sparse:
+        sparse.truncate(2**30 + 1)
+    for read, most in ((read_prompts, 1024), (schema.load, 1)):
+        with pytest.raises(UsageError, match=rf"p\.txt cannot be read as UTF-8 text: it is longer than {most} MiB"):
+            read(tmp_path / "p.txt")
 
 
 @pytest.mark.parametrize("content", ["", "\n", "  \n\t\n"])

@@ -11,6 +11,7 @@ import typer
 
 from grpokit.cli.app import app
 from grpokit.errors import UsageError, one_line
+from grpokit.files import read_text
 
 
 @app.command("serve-reward")
@@ -76,10 +77,7 @@ def serve_reward(
 
 
 def _read(file: Path) -> str:
-    try:
-        token = file.read_text().strip()
-    except (OSError, UnicodeError) as error:
-        raise UsageError(f"The token cannot be read from {file}: {one_line(error)}.") from error
+    token = read_text(file, kind="token file", error=UsageError).strip()
     if not token:
         raise UsageError(f"{file} is empty; expected a token.")
     return token

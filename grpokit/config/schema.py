@@ -212,7 +212,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: the file is missing or not YAML, or the config is wrong. The message names the file and, where
             there is one, the line.
     """
-    return parse(files.read_text(path, kind="config file", error=ConfigError), str(path), overrides)
+    return parse(files.read_text(path, kind="config file", error=ConfigError, most=2**20), str(path), overrides)
 
 
 def parse(

@@ -175,7 +175,9 @@ def _scalar(kind: str, read: Callable[[str], Any]) -> Callable[[_Loader, yaml.No
 
 
 def _whole(text: str) -> int:
-    return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))  # more digits than Python reads are a ValueError
+    if len(text) > 1000:  # Python could not write it out again
+        raise ValueError(text[:80])
+    return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))
 
 
 def _number(text: str) -> float:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from grpokit.errors import one_line
-from grpokit.files import check_run_folder, read_json, step_folders, step_name
+from grpokit.config import yaml_source
+from grpokit.errors import ConfigError, one_line
+from grpokit.files import check_run_folder, read_bytes, read_json, step_folders, step_name
 
 ATTRIBUTION, MACHINE = "attribution.jsonl", "machine.json"
 _LONGEST = 256 * 2**20  # bytes of a file that a page takes in; no run writes so much
@@ -130,7 +129,7 @@ class Run:
 
     def sample_folders(self, kind: str) -> list[tuple[int, Path]]:
         """(step, folder) of all whole folders of "samples" or "groups", in the order of the steps."""
-        return [pair for pair in step_folders(self.folder / kind) if (pair[1] / "samples.jsonl").is_file()]
+        return [pair for pair in step_folders(self.folder / kind) if _is_own(pair[1] / "samples.jsonl")]
 
     def scored(self, step: int) -> Scored | None:
         """All scores of the evaluation after `step`, or None where they were not kept."""
@@ -177,16 +176,22 @@ def read(folder: Path) -> Run:
 
 def _header(path: Path, damage: list[str]) -> str:
     """The text of a file that a run begins with; empty where there is none, or one that no run has written."""
-    if not path.is_file():
+    try:
+        return read_bytes(path, most=_LONGEST_HEADER, follow=False).decode(errors="replace")
+    except FileNotFoundError:
         return ""
-    if path.stat().st_size > _LONGEST_HEADER:
-        damage.append(f"{path.name} is longer than {_LONGEST_HEADER // 2**20} MiB, so it is left out here.")
+    except OSError as error:
+        damage.append(f"{path.name} is left out here: {one_line(error)}.")
         return ""
-    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _is_too_long(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > _LONGEST
+    return _is_own(path) and path.stat().st_size > _LONGEST
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a run wrote it there, and nobody a link to a file from elsewhere."""
+    return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
 
 
 def read_journal(path: Path) -> tuple[Rows, list[int]]:
@@ -335,7 +340,7 @@ def _is_sample(row: Row) -> bool:
 
 def _lines(path: Path) -> Iterable[tuple[int, Row | None]]:
     """(number, object) of each line that is not empty; None where it is not a JSON object."""
-    if not path.is_file():
+    if not _is_own(path):
         return
     text = path.read_text(encoding="utf-8", errors="replace")
     for number, line in enumerate(text.split("\n"), 1):  # a text may hold other separators
@@ -382,7 +387,7 @@ def _weights(rewards: Any) -> dict[str, float]:
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        settings = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: an impossible date
+        settings, _ = yaml_source.read(text, "config.yaml")
+    except ConfigError:
         return {}
     return settings if isinstance(settings, dict) else {}

@@ -136,6 +136,7 @@ MISTAKES = {
         4,
         ["not YAML", "it has more than 100,000 values once its aliases are written out"],
     ),
+    "a number of a thousand digits": (GOOD + f"seed: 0x{'f' * 4000}\n", 4, ["not YAML", "expected a whole number"]),
     "a thousand brackets": (
         GOOD + "run: " + "[" * 100 + "]" * 100,
         4,

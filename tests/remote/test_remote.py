@@ -478,7 +478,7 @@ def test_a_resume_may_score_in_another_place(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("length", "--host", "0.0.0.0"), "error: Without a token anybody who reaches 0.0.0.0 could use the reward."),
-        (("length", "--token-file", "nowhere"), "error: The token cannot be read from nowhere: "),
+        (("length", "--token-file", "nowhere"), "error: The token file nowhere does not exist"),
         (("lenght",), "error: There is no reward called 'lenght'"),
         (("length", "maximum"), "error: Expected a parameter as key=value, got 'maximum'."),
         (("length", "--host", "300.1.1.1"), "error: Without a token anybody who reaches 300.1.1.1"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,6 +87,41 @@ def test_no_change_of_a_file_is_a_traceback(
     for text in texts:
         (tmp_path / "out" / name).write_text(text, errors="surrogateescape")
         use(tmp_path / "out")
+
+
+def put_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def put_link(path: Path) -> None:
+    """To the same content elsewhere."""
+    elsewhere = path.with_name(f"{path.name}.elsewhere")
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("put", [put_pipe, put_link])
+def test_the_page_reads_what_a_run_wrote_there_only(whole: Path, tmp_path: Path, put: Callable[[Path], None]) -> None:
+    shutil.copytree(whole, tmp_path / "out")
+    names = (*GROWING, *WHOLE, "machine.json", "groups/step_000001/samples.jsonl")
+    for name in names if put is put_pipe else (*names, "config.yaml"):
+        put(tmp_path / "out" / name)
+    found = reading.read(tmp_path / "out")
+    look(tmp_path / "out")
+    assert bool(found.config) == (put is put_pipe)  # without one it is no run
+    assert (found.versions, list(found.metrics), list(found.evaluations)) == ("", [], [])
+    assert [step for step, _ in found.sample_folders("samples")] == [0, 1]
+    assert found.scored(0) is None
+
+
+def test_a_config_that_stands_for_a_billion_values(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "out")
+    bomb = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in itertools.pairwise("abcdefghij"))
+    for text in (f"a: &a [x]\n{bomb}rewards: *j\n", f"seed: 0x{'f' * 10_000}\n", f"seed: {'9' * 10_000}\n"):
+        (tmp_path / "out/config.yaml").write_text(text)
+        assert reading.read(tmp_path / "out").settings == {}
+        look(tmp_path / "out")
 
 
 def test_the_page_and_a_resume_name_the_file_and_the_line(

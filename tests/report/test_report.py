@@ -242,7 +242,7 @@ def test_a_huge_file_is_a_sentence(tmp_path: Path) -> None:
     run = content_of(folder)["runs"][0]
     words = " ".join(warning["text"] for warning in run["warnings"])
     assert "eval.jsonl is longer than 256 MiB, so it is left out here." in words
-    assert "versions.json is longer than 1 MiB, so it is left out here." in words
+    assert "versions.json is left out here: it is longer than 1 MiB." in words
     assert run["steps"] == 4
 
 

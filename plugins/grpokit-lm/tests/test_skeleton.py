@@ -35,7 +35,7 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"lora": {"targets": ["q_prj"]}}, r"lora: targets: no linear layer .*'q_prj' \(did you mean 'q_proj'\?\)"),
         ({"chat": True}, "chat: true needs a chat template"),
         ({"system": "Be brief."}, "A system prompt needs a chat template"),
-        ({"chat_template": "nowhere.jinja"}, "The chat template 'nowhere.jinja' cannot be read"),
+        ({"chat_template": "nowhere.jinja"}, "The chat template nowhere.jinja does not exist"),
         ({"template_options": {"messages": 1}}, "template_options: 'messages' is no variable"),
         ({"max_new_tokens": 128}, "max_new_tokens=128 leaves no room for a prompt"),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens must be at least 1"),

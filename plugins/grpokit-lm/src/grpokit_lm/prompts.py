@@ -20,6 +20,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
 from grpokit.errors import a_type, counted, nearest, one_line, shown
+from grpokit.files import read_text
 from grpokit.hf.own_tokens import OwnTokens
 from grpokit_lm.loading import Loaded
 from grpokit_lm.messages import Template, checked_messages
@@ -364,10 +365,7 @@ def _template_text(template: str | Path) -> str:
     text = str(template)
     if isinstance(template, str) and ("{" in text or "\n" in text):
         return text
-    try:
-        return Path(text).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The chat template '{text}' cannot be read: {one_line(error)}.") from error
+    return read_text(Path(text).expanduser(), kind="chat template", error=UsageError)
 
 
 def _texts(content: Any) -> list[str]:
