@@ -143,7 +143,7 @@ def test_a_best_that_nothing_measures_is_refused_before_the_run() -> None:
     ):
         train("out", run__best="digit")
     assert not Path("out").exists()
-    with pytest.raises(ConfigError, match=r"run\.best looks at 'digits', a held-out score, but the config names no held-out"):
+    with pytest.raises(ConfigError, match=r"run\.best looks at 'digits', a held-out score, but the config names no"):
         train("out", run__best="digits", data__eval_jsonl=None)
     assert not Path("out").exists()
 
