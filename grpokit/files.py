@@ -136,6 +136,25 @@ def step_folders(parent: Path) -> list[tuple[int, Path]]:
     return sorted((number, place) for number, place in numbers if number is not None)
 
 
+def lock_of(folder: Path) -> Path:
+    """The file beside a run folder that is locked while a process trains there; a link to the folder is the folder."""
+    real = Path(os.path.realpath(folder))
+    return real.parent / f".{real.name}.lock"
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process trains in a run folder now; of a killed one at most the unlocked file is left."""
+    lock = lock_of(folder)
+    try:
+        import fcntl
+
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # it is held, or missing, or nothing can be locked here
+        return lock.exists()
+    return False
+
+
 def check_run_folder(folder: Path) -> None:
     """Refuse what is no run folder, also where no folder can have its name.
 

@@ -53,6 +53,7 @@ def make_run(
             row |= {"entropy": 2 - level, "clip_ratio/low_mean": 0.1, "clip_ratio/high_mean": abs(noisy)}
             row |= {"grad_norm": 1 + noisy, "step_time": 1.5, "time/rollout": 1.0, "time/reward": 0.5}
             file.write(json.dumps({**row, "memory/peak_mb": 500 + step}) + "\n")
+    (folder / "end.json").write_text(json.dumps({"state": "finished", "planned": steps, "message": ""}))
     noise = np.random.default_rng(1)
     first = noise.uniform(0, spread, 20)
     evaluations = []

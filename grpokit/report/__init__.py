@@ -10,6 +10,7 @@ from grpokit.report.page import alarm as alarm
 from grpokit.report.page import compare as compare
 from grpokit.report.page import write as write
 from grpokit.report.reading import ATTRIBUTION as ATTRIBUTION
+from grpokit.report.reading import END as END
 from grpokit.report.reading import MACHINE as MACHINE
 from grpokit.report.reading import listed as listed
 from grpokit.report.reading import read_attributions as read_attributions
@@ -19,6 +20,7 @@ from grpokit.report.story import figure as figure
 
 __all__ = [
     "ATTRIBUTION",
+    "END",
     "MACHINE",
     "alarm",
     "compare",

@@ -12,18 +12,19 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from grpokit.config import yaml_source
 from grpokit.errors import ConfigError, one_line
-from grpokit.files import check_run_folder, read_bytes, read_json, step_folders, step_name
+from grpokit.files import check_run_folder, is_running, read_bytes, read_json, step_folders, step_name
 
-ATTRIBUTION, MACHINE = "attribution.jsonl", "machine.json"
+ATTRIBUTION, MACHINE, END = "attribution.jsonl", "machine.json", "end.json"
 _LONGEST = 256 * 2**20  # bytes of a file that a page takes in; no run writes so much
 _LONGEST_HEADER = 2**20
 _LARGEST, _LARGEST_WEIGHT = 1e100, 1e50  # no mean or variance of such numbers overflows; no run has larger ones
 _WORDS = ("message", "phase")  # what is text in a row of a journal
 
+State = Literal["running", "stopped", "failed", "finished"]
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
@@ -57,6 +58,10 @@ class Run:
         warnings: (message, its steps), in the order of their first step.
         damage: a sentence for each file with damaged lines.
         attributions: what moved the rewards after some steps.
+        state: a run that was killed counts as stopped.
+        planned: steps that it has to do; 0 where neither its end nor the config says.
+        message: why it failed, or converged before its last step.
+        last_row: when its last step was written, in seconds since 1970.
     """
 
     folder: Path
@@ -68,6 +73,10 @@ class Run:
     warnings: Sequence[tuple[str, Sequence[int]]]
     damage: Sequence[str]
     attributions: Rows = ()
+    state: State = "stopped"
+    planned: int = 0
+    message: str = ""
+    last_row: float | None = None
 
     @property
     def title(self) -> str:
@@ -97,18 +106,6 @@ class Run:
         ends = {step for _, *steps in self.stretches for step in steps}
         rows = [*self.metrics[:1], *(row for row in self.metrics if row["step"] in ends), *self.metrics[-1:]]
         return list(dict.fromkeys(key for row in rows for key in row))
-
-    @property
-    def planned(self) -> int:
-        """Steps that the config asks for; 0 where the config does not say."""
-        phases, rounds, trainer = (self.settings.get(name) for name in ("phases", "rounds", "trainer"))
-        if phases and isinstance(phases, list) and isinstance(rounds, int):
-            of_phases = [phase.get("steps") if isinstance(phase, dict) else None for phase in phases]
-            return rounds * sum(steps for steps in of_phases if isinstance(steps, int))
-        if "phases" in self.settings:  # as many as there are policies
-            return 0
-        steps = trainer.get("steps") if isinstance(trainer, dict) else None
-        return steps if isinstance(steps, int) else 0
 
     @property
     def names(self) -> list[str]:
@@ -161,17 +158,44 @@ def read(folder: Path) -> Run:
     steps_of: dict[str, list[int]] = {}
     for row in rows["warnings.jsonl"]:
         steps_of.setdefault(str(row.get("message", "")), []).append(row["step"])
+    settings, end = _parsed(config), _end(folder)
     return Run(
         folder=folder,
         config=config,
-        settings=_parsed(config),
+        settings=settings,
         versions=versions,
         metrics=rows["metrics.jsonl"],
         evaluations=rows["eval.jsonl"],
         warnings=list(steps_of.items()),
         damage=damage,
         attributions=rows[ATTRIBUTION],
+        state=end.get("state", "running" if is_running(folder) else "stopped"),
+        planned=end.get("planned", _planned(settings)),
+        message=end.get("message", ""),
+        last_row=(folder / "metrics.jsonl").stat().st_mtime if rows["metrics.jsonl"] else None,
     )
+
+
+def _end(folder: Path) -> dict[str, Any]:
+    """How a run ended; empty while it goes on, and where it was killed."""
+    try:
+        end = read_json(folder / END)
+        known = end["state"] in get_args(State) and _is_step(end["planned"]) and isinstance(end["message"], str)
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return dict(end) if known else {}
+
+
+def _planned(settings: Mapping[str, Any]) -> int:
+    """Steps that a config asks for; 0 where it does not say."""
+    phases, rounds, trainer = (settings.get(name) for name in ("phases", "rounds", "trainer"))
+    if phases and isinstance(phases, list) and isinstance(rounds, int):
+        of_phases = [phase.get("steps") if isinstance(phase, dict) else None for phase in phases]
+        return rounds * sum(steps for steps in of_phases if isinstance(steps, int))
+    if "phases" in settings:  # as many as there are policies
+        return 0
+    steps = trainer.get("steps") if isinstance(trainer, dict) else None
+    return steps if isinstance(steps, int) else 0
 
 
 def _header(path: Path, damage: list[str]) -> str:

@@ -54,6 +54,7 @@ def _run(run: Run, album: Album, *, evaluations: int, groups: int, with_these: S
         "steps": run.steps,
         "planned": run.planned,
         "state": _state(run),
+        "failure": run.message if run.state == "failed" else "",
         "facts": _facts(run),
         "verdict": verdict(run, scores),
         "alarm": hacking(scores),
@@ -85,8 +86,8 @@ def verdict(run: Run, scores: Sequence[Change]) -> str:
     trained = [change for change in scores if not change.monitor]
     if not trained:
         if not run.metrics:
-            return "Training has not begun yet."
-        return f"There is no evaluation on held-out prompts{' yet' if run.planned > run.steps else ''}."
+            return "Training has not begun yet." if run.state == "running" else "No step was trained."
+        return f"There is no evaluation on held-out prompts{' yet' if run.state == 'running' else ''}."
     change = next((c for c in trained if c.name == "reward"), trained[0])
     name = "Rewards" if change.name == "reward" else f"The reward {change.name}"
     if change.after is None:
@@ -139,10 +140,15 @@ def duration(seconds: float) -> str:
 
 
 def _state(run: Run) -> str:
-    if not run.metrics:
-        return "no step yet"
-    steps = counted(run.steps, "step")
-    return f"{steps} of {run.planned:,} planned: still going, or stopped early" if run.planned > run.steps else steps
+    """How a run is going or has ended, and the time that its steps still take, as the last 200 did."""
+    word = {"running": "running:", "finished": "finished:"}.get(run.state, f"{run.state} after")
+    steps = f"{run.steps:,} of {counted(run.planned, 'step')}" if run.planned else counted(run.steps, "step")
+    times = [row["step_time"] for row in run.metrics[-200:] if row.get("step_time")]
+    left = run.planned - run.steps
+    if run.state == "running" and times and left > 0:
+        return f"{word} {steps}, about {duration(left * math.fsum(times) / len(times))} of training to go"
+    early = "converged" if "converged" in run.message else "ended early"
+    return f"{word} {steps}{f', {early}' if run.state == 'finished' and left > 0 else ''}"
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
@@ -157,6 +163,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     policy = run.settings.get("policy")
     facts = {
         "Started": _date(machine.get("started")),
+        "Last step": _date(run.last_row and datetime.fromtimestamp(run.last_row, UTC).isoformat()),
         "Training took": duration(seconds) if seconds else "",
         "Device": str(machine.get("device", "")),
         "Seed": str(run.settings.get("seed", "")),

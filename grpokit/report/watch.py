@@ -27,13 +27,14 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from grpokit.errors import UsageError, one_line
+from grpokit.files import is_running
 from grpokit.report.album import Linked, is_inside
 from grpokit.report.page import distinct, page
-from grpokit.report.reading import ATTRIBUTION, MACHINE, Run, read
+from grpokit.report.reading import ATTRIBUTION, END, MACHINE, Run, read
 from grpokit.report.view import view
 
 STEPS = "metrics.jsonl"
-_FILES = ("config.yaml", "versions.json", MACHINE, "eval.jsonl", "warnings.jsonl", ATTRIBUTION, "report.html")
+_FILES = ("config.yaml", "versions.json", MACHINE, "eval.jsonl", "warnings.jsonl", ATTRIBUTION, END, "report.html")
 _REST, _LONGEST_REST = 333, 30.0  # times the seconds that a reading took; seconds
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -69,7 +70,7 @@ class Watched:
 
     def _others(self) -> Iterator[bytes]:
         for folder in self.folders:
-            yield str((folder / STEPS).exists()).encode()
+            yield f"{(folder / STEPS).exists()}{is_running(folder)}".encode()
             for name in _FILES:
                 yield _state(folder / name)
             for kind in ("samples", "groups"):

@@ -112,7 +112,7 @@ def _left(
         why = "" if str(second) == str(error) else f" ({_words(second)})"
         left = f"The state after step {trainer.completed} could not be saved{why}; {go_on}"
     with suppress(GrpokitError, OSError):  # a full disk may be the very cause
-        journal.warning(trainer.completed + 1, _words(error))
+        journal.end("failed", trainer.steps, _words(error))
         report.write(folder)
     return left
 

@@ -26,7 +26,7 @@ from grpokit import registry
 from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.errors import RunError, UsageError
-from grpokit.files import delete, partial_of, read_json, replacing
+from grpokit.files import delete, lock_of, partial_of, read_json, replacing
 from grpokit.report import MACHINE
 
 VERSIONS, DATA, CONFIG = "versions.json", "data.json", "config.yaml"
@@ -40,10 +40,9 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         UsageError: another process trains there, or the folder cannot be made.
     """
-    real = Path(os.path.realpath(folder))  # a link to it is the same folder
-    path = real.parent / f".{real.name}.lock"
+    path = lock_of(folder)
     new_parents = [place for place in path.parents if not place.exists()]
-    lock: BaseFileLock = FileLock(path, timeout=0)
+    lock: BaseFileLock = FileLock(path, timeout=0.2)  # `is_running` may look at it just now
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

@@ -1,7 +1,7 @@
 """The files of a run that grow: what is known after each step and each evaluation.
 
 `metrics.jsonl` (one object per step), `eval.jsonl` (one per evaluation), `warnings.jsonl` (what guards noticed),
-`attribution.jsonl` (what moves the rewards),
+`attribution.jsonl` (what moves the rewards), `end.json` (how the run ended),
 `samples/` (the same held-out prompts at every evaluation), `groups/` (the best and the worst group of some steps). What
 `grpokit.report` reads is written here.
 """
@@ -23,9 +23,9 @@ from PIL import Image
 
 from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation
-from grpokit.files import step_folders, step_name
+from grpokit.files import delete, step_folders, step_name
 from grpokit.images import Drawable
-from grpokit.report import ATTRIBUTION, kept, listed, read_attributions, read_journal
+from grpokit.report import ATTRIBUTION, END, kept, listed, read_attributions, read_journal
 from grpokit.runs.folder import write_text, writing
 from grpokit.training.step_report import StepReport
 from grpokit.types import Sample
@@ -53,6 +53,7 @@ class Journal:
         self.last_step = 0
         self.evaluations: list[Mapping[str, Any]] = []
         self.damage: list[str] = []
+        delete(folder / END)
         for name in ("metrics.jsonl", "eval.jsonl", "warnings.jsonl"):
             path = folder / name
             if name == "warnings.jsonl" and not path.is_file():
@@ -89,6 +90,10 @@ class Journal:
     def warning(self, step: int, message: str) -> None:
         """Append a warning: step 0 stands for what was noticed before the first step."""
         self._append("warnings.jsonl", {"step": step, "message": message})
+
+    def end(self, state: str, planned: int, message: str = "") -> None:
+        """Note how the run ended: "finished", "stopped" or "failed", its steps as planned, and why it ended early."""
+        write_text(self.folder / END, json.dumps({"state": state, "planned": planned, "message": message}))
 
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Append an evaluation's means, and keep all its scores and some of its samples."""

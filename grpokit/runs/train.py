@@ -351,12 +351,11 @@ def _train(
             evaluate_now(trainer.completed)
 
     def end() -> Result:
-        if ended and trainer.completed < trainer.steps and not trainer.converged and config.run.stop:
-            rule = config.run.stop
-            watcher.say(
-                f"after step {trainer.completed} the held-out score '{rule.reward}' has not risen for "
-                f"{counted(rule.patience, 'evaluation')}, so the run ends"
-            )
+        rule, early = config.run.stop, trainer.converged
+        if rule and ended and trainer.completed < trainer.steps and not early:
+            early = f"The held-out score '{rule.reward}' has not risen for {counted(rule.patience, 'evaluation')}."
+            watcher.say(f"after step {trainer.completed} the run ends: {early}")
+        journal.end("finished" if ended else "stopped", trainer.steps, early)
         report.write(folder)
         suspicion = alarm(folder)
         if suspicion:

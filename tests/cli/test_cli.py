@@ -93,6 +93,7 @@ def test_run_folder(finished: Path) -> None:
         "versions.json",
         "data.json",
         "machine.json",
+        "end.json",
         "metrics.jsonl",
         "eval.jsonl",
         "report.html",
@@ -595,7 +596,7 @@ def test_a_full_disk_at_the_end(call: Call, tmp_path: Path, monkeypatch: pytest.
         "error: no space left\nThe state after step 2 could not be saved; start again with --overwrite.\n"
     )
     assert written == [Path("out")]
-    assert rows(tmp_path / "out/warnings.jsonl")[-1]["message"] == "no space left"
+    assert json.loads((tmp_path / "out/end.json").read_text())["message"] == "no space left"
 
 
 def full(*_: Any, **__: Any) -> None:
@@ -617,7 +618,7 @@ def test_a_policy_that_raises_loses_no_step(tmp_path: Path, monkeypatch: pytest.
         "The state after step 3 is saved in out/checkpoints/step_000003; correct the cause, then go on with --resume."
     ]
     assert [row["step"] for row in rows(tmp_path / "out/metrics.jsonl")] == [1, 2, 3]
-    assert rows(tmp_path / "out/warnings.jsonl")[-1] == {"step": 4, "message": "ValueError: a fault in step 4"}
+    assert json.loads((tmp_path / "out/end.json").read_text())["message"] == "ValueError: a fault in step 4"
     assert (tmp_path / "out/report.html").is_file()
 
 

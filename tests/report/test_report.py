@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shutil
 import time
@@ -16,9 +17,11 @@ from PIL import Image
 
 from command_line import Call, Done, embedded
 from grpokit import RunError, UsageError, report
+from grpokit.files import lock_of
 from grpokit.report.album import Inlined
 from grpokit.report.reading import read
 from grpokit.report.view import view
+from grpokit.runs.folder import locked
 from grpokit.runs.journal import Journal
 from made_runs import EVIL, make_run, picture, read_rows, write_rows
 
@@ -44,9 +47,11 @@ def test_the_page_carries_the_view_and_its_pictures(tmp_path: Path) -> None:
 def test_the_facts_of_a_run(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", weight=0)
     (folder / "machine.json").write_text('{"started": "2026-01-02T03:04:05+01:00", "device": "NVIDIA H100 80GB HBM3"}')
+    os.utime(folder / "metrics.jsonl", (1767323070,) * 2)
     assert dict(content_of(folder)["runs"][0]["facts"]) == {
         "Started": "2026-01-02 02:04 UTC",
         "Training took": "6.0 s",
+        "Last step": "2026-01-02 03:04 UTC",
         "Device": "NVIDIA H100 80GB HBM3",
         "Rewards": "length, nice (monitor)",
         "Held-out prompts": "20",
@@ -60,8 +65,9 @@ def test_only_a_run_that_goes_on_is_said_to_have_no_evaluation_yet(tmp_path: Pat
     folder = make_run(tmp_path / "run")
     (folder / "eval.jsonl").unlink()
     assert content_of(folder)["runs"][0]["verdict"] == "There is no evaluation on held-out prompts."
-    write_rows(folder / "metrics.jsonl", read_rows(folder / "metrics.jsonl")[:2])
-    assert content_of(folder)["runs"][0]["verdict"] == "There is no evaluation on held-out prompts yet."
+    (folder / "end.json").unlink()
+    with locked(folder):
+        assert content_of(folder)["runs"][0]["verdict"] == "There is no evaluation on held-out prompts yet."
 
 
 def test_no_key_of_a_metric_is_shown(tmp_path: Path) -> None:
@@ -184,13 +190,25 @@ def test_the_same_prompt_is_found_whatever_its_row(tmp_path: Path) -> None:
     assert {tuple(entry["rows"]) for entry in pairs["entries"]} == {(15 - i, i) for i in range(10)}
 
 
-def test_a_run_that_is_still_going_says_so(tmp_path: Path) -> None:
+def test_a_run_is_running_or_stopped_or_failed_or_finished(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
+    assert content_of(folder)["runs"][0]["state"] == "finished: 4 of 4 steps"
+    (folder / "end.json").unlink()
     rows = (folder / "metrics.jsonl").read_text().splitlines()
     (folder / "metrics.jsonl").write_text("\n".join(rows[:3]) + '\n{"step": 4, "rew')
-    run = content_of(folder)["runs"][0]
-    assert run["state"] == "3 steps of 4 planned: still going, or stopped early"
-    assert run["warnings"] == []  # a torn last line is ordinary
+    with locked(folder):
+        run = content_of(folder)["runs"][0]
+        assert run["state"] == "running: 3 of 4 steps, about 1.5 s of training to go"
+        assert run["warnings"] == []  # a torn last line is ordinary
+    lock_of(folder).touch()  # as a kill leaves it
+    assert content_of(folder)["runs"][0]["state"] == "stopped after 3 of 4 steps"
+    ends = [("stopped", "stopped after 3 of 4 steps", ""), ("finished", "finished: 3 of 4 steps, converged", "")]
+    for state, words, failure in [*ends, ("failed", "failed after 3 of 4 steps", EVIL)]:
+        (folder / "end.json").write_text(json.dumps({"state": state, "planned": 4, "message": EVIL}))
+        run = content_of(folder)["runs"][0]
+        assert (run["state"], run["failure"], run["warnings"]) == (words, failure, [])
+    (folder / "end.json").write_text('{"state": "unwell", "planned": 4, "message": ""}')
+    assert content_of(folder)["runs"][0]["state"] == "stopped after 3 of 4 steps"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +228,7 @@ def test_a_damaged_line_is_reported_and_the_rest_is_read(tmp_path: Path, name: s
     (folder / name).write_text("\n".join([lines[0], bad, *lines[2:]]) + "\n")
     run = content_of(folder)["runs"][0]
     assert f"{name} has damaged lines, which are left out here: 2." in [warning["text"] for warning in run["warnings"]]
-    assert run["state"] == "4 steps"
+    assert run["state"] == "finished: 4 of 4 steps"
     journal = Journal(folder, 3)  # a resume keeps the good rows
     assert journal.last_evaluation == (0 if name == "eval.jsonl" else 2)
     kept, bad_lines = report.read_journal(folder / name)

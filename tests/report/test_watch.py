@@ -22,6 +22,7 @@ import pytest
 
 from grpokit import UsageError
 from grpokit.report.watch import Server, serving
+from grpokit.runs.folder import locked
 from made_runs import EVIL, make_run, picture, read_rows, write_rows
 
 Ask = Callable[..., tuple[int, dict[str, str], bytes]]
@@ -82,6 +83,17 @@ def test_it_serves_the_page_the_view_and_the_pictures_and_writes_nothing(
     assert content == (folder / "samples/step_000000/0000.png").read_bytes()
     assert ask("/", "POST")[0] == ask("/", "PUT")[0] == 501
     assert tree(tmp_path) == before
+
+
+def test_a_run_that_dies_is_news(tmp_path: Path, serve: Callable[..., Ask]) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / "end.json").unlink()
+    ask = serve(folder)
+    with locked(folder):
+        _, headers, content = ask("/view.json")
+        assert json.loads(content)["runs"][0]["state"] == "running: 4 of 4 steps"
+    status, _, content = ask("/view.json", If_None_Match=headers["ETag"])
+    assert (status, json.loads(content)["runs"][0]["state"]) == (200, "stopped after 4 of 4 steps")
 
 
 @pytest.mark.parametrize("rest", [0, 1_000_000])

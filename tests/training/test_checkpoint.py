@@ -172,13 +172,13 @@ def test_a_guard_that_stops_keeps_the_last_good_state(drawn: None) -> None:
     assert second == (
         "The state after step 3 is saved in out/checkpoints/step_000003; correct the cause, then go on with --resume."
     )
-    assert rows("out/warnings.jsonl")[-1] == {"step": 4, "message": first}
+    assert json.loads(Path("out/end.json").read_text()) == {"state": "failed", "planned": STEPS, "message": first}
     assert "The loss is nan in step 4" in Path("out/report.html").read_text()
     Switch.off()
     train("out", resume=True)
     train("straight")
     assert steady("out") == steady("straight")
-    assert not any(row["step"] == 4 for row in rows("out/warnings.jsonl"))
+    assert Path("out/end.json").read_text() == Path("straight/end.json").read_text()
 
 
 def test_a_failure_between_two_updates_saves_the_weights_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,6 +350,7 @@ def test_a_converged_policy_ends_the_run_well() -> None:
     assert result.steps < 300
     assert rows("out/eval.jsonl")[-1]["step"] == result.steps
     assert "so the policy has converged" in rows("out/warnings.jsonl")[-1]["message"]
+    assert json.loads(Path("out/end.json").read_text())["state"] == "finished"
 
 
 def test_a_reward_that_stops_in_an_evaluation_loses_no_step() -> None:

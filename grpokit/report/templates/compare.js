@@ -30,6 +30,7 @@ function warnings(run, of) {
   const title = `${counted(items.length, "warning")}${of}`;
   const list = el("ul", {}, items);
   return [
+    run.failure ? el("section", { class: "warn failed", "aria-label": `Failure${of}` }, el("h2", {}, `The run failed${of}`), el("p", {}, run.failure)) : null,
     run.alarm ? el("section", { class: "warn alarm", "aria-label": `Alarm${of}` }, el("h2", {}, `Alarm${of}`), el("p", {}, run.alarm)) : null,
     !items.length ? null : el("section", { class: "warn", "aria-label": title }, items.length > 5
       ? el("details", { "data-open": `warnings${of}` }, el("summary", {}, title), list) : [el("h2", {}, title), list]),
