@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from grpokit.errors import counted
 from grpokit.evaluation.intervals import Mean, half_width, mean_of_totals
 from grpokit.report.reading import Row, Run, Scored
 
@@ -30,7 +31,8 @@ class Change:
         change: mean difference.
         width: half the 95 % confidence interval of the difference.
         paired: whether it is the interval of paired differences; otherwise it is the sum of both, which is too wide.
-        verdict: "even" where the change is smaller than its interval; "unknown" without an interval.
+        verdict: "even" where the change is smaller than its interval; "unknown" without an interval, and for a sum of
+            which a part is missing.
         monitor: whether the reward is only measured.
     """
 
@@ -50,9 +52,18 @@ def headline(run: Run) -> list[Change]:
     """The first and the last evaluation of a run."""
     if not run.evaluations:
         return []
+    return changes(*_ends(run))
+
+
+def missing(run: Run) -> list[str]:
+    """What of the trained rewards is missing in the headline."""
+    return unscored(*_ends(run)) if run.evaluations else []
+
+
+def _ends(run: Run) -> tuple[Row, Row, Scored | None, Scored | None, dict[str, float]]:
     first, last = run.evaluations[0], run.evaluations[-1]
     weights = {name: weight for name, weight in run.weights.items() if name in last}  # a phase may have others
-    return changes(first, last, run.scored(first["step"]), run.scored(last["step"]), weights)
+    return first, last, run.scored(first["step"]), run.scored(last["step"]), weights
 
 
 def moved(run: Run) -> dict[str, Any] | None:
@@ -95,6 +106,7 @@ def changes(
     paired = old is not None and new is not None and (old.prompts, old.prompt) == (new.prompts, new.prompt)
     parts = {name: weight for name, weight in weights.items() if name != "reward"}
     rows = []
+    gaps = unscored(before, after, old, new, parts)
     for name, weight in weights.items():
         means = before.get(name), after.get(name)
         widths = before.get(f"{name}/ci95"), after.get(f"{name}/ci95")
@@ -124,11 +136,26 @@ def changes(
                 change=change,
                 width=width,
                 paired=has_pairs,
-                verdict=_verdict(change, width, weight),
+                verdict="unknown" if name == "reward" and gaps else _verdict(change, width, weight),
                 monitor=weight == 0,
             )
         )
     return rows
+
+
+def unscored(
+    before: Row, after: Row, old: Scored | None, new: Scored | None, weights: Mapping[str, float]
+) -> list[str]:
+    """Words for each trained reward that did not score all samples of two evaluations; arguments as for `changes`."""
+    found = []
+    for name in (name for name, weight in weights.items() if weight and name != "reward"):
+        columns = [scored.scores.get(name, []) for scored in (old, new) if scored is not None]
+        counts = [(len(column) - column.count(None), len(column)) for column in columns if None in column]
+        if before.get(name) is None or after.get(name) is None:
+            found.append(f"{name} scored no sample")
+        elif counts:
+            found.append(f"{name} scored {min(counts)[0]:,} of {counted(min(counts)[1], 'sample')}")
+    return found
 
 
 def _total(scored: Scored, weights: Mapping[str, float]) -> Mean:

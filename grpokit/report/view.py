@@ -23,7 +23,7 @@ from grpokit.report.album import Album
 from grpokit.report.curves import advantages, charts, reward_against_kl
 from grpokit.report.names import words
 from grpokit.report.reading import MACHINE, Run, listed
-from grpokit.report.scores import Change, changes, hacking, headline, moved, prompts_of
+from grpokit.report.scores import Change, changes, hacking, headline, missing, moved, prompts_of
 
 _EVALUATIONS, _GROUPS = 20, 6  # whose samples are on a page; several runs share them
 
@@ -57,6 +57,7 @@ def _run(run: Run, album: Album, *, evaluations: int, groups: int, with_these: S
         "failure": run.message if run.state == "failed" else "",
         "facts": _facts(run),
         "verdict": verdict(run, scores),
+        "mood": _mood(run, scores),
         "alarm": hacking(scores),
         "warnings": [*({"text": line, "steps": ""} for line in run.damage), *map(_warning, run.warnings)],
         "scores": [asdict(change) for change in scores],
@@ -77,7 +78,7 @@ def _run(run: Run, album: Album, *, evaluations: int, groups: int, with_these: S
 
 
 def verdict(run: Run, scores: Sequence[Change]) -> str:
-    """One sentence on what training did to the reward on held-out prompts.
+    """What training did to the reward on held-out prompts, which monitors fell, and what is missing.
 
     Args:
         run: the run.
@@ -88,7 +89,7 @@ def verdict(run: Run, scores: Sequence[Change]) -> str:
         if not run.metrics:
             return "Training has not begun yet." if run.state == "running" else "No step was trained."
         return f"There is no evaluation on held-out prompts{' yet' if run.state == 'running' else ''}."
-    change = next((c for c in trained if c.name == "reward"), trained[0])
+    change = _main(scores)
     name = "Rewards" if change.name == "reward" else f"The reward {change.name}"
     if change.after is None:
         return f"{name} could not be scored on held-out prompts."
@@ -99,17 +100,36 @@ def verdict(run: Run, scores: Sequence[Change]) -> str:
         )
     if change.change is None or change.before is None:
         return f"{name} cannot be compared with the first evaluation."
-    numbers = f"{figure(change.before)} → {figure(change.after)} ({figure(change.change, sign='+')}"
-    numbers += f" ± {figure(change.width)})" if change.width is not None else ")"
+    gaps = missing(run)
     moved_by = {
         "better": "rose" if change.change > 0 else "fell, as its negative weight asks",
         "worse": "fell" if change.change < 0 else "rose, against its negative weight",
         "even": "did not change clearly",
         "unknown": "went",
     }
-    fallen = [other.name for other in scores if other.monitor and other.verdict == "worse"] if hacking(scores) else []
-    but = f", but {' and '.join(fallen)} fell" if fallen else ""
-    return f"{name} {moved_by[change.verdict]}{but}: {numbers}"
+    sentences = [f"{name} {moved_by['unknown' if gaps else change.verdict]}: {_numbers(change)}"]
+    if hacking(scores):
+        fallen = [other for other in scores if other.monitor and other.verdict == "worse"]
+        sentences.append(f"But {' and '.join(f'{other.name} fell: {_numbers(other)}' for other in fallen)}")
+    return ". ".join([*sentences, *([f"Part is missing: {' and '.join(gaps)}"] if gaps else [])])
+
+
+def _main(scores: Sequence[Change]) -> Change:
+    """The change that the verdict is about: of the whole reward, or of the only trained one."""
+    trained = [change for change in scores if not change.monitor]
+    return next((change for change in trained if change.name == "reward"), trained[0])
+
+
+def _numbers(change: Change) -> str:
+    width = f" ± {figure(change.width)}" if change.width is not None else ""
+    return f"{figure(change.before)} → {figure(change.after)} ({figure(change.change, sign='+')}{width})"
+
+
+def _mood(run: Run, scores: Sequence[Change]) -> str:
+    """The verdict in one word, for its colour; empty where it has none."""
+    if hacking(scores):
+        return "alarmed"
+    return "" if missing(run) or all(change.monitor for change in scores) else _main(scores).verdict
 
 
 def figure(value: float | None, digits: int = 3, *, sign: str = "") -> str:

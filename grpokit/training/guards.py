@@ -131,12 +131,17 @@ class ZeroStd:
     After `most` such steps in a row there are two cases. If the reward is at least as high as in any step with spread,
     the policy has converged, and `converged` says so. Otherwise something is wrong, and `look` raises.
 
+    A single reward that has never told the samples of a group apart in `FLAT` steps is said once, too.
+
     Args:
         most: how many steps in a row end the training; None for no limit.
     """
 
+    FLAT = 3
+
     def __init__(self, most: int | None) -> None:
         self.most = most
+        self.flat: dict[str, int | None] = {}  # reward -> steps in which others taught alone; None: it is settled
         self.best = self.streak_best = -math.inf  # mean reward, of steps with spread and of the current streak
         self.count, self.warned, self.converged = 0, False, ""
 
@@ -155,7 +160,7 @@ class ZeroStd:
         if bool(advantages.any()):
             self.count, self.streak_best = 0, -math.inf
             self.best = max(self.best, reward) if reward == reward else self.best
-            return []
+            return self._flat(scores, step)
         self.count += 1
         self.streak_best = max(self.streak_best, reward) if reward == reward else self.streak_best
         columns = zip(scores.names, scores.matrix.T, strict=True)
@@ -186,11 +191,32 @@ class ZeroStd:
             f"{spread}.{limit}"
         ]
 
+    def _flat(self, scores: Scores, step: int) -> list[str]:
+        warnings = []
+        for name, column in zip(scores.names, scores.matrix.T, strict=True):
+            steps = self.flat.get(name, 0)
+            self.flat[name] = steps = None if steps is None or not _is_flat(column, scores.groups) else steps + 1
+            if steps == self.FLAT:
+                self.flat[name] = None
+                warnings.append(
+                    f"In {self.FLAT} steps the reward '{name}' has not told the samples of any group apart, so it taught "
+                    f"nothing; the others did. In step {step}: {_spread(name, column, scores.groups)}. Usual causes: the "
+                    "prompts lack what it reads, or it is too hard or too easy for every sample."
+                )
+        return warnings
+
     def state(self) -> State:
-        """The count and the best rewards."""
+        """The counts and the best rewards."""
         bests = {"best": self.best, "streak_best": self.streak_best}
         finite = {name: value if math.isfinite(value) else None for name, value in bests.items()}
-        return {"most": self.most, "count": self.count, "warned": self.warned, "converged": self.converged, **finite}
+        return {
+            "most": self.most,
+            "count": self.count,
+            "warned": self.warned,
+            "converged": self.converged,
+            "flat": {**self.flat},
+            **finite,
+        }
 
     def restore(self, state: State) -> None:
         """Take over a result of `state`; under another limit the run counts as not converged."""
@@ -198,6 +224,7 @@ class ZeroStd:
         self.best, self.streak_best = (
             -math.inf if state.get(name) is None else float(state[name]) for name in ("best", "streak_best")
         )
+        self.flat = {**state.get("flat", {})}
         self.converged = str(state.get("converged", "")) if state.get("most") == self.most else ""
 
 
@@ -208,10 +235,14 @@ def _spread(name: str, column: Tensor, groups: Tensor) -> str:
     low, high = float(values.min()), float(values.max())
     if low == high:
         return f"'{name}' gave {low:g} to all {len(values)} rows that it scored"
-    per_group = [column[(groups == group) & ~column.isnan()] for group in groups.unique()]
-    constant = all(len(part.unique()) < 2 for part in per_group)
-    reason = "the same inside each group" if constant else "which did not count"
+    reason = "the same inside each group" if _is_flat(column, groups) else "which did not count"
     return f"'{name}' gave {low:g} to {high:g}, {reason}"
+
+
+def _is_flat(column: Tensor, groups: Tensor) -> bool:
+    """Whether a reward gave all rows of each group that it scored the same."""
+    per_group = [column[(groups == group) & ~column.isnan()] for group in groups.unique()]
+    return all(len(part.unique()) < 2 for part in per_group)
 
 
 def check_gradient(parameters: Sequence[torch.nn.Parameter]) -> None:

@@ -16,7 +16,7 @@ from grpokit.report.album import Inlined
 from grpokit.report.reading import read
 from grpokit.report.scores import headline
 from grpokit.report.view import verdict, view
-from made_runs import make_run
+from made_runs import make_run, read_rows, write_rows
 
 # --- intervals -----------------------------------------------------------------------------------------------------
 
@@ -162,5 +162,36 @@ def test_the_verdict_names_a_monitor_that_fell(tmp_path: Path) -> None:
     length, nice = by_name["length"], by_name["nice"]
     assert nice.monitor
     risen = replace(length, verdict="better", change=0.1)
-    assert verdict(run, [risen, nice]).startswith("The reward length rose, but nice fell: ")
-    assert ", but" not in verdict(run, [length, nice])
+    assert verdict(run, [risen, nice]) == (
+        "The reward length rose: 0.500 → 0.500 (+0.100 ± 0.000). But nice fell: 0.139 → -0.261 (-0.400 ± 0.00058)"
+    )
+    assert "But" not in verdict(run, [length, nice])
+
+
+@pytest.mark.parametrize(
+    ("lost", "weight", "words"),
+    [
+        (0, 0.5, ""),
+        (5, 0.5, "nice scored 15 of 20 samples"),
+        (20, 0.5, "nice scored no sample"),
+        (20, 0, ""),  # a monitor is no part of what is trained
+    ],
+)
+def test_nothing_rose_where_part_of_the_objective_is_missing(
+    tmp_path: Path, lost: int, weight: float, words: str
+) -> None:
+    folder = make_run(tmp_path / "run", gain=0.2, weight=weight)
+    rows = read_rows(folder / "eval.jsonl")
+    if lost == 20:
+        write_rows(folder / "eval.jsonl", [{**row, "nice": None} for row in rows])
+    for place in folder.glob("samples/*/scores.json"):
+        kept = json.loads(place.read_text())
+        kept["scores"]["nice"][:lost] = [None] * lost
+        place.write_text(json.dumps(kept))
+    run = view([read(folder)], [Inlined()])["runs"][0]
+    assert ("rose" in run["verdict"], run["mood"]) == (
+        not words and weight > 0,
+        "" if words else "better" if weight else "even",
+    )
+    assert run["verdict"].endswith(words)
+    assert (run["scores"][0]["verdict"] == "unknown") == bool(words or not weight)

@@ -223,7 +223,7 @@ def test_a_run_that_hacks_its_reward(call: Call, drawn: None, tmp_path: Path) ->
     assert "warning: Reward hacking? On held-out prompts the trained reward 'digit_sum' changed by +" in done.out
     (shown,) = embedded(tmp_path / "out" / "report.html")["runs"]
     assert shown["alarm"].startswith("Reward hacking? On held-out prompts the trained reward 'digit_sum' changed by +")
-    assert shown["verdict"].startswith("The reward digit_sum rose, but shortness fell: ")
+    assert shown["verdict"].startswith("The reward digit_sum rose: ")
     assert {score["name"]: score["monitor"] for score in shown["scores"]} == {"digit_sum": False, "shortness": True}
 
 

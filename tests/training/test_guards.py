@@ -321,6 +321,20 @@ def test_which_reward_is_constant_is_said() -> None:
     assert "stops" not in said
 
 
+def test_a_reward_that_teaches_nothing_beside_others_is_said_once() -> None:
+    """The second is 0.25 or 1 by the prompt, so no group tells its samples apart; the third began to vary in step 2."""
+    zero_std = ZeroStd(None)
+    said = {}
+    for step in range(1, 9):
+        third = [0.0, 0, 0, 1] if step == 2 else [1.0] * 4
+        warnings = look(zero_std, [0, 1, 0, step], [0.25, 0.25, 1, 1], third, step=step)
+        said |= {step: warnings} if warnings else {}
+        zero_std.restore(json.loads(json.dumps(zero_std.state())))
+    assert list(said) == [3]
+    (warning,) = said[3]
+    assert "'ssim' gave 0.25 to 1, the same inside each group" in warning
+
+
 def test_steps_with_spread_start_the_count_anew() -> None:
     zero_std = ZeroStd(2)
     for step in range(10):

@@ -23,7 +23,7 @@ function toolbar() {
 // name -> what it depends on, and how it is drawn. What depends on nothing new stays as it is on the page.
 const chosen = (...keys) => keys.map(key => state[key]);
 const of = (...keys) => state.view.runs.map(run => keys.map(key => run[key]));
-const heads = ["name", "steps", "state", "facts", "verdict", "failure", "alarm", "warnings", "scores", "basis", "waiting"];
+const heads = ["name", "steps", "state", "facts", "verdict", "mood", "failure", "alarm", "warnings", "scores", "basis", "waiting"];
 const SECTIONS = {
   head: [() => [of(...heads), state.view.comparison?.modes, chosen("mode")], () => (several() ? headOfMany() : headOfOne())],
   contents: [() => present(), () => el("nav", { "aria-label": "Sections" }, present().map(([id, title]) => el("a", { href: `#${id}` }, title)))],

@@ -37,13 +37,7 @@ function warnings(run, of) {
   ];
 }
 
-// "Rewards rose: 0.575 → 0.982 (+0.407 ± 0.03)" with its figures set apart.
-function verdict(run) {
-  const trained = run.scores.filter(score => !score.monitor);
-  const score = trained.find(({ name }) => name === "reward") ?? trained[0];
-  const colour = run.alarm ? "alarmed" : score && score.change !== null ? score.verdict : "";
-  return el("p", { class: `verdict ${colour}` }, run.verdict);
-}
+const verdict = run => el("p", { class: `verdict ${run.mood}` }, run.verdict);
 
 function headOfOne() {
   const run = state.view.runs[0];
