@@ -173,7 +173,7 @@ def why_not(files: Files, error: BaseException, *, what: str = "model") -> str:
     def raised(kind: type[BaseException]) -> bool:
         return any(isinstance(cause, kind) for cause in causes)
 
-    page = f"{constants.ENDPOINT}/{name}"
+    page = f"{constants.ENDPOINT}/{files.place}"
     if raised(errors.GatedRepoError):
         return (
             f"The {what} '{name}' is gated: its owner gives access on request. Ask for it at {page}, then log in with "
@@ -220,7 +220,7 @@ def _remedy(files: Files, error: BaseException | None = None) -> str:
         else "local_files_only is set"
     )
     revision = files.options["revision"]
-    fetch = f"hf download {files.name}" + ("" if revision == "main" else f" --revision {revision}")
+    fetch = f"hf download {files.place}" + ("" if revision == "main" else f" --revision {revision}")
     return (
         f"It cannot be fetched, because {reason}. Fetch it on a machine with network by `{fetch}` and copy the cache, "
         "or give the path of a folder that save_pretrained wrote."

@@ -13,7 +13,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from tiny_models import EOS, FAMILIES, PAD, VIDEO, save_tiny_model, tiny_model, tiny_tokenizer
+from tiny_models import EOS, FAMILIES, PAD, VIDEO, needs_gguf, save_gguf, save_tiny_model, tiny_model, tiny_tokenizer
 from tiny_vision import VISION_FAMILIES, save_tiny_vision_model
 from transformers import (
     BartConfig,
@@ -33,7 +33,7 @@ from grpokit.hf import dtypes
 from grpokit.hf.adapters import AdapterSettings, add_adapter
 from grpokit.hf.weights import save_weights
 from grpokit_lm import loading
-from grpokit_lm.loading import load_model
+from grpokit_lm.loading import find_skeleton, load_model
 from grpokit_lm.prompts import PromptEncoder, end_tokens
 
 BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 300}
@@ -53,6 +53,51 @@ def test_a_folder_of_each_family_gives_its_weights_back(family: str, tmp_path: P
         assert torch.equal(loaded.model(tokens).logits, tiny_model(family)(tokens).logits)
     assert loaded.tokenizer.pad_token_id == PAD
     assert not loaded.model.training
+
+
+@needs_gguf
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+def test_a_gguf_file_gives_its_weights_and_its_tokenizer_back(kind: str, tmp_path: Path) -> None:
+    """Whole matrices come back to the bit; packed ones as numbers that can be trained, half a step off at most."""
+    model, text = tiny_model("llama", hidden_size=32, head_dim=8), "Grüße: 12 + 3?"
+    loaded = load_model(save_gguf(tmp_path / f"{kind}.gguf", model, kind=kind), device="cpu")
+    for (name, own), (_, weight) in zip(loaded.model.named_parameters(), model.named_parameters(), strict=True):
+        step = weight.detach().unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True) / 127
+        off = (own - weight).detach().unflatten(-1, (-1, 32)).abs()
+        assert own.dtype == torch.float32
+        assert (off <= (0.57 * step if kind == "Q8_0" else 0)).all(), name
+    messages = [{"role": "user", "content": text}]
+    ours, theirs = loaded.tokenizer, tiny_tokenizer()
+    assert ours(text).input_ids == theirs(text).input_ids
+    assert ours.apply_chat_template(messages, tokenize=False) == theirs.apply_chat_template(messages, tokenize=False)
+    assert end_tokens(loaded, loaded.model.generation_config, ()) == (EOS,)
+    skeleton, _ = find_skeleton(tmp_path / f"{kind}.gguf")
+    assert skeleton.num_parameters() == model.num_parameters()
+
+
+def _without(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == package else found(name, *a))
+
+
+@needs_gguf
+def test_a_gguf_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = save_gguf(tmp_path / "tiny.gguf", tiny_model("llama"))
+    whole, other = file.read_bytes(), tmp_path / "other.gguf"
+    for content in (b"", b"version https://git-lfs.github.com/spec/v1\n", whole[:100], whole[:3000], whole[:-100]):
+        other.write_bytes(content)
+        with pytest.raises(UsageError, match=r"The GGUF file '.*other.gguf' is damaged \(.*\)\. Copy or download it"):
+            load_model(other)
+    other.write_bytes(whole.replace(b"llama", b"zorky"))
+    with pytest.raises(UsageError, match="cannot be loaded: GGUF model with architecture zorky is not supported"):
+        load_model(other)
+    with pytest.raises(UsageError, match=r"There is no GGUF file '.*absent.gguf'. Give the path of one, or for one of"):
+        load_model(tmp_path / "absent.gguf")
+    with pytest.raises(UsageError, match=r"revision is for the hub's repositories, and '.*' is a file. Leave it out"):
+        load_model(file, revision="v2")
+    _without("gguf", monkeypatch)
+    with pytest.raises(UsageError, match=r"the Python package gguf and .* Run: pip install 'grpokit-lm\[gguf\]'"):
+        load_model(file)
 
 
 def test_caps_of_attention_scores_are_not_left_out(tmp_path: Path) -> None:
@@ -236,7 +281,7 @@ def _as_gguf(folder: Path) -> None:
         (partial(_as_bin, content=b"junk" * 30), "cannot be read: a .bin file is damaged, or holds other objects"),
         (_as_objects, "cannot be read: a .bin file is damaged, or holds other obj"),
         (_half_a_generation_config, r"generation_config.json' is damaged \(.*\). Copy or download it again"),
-        (_as_gguf, "holds weights in GGUF format, which are made for inference and cannot be trained"),
+        (_as_gguf, "holds weights in GGUF format. Name the file itself, such as model: .*/model/model-q4.gguf"),
         (partial(_config, intermediate_size=64), r"the shapes of 6 tensors differ, such as .*, \[16, 32\] in the fi"),
         (partial(_config, hidden_act="zork"), "cannot be built: its config.json asks for 'zork', which transformers"),
         (partial(_config, hidden_size="big"), "cannot be loaded: Validation error for field 'hidden_size'"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from tiny_models import FAMILIES, save_tiny_model, tiny_model, tiny_tokenizer
+from tiny_models import FAMILIES, needs_gguf, save_gguf, save_tiny_model, tiny_model, tiny_tokenizer
 from tiny_vision import VISION_FAMILIES, save_tiny_vision_model
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -163,6 +163,20 @@ def test_a_generation_config_is_written_as_it_was_published(adapter: str, merge:
         again = json.loads((tmp_path / folder / "generation_config.json").read_text())
         assert {name: value for name, value in again.items() if name != "transformers_version"} == published
     assert loaded.model.generation_config.temperature == 0.9
+
+
+@needs_gguf
+def test_an_adapter_of_a_gguf_file(tmp_path: Path) -> None:
+    """Its card names the file, and what is merged is a model like any other."""
+    loaded = load_model(save_gguf(tmp_path / "tiny.gguf", tiny_model("llama")), trains_base=False, device="cpu")
+    model = adapted(loaded.model, "lora")
+    change(model)
+    for merge in (False, True):
+        (tmp_path / str(merge)).mkdir()
+        facts = export(model, loaded, tmp_path / str(merge), merge=merge)
+        card = by_card(facts["usage"], tmp_path / str(merge), loaded.name)
+        assert torch.allclose(logits(card["model"]), logits(model), atol=1e-5)
+        assert type(card["tokenizer"]) is type(loaded.tokenizer)
 
 
 def test_a_merge_without_adapter(tmp_path: Path) -> None:

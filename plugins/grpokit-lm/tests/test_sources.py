@@ -12,8 +12,9 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import torch
 from huggingface_hub import constants
-from tiny_models import save_tiny_model, tiny_model
+from tiny_models import needs_gguf, save_gguf, save_tiny_model, tiny_model
 
 from grpokit import UsageError
 from grpokit_lm import sources
@@ -84,6 +85,18 @@ def test_a_model_in_the_cache_is_read_at_once(cached: Path) -> None:
         load_model(loaded.model, tokenizer="org/tiny")
     assert load_model("org/tiny", local_files_only=True).name == "org/tiny"
     assert time.monotonic() - began < 5
+
+
+@needs_gguf
+@pytest.mark.filterwarnings("ignore:.* comes from the cache")
+def test_a_gguf_file_of_a_repository(cached: Path) -> None:
+    save_gguf(cached / "tiny.gguf", tiny_model("llama", seed=1))
+    (cached / "model.safetensors").unlink()  # most such repositories have no other weights
+    loaded = load_model("org/tiny/tiny.gguf")
+    assert torch.equal(loaded.model.lm_head.weight, tiny_model("llama", seed=1).lm_head.weight)
+    assert load_model(loaded.name, **loaded.options).name == "org/tiny/tiny.gguf"
+    with pytest.raises(UsageError, match=r"'org/absent/a.gguf' is no folder here .* by `hf download org/absent` and"):
+        load_model("org/absent/a.gguf", local_files_only=True)
 
 
 @pytest.mark.filterwarnings("ignore:.* comes from the cache")

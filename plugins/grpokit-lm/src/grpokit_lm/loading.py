@@ -20,6 +20,7 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
     AutoTokenizer,
+    GgufConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -79,8 +80,8 @@ def load_model(
     """Load a causal LM and its tokenizer.
 
     Args:
-        model: a hub id, a folder, a folder in a package such as "grpokit_lm:models/arithmetic", or a model of
-            transformers.
+        model: a hub id, a folder, a folder in a package such as "grpokit_lm:models/arithmetic", a GGUF file in one of
+            these, or a model of transformers.
         tokenizer: None for the model's own; needed if `model` is an object. An object may be a processor.
         dtype: of the weights: "float32", "bfloat16", "float16", or "auto": the checkpoint's own, but float32 for
             weights that are to be trained (an optimizer's small steps are lost in bfloat16), and on a CPU that
@@ -130,6 +131,8 @@ def load_model(
     options: dict[str, Any] = {**source.options, "dtype": chosen, "attn_implementation": attn_implementation}
     if quantization:
         options["quantization_config"] = quantized.bitsandbytes_config(quantization, chosen)
+    elif "gguf_file" in options:
+        options["quantization_config"] = GgufConfig(dequantize=True)  # packed weights pass no gradient on
     if device == "cuda":
         options["device_map"] = {"": "cuda"}
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM

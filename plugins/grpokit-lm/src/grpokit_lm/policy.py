@@ -62,8 +62,8 @@ class CausalLMPolicy(Policy):
     """A language model that answers prompts.
 
     Args:
-        model: a hub id, a folder, a folder in a package such as "grpokit_lm:models/arithmetic", or a model of
-            transformers.
+        model: a hub id, a folder, a folder in a package such as "grpokit_lm:models/arithmetic", a GGUF file in one of
+            these, or a model of transformers.
         tokenizer: None for the model's own; needed if `model` is an object.
         max_new_tokens: the most tokens of a completion, its end token included.
         temperature: of the training samples; log-probs are those of the tempered distribution.

@@ -60,6 +60,10 @@ def _facts(loaded: Loaded, library: str, usage: str) -> dict[str, str]:
     kind = "AutoModelForCausalLM" if text_only else "AutoModelForImageTextToText"
     reader = "tokenizer" if text_only else "processor"
     code, shipped = usage.format(kind=kind, reader=reader, Reader=reader.capitalize()), in_package(loaded.name)
+    place, gguf = sources.split_gguf(loaded.name)
+    if gguf and "BASE_MODEL" in code:
+        named = f'"{place}", gguf_file="{gguf}", quantization_config=GgufConfig(dequantize=True)'
+        code = code.replace('"BASE_MODEL"', named).replace(f"import {kind}", f"import GgufConfig, {kind}")
     if shipped is not None and "BASE_MODEL" in code:  # a name that transformers does not know
         package, path = shipped
         code = f"from importlib.resources import files\n\n{code}".replace(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
+import struct
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import transformers
 from huggingface_hub import errors
 from transformers import AutoConfig
 
@@ -19,6 +24,7 @@ from grpokit.hf.sources import (
     Source,
     check_cache,
     check_weights,
+    folder_of,
     has,
     lack_of,
     local,
@@ -36,6 +42,10 @@ _TOKENIZER = (
     "spiece.model",
     "tekken.json",
 )
+READS_GGUF = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 23)
+"""Whether transformers is new enough: 5.17 takes the token that begins a text for the one that ends it."""
+
+_GGUF_OF_HUB = re.compile(r"([\w.-]+/[\w.-]+)/(.+\.gguf)")
 
 
 def find(
@@ -49,8 +59,8 @@ def find(
     """Find a model and read its configuration.
 
     Args:
-        model: a folder, a folder in a package such as "grpokit_lm:models/arithmetic", or a hub id such as
-            "Qwen/Qwen3-0.6B".
+        model: a folder, a folder in a package such as "grpokit_lm:models/arithmetic", a hub id such as
+            "Qwen/Qwen3-0.6B", or a GGUF file in one of these, such as "models/small.gguf" or "org/name/small.gguf".
         own_tokenizer: whether its tokenizer must be there, too.
         revision: a branch, tag or commit of the hub's repository.
         local_files_only: use the cache and ask no hub.
@@ -62,18 +72,27 @@ def find(
     name = str(model)
     if not name.strip():
         raise UsageError("model is empty: expected a hub id like 'org/name', or a folder that save_pretrained wrote.")
-    folder = local(name)
+    place, gguf = split_gguf(name)
+    folder = local(place)
     if folder is not None:
-        _check_folder(folder, own_tokenizer=own_tokenizer)
+        if not gguf:
+            _check_folder(folder, own_tokenizer=own_tokenizer)
         if revision is not None:
-            raise UsageError(f"revision is for the hub's repositories, and '{name}' is a folder. Leave it out.")
-    files = locate(name, revision=revision, local_files_only=local_files_only, trust_remote_code=trust_remote_code)
+            what = "file" if gguf else "folder"
+            raise UsageError(f"revision is for the hub's repositories, and '{name}' is a {what}. Leave it out.")
+    files = locate(place, revision=revision, local_files_only=local_files_only, trust_remote_code=trust_remote_code)
+    if gguf:
+        files = replace(files, name=name, options={**files.options, "gguf_file": gguf})
     try:
         config = AutoConfig.from_pretrained(files.place, **files.options)
-    except (OSError, ValueError, KeyError, ImportError, TypeError, errors.StrictDataclassError) as error:
+    except (struct.error, IndexError, ValueError) as error:
+        if gguf and "supported" not in str(error):
+            raise UsageError(f"The GGUF file '{name}' is damaged ({one_line(error)}). {AGAIN}") from error
+        raise UsageError(why_not(files, error)) from error
+    except (OSError, KeyError, ImportError, TypeError, errors.StrictDataclassError) as error:
         raise UsageError(why_not(files, error)) from error
     warn_of_cache(files)
-    if folder is None and files.options["local_files_only"]:
+    if folder is None and not gguf and files.options["local_files_only"]:
         check_cache(files, marker="config.json", lack=partial(_lack, own_tokenizer=own_tokenizer))
     return Source(**vars(files), config=config)
 
@@ -108,17 +127,37 @@ def _lack(folder: Path, *, own_tokenizer: bool) -> str:
     return lack_of(folder)
 
 
+def split_gguf(name: str) -> tuple[str, str]:
+    """The folder or hub id of a GGUF file, and the file's name; for any other model its own name, and none.
+
+    Raises:
+        UsageError: there is no such file, or nothing here can read it.
+    """
+    if not name.endswith(".gguf"):
+        return name, ""
+    file = folder_of(name)
+    of_hub = None if file.is_file() else _GGUF_OF_HUB.fullmatch(name)
+    if not file.is_file() and of_hub is None:
+        raise UsageError(
+            f"There is no GGUF file '{file}'. Give the path of one, or for one of the hub 'org/name/{file.name}'."
+        )
+    if importlib.util.find_spec("gguf") is None or not READS_GGUF:
+        raise UsageError(
+            f"To read '{name}', the Python package gguf and transformers 5.23 are needed. Run: pip install "
+            "'grpokit-lm[gguf]'"
+        )
+    return (str(file.parent), file.name) if of_hub is None else (of_hub[1], of_hub[2])
+
+
 def _check_folder(folder: Path, *, own_tokenizer: bool) -> None:
     """Refuse a folder that is no model, naming what it lacks."""
     what = f"The model folder '{folder}'"
     need = "Give a folder that save_pretrained wrote, for the model and for its tokenizer, or a hub id like 'org/name'."
     if not folder.is_dir():
         raise UsageError(f"'{folder}' is a file. {need}" if folder.exists() else f"{what} does not exist. {need}")
-    if any(folder.glob("*.gguf")) and not has(folder, WEIGHTS):
-        raise UsageError(
-            f"{what} holds weights in GGUF format, which are made for inference and cannot be trained. Name the model "
-            "that they were made from."
-        )
+    gguf = sorted(folder.glob("*.gguf"))
+    if gguf and not has(folder, WEIGHTS):
+        raise UsageError(f"{what} holds weights in GGUF format. Name the file itself, such as model: {gguf[0]}.")
     if not (folder / "config.json").is_file():
         if (folder / "adapter_config.json").is_file():
             base = _base_of(folder / "adapter_config.json")
