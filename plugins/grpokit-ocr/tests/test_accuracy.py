@@ -1,4 +1,4 @@
-"""The default engine reads 200 rendered words, and does not lose time beside its model; the words of the benchmark."""
+"""What the engines read of the benchmark's pictures, and that the default one loses no time beside its model."""
 
 import importlib.util
 import time
@@ -35,6 +35,25 @@ def test_pages_on_photographs_are_read(benchmark, monkeypatch):
     monkeypatch.setattr(benchmark, "PASSES", 1)
     share, *_ = benchmark.right(build("rapidocr", layout="page", threads=2), benchmark.pages(photographs=True))
     assert share >= 0.8  # a space that is lost in 24 pages is a page lost
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "drawn", "least"),
+    [
+        ("line", lambda benchmark: benchmark.words(), 0.98),
+        ("line", lambda benchmark: benchmark.words(noise=25), 0.97),
+        ("page", lambda benchmark: benchmark.pages(photographs=False)[:8], 0.87),  # a lost letter is a page lost
+    ],
+    ids=["words", "noise", "pages"],
+)
+def test_easyocr_reads_with_its_real_weights(benchmark, monkeypatch, tmp_path, layout, drawn, least):
+    folder = pytest.importorskip("easyocr_en_models").model_dir()
+    monkeypatch.setattr(benchmark, "PASSES", 1)
+    monkeypatch.setenv("EASYOCR_MODULE_PATH", str(tmp_path))
+    engine = build("easyocr", layout=layout, device="cpu", weights_path=folder)
+    share, *_ = benchmark.right(engine, drawn(benchmark))
+    assert share >= least
 
 
 def test_reading_takes_little_more_than_its_model_needs(benchmark):
