@@ -1,7 +1,7 @@
 """Names that users of other trainers type, and those of earlier versions.
 
-The trainers are those of `registry.synonyms`, Lightning and verl. `KEYS` holds the config's own key for each, `ADVICE` what to do where no key corresponds. The names are in lower case
-with underscores.
+The trainers are those of `registry.synonyms`, Lightning and verl. `KEYS` holds the config's own key for each, `ADVICE`
+what to do where no key corresponds. The names are in lower case with underscores.
 """
 
 from __future__ import annotations

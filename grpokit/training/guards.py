@@ -199,9 +199,9 @@ class ZeroStd:
             if steps == self.FLAT:
                 self.flat[name] = None
                 warnings.append(
-                    f"In {self.FLAT} steps the reward '{name}' has not told the samples of any group apart, so it taught "
-                    f"nothing; the others did. In step {step}: {_spread(name, column, scores.groups)}. Usual causes: the "
-                    "prompts lack what it reads, or it is too hard or too easy for every sample."
+                    f"In {self.FLAT} steps the reward '{name}' has not told the samples of any group apart, so it "
+                    f"taught nothing; the others did. In step {step}: {_spread(name, column, scores.groups)}. Usual "
+                    "causes: the prompts lack what it reads, or it is too hard or too easy for every sample."
                 )
         return warnings
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
-from grpokit import Prompt
+from grpokit import Prompt, UsageError
 from grpokit_glm_image.grids import Grid, Target
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.tiny import tiny_pipeline
@@ -28,6 +29,17 @@ def test_a_text_and_its_picture_stand_where_the_model_puts_them(size: tuple[int,
     behind = AR.model._cached_decode_position_ids[0]  # of the tokens and of the end token behind them
     assert encoder.target.count == behind.shape[1] - 1
     assert torch.equal(reading.positions, torch.cat([prompt[:, 0], behind], 1)[:, :-2])
+
+
+def test_a_short_text_is_let_pass_only_where_its_tokens_fit() -> None:
+    roomy = PromptEncoder(PIPE.processor, AR.config, size=(64, 64), edits=False, context=8192)
+    room = len(roomy.encode(Prompt(text="a cat " * 9)).tokens) + roomy.target.count
+    tight = PromptEncoder(PIPE.processor, AR.config, size=(64, 64), edits=False, context=room)
+    for length in range(1, 100):
+        prompt = Prompt(text=("a cat " * 20)[:length])
+        fits = len(roomy.encode(prompt).tokens) + roomy.target.count <= room
+        with nullcontext() if fits else pytest.raises(UsageError, match="Shorten the prompt"):
+            tight.check([prompt])
 
 
 @pytest.mark.parametrize("sources", [1, 2])

@@ -237,3 +237,20 @@ def test_end_tokens() -> None:
             end_tokens(loaded, None, [other])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="has no token 272"):
         end_tokens(loaded, None, [272])
+
+
+@pytest.mark.parametrize("settings", [{}, {"chat": False}, {"tokenizer": {"begins": True}, "system": "Be brief."}])
+def test_a_short_text_is_let_pass_only_where_its_tokens_fit(settings: dict[str, Any]) -> None:
+    """From one letter to more than the context has room for: `check` says what counting would say."""
+    own = encoder(**settings)
+    verdicts = []
+    for length in range(1, 2 * CONTEXT):
+        prompt = Prompt(text=("ab c,1" * CONTEXT)[:length])
+        fits = len(own._tokens([prompt])[0]) <= CONTEXT - 28
+        try:
+            own.check([prompt])
+        except UsageError:
+            verdicts.append((fits, False))
+        else:
+            verdicts.append((fits, True))
+    assert set(verdicts) == {(True, True), (False, False)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -66,7 +67,8 @@ class PromptEncoder:
             UsageError: one is empty, too long, has a token of the model's in its text, or pictures where none can be.
         """
         for prompt in prompts:
-            self._checked(prompt)
+            if not self._is_short(prompt):
+                self._checked(prompt)
 
     def encode(self, prompt: Prompt, codes: Sequence[Tensor] = ()) -> Reading:
         """Read a prompt.
@@ -84,6 +86,19 @@ class PromptEncoder:
         before = prompt_positions(tokens.tolist(), sources, begin=self._begin)
         behind = self.target.positions(int(before[0, -1]) + 1)
         return Reading(tokens=tokens, positions=torch.cat([before, behind], 1)[:, :-1])
+
+    def _is_short(self, prompt: Prompt) -> bool:
+        """Whether a prompt needs no look: a text in ASCII, of which each token has a letter, that fits."""
+        text = prompt.text
+        if self.edits or prompt.images or not text.strip() or not text.isascii():  # others may be expanded
+            return False
+        self._own.refuse(text)
+        return len(text) + self._around + self.target.count <= self.context
+
+    @cached_property
+    def _around(self) -> int:
+        """The tokens around a text."""
+        return len(self._processed("x", ())[0])
 
     def _checked(self, prompt: Prompt) -> tuple[Tensor, Sequence[Grid]]:
         """The tokens [S] of a prompt, with places for its pictures, and the grids of those."""

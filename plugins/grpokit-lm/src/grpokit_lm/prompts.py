@@ -5,6 +5,7 @@ A prompt that is too long is refused, never cut: a cut question is another quest
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -62,11 +63,10 @@ class PromptEncoder:
             raise UsageError(f"template_options: '{name}' is no variable for a config: hf-lm sets it. Leave it out.")
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
             raise UsageError(f"max_prompt_tokens must be at least 1, got {self.max_prompt_tokens}.")
-        context = context_of(self.loaded.model.config)
-        if context is not None and self.max_new_tokens >= context:
+        if self._context is not None and self.max_new_tokens >= self._context:
             raise UsageError(
                 f"max_new_tokens={self.max_new_tokens:,} leaves no room for a prompt: the context of the model "
-                f"'{self.loaded.name}' is {counted(context, 'token')}{_why(self.loaded.model.config)}."
+                f"'{self.loaded.name}' is {counted(self._context, 'token')}{_why(self.loaded.model.config)}."
             )
 
     @cached_property
@@ -82,7 +82,7 @@ class PromptEncoder:
             UsageError: the prompt cannot be read, is empty, or is too long.
         """
         if self.pictures is None or not prompt.images:
-            reading = Reading(tokens=torch.tensor(self._tokens(prompt)))
+            reading = Reading(tokens=torch.tensor(self._tokens([prompt])[0]))
             if self.pictures is not None:
                 reading = replace(reading, positions=positions(self.loaded.model, reading))
         else:
@@ -92,17 +92,19 @@ class PromptEncoder:
         self.check_length(len(reading.tokens), prompt)
         return reading
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt's text, with a single one for each picture."""
+    def _tokens(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """The tokens of each prompt's text, with a single one for each picture."""
         tokenizer: Any = self.loaded.tokenizer
-        text = self.text(prompt)
-        special = self._special(text, prompt)
-        tokens: list[int] = tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
-        if not tokens:
-            if tokenizer.bos_token_id is None:
-                raise UsageError("The prompt is empty, and the tokenizer has no token to begin a text with.")
-            tokens = [tokenizer.bos_token_id]
-        return tokens
+        texts = [self.text(prompt) for prompt in prompts]
+        specials = [self._special(text, prompt) for text, prompt in zip(texts, prompts, strict=True)]
+        tokens: dict[int, list[int]] = {}
+        for special in set(specials):
+            places = [place for place, own in enumerate(specials) if own == special]
+            read = tokenizer([texts[place] for place in places], add_special_tokens=special, verbose=False)
+            tokens |= dict(zip(places, read["input_ids"], strict=True))
+        if not all(tokens.values()) and tokenizer.bos_token_id is None:
+            raise UsageError("The prompt is empty, and the tokenizer has no token to begin a text with.")
+        return [tokens[place] or [tokenizer.bos_token_id] for place in range(len(texts))]
 
     def text(self, prompt: Prompt) -> str:
         """The prompt as the model's template writes it; its plain text where no template is used.
@@ -148,11 +150,38 @@ class PromptEncoder:
         Raises:
             UsageError: says what is wrong with the first of them.
         """
-        for prompt in prompts:
+        prompts = [prompt for prompt in prompts if not self._is_short(prompt)]
+        for prompt, tokens in zip(prompts, self._tokens(prompts), strict=True):
             further = self.pictures.further_tokens(prompt.images) if self.pictures is not None else 0
-            tokens = self._tokens(prompt)
             self._check_tokens(tokens, prompt)
             self.check_length(len(tokens) + further, prompt)
+
+    def _is_short(self, prompt: Prompt) -> bool:
+        """Whether a prompt needs no look: a plain text in ASCII, of which each token has a letter, that fits."""
+        text = prompt.text
+        plain = text.isascii() and self._begins.isdisjoint(text) and not (prompt.images or _has_messages(prompt))
+        if not plain or self.pictures is not None or not text or math.isinf(self._around):
+            return False
+        return all(bound is None or len(text) + self._around <= bound for bound in self._bounds)
+
+    @cached_property
+    def _begins(self) -> frozenset[str]:
+        """What added tokens begin with."""
+        tokenizer: Any = self.loaded.tokenizer
+        return frozenset(str(token)[:1] for token in tokenizer.added_tokens_decoder.values())
+
+    @cached_property
+    def _around(self) -> float:
+        """The most tokens around a text."""
+        try:
+            return len(self.text(Prompt(text="x")).encode()) + 8
+        except UsageError:  # which each prompt is to say of itself
+            return math.inf
+
+    @property
+    def _bounds(self) -> tuple[int | None, int | None]:
+        """The most tokens of a prompt: as the user and as the context allows."""
+        return self.max_prompt_tokens, self._context and self._context - self.max_new_tokens
 
     def check_length(self, tokens: int, prompt: Prompt) -> None:
         """Refuse a prompt of too many tokens.
@@ -164,19 +193,23 @@ class PromptEncoder:
         Raises:
             UsageError: it is longer than `max_prompt_tokens`, or than what the context leaves.
         """
+        if all(bound is None or tokens <= bound for bound in self._bounds):
+            return
         with_pictures = f" with its {counted(len(prompt.images), 'picture')}" if prompt.images else ""
         has = f"The prompt {shown(prompt.text, most=60)} has {counted(tokens, 'token')}{with_pictures}"
         remedy = "Make its pictures smaller, shorten it" if prompt.images else "Shorten it"
         if self.max_prompt_tokens is not None and tokens > self.max_prompt_tokens:
             most = f"max_prompt_tokens={self.max_prompt_tokens:,}"
             raise UsageError(f"{has}, more than {most}. {remedy} or leave the prompt out.")
-        context = context_of(self.loaded.model.config)
-        if context is not None and tokens > context - self.max_new_tokens:
-            raise UsageError(
-                f"{has}, but the model's context of {counted(context, 'token')} less max_new_tokens="
-                f"{self.max_new_tokens:,} leaves {context - self.max_new_tokens:,}{_why(self.loaded.model.config)}. "
-                f"{remedy} or lower max_new_tokens."
-            )
+        raise UsageError(
+            f"{has}, but the model's context of {counted(self._context or 0, 'token')} less max_new_tokens="
+            f"{self.max_new_tokens:,} leaves {self._bounds[1]:,}{_why(self.loaded.model.config)}. {remedy} or lower "
+            "max_new_tokens."
+        )
+
+    @cached_property
+    def _context(self) -> int | None:
+        return context_of(self.loaded.model.config)
 
     @cached_property
     def _template(self) -> Template:
