@@ -34,9 +34,9 @@ class OwnTokens:
         if self._first.isdisjoint(text):  # nearly all: they need not be tokenized
             return
         own = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        found = next((token for token in own if token in self.ids), None)
-        if found is not None:
-            name = self._tokenizer.convert_ids_to_tokens(found)
+        names = self._tokenizer.convert_ids_to_tokens([token for token in own if token in self.ids])
+        name = next((name for name in names if name in text), None)  # what is unknown is a token that is not in it
+        if name is not None:
             raise UsageError(
                 f"The prompt {shown(text)} has {name!r} in its text, which is a token of the model's own. {remedy}"
             )

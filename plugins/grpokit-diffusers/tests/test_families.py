@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,15 @@ def test_too_many_pictures_are_refused(model: str) -> None:
             policy.check(one)
     with pytest.raises(UsageError, match=r"brings 2|has 2 source pictures"):
         policy.check([Prompt(text="a cat", images=(picture, picture))])
+
+
+@pytest.mark.parametrize("model", PIPELINES)
+def test_tokens_of_the_pipelines_own_are_refused(model: str) -> None:
+    policy = build(model)
+    policy.check([Prompt(text="a < b, \U0001f600 <unknown>")])  # T5's tokenizer has no such letter
+    end = policy.family.pipeline.tokenizer.all_special_tokens[0]  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match=f"has '{re.escape(end)}' in its text, which is a token of the model's own"):
+        policy.check([Prompt(text=f"a cat {end} a dog")])
 
 
 def test_packing_and_unpacking() -> None:

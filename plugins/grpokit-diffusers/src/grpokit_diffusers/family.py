@@ -10,7 +10,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from grpokit.data import refuse_pictures
 from grpokit.diffusion.family import Family, Schedule, Size
 from grpokit.diffusion.trained_lora import LoraFile
 from grpokit.errors import shown
+from grpokit.hf.own_tokens import OwnTokens
 
 _PIXELS_PER_PASS = 2**18  # of the autoencoder: more at a time take more memory, and little less time
 Text = tuple[Tensor, ...]
@@ -83,15 +84,23 @@ class PipelineFamily(Family):
         return device
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse prompts with pictures that the pipeline does not look at."""
+        """Refuse prompts with tokens of the pipeline's own, or with pictures that it does not look at."""
         name = type(self.pipeline).__name__
         if not self.sources:
             refuse_pictures(prompts, name, otherwise="FLUX.1 Kontext is a pipeline for edits.")
         for prompt in prompts:
+            for own in self._own:
+                own.refuse(prompt.text)
             if len(prompt.images) > self.sources > 0:
                 raise UsageError(
                     f"{name} reads one picture with a prompt; {shown(prompt.text)} brings {len(prompt.images)}."
                 )
+
+    @cached_property
+    def _own(self) -> list[OwnTokens]:
+        """The tokens that end or pad texts, of each of the tokenizers."""
+        parts = (part for name, part in self.pipeline.components.items() if name.startswith("tokenizer"))
+        return [OwnTokens(tokenizer, tokenizer.all_special_ids) for tokenizer in parts if tokenizer is not None]
 
     def schedule(self, steps: int, size: Size) -> Schedule:
         """See `Family`: evenly from 1 to 1 / steps, shifted as the scheduler's configuration says."""
