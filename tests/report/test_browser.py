@@ -213,6 +213,20 @@ def test_filter_sort_and_slider(visit: Callable[..., Any], pages: dict[str, Path
     assert "step 0" in page.locator(".part-steps .label").first.inner_text()
 
 
+def test_a_print_out_has_all_charts_in_light_colours(visit: Callable[..., Any], pages: dict[str, Path]) -> None:
+    page = visit(pages["pictures"], dark=True)
+    assert page.evaluate("'Plotly' in window")  # at the end of loading, when a browser without a window prints
+    plots = "[...document.querySelectorAll('.plot')]"
+    widths = f"{plots}.map(p => p.querySelector('.main-svg:has(.xtick)')?.getBoundingClientRect().width)"
+    inks = f"new Set({plots}.map(p => p.layout?.font.color))"
+    assert None in page.evaluate(widths)
+    on_paper = page.evaluate(f"(dispatchEvent(new Event('beforeprint')), [{widths}, [...{inks}]])")  # without a wait
+    assert on_paper == [[330] * 12, ["#565e69"]]
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.wait_for_function(f"() => {widths}.every(width => width > 330)")
+    assert page.evaluate(f"[...{inks}]") == ["#a5adb8"]
+
+
 def test_a_long_prompt_leaves_room_for_the_samples(visit: Callable[..., Any], tmp_path: Path) -> None:
     page = visit(report.write(make_run(tmp_path / "run", side=32, prompt="many words " * 200)), width=390)
     for words in (".part-pairs h3", ".part-groups h3", ".part-prompts tbody th"):

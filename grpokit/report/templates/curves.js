@@ -93,10 +93,12 @@ const near = new IntersectionObserver(entries => {
 }, { rootMargin: "500px" });
 const resetOf = plot => plot.closest("figure").querySelector(".reset");
 
+// Without a wait once the library is there, since a print-out takes what is drawn at once.
 async function drawPlot(plot) {
   const [data, wanted] = drawings.get(plot)();
   const fresh = !plot.data;
-  await (await library()).react(plot, data, wanted, { displayModeBar: false, responsive: true, doubleClick: false });
+  const { react } = window.Plotly ?? await library();
+  await react(plot, data, printing() ? { ...wanted, width: PRINTED } : wanted, { displayModeBar: false, responsive: true, doubleClick: false });
   if (!fresh) return;
   plot.on("plotly_relayout", event => { if (Object.keys(event).some(key => key.includes(".range["))) resetOf(plot).hidden = false; });
   plot.on("plotly_doubleclick", () => showAll(plot));
@@ -130,8 +132,28 @@ function chartFigure(id, title, unit, summary, draw, extra = []) {
 }
 
 function redrawAll() {
-  for (const plot of document.querySelectorAll(".plot")) if (plot.data) drawPlot(plot);
+  for (const plot of document.querySelectorAll(".plot")) if (plot.data || printing()) drawPlot(plot);
 }
+
+// On paper there are all charts, in the colours of the light page.
+const PRINTED = 330; // pixels of a chart's width: two of them beside each other fit A4 and Letter
+const printing = () => document.documentElement.classList.contains("printing");
+function onPaper(on) {
+  document.documentElement.classList.toggle("printing", on);
+  redrawAll();
+  if (!on) dispatchEvent(new Event("resize")); // on which plotly gives each chart its own width again
+}
+addEventListener("beforeprint", () => onPaper(true));
+addEventListener("afterprint", () => onPaper(false));
+
+// A browser without a window prints at the end of loading, which each picture puts off until the library is there.
+let loaded = false;
+library().finally(() => { loaded = true; });
+function putOff(n) {
+  const next = () => putOff(n + 1);
+  if (!loaded) el("img", { src: `data:image/svg+xml,<svg xmlns="http://www.w3.org/2000/svg" id="a${n}"/>`, onload: next, onerror: next });
+}
+putOff(0);
 
 function chart(chart) {
   const hidden = new Set(state.hidden[chart.id] ?? []);
