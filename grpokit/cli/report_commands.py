@@ -16,7 +16,10 @@ Runs = Annotated[
 
 
 @app.command()
-def report(folders: Runs) -> None:
+def report(
+    folders: Runs,
+    out: Annotated[Path | None, typer.Option("--out", help="The page's file.", show_default=False)] = None,
+) -> None:
     """Write a run's report again, or compare runs.
 
     The report is report.html in the run folder. A comparison is compare.html in the last run's folder.
@@ -24,9 +27,9 @@ def report(folders: Runs) -> None:
     from grpokit import report as reports
 
     if len(folders) == 1:
-        print(f"report: {reports.write(folders[0])}")
+        print(f"report: {reports.write(folders[0], out=out)}")
     else:
-        print(f"comparison: {reports.compare(*folders)}")
+        print(f"comparison: {reports.compare(*folders, out=out)}")
 
 
 @app.command()

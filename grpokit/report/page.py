@@ -35,34 +35,42 @@ def alarm(run: Path) -> str:
     return hacking(headline(read(run)))
 
 
-def write(run: Path) -> Path:
-    """Write `report.html` (and `report.png`) into the run folder and return its path.
+def write(run: Path, *, out: Path | None = None) -> Path:
+    """Write a run's page and return its path.
+
+    Args:
+        run: the run folder.
+        out: the page's file; by default `report.html` in the run folder, with `report.png` beside it.
 
     Raises:
-        UsageError: it is not a run folder.
+        UsageError: it is not a run folder, or `out` is a folder.
         RunError: the page cannot be written.
     """
     content = read(run)
-    path = run / "report.html"
+    path = _page_file(out, run / "report.html")
     frozen = _frozen([content])
     _whole(path, lambda place: place.write_bytes(frozen))
-    if content.metrics and content.evaluations:
+    if content.metrics and content.evaluations and out is None:
         with quiet():
             _whole(run / "report.png", lambda place: story(content).savefig(place, dpi=110, format="png"))
     return path
 
 
-def compare(*runs: Path) -> Path:
-    """Compare runs with the first of them: write `compare.html` into the last run's folder and return its path.
+def compare(*runs: Path, out: Path | None = None) -> Path:
+    """Compare runs with the first of them: write a page and return its path.
+
+    Args:
+        runs: the run folders.
+        out: the page's file; by default `compare.html` in the last run's folder.
 
     Raises:
-        UsageError: a folder is not a run folder, two are the same, or it is only one.
+        UsageError: a folder is not a run folder, two are the same, it is only one, or `out` is a folder.
         RunError: the page cannot be written.
     """
     distinct(runs)
     if len(runs) < 2:
         raise UsageError(f"A comparison needs at least two runs; got {len(runs)}.")
-    path = runs[-1] / "compare.html"
+    path = _page_file(out, runs[-1] / "compare.html")
     frozen = _frozen([read(run) for run in runs])
     _whole(path, lambda place: place.write_bytes(frozen))
     return path
@@ -147,9 +155,16 @@ def _plotly() -> str:
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
 
 
+def _page_file(out: Path | None, default: Path) -> Path:
+    if out is not None and out.is_dir():
+        raise UsageError(f"{out} is a folder; expected the page's file, such as {out / default.name}.")
+    return out or default
+
+
 def _whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file completely or not at all; other processes may write it at the same time."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, shared=True) as temporary:
             write(temporary)
     except OSError as error:

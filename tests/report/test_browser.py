@@ -289,6 +289,25 @@ def test_runs_at_equal_steps(visit: Callable[..., Any], pages: dict[str, Path]) 
     assert page.locator("#plot-reward-on-held-out-prompts").evaluate(colours) == 3
 
 
+def test_what_differs_most_between_runs_comes_first(visit: Callable[..., Any], tmp_path: Path) -> None:
+    first, second = (make_run(tmp_path / name, side=8, weight=0) for name in "ab")
+    place = second / "samples/step_000004"
+    rows, kept = read_rows(place / "samples.jsonl"), json.loads((place / "scores.json").read_text())
+    for n, change in ((3, -5.0), (7, -2.0), (11, 3.0)):
+        rows[n]["scores"]["length"] += change
+        rows[n]["reward"] += change
+        kept["scores"]["length"][n] += change
+    write_rows(place / "samples.jsonl", rows)
+    (place / "scores.json").write_text(json.dumps(kept))
+    page = visit(report.compare(first, second, out=tmp_path / "new" / "page.html"))
+    assert page.locator("[data-key=sort]").input_value() == "difference"
+    cards = page.locator(".part-pairs h3").all_inner_texts()
+    assert [text.split()[2] for text in cards[:3]] == ["3", "11", "7"]
+    page.locator(".part-toolbar [data-key=reward]").select_option("length")
+    table = page.locator("#prompts tbody th").all_inner_texts()
+    assert table[:3] == ["a prompt 3", "a prompt 11", "a prompt 7"]
+
+
 def test_the_policy_would_stop_and_name_a_request(browser: Any, pages: dict[str, Path]) -> None:
     """So the silence of the other tests means something."""
     spoilt = pages["texts"].with_name("spoilt.html")

@@ -363,6 +363,11 @@ def test_a_comparison(tmp_path: Path) -> None:
     a, b = make_run(tmp_path / "a", gain=0.1), make_run(tmp_path / "b", gain=0.2, steps=6)
     c = make_run(tmp_path / "c", gain=0.1)
     assert report.compare(a, b, c) == c / "compare.html"
+    for path in (report.write(a, out=tmp_path / "a new folder/a.html"), report.compare(a, b, out=tmp_path / "ab.html")):
+        assert len(embedded(path)["runs"]) == len(path.stem)
+    assert not (a / "report.html").exists()
+    with pytest.raises(UsageError, match=r"expected the page's file, such as .*c/compare\.html"):
+        report.compare(a, b, out=c)
     comparison = content_of(a, b, c)["comparison"]
     last, equal = comparison["modes"]["last"], comparison["modes"]["equal"]
     assert (last["steps"], equal["steps"]) == ([4, 6, 4], [4, 4, 4])

@@ -5,7 +5,7 @@ const frozen = JSON.parse(byId("view").textContent);
 const PICTURES = JSON.parse(byId("pictures").textContent);
 const LIVE = frozen === null;
 const state = {
-  view: frozen, filter: "", reward: "", sort: "gain", all: false, step: null, mode: "last",
+  view: frozen, filter: "", reward: "", sort: null, all: false, step: null, mode: "last",
   sorted: { column: null, down: true }, hidden: {},
 };
 const several = () => state.view.runs.length > 1;

@@ -59,6 +59,12 @@ function strip(prompt, parts, rows, gallery, place, ...extra) {
     rows.length ? scoreList(rows) : null, extra);
 }
 
+// How far apart the scores are that there are; null for fewer than two.
+function distance(scores) {
+  const found = scores.filter(isNumber);
+  return found.length > 1 ? Math.max(...found) - Math.min(...found) : null;
+}
+
 function columnsOf(pairs, entry) {
   return pairs.columns.map((column, i) => {
     const row = state.view.runs[column.run].evaluations[column.evaluation].rows[entry.rows[i]];
@@ -80,11 +86,14 @@ function beforeAndAfter(pairs) {
     const [x, y] = [value(a), value(b)];
     return isNumber(x) && isNumber(y) ? sign * (x - y) : isNumber(y) - isNumber(x);
   };
+  const spread = entry => distance(entry.parts.map(part => chosenScore(part.row)));
+  const order = state.sort ?? (several() ? "difference" : "gain");
   const orders = {
+    difference: by(spread, -1),
     gain: by(gain, -1), loss: by(gain, 1), high: by(last, -1), low: by(last, 1),
     prompt: (a, b) => a.parts[0].row.prompt.localeCompare(b.parts[0].row.prompt),
   };
-  const found = entries.filter(entry => fits(entry.parts[0].row.prompt)).sort(orders[state.sort]);
+  const found = entries.filter(entry => fits(entry.parts[0].row.prompt)).sort(orders[order]);
   const gallery = found.map(entry => ({ prompt: entry.parts[0].row.prompt, parts: entry.parts }));
   const shown = state.all ? found : found.slice(0, PAIRS);
   const title = several() ? "The same prompts, run by run" : "Before and after";
@@ -93,7 +102,7 @@ function beforeAndAfter(pairs) {
       + `the last of the runs than in the first, ${pairs.lost} a lower one and ${pairs.same} the same. Click one to see it large.`
       : `Of ${counted(pairs.entries.length, "held-out sample")} on this page, ${pairs.gained} gained, ${pairs.lost} lost and `
       + `${pairs.same} did not change, by their weighted reward. Click one to see it large.`),
-    choice("Sort by", "sort", state.sort, [["gain", "largest gain"], ["loss", "largest loss"], ["high", "highest score now"],
+    choice("Sort by", "sort", order, [["difference", "largest difference"], ["gain", "largest gain"], ["loss", "largest loss"], ["high", "highest score now"],
       ["low", "lowest score now"], ["prompt", "prompt"]], value => change({ sort: value })),
     el("div", { class: "pairs" }, shown.map((entry, i) => strip(entry.parts[0].row.prompt, entry.parts,
       entry.parts.map(part => part.row), gallery, i))),

@@ -24,6 +24,7 @@ function promptTable() {
     return [prompt, ...columns.map((_, i) => values[i]), ends.every(isNumber) ? ends[1] - ends[0] : null];
   });
   const { column, down } = state.sorted;
+  if (column === null && several()) list.sort((a, b) => (distance(b.slice(1, -1)) ?? -1) - (distance(a.slice(1, -1)) ?? -1));
   if (column !== null) {
     const value = row => row[Math.min(column, row.length - 1)] ?? -Infinity;
     list.sort((a, b) => (typeof value(a) === "string" ? value(a).localeCompare(value(b)) : value(a) - value(b)) * (down ? -1 : 1));
