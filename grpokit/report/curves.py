@@ -101,7 +101,7 @@ def reward_against_kl(run: Run) -> dict[str, Any] | None:
 
 
 def _label(name: str, weight: float) -> str:
-    return "weighted sum" if name == "reward" else name if weight else f"{name} (monitor)"
+    return name if weight else f"{name} (monitor)"
 
 
 def _lines(

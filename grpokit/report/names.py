@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 _WORDS = {
-    "reward": "reward, weighted sum",
+    "reward": "reward",
     "reward_std": "spread of the reward inside groups",
     "frac_reward_zero_std": "groups with equal rewards",
     "unscored_rows": "samples that no reward could score",

@@ -110,7 +110,7 @@ def pairs(columns: Sequence[Sequence[Mapping[str, Any]]], weights: Mapping[str, 
 
 
 def _total(row: Mapping[str, Any], weights: Mapping[str, float]) -> float | None:
-    """The weighted reward, or where that is not asked for or not there, what the scores give; None without any."""
+    """The reward, or where that is not asked for or not there, what the scores give; None without any."""
     if "reward" in weights and "reward" in row:
         return None if row["reward"] is None else float(row["reward"])
     scores = row["scores"]

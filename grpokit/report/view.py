@@ -290,7 +290,7 @@ def _at(runs: Sequence[Run], parts: Sequence[Mapping[str, Any]], steps: Sequence
     if gaps and not any(gap["scores"] for gap in gaps):
         note = "The runs have no reward in common, so there is no score to compare."
     elif any(not gap["same_mix"] for gap in gaps):
-        note = f"{note} The runs mix different rewards or weights, so their weighted sums are not compared.".strip()
+        note = f"{note} The runs mix different rewards or weights, so the rewards as a whole are not compared.".strip()
     return {"steps": list(steps), "gaps": gaps, "pairs": compared, "note": note}
 
 

@@ -177,7 +177,7 @@ def test_zoom_and_values_of_a_chart(visit: Callable[..., Any], pages: dict[str, 
     page.wait_for_function(f"([low]) => Math.abs(({ends})()[0] - low) < 1e-6", arg=whole)
     assert show_all.is_hidden()
     page.locator("[data-key=reward]").select_option("length")
-    page.wait_for_function("() => plotted().data.every(line => line.name != 'weighted sum' || line.visible === false)")
+    page.wait_for_function("() => plotted().data.every(line => line.name != 'reward' || line.visible === false)")
     ink = page.evaluate("plotted().layout.font.color")
     page.emulate_media(color_scheme="dark")
     page.wait_for_function("ink => plotted().layout.font.color != ink", arg=ink)

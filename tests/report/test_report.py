@@ -74,7 +74,7 @@ def test_no_key_of_a_metric_is_shown(tmp_path: Path) -> None:
     run = content_of(make_run(tmp_path / "run"))["runs"][0]
     words = [name for name, _ in run["last"]]
     words += [text for chart in run["charts"] for text in (chart["title"], *(line["name"] for line in chart["lines"]))]
-    assert {"largest advantage", "nice", "weighted sum", "drawing samples"} - {*words} == {"largest advantage"}
+    assert {"largest advantage", "nice", "reward", "drawing samples"} - {*words} == {"largest advantage"}
     assert not [word for word in words if "/" in word or "_" in word]
 
 
@@ -389,7 +389,7 @@ def test_a_comparison_of_runs_that_share_little(tmp_path: Path) -> None:
     (b / "versions.json").write_text('{"grpokit": "0.2.0"}')
     comparison = content_of(a, b)["comparison"]
     last = comparison["modes"]["last"]
-    assert "their weighted sums are not compared" in last["note"]
+    assert "the rewards as a whole are not compared" in last["note"]
     assert [score["name"] for score in last["gaps"][0]["scores"]] == ["length"]
     assert last["pairs"]["entries"] == []
     assert ["grpokit", "0.1.0", "0.2.0"] in comparison["versions"]

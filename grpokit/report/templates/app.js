@@ -16,7 +16,7 @@ function toolbar() {
     oninput: event => change({ filter: event.target.value }) });
   return el("div", { class: "toolbar", role: "search", "aria-label": "Filter" },
     el("label", {}, el("span", {}, "Prompts with"), filter),
-    names.length > 1 ? choice("Reward", "reward", state.reward, [["", "all"], ...names.map(name => [name, nameOf(name)])],
+    names.length > 1 ? choice("Reward", "reward", state.reward, [["", "all"], ...names.map(name => [name, name])],
       value => change({ reward: value })) : null);
 }
 

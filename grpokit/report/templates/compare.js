@@ -9,7 +9,7 @@ function changed(score, words) {
 }
 
 function tile(score, single) {
-  const title = el("span", {}, nameOf(score.name), score.monitor ? el("small", {}, " (monitor, not trained on)") : null);
+  const title = el("span", {}, score.name, score.monitor ? el("small", {}, " (monitor, not trained on)") : null);
   if (score.after === null) return el("li", { class: "tile" }, title, el("b", {}, "not scored"));
   if (single) {
     return el("li", { class: "tile" }, title, el("b", {}, figure(score.after)),
@@ -57,7 +57,7 @@ function headOfMany() {
   const gap = ({ run, scores, same_mix }) => el("section", { "aria-label": `${runs[run].name} against ${runs[0].name}` },
     el("h2", {}, swatch(run), `${runs[run].name} against ${runs[0].name}`),
     el("ul", { class: "tiles" }, scores.map(score => el("li", { class: "tile" },
-      el("span", {}, nameOf(score.name)), el("b", {}, `${figure(score.before)} | ${figure(score.after)}`),
+      el("span", {}, score.name), el("b", {}, `${figure(score.before)} | ${figure(score.after)}`),
       changed(score, { better: `${runs[run].name} is better`, worse: `${runs[0].name} is better`, even: "no clear difference", unknown: "" })))));
   const paired = at?.gaps.some(({ scores }) => scores.some(score => score.paired));
   const choose = Object.keys(comparison?.modes ?? {}).length > 1 ? choice("Compare", "mode", mode,

@@ -34,7 +34,6 @@ const rewardNames = row => {
   return state.reward ? all.filter(name => name === state.reward) : all;
 };
 const scoreOf = (row, name) => (name === "reward" ? row.reward : row.scores[name]);
-const nameOf = name => (name === "reward" ? "weighted sum" : name);
 const chosenScore = row => (state.reward ? scoreOf(row, state.reward) : row.reward ?? Object.values(row.scores)[0]);
 
 function scoreList(rows, { label = null, run = null } = {}) {
@@ -43,7 +42,7 @@ function scoreList(rows, { label = null, run = null } = {}) {
     const values = rows.map(row => scoreOf(row, name));
     const gap = rows.length > 1 && isNumber(values[0]) && isNumber(values.at(-1)) ? values.at(-1) - values[0] : null;
     const change = gap === null ? "" : ` (${figure(gap, 2, true)})`;
-    return el("li", {}, `${nameOf(name)} ${values.map(value => figure(value, 2)).join(" → ")}${change}`);
+    return el("li", {}, `${name} ${values.map(value => figure(value, 2)).join(" → ")}${change}`);
   }));
 }
 
@@ -98,10 +97,10 @@ function beforeAndAfter(pairs) {
   const shown = state.all ? found : found.slice(0, PAIRS);
   const title = several() ? "The same prompts, run by run" : "Before and after";
   return section("pairs", title,
-    note(several() ? `Of ${counted(pairs.entries.length, "held-out sample")} on this page, ${pairs.gained} have a higher weighted reward in `
+    note(several() ? `Of ${counted(pairs.entries.length, "held-out sample")} on this page, ${pairs.gained} have a higher reward in `
       + `the last of the runs than in the first, ${pairs.lost} a lower one and ${pairs.same} the same. Click one to see it large.`
       : `Of ${counted(pairs.entries.length, "held-out sample")} on this page, ${pairs.gained} gained, ${pairs.lost} lost and `
-      + `${pairs.same} did not change, by their weighted reward. Click one to see it large.`),
+      + `${pairs.same} did not change, by their reward. Click one to see it large.`),
     choice("Sort by", "sort", order, [["difference", "largest difference"], ["gain", "largest gain"], ["loss", "largest loss"], ["high", "highest score now"],
       ["low", "lowest score now"], ["prompt", "prompt"]], value => change({ sort: value })),
     el("div", { class: "pairs" }, shown.map((entry, i) => strip(entry.parts[0].row.prompt, entry.parts,

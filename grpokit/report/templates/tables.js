@@ -31,7 +31,7 @@ function promptTable() {
   }
   const left = Math.max(...runs.map(({ prompts }) => prompts.left_out));
   return section("prompts", "Prompt by prompt",
-    note(`Mean ${nameOf(name)} over the samples of each held-out prompt${state.reward ? "" : "; choose another reward at the top of the page"}. `
+    note(`Mean ${name} over the samples of each held-out prompt${state.reward ? "" : "; choose another reward at the top of the page"}. `
       + "Click a heading to sort.", left ? ` ${counted(left, "further prompt")} are left out.` : ""),
     table("Scores of each held-out prompt", ["prompt", ...columns, several() ? `${columns.at(-1)} minus ${columns[0]}` : "change"],
       list.map(([prompt, ...values]) => [el("span", { class: "clip", title: prompt }, prompt), ...values.map((value, i) => figure(value, 3, i === values.length - 1))]),
