@@ -180,7 +180,7 @@ def weights() -> Iterator[Finding]:
         command = assets.fetch(asset)
         advice = where + (f"To fetch it, run: {command}" if command else "")
         yield Finding(area="weights", state="note", what=f"missing: {what}", advice=advice, page="doctor#weights")
-        lacking += [asset] if asset.repository else []
+        lacking += [asset] if command else []
     if lacking and constants.HF_HUB_OFFLINE:
         yield Finding(
             area="weights",

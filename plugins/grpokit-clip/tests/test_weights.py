@@ -311,6 +311,13 @@ def test_a_missing_predictor_is_fetched_into_torchs_cache_once(served, monkeypat
     assert len(served.asked) == 2
 
 
+def test_offline_nobody_is_asked_for_the_predictor(served, monkeypatch, tiny):
+    monkeypatch.setattr(weights, "HEAD_SOURCE", f"{served.url}/")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert "fetching it failed: HF_HUB_OFFLINE is set. Fetch" in refusal(AestheticReward, device="cpu")
+    assert served.asked == []
+
+
 def test_a_predictor_with_another_hash_is_not_kept(served, monkeypatch, tiny, tmp_path):
     (served.folder / weights.HEAD_FILE).write_bytes(b"another file")
     monkeypatch.setattr(weights, "HEAD_SOURCE", f"{served.url}/")

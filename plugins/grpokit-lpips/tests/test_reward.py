@@ -306,6 +306,14 @@ def test_a_server_that_never_answers_is_left_after_a_while(monkeypatch):
             LPIPSReward(net="squeeze", device="cpu")
 
 
+def test_offline_nobody_is_asked(served, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UsageError, match=r"was not fetched from http.*, since HF_HUB_OFFLINE is set\. Fetch it into"):
+        LPIPSReward(net="squeeze", device="cpu")
+    assert served == []
+    assert capsys.readouterr().err == ""
+
+
 def test_the_command_of_the_message_fetches_the_file(served, monkeypatch, tmp_path):
     """As it is printed, hash and all, from a server on this machine; in this process, which has torch."""
     where = trunk.SOURCE

@@ -78,6 +78,7 @@ def test_blank_pictures_are_not_read():
 def easyocr(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("EASYOCR_MODULE_PATH", str(tmp_path_factory.mktemp("easyocr")))
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         warnings.simplefilter("ignore")
         yield pytest.importorskip("easyocr")
 
@@ -117,6 +118,13 @@ def test_the_real_package_reads(weights, layout):
     assert len(read) == 4
     assert read[1] == []
     assert read == [engine.recognise([image])[0] for image in (sign(), Image.new("RGB", (30, 20), "white"))] + read[2:]
+
+
+def test_offline_nobody_is_asked_for_weights(easyocr, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("easyocr.easyocr.download_and_unzip", None)
+    with pytest.raises(UsageError, match=r"and downloads disabled \(HF_HUB_OFFLINE is set\)\. Fetch them there with"):
+        build("easyocr")
 
 
 def test_missing_weights_end_in_one_message(easyocr, tmp_path):

@@ -144,6 +144,8 @@ def head_remedy() -> str:
 
 def _fetch(url: str, place: Path, *, sha256: str) -> str:
     """Bring a file into torch's cache; returns why that failed, or nothing."""
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
     print(f"grpokit-clip: fetching {url} to '{place}'", file=sys.stderr)
     reason = _silent(url)
     if reason:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import lpips
 import torch
+from huggingface_hub import constants
 
 from grpokit import UsageError
 
@@ -99,6 +100,8 @@ def _read(net: Net, weights_path: str | Path | None) -> Any:
 def _fetch(net: Net, place: Path) -> str:
     """Bring the file into torch's cache; returns why that failed, as a part of a sentence, or nothing."""
     url = f"{SOURCE}{CHECKPOINTS[net]}"
+    if constants.HF_HUB_OFFLINE:  # torch has no such variable, and whoever sets this one means all downloads
+        return f"; it was not fetched from {url}, since HF_HUB_OFFLINE is set"
     print(f"grpokit-lpips: fetching {url} to '{place}'", file=sys.stderr)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

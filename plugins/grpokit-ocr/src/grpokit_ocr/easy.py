@@ -1,7 +1,7 @@
 """The engine `easyocr`: its recogniser on a picture's ink, or its detector and recogniser on whole pictures.
 
 The package downloads its weights itself on first use, into its own folder; with `weights_path` it looks only there and
-downloads nothing. It is the engine that can use a GPU.
+downloads nothing, and nor does it where `HF_HUB_OFFLINE` is set. It is the engine that can use a GPU.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+from huggingface_hub import constants
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -37,6 +38,7 @@ def build(
         UsageError: an argument is not for this engine, or the weights are not there.
     """
     import easyocr  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from huggingface_hub import constants
 
     if threads is not None:
         raise UsageError("ocr: the engine 'easyocr' computes with torch, whose threads it shares: leave threads out.")
@@ -54,7 +56,7 @@ def build(
                 codes,
                 gpu=_device(device),
                 model_storage_directory=folder,
-                download_enabled=weights_path is None,
+                download_enabled=weights_path is None and not constants.HF_HUB_OFFLINE,
                 detector=layout == "page",
                 verbose=False,
             )
@@ -151,6 +153,7 @@ def _missing(easyocr: Any, plan: Any, layout: Layout, codes: list[str], error: B
         files.append(config.detection_models["craft"]["filename"])
     folder = Path(plan.model_storage_directory)
     reason = " ".join(str(error).split()) or type(error).__name__
+    reason += " (HF_HUB_OFFLINE is set)" * bool(constants.HF_HUB_OFFLINE)
     code = f"import easyocr; easyocr.Reader({codes}, gpu=False, model_storage_directory='{folder}')"
     return (
         f"The OCR engine 'easyocr' needs its weights for {', '.join(codes)}, {' and '.join(files)}. Looked for them in "
