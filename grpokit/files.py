@@ -14,6 +14,9 @@ from typing import Any
 
 from grpokit.errors import UsageError, one_line, shown
 
+_UMASK = os.umask(0o077)  # it can be read only by setting it
+os.umask(_UMASK)
+
 PLAIN_NAME = "letters, digits, - and _, at most 40"
 
 
@@ -75,9 +78,22 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
     delete(temporary)  # a killed process may have left it
     try:
         yield temporary
+        share(temporary)
         os.replace(temporary, path)
     finally:
         delete(temporary)
+
+
+def share(place: Path) -> None:
+    """Let others read a file, or all in a folder, as the umask allows; libraries keep what they write to the owner.
+
+    Args:
+        place: the file or folder. What has been made readable, writable or executable in another way stays so.
+    """
+    for path in (place, *place.rglob("*")):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if mode in (0o600, 0o700) and not path.is_symlink():
+            path.chmod((mode | mode >> 3 | mode >> 6) & ~_UMASK)
 
 
 def partial_of(path: Path, *, writer: str = "") -> Path:

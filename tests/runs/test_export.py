@@ -51,6 +51,15 @@ def test_an_export_and_its_card(run: Path, call: Call) -> None:
     assert (run / "config.yaml").read_text().rstrip() in text
 
 
+def test_others_can_read_what_is_written(run: Path, call: Call) -> None:
+    assert call("export", "run", "--to", "mine").code == 0
+    (run.parent / "plain").touch()
+    usual = (run.parent / "plain").stat().st_mode
+    written = [file for file in (*run.rglob("*"), *(run.parent / "mine").rglob("*")) if file.is_file()]
+    assert sum(file.suffix == ".safetensors" for file in written) > 3
+    assert [file for file in written if file.stat().st_mode != usual] == []
+
+
 def test_an_earlier_checkpoint_says_what_it_does_not_know(run: Path, call: Call) -> None:
     assert call("export", "run/checkpoints/step_000003", "--to", "out").code == 0
     text = Path("out/README.md").read_text()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from grpokit import RunError
+from grpokit.files import share
 from grpokit.hf.weights import save_weights
 from grpokit.policies.group_decoding import Written
 from grpokit.policies.ragged import padded
@@ -52,6 +53,7 @@ class Engine:
     def __init__(self, host: Host, *, vocabulary: int, folder: str | None = None) -> None:
         self.host, self.vocabulary = host, vocabulary
         self._folder = Path(tempfile.mkdtemp(prefix="grpokit-", dir=folder))
+        self._shared = folder is not None  # with a server, whose user may be another
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._run, self._numbers = uuid.uuid4().hex[:8], itertools.count(1)
         self._loaded: list[Adapter] = []  # the latest is last
@@ -81,6 +83,8 @@ class Engine:
         adapter = Adapter(version=version, number=number, name=name, folder=self._folder / name)
         adapter.folder.mkdir()
         save_weights(adapted, adapter.folder)
+        if self._shared:
+            share(self._folder)
         self.host.load(adapter)
         self._loaded.append(adapter)
         self._known = version
