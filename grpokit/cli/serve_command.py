@@ -41,8 +41,7 @@ def serve_reward(
     from grpokit.config.overrides import parse_parameters
     from grpokit.remote.client import TOKEN
     from grpokit.remote.service import RewardService
-    from grpokit.remote.web import secret
-    from grpokit.report.watch import is_loopback
+    from grpokit.remote.web import is_loopback, secret
     from grpokit.rewards.worker_pool import PooledReward
 
     token = secret(TOKEN) if token_file is None else _read(token_file)

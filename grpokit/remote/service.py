@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import http.server
+import io
 import json
 import socket
 import threading
@@ -17,6 +18,7 @@ from http import HTTPStatus
 from typing import Any
 
 from grpokit.errors import reworded
+from grpokit.remote.web import Timed, is_local
 from grpokit.remote.wire import PROTOCOL, Limits, WireError, from_json
 from grpokit.rewards.submission import Portion
 from grpokit.rewards.worker_pool import PooledReward
@@ -24,7 +26,7 @@ from grpokit.rewards.worker_pool import PooledReward
 MOST_BODY = 256 * 2**20
 """Bytes of a request."""
 
-_PAUSE = 10.0  # seconds in which something of a request must come
+_PAUSE = 10.0  # seconds in which a request must come, besides those of its body
 _SLOWEST = 100_000  # bytes a second of a request as a whole
 _CONNECTIONS = 256
 
@@ -133,9 +135,9 @@ class RewardService(http.server.ThreadingHTTPServer):
     def server_close(self) -> None:
         """Finish what is being scored, and end the reward."""
         self.stopping = True
+        super().server_close()  # a client that comes now is refused at once
         with self.busy:
             self.busy.wait_for(lambda: self.at_work == 0)
-        super().server_close()
         self.reward.close()
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -148,6 +150,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server_version, sys_version = "grpokit", ""
     timeout = _PAUSE
 
+    def setup(self) -> None:
+        """As in the base class; what comes has a time to end."""
+        super().setup()
+        self._timed = Timed(self.rfile.detach(), self.connection, 0.0)
+        self.rfile = io.BufferedReader(self._timed)
+
+    def handle_one_request(self) -> None:
+        """As in the base class."""
+        self._timed.end = time.monotonic() + self.timeout
+        super().handle_one_request()
+
     def do_GET(self) -> None:
         """Say what is served."""
         self._answered("/health", self.server.health)
@@ -159,6 +172,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answered(self, path: str, work: Any) -> None:
         server = self.server
         try:
+            if not server.token and not is_local(self.headers, server.host):
+                raise RefusedError(HTTPStatus.FORBIDDEN, "Without a token this answers to a name of its machine only.")
             given = self.headers.get("Authorization", "").removeprefix("Bearer ")
             if server.token and not hmac.compare_digest(given.encode(), server.token.encode()):
                 raise RefusedError(HTTPStatus.UNAUTHORIZED, "Expected the token, as `Authorization: Bearer ...`.")
@@ -186,7 +201,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """
         if self.headers.get_content_type() != "application/json":  # which no page of the web can send unasked
             raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected `Content-Type: application/json`.")
-        told = self.headers.get("Content-Length", "")
+        told, *others = self.headers.get_all("Content-Length", [""])
+        if others or "Transfer-Encoding" in self.headers:  # a proxy may read another request than this does
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "Expected one `Content-Length`, and no `Transfer-Encoding`.")
         if not (told.isascii() and told.isdecimal()):
             raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "Expected the body's length in `Content-Length`.")
         length = int(told[:20])
@@ -198,18 +215,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         parts, start = bytearray(), time.monotonic()
         try:
             while len(parts) < length:
+                self._timed.end = start + self.timeout + len(parts) / _SLOWEST
                 part = self.rfile.read1(min(1 << 20, length - len(parts)))
                 if not part:
                     raise RefusedError(HTTPStatus.BAD_REQUEST, "The body is shorter than its Content-Length.")
                 parts += part
-                if time.monotonic() - start > _PAUSE + len(parts) / _SLOWEST:
-                    raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, "The body comes too slowly.")
         except TimeoutError:
-            raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, "The body did not come.") from None
+            raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, "The body does not come, or too slowly.") from None
         return bytes(parts)
 
     def _send(self, status: HTTPStatus, answer: Mapping[str, Any]) -> None:
         content = json.dumps(answer).encode()
+        self.connection.settimeout(self.timeout)
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))

@@ -12,7 +12,9 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from contextlib import suppress
+from email.message import Message
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
 
 from grpokit.errors import UsageError, one_line, plain, shown
@@ -96,32 +98,64 @@ def error_in(answer: Any) -> str:
     return str(message or answer)
 
 
-class _Timed(io.RawIOBase):
+def is_local(headers: Message, host: str) -> bool:
+    """Whether a request was made to an address of this computer: a page of the web may let its own name point here.
+
+    Args:
+        headers: of the request.
+        host: the name of the server.
+    """
+    try:
+        name = urllib.parse.urlsplit(f"//{headers.get('Host', '')}").hostname or ""
+    except ValueError:  # half a pair of brackets
+        return False
+    return name in ("localhost", host) or is_loopback(name)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this computer reaches an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("example.org")
+    (True, True, False, False)
+    """
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Timed(io.RawIOBase):
     """What comes over a connection until `end` of the monotonic clock."""
 
     def __init__(self, file: io.RawIOBase, connection: socket.socket, end: float) -> None:
-        self._file, self._connection, self._end = file, connection, end
+        self._file, self._connection, self.end = file, connection, end
 
     def readable(self) -> bool:
+        """It is."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._connection.settimeout(max(1e-3, self._end - time.monotonic()))
-        return self._file.readinto(buffer) if time.monotonic() < self._end else _late()
+        """As in the base class.
+
+        Raises:
+            TimeoutError: the time is over.
+        """
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._connection.settimeout(left)
+        return self._file.readinto(buffer)
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
         super().close()
-
-
-def _late() -> int:
-    raise TimeoutError("timed out")
 
 
 class _Response(http.client.HTTPResponse):
     def __init__(self, connection: socket.socket, *arguments: Any, end: float, **options: Any) -> None:
         super().__init__(connection, *arguments, **options)
-        self.fp = io.BufferedReader(_Timed(self.fp.detach(), connection, end))
+        self.fp = io.BufferedReader(Timed(self.fp.detach(), connection, end))
 
 
 class _Plain(http.client.HTTPConnection):

@@ -21,6 +21,7 @@ import torch
 from PIL import Image
 
 from grpokit.errors import UsageError, a_type, one_line, typed_line
+from grpokit.images import MAX_PIXELS
 from grpokit.types import Prompt, Sample
 
 PROTOCOL = 1
@@ -28,6 +29,7 @@ PROTOCOL = 1
 
 _OF_PROMPT = ("text", "images", "target", "meta")
 _OF_SAMPLE = ("output", "group", "info")
+_MOST_LISTS = 1_000_000  # each takes 60 bytes or more, and 3 of a request
 _OF_PICTURE = ("transparency",)  # what a picture's info says of its pixels
 _MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")  # that PNG keeps
 
@@ -84,6 +86,8 @@ def from_json(body: bytes, limits: Limits) -> list[Sample]:
         WireError: it is none, or it is larger than the limits.
     """
     try:
+        if body.count(b"[") + body.count(b"{") > _MOST_LISTS:
+            raise WireError(f"Expected at most {_MOST_LISTS:,} lists and objects.")
         request = json.loads(body)
         if not isinstance(request, dict) or request.keys() != {"protocol", "prompts", "samples"}:
             raise WireError("Expected an object with protocol, prompts and samples.")
@@ -224,8 +228,9 @@ class _Reader:
 
     def _picture(self, text: Any) -> Image.Image:
         picture = Image.open(io.BytesIO(_data(text)), formats=["PNG"])
-        self.pixels -= picture.width * picture.height
-        if self.pixels < 0:
+        pixels = picture.width * picture.height
+        self.pixels -= pixels
+        if self.pixels < 0 or pixels > MAX_PIXELS:
             raise WireError(
                 "The pictures of the request have more pixels than it may hold. Send fewer, or smaller ones."
             )

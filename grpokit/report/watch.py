@@ -22,12 +22,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from grpokit.errors import UsageError, one_line
 from grpokit.files import is_running
+from grpokit.remote.web import is_local, is_loopback
 from grpokit.report.album import Linked, is_inside
 from grpokit.report.page import distinct, page
 from grpokit.report.reading import ATTRIBUTION, END, MACHINE, Run, read
@@ -205,8 +205,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Whether the request was made to an address of this computer; with a token, that is what decides."""
         if self.server.token:
             return True
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
-        return name in ("localhost", self.server.host) or is_loopback(name)
+        return is_local(self.headers, self.server.host)
 
     def _is_allowed(self, given: str) -> bool:
         if not self.server.token:
@@ -261,18 +260,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *values: object) -> None:
         """Print nothing for a request."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this computer reaches an address.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("example.org")
-    (True, True, False, False)
-    """
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from grpokit.config import presets, yaml_source
 from grpokit.config.schema import resolved
 from grpokit.remote.client import TOKEN, RemoteReward
 from grpokit.remote.service import RewardService
-from grpokit.remote.wire import Limits, from_json, to_json
+from grpokit.remote.wire import Limits, WireError, from_json, to_json
 from grpokit.rewards.scoring import RewardTerm, score
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.runs.resuming import refuse_other_config
@@ -246,6 +246,9 @@ def test_two_hundred_hostile_requests_get_a_4xx_and_the_service_lives(
         post(good, Content_Length="-5"),
         post(good, Content_Length="9" * 30),
         post(good, Content_Length=str(100 * 2**20)),
+        post(good).replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\n", 1),
+        post(good, Transfer_Encoding="chunked"),
+        post(b"[" + b"[]," * 1_000_000 + b"[]]"),
         post(good).replace(b"/score", b"/health"),
         post(good).replace(b"/score", b"/../etc/passwd"),
         b"GET /score HTTP/1.1\r\nAuthorization: Bearer a secret\r\n\r\n",
@@ -270,6 +273,36 @@ def test_a_body_that_does_not_come_costs_its_own_connection(
 ) -> None:
     monkeypatch.setattr("grpokit.remote.service._Handler.timeout", 0.3)
     assert b" 408 " in asked(service, post(b"{", Content_Length="1000"))
+
+
+@pytest.mark.parametrize("start", [b"", post(b"", Content_Length="100000")])
+def test_a_drip_costs_its_own_connection_until_its_time_is_over(
+    start: bytes, service: RewardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpokit.remote.service._Handler.timeout", 0.5)
+    with socket.create_connection(("127.0.0.1", service.server_address[1]), timeout=20) as end:
+        begin = time.monotonic()
+        with suppress(OSError):  # the service has closed it
+            end.sendall(start)
+            for _ in range(100):
+                end.sendall(b"x")
+                time.sleep(0.05)
+        assert 0.4 < time.monotonic() - begin < 2
+
+
+def test_without_a_token_another_name_is_not_answered() -> None:
+    """A page of the web may let its own name point to this machine."""
+    with serving("fingerprint") as service:
+        for host, state in ((b"evil.example", b"403"), (b"", b"403"), (b"localhost:8009", b"200"), (b"[::1]", b"200")):
+            request = b"GET /health HTTP/1.1\r\nHost: " + host + b"\r\n\r\n"
+            assert asked(service, request).split()[1] == state
+
+
+def test_a_picture_larger_than_those_of_training_is_refused() -> None:
+    picture = {"output": {"$png": png(7000, 6000)}}
+    good = json.loads(to_json(samples(1, 1)))
+    with pytest.raises(WireError, match="more pixels than it may hold"):
+        from_json(json.dumps({**good, "samples": [{**good["samples"][0], **picture}]}).encode(), Limits())
 
 
 @pytest.mark.usefixtures("known")

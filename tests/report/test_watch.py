@@ -172,7 +172,7 @@ def test_another_host_needs_the_token(tmp_path: Path, serve: Callable[..., Ask])
         ("evil.example", 403),
         ("", 403),
         ("127.0.0.1.evil.example", 403),
-        ("[::1", 400),
+        ("[::1", 403),
     ],
 )
 def test_a_name_of_the_web_that_leads_here_is_refused(
