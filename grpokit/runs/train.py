@@ -250,11 +250,11 @@ def _train(
         (world.together if config.run.sharding else world.first)(write)
 
     def keep(step_report: StepReport, *, groups: bool) -> None:
-        journal.step(step_report)
         if config.run.record:
             rollout_record.write(folder, step_report)
         if groups:
             journal.groups(step_report)
+        journal.step(step_report)  # last: a step is there with all that belongs to it, or not at all
         watcher.step(step_report)
         _notify(watcher, "grpokit_step_end", report=step_report)
 
@@ -346,6 +346,7 @@ def _train(
                 writing(save)
         if not world.first(lambda: (checkpoints / step_name(trainer.completed)).exists()):
             writing(save)
+        world.first(lambda: checkpoint.prune(checkpoints, config.run.keep_last))  # a kill may have come before it
     if ended:
         with nothing_lost():
             evaluate_now(trainer.completed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pydoc
 import re
 import shlex
 import shutil
@@ -534,6 +535,49 @@ def test_a_reward_that_raises(call: Call, tmp_path: Path) -> None:
     assert call("train", "c.yaml", "run.dir=straight").code == 0
     assert steady(rows(tmp_path / "out/metrics.jsonl")) == steady(rows(tmp_path / "straight/metrics.jsonl"))
     assert rows(tmp_path / "out/eval.jsonl") == rows(tmp_path / "straight/eval.jsonl")  # a resume adds none of its own
+
+
+def test_what_a_reward_changes_when_it_is_imported_is_set_back(call: Call, tmp_path: Path) -> None:
+    plain = "def score(samples):\n    return [float(len(s.output)) for s in samples]\n"
+    changes = "set_default_dtype(torch.float64)", "set_num_threads(3)", "set_grad_enabled(False)"
+    careless = "\n".join(["import torch", *(f"torch.{change}" for change in changes), plain])
+    (tmp_path / "careless_when_imported.py").write_text(f"{careless}\ntorch.backends.mkldnn.enabled = False\n")
+
+    def state() -> tuple[Any, ...]:
+        names = "default_dtype", "num_threads", "float32_matmul_precision"
+        return torch.is_grad_enabled(), torch.backends.mkldnn.enabled, *(getattr(torch, f"get_{n}")() for n in names)
+
+    config(tmp_path, rewards=[{"use": reward_file(tmp_path, plain)}], trainer__steps=2)
+    assert call("train", "c.yaml", "run.dir=plain").code == 0
+    before = state()
+    config(tmp_path, rewards=[{"use": "careless_when_imported:score"}], trainer__steps=2)
+    with pytest.warns(UserWarning, match="torch's default dtype and torch's number of threads and torch's oneDNN"):
+        done = call("train", "c.yaml")
+    assert done.code == 0, done.err
+    assert state() == before
+    assert steady(rows(tmp_path / "out/metrics.jsonl")) == steady(rows(tmp_path / "plain/metrics.jsonl"))
+
+
+@pytest.mark.parametrize("what", ["rollout_record.write", "journal.Journal.groups"])
+def test_a_step_that_cannot_be_kept_whole_is_made_again(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    config(tmp_path, data={"jsonl": "prompts.jsonl"}, run__record=True, run__save_every=1, run__eval_every=1)
+    assert call("train", "c.yaml", "run.dir=straight").code == 0
+    calls = iter(range(1, 9))
+    with monkeypatch.context() as patch:
+        place, _, name = f"grpokit.runs.{what}".rpartition(".")
+        whole = pydoc.locate(f"{place}.{name}")
+        patch.setattr(f"{place}.{name}", lambda *given: full() if next(calls) == 3 else whole(*given))
+        done = call("train", "c.yaml")
+    assert done.code == 1
+    assert "go on from out/checkpoints/step_000002 with --resume" in done.err
+    assert call("train", "c.yaml", "--resume").code == 0
+    for kind in ("rollouts", "groups", "checkpoints"):
+        kept, expected = (
+            sorted(path.name for path in (tmp_path / run / kind).iterdir()) for run in ("out", "straight")
+        )
+        assert kept == expected
 
 
 def test_a_reward_that_raises_may_be_skipped(call: Call, tmp_path: Path) -> None:

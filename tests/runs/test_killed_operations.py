@@ -102,6 +102,7 @@ def assert_each_is_accepted(states: list[Tree], monkeypatch: pytest.MonkeyPatch)
             except UsageError as error:
                 names = [str(path) for path in state]
                 raise AssertionError(f"state {number} of {len(states)}, {names}: {refused} {error}") from error
+        assert os.listdir("runs/out/checkpoints") == ["step_000002"], f"state {number}"
 
 
 def test_a_kill_at_any_operation_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
