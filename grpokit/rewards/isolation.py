@@ -80,9 +80,12 @@ def process_state_kept(changes: list[str]) -> Iterator[None]:
     Args:
         changes: the names of what was changed are added to it.
 
+    A fork that comes out of here ends, so that no second process goes on with the run.
+
     Raises:
         RewardError: something cannot be restored.
     """
+    process = os.getpid()
     before = {name: read() for name, (read, _) in _STATE.items()}
     inference = torch.is_inference_mode_enabled()
     try:
@@ -93,6 +96,8 @@ def process_state_kept(changes: list[str]) -> Iterator[None]:
                 changes += ["torch's grad mode"] if torch.is_grad_enabled() else []
                 changes += ["torch's inference mode"] if torch.is_inference_mode_enabled() != inference else []
     finally:
+        if os.getpid() != process:
+            os._exit(1)
         for name, (read, write) in _STATE.items():
             if read() != before[name]:
                 changes.append(name)
@@ -111,6 +116,16 @@ def _deterministic() -> tuple[bool, bool]:
 
 def _set_deterministic(state: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(state[0], warn_only=state[1])
+
+
+def _backends() -> tuple[bool, ...]:
+    cudnn = torch.backends.cudnn
+    return torch.backends.mkldnn.enabled, cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32
+
+
+def _set_backends(state: tuple[bool, ...]) -> None:
+    cudnn = torch.backends.cudnn
+    torch.backends.mkldnn.enabled, cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = state
 
 
 _DEVICES = ("cpu", "cuda")
@@ -188,6 +203,7 @@ _STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "torch's number of threads": (torch.get_num_threads, torch.set_num_threads),
     "torch's deterministic mode": (_deterministic, _set_deterministic),
     "torch's matmul precision": (_matmul_precision, _set_matmul_precision),
+    "torch's oneDNN or cuDNN": (_backends, _set_backends),
     "torch's autocast": (_autocast, _set_autocast),
     "the working directory": (_directory, _set_directory),
     "the handling of signals": (_handlers, _set_handlers),

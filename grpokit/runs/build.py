@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -30,6 +31,7 @@ from grpokit.objectives import Objective
 from grpokit.phases.phased_trainer import Phase, PhasedTrainer
 from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
+from grpokit.rewards.isolation import process_state_kept
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.rewards.submission import Submits
 from grpokit.rewards.worker_pool import PooledReward
@@ -191,9 +193,24 @@ def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
         spec = _spec(config.rewards[index])
         if not isinstance(spec, RewardSpec) or not spec.unscorable:
             return None
-        function = registry.resolve(spec.unscorable)
+        with _state_kept(config.rewards[index].use):
+            function = registry.resolve(spec.unscorable)
         named = inspect.signature(function).parameters.keys() & config.rewards[index].params
         return partial(function, **{name: config.rewards[index].params[name] for name in named})
+
+
+@contextmanager
+def _state_kept(reward: str) -> Iterator[None]:
+    """What a reward changes of the process's state while it is imported and built is set back, as after its calls."""
+    changes: list[str] = []
+    with process_state_kept(changes):
+        yield
+    if changes:
+        warnings.warn(
+            f"The reward '{reward}' changed {' and '.join(changes)} while it was built, which affects the whole "
+            "process. It is set back. Change such state only in a `with` block inside the reward.",
+            stacklevel=2,
+        )
 
 
 def close(terms: Sequence[RewardTerm]) -> None:
@@ -214,7 +231,8 @@ def _term(config: RunConfig, index: int, reward: RewardConfig, makes: str | None
             built = PooledReward(reward.use, reward.params, workers=reward.workers, timeout=reward.reward_timeout)
             built.start()
         else:
-            built = registry.create("reward", reward.use, reward.params)
+            with _state_kept(reward.use):
+                built = registry.create("reward", reward.use, reward.params)
             if not isinstance(built, Submits):
                 _check_callable("reward", reward.use, built, "samples")
     if reward.placement is not None:

@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -149,6 +150,11 @@ def _leak_inference_mode() -> None:
             "deterministic mode",
             torch.is_deterministic_algorithms_warn_only_enabled,
         ),
+        (
+            lambda: setattr(torch.backends.mkldnn, "enabled", False),
+            "oneDNN or cuDNN",
+            lambda: torch.backends.mkldnn.enabled,
+        ),
         (lambda: torch.set_grad_enabled(True), "grad mode", torch.is_grad_enabled),
         (_leak_inference_mode, "inference mode", torch.is_inference_mode_enabled),
         (_leak_autocast, "autocast", lambda: torch.is_autocast_enabled("cpu")),
@@ -182,6 +188,21 @@ def test_torchs_state_is_set_back_and_told_once(
         f"Reward 'r' changed torch's {name}, which affects the whole process. It is restored after each call. Change "
         "such state only in a `with` block inside the reward."
     ]
+
+
+def test_a_fork_of_the_run_does_not_go_on_with_it() -> None:
+    ends: list[int] = []
+
+    def forks(samples: Sequence[Sample]) -> list[float]:
+        child = os.fork()
+        if child:
+            ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return [0.0] * len(samples)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        score([RewardTerm(name="r", reward=forks)], full_samples())
+    assert ends == [1]
 
 
 def test_a_run_stays_in_its_folder_and_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
