@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,13 @@ from grpokit import advantages as advantage_functions
 from grpokit import knobs
 from grpokit.advantages import AdvantageFn
 from grpokit.data import as_prompts, check_prompts
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, counted
 from grpokit.knobs import Correction, SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Rewards, Scores, as_terms
+from grpokit.rewards.submission import LATE
 from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts, sharding, world
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.all_rows import AllRows, whole_report
@@ -113,6 +115,7 @@ class Trainer(TrainerSettings, SeedSettings):
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self._backward = Backward(self._policy, self.objective, self.correction, self.accelerator.backward)
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
+        self._waited = False  # for a reward that took too long
         self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, self._limit(exact=True))
         self._drawing = Drawing(
@@ -187,7 +190,8 @@ class Trainer(TrainerSettings, SeedSettings):
                     lambda: self._passes(rollout, everyone.own_groups(prompts), version=version, warnings=warnings)
                 )
             scores = drawn.scores()
-        warnings += [*scores.notes, *self._reward_hacking.look(scores, step=number)]
+        warnings += [*scores.notes, *self._waiting(scores, left=self.steps - number)]
+        warnings += self._reward_hacking.look(scores, step=number)
         if self.completed == 0:
             guards.check_scored(scores, self.terms, [self.train_prompts.unopened(i) for i in drawn.prompts])
         all_advantages = self._advantages(scores.trained).to(rollout.old.logprobs.dtype)
@@ -362,6 +366,18 @@ class Trainer(TrainerSettings, SeedSettings):
         advantages = self.advantage(scores.matrix, scores.weights, scores.groups)
         guards.check_advantages(advantages, len(scores.groups))
         return advantages
+
+    def _waiting(self, scores: Scores, *, left: int) -> list[str]:
+        """Said once: how long the run will wait for rewards that take too long, where `on_error` skips these."""
+        if self._waited or not left or not any(LATE in note for note in scores.notes):
+            return []
+        self._waited = True
+        seconds = max(scores.seconds)
+        return [
+            f"The step waited {seconds:.1f} s for its rewards, of which one gave no answer in time. At this rate the "
+            f"{counted(left, 'step')} to come take {timedelta(seconds=round(left * seconds))}. Set a lower "
+            "reward_timeout or more workers, or on_error: stop, and find out why it hangs."
+        ]
 
     def _gradient(
         self,

@@ -23,6 +23,13 @@ def obey(samples: Sequence[Sample]) -> list[Any]:
     return [_one(str(s.output)) for s in samples]
 
 
+def hangs(samples: Sequence[Sample]) -> list[float]:
+    """On the prompt 3."""
+    if samples[0].prompt.text == "3":
+        time.sleep(3600)
+    return [float(len(str(s.output))) for s in samples]
+
+
 def _one(output: str) -> Any:
     if output == "raise":
         raise ValueError("I do not like\nthis one")

@@ -17,7 +17,7 @@ from grpokit.remote.web import AnswerError, ask, checked_address, public, secret
 from grpokit.remote.wire import PROTOCOL, to_json
 from grpokit.rewards.asking import ENDING, Asking
 from grpokit.rewards.scoring import RewardTerm, score
-from grpokit.rewards.submission import Pending, Portion, by_group
+from grpokit.rewards.submission import LATE, Pending, Portion, by_group
 from grpokit.types import Sample
 
 TOKEN = "GRPOKIT_REWARD_TOKEN"
@@ -147,7 +147,7 @@ class RemoteReward:
                 except AnswerError as error:
                     raise UsageError(f"the service {url} {_how(error)}.") from error
                 except TimeoutError:
-                    how, too_late = f"gave no answer within {self.timeout:g} s (reward_timeout)", True
+                    how, too_late = f"gave no answer within {self.timeout:g} s {LATE}", True
                 except (OSError, ValueError, KeyError, TypeError) as error:
                     how = _how(error)
                 if url not in self._silent:

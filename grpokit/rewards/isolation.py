@@ -118,14 +118,14 @@ def _set_deterministic(state: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(state[0], warn_only=state[1])
 
 
-def _backends() -> tuple[bool, ...]:
-    cudnn = torch.backends.cudnn
-    return torch.backends.mkldnn.enabled, cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32
+def _backends() -> tuple[Any, ...]:
+    mkldnn, cudnn = torch.backends.mkldnn, torch.backends.cudnn
+    return mkldnn.enabled, cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32
 
 
-def _set_backends(state: tuple[bool, ...]) -> None:
-    cudnn = torch.backends.cudnn
-    torch.backends.mkldnn.enabled, cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = state
+def _set_backends(state: tuple[Any, ...]) -> None:
+    mkldnn, cudnn = torch.backends.mkldnn, torch.backends.cudnn
+    mkldnn.enabled, cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = state
 
 
 _DEVICES = ("cpu", "cuda")

@@ -36,6 +36,10 @@ class Portion:
     error: GrpokitError | None = None
 
 
+LATE = "(reward_timeout)"
+"""The end of a failure that cost the whole of this time."""
+
+
 class Pending:
     """The scores that are being computed for some samples; iterating waits for them, in the order of `futures`.
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from grpokit.errors import PluginError, UsageError, typed_line
 from grpokit.rewards.answers import check_built, portion
-from grpokit.rewards.submission import Portion
+from grpokit.rewards.submission import LATE, Portion
 from grpokit.rewards.worker_process import PIPE_CLOSED, serve
 from grpokit.types import Sample
 
@@ -132,7 +132,7 @@ class Worker:
                     lost_by = error
             loss = self._loss(lost_by)
             if late.is_set():
-                return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s (reward_timeout)")
+                return Portion(rows=rows, failure=f"gave no answer within {self.timeout:g} s {LATE}")
             if began or self.ended:
                 return Portion(rows=rows, failure=loss)
         return Portion(rows=rows, failure=f"{loss.rstrip(',')}, {_TRIES} times in a row before it began,")
