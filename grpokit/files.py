@@ -54,7 +54,11 @@ def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "
     Raises:
         UsageError: of the class `error`: the file is missing, a folder or a pipe, too large, or not UTF-8.
     """
-    name = shown(str(path), most=1000)[1:-1]
+    name = re.sub(
+        r"^(\w{2,}):/(?!/)", r"\1://", shown(str(path), most=1000)[1:-1]
+    )  # a Path drops a slash of an address
+    if "://" in name:
+        remedy = "It is an address: download it, and give the file."
     try:
         text = read_bytes(path, most=most).decode("utf-8-sig")
         return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -107,6 +107,8 @@ def test_two_pictures_for_one_line(file: Path, tmp_path: Path) -> None:
 def test_missing_file_and_folder(file: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"The text file .*no\.txt does not exist \(looked in "):
         read_prompts(tmp_path / "no.txt")
+    with pytest.raises(DataError, match=r"file https://x\.org/no\.txt does not exist .* It is an address: download it"):
+        read_prompts(Path("https://x.org/no.txt"))
     with pytest.raises(DataError, match=r"The folder .*pictures does not exist \(looked in "):
         read_prompts(file, targets=tmp_path / "pictures")
     with pytest.raises(DataError, match="is a folder; expected a text file"):
