@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grpokit.cli.app import FAILED, app, console
-from grpokit.cli.options import Prompts, PromptsFile, read_prompts
+from grpokit.cli.options import Json, Prompts, PromptsFile, read_prompts
 from grpokit.config.overrides import parse_parameters
-from grpokit.errors import UsageError, counted
+from grpokit.errors import PluginError, UsageError, counted, nearest
 
 if TYPE_CHECKING:
     from warnings import WarningMessage
@@ -23,12 +25,71 @@ _WIDE = 100  # columns from which on a table has room for what a component does
 
 
 @app.command()
-def plugins() -> None:
+def plugins(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show this component and its parameters.")] = "",
+    as_json: Json = False,
+) -> None:
     """List the installed policies, rewards and presets.
 
     It lists advantages and objectives, too, and placements of rewards. Each has the package that brings it, and a mark
-    if it is broken or ambiguous.
+    if it is broken or ambiguous. With a name it shows the parameters with their defaults.
     """
+    if name:
+        _show_components(name, as_json)
+    elif as_json:
+        print(json.dumps([dict(zip(_COLUMNS, row, strict=True)) for row in _plugin_rows()]))
+    else:
+        _list_plugins()
+
+
+def _show_components(name: str, as_json: bool) -> None:
+    """All components of a name, of whatever kind."""
+    from grpokit import registry
+
+    kinds = [kind for kind in _KINDS if registry.named(kind, name)]
+    if not kinds:
+        known = sorted({spec.name for kind in _KINDS for _, spec in registry.installed(kind)})
+        raise PluginError(f"No component is called '{name}'{nearest(name, known)}. `grpokit plugins` lists all.")
+    facts = [_facts(kind, name) for kind in kinds]
+    if as_json:
+        print(json.dumps(facts, default=repr))
+        return
+    out = console()
+    for fact in facts:
+        out.print(f"{fact['kind']} {fact['name']}: {fact['summary']}", markup=False, soft_wrap=True, style="bold")
+        out.print(f"  of {fact['package']} {fact['version']}", markup=False, soft_wrap=True)
+        for parameter in fact["parameters"]:
+            default = "needed" if parameter["needed"] else json.dumps(parameter["default"], default=repr)
+            out.print(f"  {parameter['name']}: {parameter['type']} = {default}", markup=False, soft_wrap=True)
+        if fact["problem"]:
+            out.print(f"  problem  {fact['problem']}", markup=False, soft_wrap=True)
+        elif fact["kind"] == "preset":
+            out.print(f"  `grpokit presets {fact['name']}` shows its config", markup=False, soft_wrap=True)
+
+
+def _facts(kind: str, name: str) -> dict[str, Any]:
+    """What a component's spec and its factory say."""
+    import inspect
+
+    from grpokit import registry
+
+    plugin, spec = registry.find(kind, name)
+    facts: dict[str, Any] = {"kind": kind, "name": spec.name, "package": plugin.package, "version": plugin.version}
+    facts |= {"summary": spec.summary, "parameters": [], "problem": ""}
+    try:
+        parameters, _ = registry.declared(kind, name) if kind != "preset" else ({}, False)
+    except PluginError as error:  # a dependency is missing
+        facts["problem"] = str(error)
+        return facts
+    for key, parameter in parameters.items():
+        needed = parameter.default is parameter.empty
+        words = re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(parameter.annotation))
+        default = None if needed else parameter.default
+        facts["parameters"].append({"name": key, "type": words, "needed": needed, "default": default})
+    return facts
+
+
+def _list_plugins() -> None:
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -39,7 +100,7 @@ def plugins() -> None:
     out = console()
     if out.width >= _WIDE:
         table = Table(box=None, pad_edge=False)
-        for title in ("kind", "name", "package", "version", "state"):
+        for title in _COLUMNS[:-1]:
             table.add_column(title, no_wrap=True)
         table.add_column("what it does")
         for *names, state, summary in rows:  # as Text: a plugin's own brackets are no markup
@@ -60,6 +121,8 @@ def plugins() -> None:
             out.print(f"{plugin.name}: {plugin.error}", markup=False, soft_wrap=True)
 
 
+_COLUMNS = ("kind", "name", "package", "version", "state", "summary")
+_KINDS = ("policy", "reward", "preset", "advantage", "objective", "placement")
 _STYLES = {"ambiguous": "yellow", "broken": "red"}
 
 
@@ -68,7 +131,7 @@ def _plugin_rows() -> Iterator[tuple[str, str, str, str, str, str]]:
     from grpokit import registry
 
     ambiguous = {(clash.kind, clash.name) for clash in registry.clashes()}
-    for kind in ("policy", "reward", "preset", "advantage", "objective", "placement"):
+    for kind in _KINDS:
         for plugin, spec in registry.installed(kind):
             state = "ambiguous" if (kind, spec.name) in ambiguous else "ok"
             yield kind, spec.name, plugin.package, plugin.version, state, spec.summary
@@ -219,7 +282,7 @@ def _report(ladder: Ladder, results: Sequence[Outcome]) -> str:
 def schema() -> None:
     """Print the JSON schema of a config, for editors.
 
-    It holds every key with its type, default and meaning.
+    It holds every key with its type, default and meaning, and the installed components with their parameters.
     """
     from grpokit.config import schema
 

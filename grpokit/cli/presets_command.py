@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from grpokit.cli.app import app, console
 from grpokit.cli.options import Json
@@ -15,15 +17,18 @@ if TYPE_CHECKING:
 
 
 @app.command()
-def presets(as_json: Json = False) -> None:
+def presets(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Show this preset alone, with its config.")] = "",
+    as_json: Json = False,
+) -> None:
     """List presets: what each trains, needs and takes.
 
     `grpokit train NAME` starts one. Times are those that were measured, on the machine that is named. `grpokit plan
     NAME` estimates memory and time on a GPU.
     """
-    facts = list(_presets())
+    facts = list(_presets(name))
     if as_json:
-        print(json.dumps(facts))
+        print(json.dumps(facts[0] if name else facts))
         return
     out = console()
     for preset in facts:
@@ -40,15 +45,17 @@ def presets(as_json: Json = False) -> None:
         for title, text in lines.items():
             if text:
                 out.print(f"  {title:<8} {text}", markup=False, soft_wrap=True)
+        if name:
+            out.print(f"\n{preset['config']}", markup=False, soft_wrap=True, end="")
 
 
-def _presets() -> Iterator[dict[str, Any]]:
-    """What each preset's spec and its config say."""
+def _presets(name: str) -> Iterator[dict[str, Any]]:
+    """What each preset's spec and its config say; with a name of that one alone, and its YAML."""
     from grpokit import registry
     from grpokit.config import presets as configs
     from grpokit.registry.specs import PresetSpec
 
-    for plugin, spec in registry.installed("preset"):
+    for plugin, spec in [registry.find("preset", name)] if name else registry.installed("preset"):
         assert isinstance(spec, PresetSpec)
         facts: dict[str, Any] = {"name": spec.name, "package": plugin.package, "summary": spec.summary}
         facts |= {"policy": "", "rewards": [], "steps": 0, "plugins": [plugin.package], "problem": ""}
@@ -65,6 +72,8 @@ def _presets() -> Iterator[dict[str, Any]]:
             facts["plugins"] = sorted({plugin.package, *packages})
         except GrpokitError as error:
             facts["problem"] = f"{error} {spec.install}".strip()
+        if name:
+            facts["config"] = configs.text_of(spec)
         yield facts
 
 

@@ -15,6 +15,7 @@ from grpokit import registry
 from grpokit.config.parts import TrainerConfig
 from grpokit.config.schema import RunConfig, load, parse
 from grpokit.errors import ConfigError, PluginError, typed_line
+from grpokit.registry.specs import Spec
 
 
 def read_config(source: str | Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, str]:
@@ -47,6 +48,23 @@ def names_preset(source: str) -> bool:
     return any(source == spec.name for _, spec in registry.installed("preset"))
 
 
+def text_of(spec: Spec) -> str:
+    """A preset's YAML, as it lies in its package.
+
+    Raises:
+        PluginError: it cannot be read.
+    """
+    package, _, inside = spec.factory.partition(":")
+    try:
+        return importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # importing the plugin's package may raise anything
+        raise PluginError(
+            f"The preset '{spec.name}' cannot be read from the file {inside} in package {package}: {typed_line(error)}."
+        ) from error
+
+
 def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]:
     try:
         plugin, spec = registry.find("preset", source)
@@ -54,15 +72,7 @@ def _read_preset(source: str, overrides: Sequence[str]) -> tuple[RunConfig, str]
         raise ConfigError(
             f"{error} Nor is there a folder {source} in {Path.cwd()}. A config file ends in .yaml."
         ) from error
-    package, _, inside = spec.factory.partition(":")
-    try:
-        text = importlib.resources.files(package).joinpath(inside).read_text(encoding="utf-8")
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # importing the plugin's package may raise anything
-        raise PluginError(
-            f"The preset '{source}' cannot be read from the file {inside} in package {package}: {typed_line(error)}."
-        ) from error
+    text = text_of(spec)
 
     def name_components(data: dict[str, Any]) -> None:  # before the overrides, whose names are the user's
         for kind, holder, key in _components(data):

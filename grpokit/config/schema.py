@@ -6,15 +6,26 @@ of a key that turns out wrong. A value of the wrong type is refused, never conve
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from grpokit import files
+from grpokit import files, registry
 from grpokit.config.mistakes import explain, where
 from grpokit.config.overrides import apply
 from grpokit.config.parts import (
@@ -294,5 +305,51 @@ def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, A
 
 
 def schema() -> str:
-    """The JSON schema of a config, for editors."""
-    return json.dumps(RunConfig.model_json_schema(), indent=2)
+    """The JSON schema of a config, for editors. It knows the installed components: their names and parameters.
+
+    Each one's module is imported for that; one whose dependencies are missing has its name alone.
+    """
+    found = RunConfig.model_json_schema()
+    shapes = found["$defs"]
+    shapes["RewardConfig"] |= _installed("reward", own=list(shapes["RewardConfig"]["properties"]))
+    component = found["properties"]["policy"]
+    found["properties"]["policy"] = component | _installed("policy", own=["use"])
+    for kind in ("advantage", "objective"):
+        shapes[kind] = component | _installed(kind, own=["use"])
+        for trainer in ("TrainerConfig", "PhaseTrainerConfig"):
+            for choice in shapes[trainer]["properties"][kind]["anyOf"]:
+                if choice == component:
+                    choice["$ref"] = f"#/$defs/{kind}"
+                elif choice.get("type") == "string":
+                    choice |= _names(kind)
+    return json.dumps(found, indent=2)
+
+
+def _names(kind: str) -> dict[str, Any]:
+    """The schema of a component's name: an installed one, or one with a colon."""
+    return {"anyOf": [{"enum": sorted({spec.name for _, spec in registry.installed(kind)})}, {"pattern": ":"}]}
+
+
+def _installed(kind: str, *, own: list[str]) -> dict[str, Any]:
+    """What a schema adds to a component: the names of a kind, and for each the parameters beside the keys `own`."""
+    cases: list[dict[str, Any]] = []
+    for name in sorted({spec.name for _, spec in registry.installed(kind)}):
+        try:
+            parameters, more = registry.declared(kind, name)
+        except UsageError:  # ambiguous, or its dependencies are missing
+            continue
+        keys: dict[str, Any] = {"properties": {key: _shape(p) for key, p in parameters.items() if key not in own}}
+        if not more:
+            keys["propertyNames"] = {"enum": [*own, *parameters]}
+        cases.append({"if": {"properties": {"use": {"const": name}}, "required": ["use"]}, "then": keys})
+    return {"allOf": [{"properties": {"use": _names(kind)}}, *cases]}
+
+
+def _shape(parameter: inspect.Parameter) -> dict[str, Any]:
+    """The schema of a parameter's values, as far as its annotation says it, with the default."""
+    default = {} if parameter.default is parameter.empty else {"default": parameter.default}
+    try:
+        json.dumps(default)
+        return TypeAdapter(parameter.annotation).json_schema() | default
+    except (PydanticUserError, TypeError, NameError):  # an annotation or a default that YAML has no word for
+        return {}

@@ -11,6 +11,7 @@ from grpokit.registry.entry_points import notify as notify
 from grpokit.registry.entry_points import plugins as plugins
 from grpokit.registry.factories import call as call
 from grpokit.registry.factories import create as create
+from grpokit.registry.factories import declared as declared
 from grpokit.registry.factories import explained as explained
 from grpokit.registry.factories import parameters as parameters
 from grpokit.registry.factories import refuse_columns as refuse_columns
@@ -20,5 +21,6 @@ from grpokit.registry.name_lookup import clashes as clashes
 from grpokit.registry.name_lookup import find as find
 from grpokit.registry.name_lookup import installed as installed
 from grpokit.registry.name_lookup import meant_by_preset as meant_by_preset
+from grpokit.registry.name_lookup import named as named
 from grpokit.registry.name_lookup import spec_of as spec_of
 from grpokit.registry.shipped import remedy as remedy

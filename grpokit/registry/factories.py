@@ -100,6 +100,33 @@ def parameters(kind: str, name: str, params: Mapping[str, Any]) -> dict[str, Any
     return {p.name: p.default for p in declared if p.default is not p.empty} | dict(params)
 
 
+def declared(kind: str, name: str) -> tuple[dict[str, inspect.Parameter], bool]:
+    """The parameters that a config may give to a component, with their annotations resolved, and whether it takes more.
+
+    Args:
+        kind: as of `create`.
+        name: likewise.
+
+    Raises:
+        PluginError: unknown or ambiguous name, missing dependency.
+    """
+    target, _, _ = _factory(kind, name)
+    try:
+        found, open_ended = _declared(target, data=0 if inspect.isclass(target) else _DATA.get(kind, 0))
+    except ValueError:  # compiled code may have no signature
+        return {}, True
+    kinds = _hints(target)
+    return {n: p.replace(annotation=kinds.get(n, Any)) for n, p in found.items()}, open_ended
+
+
+def _declared(target: Callable[..., Any], *, data: int) -> tuple[dict[str, inspect.Parameter], bool]:
+    """A factory's parameters without the first `data`, which are not for the config; whether it takes others too."""
+    given = inspect.signature(target).parameters.values()
+    named = [p for p in given if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    first = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:data]
+    return {p.name: p for p in named if p.name not in first}, any(p.kind is p.VAR_KEYWORD for p in given)
+
+
 def _factory(kind: str, name: str) -> tuple[Callable[..., Any], str, str]:
     """A component's factory, what messages call it, and the command that brings what it needs."""
     what = f"{kind} '{name}'"
@@ -169,17 +196,10 @@ def explained(what: str) -> Iterator[None]:
 def _check_params(target: Callable[..., Any], what: str, params: Mapping[str, Any], *, data: int) -> None:
     """Refuse parameters that the factory does not take, before calling it; the first `data` are not for the config."""
     try:
-        signature = inspect.signature(target)
+        parameters, open_ended = _declared(target, data=data)
     except ValueError:  # compiled code may have none
         return
-    positional = [n for n, p in signature.parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    parameters = {
-        name: p
-        for name, p in signature.parameters.items()
-        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and name not in positional[:data]
-    }
     choices = ", ".join(n if p.default is p.empty else f"{n}={p.default!r}" for n, p in parameters.items()) or "none"
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     unknown = [name for name in params if name not in parameters]
     if unknown and not open_ended:
         raise PluginError(

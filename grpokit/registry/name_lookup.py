@@ -42,7 +42,7 @@ def find(kind: str, name: str) -> Owned:
     Raises:
         PluginError: no spec has the name (the message gives the nearest one and the broken plugins), or several have.
     """
-    matches = _matches(kind, name)
+    matches = named(kind, name)
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -87,7 +87,7 @@ def meant_by_preset(kind: str, name: str, package: str) -> str:
     Of several plugins, its own distribution comes first, then the one of grpokit's own that brings the name. The name
     stays as it is where only one plugin has it, and where neither of these does.
     """
-    matches = _matches(kind, name)
+    matches = named(kind, name)
     for preferred in (package, shipped.owner(kind, name)):
         own = [owned for owned in matches if owned[0].package == preferred]
         if len(own) == 1 < len(matches):
@@ -98,13 +98,14 @@ def meant_by_preset(kind: str, name: str, package: str) -> str:
 def clashes() -> Iterator[Clash]:
     """The names that are ambiguous in this environment."""
     for kind, name in dict.fromkeys((spec.kind, spec.name) for p in entry_points.plugins() for spec in p.specs):
-        matches = _matches(kind, name)
+        matches = named(kind, name)
         if len(matches) > 1:
             choices = {_full_name(owned, matches): owned[0].package for owned in matches}
             yield Clash(kind=kind, name=name, choices=choices)
 
 
-def _matches(kind: str, name: str) -> list[Owned]:
+def named(kind: str, name: str) -> list[Owned]:
+    """The specs of a kind that `name` may mean: none, one, or several where it is ambiguous."""
     owned = installed(kind)
     return [(p, s) for p, s in owned if name in (s.name, f"{p.name}:{s.name}")] or [
         (p, s) for p, s in owned if name == f"{p.package}:{s.name}"

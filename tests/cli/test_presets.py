@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import yaml
+
 from command_line import Call
 from grpokit import registry
 
@@ -22,3 +24,12 @@ def test_what_each_preset_trains_needs_and_takes(call: Call) -> None:
     assert (done.code, done.err) == (0, "")
     assert "  trains   toy-glyph by ssim, ocr, 70 steps\n" in done.out
     assert f"  takes    {glyph['takes']}\n" in done.out
+
+
+def test_one_preset_is_shown_with_its_config(call: Call) -> None:
+    shown = json.loads(call("presets", "toy-flow", "--json").out)
+    assert (shown["steps"], yaml.safe_load(shown["config"])["trainer"]["group_size"]) == (300, 32)
+    done = call("presets", "toy-flow")
+    assert shown["config"] in done.out
+    assert "toy-glyph" not in done.out
+    assert call("presets", "toy-flwo").code == 2

@@ -10,10 +10,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from grpokit import ConfigError
+from grpokit import ConfigError, registry
 from grpokit.config import mistakes, presets, synonyms
 from grpokit.config.schema import RunConfig, load, parse, resolved, schema
-from grpokit.config.yaml_source import write
+from grpokit.config.yaml_source import read, write
 
 POLICY, DATA, REWARDS = "policy: {use: p}\n", "data: {prompts: a.txt}\n", "rewards: [{use: r}]\n"
 GOOD = POLICY + DATA + REWARDS  # three lines
@@ -443,9 +443,24 @@ def test_schema_is_valid_and_agrees() -> None:
     ]
     assert found["required"] == ["policy", "data", "rewards"]
     judge = Draft202012Validator(found)
-    assert judge.is_valid(yaml.safe_load(GOOD))
+    good = "policy: {use: toy-flow, steps: 9}\ndata: {prompts: a}\nrewards: [{use: ring, weight: 2}, {use: 'm:f'}]\n"
+    assert judge.is_valid(yaml.safe_load(good))
     for wrong in ("trainr: {}", "trainer: {stepz: 1}", "trainer: {group_size: 1}", "seed: many"):
-        assert not judge.is_valid(yaml.safe_load(GOOD + wrong)), wrong
+        assert not judge.is_valid(yaml.safe_load(good + wrong)), wrong
+    for part, wrong in (
+        ("toy-flow", "toy-flwo"),  # names that are not installed
+        ("use: ring", "use: rnig"),
+        ("steps: 9", "stpes: 9"),  # and parameters that a component does not have
+        ("steps: 9", "steps: nine"),
+        ("weight: 2", "wieght: 2"),
+    ):
+        assert not judge.is_valid(yaml.safe_load(good.replace(part, wrong))), wrong
+    assert judge.is_valid(yaml.safe_load(good + "trainer: {objective: {use: cispo, kl_coef: 0.1}, advantage: rloo}"))
+    assert not judge.is_valid(yaml.safe_load(good + "trainer: {objective: {use: cispo, clip: 0.1}}"))
+    assert not judge.is_valid(yaml.safe_load(good + "trainer: {advantage: grup}"))
+    for _, spec in registry.installed("preset"):
+        data, _ = read(presets.text_of(spec), spec.name)
+        assert judge.is_valid(data), spec.name
 
 
 def test_unknown_preset() -> None:

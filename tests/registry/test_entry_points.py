@@ -24,6 +24,7 @@ import torch
 import yaml
 
 import grpokit
+from command_line import Call
 from grpokit import PluginError, Prompt, Sample, Trainer, UsageError, registry
 from grpokit.cli import components
 from grpokit.config import presets, yaml_source
@@ -159,6 +160,19 @@ def test_a_command_is_told_in_one_short_line(name: str) -> None:
     assert len(lines[0]) < 60
     assert name != "plugins" or "advantages and objectives" in " ".join(lines)
     assert f"{lines[0][:40]}" in command("--help", path=HERE, COLUMNS="80").stdout
+
+
+def test_a_component_is_shown_with_its_parameters(call: Call) -> None:
+    (flow,) = json.loads(call("plugins", "toy-flow", "--json").out)[:1]
+    assert (flow["kind"], flow["package"], flow["problem"]) == ("policy", "grpokit-toy", "")
+    parameters = {parameter["name"]: (parameter["type"], parameter["default"]) for parameter in flow["parameters"]}
+    assert parameters["steps"] == ("int", 10)
+    assert parameters["weights"] == ("str | Path | None", None)
+    (place,) = json.loads(call("plugins", "http", "--json").out)
+    assert [(p["name"], p["needed"]) for p in place["parameters"]] == [("urls", True)]  # what the config gives it
+    assert "  steps: int = 10\n" in call("plugins", "toy-flow").out
+    assert {row["name"] for row in json.loads(call("plugins", "--json").out)} >= {"toy-flow", "http", "grpo"}
+    assert call("plugins", "toy-flwo").code == 2
 
 
 def test_strict_makes_broken_plugins_an_error(installed: Path) -> None:
@@ -754,9 +768,7 @@ def test_fifteen_lines_make_a_reward_that_a_config_can_name(tmp_path: Path) -> N
 HEAVY = ("torch", "accelerate", "numpy", "matplotlib", "transformers", "datasets", "onnxruntime", "skimage")
 
 
-@pytest.mark.parametrize(
-    "words", ["-c 'import grpokit'", "-m grpokit --help", "-m grpokit plugins", "-m grpokit schema"]
-)
+@pytest.mark.parametrize("words", ["-c 'import grpokit'", "-m grpokit --help", "-m grpokit plugins"])
 def test_light_commands_import_nothing_heavy(words: str) -> None:
     done = subprocess.run([sys.executable, "-X", "importtime", *shlex.split(words)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
