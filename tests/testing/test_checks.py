@@ -128,7 +128,7 @@ def test_a_method_that_only_the_protocol_has_is_missing() -> None:
 
 
 def test_only_learning_shows_a_gradient_of_the_wrong_sign() -> None:
-    options = {"learn": True, "learn_steps": 10, "learning_rate": 1e-2}
+    options = {"learn": True, "learn_steps": 10}
     assert not failed(c for c in policy_checks(broken.Tokens, PROMPTS, **options) if c.slow)
     assert set(failed(policy_checks(broken.WrongSign, PROMPTS, **options))) == {"learns"}
 

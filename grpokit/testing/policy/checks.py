@@ -27,7 +27,7 @@ def policy_checks(
     decisions: Callable[[Rollout], Tensor] | None = None,
     learn: bool = False,
     learn_steps: int = 40,
-    learning_rate: float = 3e-3,
+    learning_rate: float | None = None,
     makes: str = "",
     params: Mapping[str, Any] | None = None,
     module: str | None = None,
@@ -43,7 +43,7 @@ def policy_checks(
         decisions: rollout -> the drawn values [B, T, ...] of Gaussian decisions; with it `gaussian` is exact.
         learn: add the slow check `learns`.
         learn_steps: its updates.
-        learning_rate: its learning rate.
+        learning_rate: its learning rate; None finds the one whose first update moves log-probs by a tenth.
         makes: the kind of output that its spec declares; with "image" or "text", outputs are checked for it.
         params: the parameters that a config gives to the factory.
         module: the plugin's module behind the entry point, which must import nothing heavy.
@@ -99,7 +99,7 @@ _CHECKS = (
 )
 
 
-def _run(test: str, *, steps: int = 0, learning_rate: float = 0.0, **settings: Any) -> None:
+def _run(test: str, *, steps: int = 0, learning_rate: float | None = None, **settings: Any) -> None:
     from grpokit.testing.policy import logprob_checks, rollout_checks, weight_checks
     from grpokit.testing.policy.case import Case
 
