@@ -26,8 +26,8 @@ MAY_IMPORT = {
     "_lazy": "",
     "files": "errors",
     "knobs": "errors",
-    "types": "errors",
     "images": "errors",
+    "types": "errors images",  # which turns the pictures of a prompt upright
     "sampling": "types",
     "policy": "types",
     "policies": "errors types sampling",
