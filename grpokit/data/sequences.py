@@ -284,7 +284,7 @@ def refuse_pictures(prompts: Iterable[Prompt], reader: str, *, otherwise: str = 
         if prompt.images:
             raise UsageError(
                 f"The prompt {shown(prompt.text, most=60)} has {counted(len(prompt.images), 'source picture')}, and "
-                f"{reader} reads texts alone. A picture that the output should look like is a target: "
-                "data.columns={target: image}, or its folder as data.targets. One that means nothing here is left out "
-                f"with data.columns={{image: null}}.{otherwise and f' {otherwise}'}"
+                f"{reader} reads texts alone. A picture that the output should look like is a target: name its column, "
+                "as in data.columns.target=image, or its folder as data.targets. One that means nothing here is left "
+                f"out with data.columns.image=null.{otherwise and f' {otherwise}'}"
             )

@@ -31,10 +31,10 @@ def lacking(role: str, prompts: Sequence[Prompt]) -> str:
     """That prompts have no target or source picture, and which of their other columns may be meant.
 
     >>> lacking("target", [Prompt(text="7 + 5", meta={"answer": "12"})])
-    'there is no target; if it is in the column answer, write data.columns={target: answer}'
+    'there is no target; if it is in the column answer, write data.columns.target=answer'
     """
     what = f"there is no {'target' if role == 'target' else 'source picture'}"
     others = list(dict.fromkeys(name for prompt in prompts for name in prompt.meta if name != "messages"))
     if not others:
         return what
-    return f"{what}; if it is in the column {' or '.join(others[:5])}, write data.columns={{{role}: {others[0]}}}"
+    return f"{what}; if it is in the column {' or '.join(others[:5])}, write data.columns.{role}={others[0]}"
