@@ -34,7 +34,9 @@ def test_script_and_notebook_have_the_same_cells(path: Path) -> None:
 def test_outputs_are_kept_in_order_and_none_is_a_warning(path: Path) -> None:
     cells = code(path)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run `python tools/tutorials.py`"
-    outputs = [output for cell in cells for output in cell.outputs]
+    outputs = [
+        output for cell in cells for output in cell.outputs if "raises-exception" not in cell.metadata.get("tags", ())
+    ]
     assert outputs
     assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
     assert any("image/png" in output.get("data", {}) for output in outputs), "a tutorial has pictures"
@@ -52,11 +54,15 @@ def test_the_top_says_what_it_takes_and_the_rest_has_an_exercise(path: Path) -> 
     assert "find_spec" in install
     assert "pip" in install
     exercise = next(i for i, cell in enumerate(cells) if re.search(r"^## .*Exercise", cell.source, re.MULTILINE))
-    *_, own, solution, check = [cell for cell in cells[exercise:] if cell.cell_type == "code"]
-    assert "assert" in check.source
+    *_, own, check, solution = [cell for cell in cells[exercise:] if cell.cell_type == "code"]
     assert solution.metadata["tags"] == ["solution"]
     assert solution.metadata["jupyter"] == {"source_hidden": True}
-    assert _names(solution) <= _names(own), "the cell before the folded answer is the reader's"
+    assert not _names(solution) & (_names(own) | _names(check)), "the reader's own answer stays"
+    assert check.metadata["tags"] == ["raises-exception"]
+    assert [output.ename for output in check.outputs if output.output_type == "error"] == ["AssertionError"]
+    called = [line for line in check.source.splitlines() if line.startswith("check(")]
+    assert {name for name in _names(own) if name in called[-1]}, "the check reads the reader's answer"
+    assert "\ncheck(one_answer" in solution.source
 
 
 def _names(cell: nbformat.NotebookNode) -> set[str]:

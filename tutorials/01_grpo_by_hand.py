@@ -269,8 +269,8 @@ _ = place.set(xlabel="step", ylabel="share of right answers")
 # ## Exercise: advantages without dividing
 #
 # Dr. GRPO (Liu et al., 2025) subtracts the group's mean and does *not* divide by its standard deviation, so that hard and easy problems
-# are not weighted up. Write it: change the body of `centred`. The check at the end compares it with grpokit's own. The cell after
-# yours holds one answer, folded up in Jupyter: look at it later, and leave it out when you check yours.
+# are not weighted up. Write it: change the body of `centred`. The check below yours compares it with grpokit's own. The check fails
+# until yours is right. The last cell holds one answer, folded up in Jupyter: look at it later.
 
 
 # %%
@@ -278,16 +278,25 @@ def centred(rewards, groups):
     return rewards  # your code
 
 
+# %% tags=["raises-exception"]
+library = create("advantage", "centred")
+expected = library(matrix, weights, rollout.groups)
+
+
+def check(function):
+    assert torch.allclose(function(rewards, rollout.groups), expected), "each group's advantages sum to 0"
+
+
+check(centred)
+
+
 # %% jupyter={"source_hidden": true} tags=["solution"]
-# One answer. Try first; leave this cell out to check your own.
-def centred(rewards, groups):
+# One answer. Try first.
+def one_answer(rewards, groups):
     result = torch.empty_like(rewards)
     for g in groups.unique():
         result[groups == g] = rewards[groups == g] - rewards[groups == g].mean()
     return result
 
 
-# %%
-library = create("advantage", "centred")
-expected = library(matrix, weights, rollout.groups)
-assert torch.allclose(centred(rewards, rollout.groups), expected), "each group's advantages sum to 0"
+check(one_answer)

@@ -197,8 +197,8 @@ for name, it in (("before", policy), ("after", trained)):
 # ## Exercise: a finer reward
 #
 # Write a reward that tells the samples of a group apart more often than `right` does, and that still likes a right answer
-# best. Change the body of `mine`. The checks at the end count its silent groups, and its favourites. The cell after yours holds one
-# answer, folded up in Jupyter: look at it later, and leave it out when you check yours.
+# best. Change the body of `mine`. The check below yours counts its silent groups, and its favourites. The check fails
+# until yours is right. The last cell holds one answer, folded up in Jupyter: look at it later.
 
 
 # %%
@@ -206,17 +206,24 @@ def mine(samples):
     return right(samples)  # your code
 
 
+# %% tags=["raises-exception"]
+def check(reward):
+    scores = torch.tensor(reward(rollout.samples)).reshape(-1, 8)
+    quiet = (scores.max(1).values == scores.min(1).values).float().mean().item()
+    print(f"silent groups of 8: {quiet:.0%} instead of {silent['right'][sizes.index(8)]:.0%}")
+    assert quiet < silent["right"][sizes.index(8)], "it tells apart what `right` does, and no more"
+    good = torch.tensor(right(rollout.samples)) == 1
+    assert scores.flatten()[good].min() > scores.flatten()[~good].max(), "a wrong answer is paid like a right one"
+
+
+check(mine)
+
+
 # %% jupyter={"source_hidden": true} tags=["solution"]
-# One answer. Try first; leave this cell out to check your own.
-def mine(samples):
+# One answer. Try first.
+def one_answer(samples):
     by_thinking = [float(f"={s.prompt.target}" in s.output) for s in samples]  # the sum stands in the thinking
     return [0.7 * r + 0.2 * t + 0.1 * f for r, t, f in zip(right(samples), by_thinking, well_formed(samples))]
 
 
-# %%
-scores = torch.tensor(mine(rollout.samples)).reshape(-1, 8)
-mine_silent = (scores.max(1).values == scores.min(1).values).float().mean().item()
-print(f"silent groups of 8: {mine_silent:.0%} instead of {silent['right'][sizes.index(8)]:.0%}")
-assert mine_silent < silent["right"][sizes.index(8)]
-good = torch.tensor(right(rollout.samples)) == 1
-assert scores.flatten()[good].min() > scores.flatten()[~good].max(), "a wrong answer is paid like a right one"
+check(one_answer)

@@ -198,17 +198,23 @@ for sample in draw(trained, ["a ring of radius 0.85"], samples_per_prompt=3):
 # ## Exercise: how much noise?
 #
 # `std` of a step is the noise that GRPO explores with. Find the noise level of Flow-SDE with which the fifth step has a std of
-# 0.5, to within 0.01. Change `level`. The cell after yours holds the answer, folded up in Jupyter: look at it later, and leave it out when
-# you check yours.
+# 0.5, to within 0.01. Change `level`. The check fails
+# until yours is right. The last cell holds one answer, folded up in Jupyter: look at it later.
 
 # %%
 level = 0.7  # your number
 
-# %% jupyter={"source_hidden": true} tags=["solution"]
-# One answer. Try first; leave this cell out to check your own.
-level = 1.29
 
-# %%
-std = float(flow.kernel("flow-sde", policy.sigmas[4], policy.sigmas[5], noise=level).std)
-print(f"noise {level}: std {std:.3f}")
-assert abs(std - 0.5) < 0.01, "more noise makes it larger"
+# %% tags=["raises-exception"]
+def check(noise):
+    std = float(flow.kernel("flow-sde", policy.sigmas[4], policy.sigmas[5], noise=noise).std)
+    print(f"noise {noise}: std {std:.3f}")
+    assert abs(std - 0.5) < 0.01, "more noise makes it larger"
+
+
+check(level)
+
+# %% jupyter={"source_hidden": true} tags=["solution"]
+# One answer. Try first.
+one_answer = 1.29
+check(one_answer)

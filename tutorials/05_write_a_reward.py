@@ -231,8 +231,8 @@ command(
 #
 # ## Exercise: a reward that a blank page does not please
 #
-# Change `guarded` so that a page without any ink gets 0, while a word keeps its score. The cell after yours holds one answer, folded up
-# in Jupyter: look at it later, and leave it out when you check yours.
+# Change `guarded` so that a page without any ink gets 0, while a word keeps its score. The check fails
+# until yours is right. The last cell holds one answer, folded up in Jupyter: look at it later.
 
 
 # %%
@@ -240,9 +240,22 @@ def guarded(samples):
     return clear_border(samples)  # your code
 
 
+# %% tags=["raises-exception"]
+blank = Sample(prompt=Prompt(text="a page"), output=Image.new("RGB", samples[0].output.size, "white"), group=0)
+assert clear_border([blank]) == [1.0]
+
+
+def check(reward):
+    assert reward([blank]) == [0.0], "a blank page has no ink"
+    assert reward(samples) == clear_border(samples), "a word has ink"
+
+
+check(guarded)
+
+
 # %% jupyter={"source_hidden": true} tags=["solution"]
-# One answer. Try first; leave this cell out to check your own.
-def guarded(samples):
+# One answer. Try first.
+def one_answer(samples):
     has_ink = []
     for sample in samples:
         gray = np.asarray(to_rgb(sample.output, what="a sample").convert("L"), dtype=float)
@@ -250,8 +263,4 @@ def guarded(samples):
     return [share if ink else 0.0 for share, ink in zip(clear_border(samples), has_ink)]
 
 
-# %%
-blank = Sample(prompt=Prompt(text="a page"), output=Image.new("RGB", samples[0].output.size, "white"), group=0)
-assert clear_border([blank]) == [1.0]
-assert guarded([blank]) == [0.0], "a blank page has no ink"
-assert guarded(samples) == clear_border(samples), "a word has ink"
+check(one_answer)

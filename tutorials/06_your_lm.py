@@ -169,19 +169,25 @@ print(*sorted(file.name for file in exported.iterdir()), sep="\n")
 # ## Exercise
 #
 # A `GRPOConfig` has `generation_batch_size=64`, `num_generations=8`, `steps_per_generation=4` and
-# `gradient_accumulation_steps=1`. Which three keys of `trainer` say the same? Change `answer`. The
-# cell after yours holds the answer, folded up in Jupyter: look at it later, and leave it out when you check yours.
+# `gradient_accumulation_steps=1`. Which three keys of `trainer` say the same? Change `answer`. The check fails
+# until yours is right. The last cell holds one answer, folded up in Jupyter: look at it later.
 
 # %%
 answer = {"group_size": 4}  # two keys are missing, and this number is not right
 
-# %% jupyter={"source_hidden": true} tags=["solution"]
-# One answer. Try first; leave this cell out to check your own.
-answer = {"group_size": 8, "prompts_per_step": 8, "minibatches": 4}
 
-# %%
-config, _ = presets.read_config("lm-arithmetic", [f"trainer.{key}={value}" for key, value in answer.items()])
-assert config.trainer.prompts_per_step * config.trainer.group_size == 64, "64 rows are drawn in a step"
-assert config.trainer.group_size == 8
-assert config.trainer.minibatches == 4
-print("right")
+# %% tags=["raises-exception"]
+def check(keys):
+    config, _ = presets.read_config("lm-arithmetic", [f"trainer.{key}={value}" for key, value in keys.items()])
+    assert config.trainer.prompts_per_step * config.trainer.group_size == 64, "64 rows are drawn in a step"
+    assert config.trainer.group_size == 8
+    assert config.trainer.minibatches == 4
+    print("right")
+
+
+check(answer)
+
+# %% jupyter={"source_hidden": true} tags=["solution"]
+# One answer. Try first.
+one_answer = {"group_size": 8, "prompts_per_step": 8, "minibatches": 4}
+check(one_answer)

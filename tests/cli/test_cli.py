@@ -1109,7 +1109,7 @@ def test_options_of_one_name_mean_the_same(call: Call) -> None:
     assert [" ".join(line.split()) for line in lines[0]] == [" ".join(line.split()) for line in lines[1]]
 
 
-def test_help_version_and_schema(call: Call) -> None:
+def test_help_version_and_schema(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     done = call("--help")
     assert done.code == 0
     for command in ("train", "sample", "evaluate", "report", "plugins", "schema"):
@@ -1118,6 +1118,7 @@ def test_help_version_and_schema(call: Call) -> None:
     assert len(commands) == 19
     assert not any(line.endswith("...") for line in commands)  # no summary is cut
     assert call("--version").out == f"{grpokit.__version__}\n"
+    monkeypatch.setattr("grpokit.registry.installed", lambda kind: [])  # whose modules take seconds to import
     assert {"seed", "policy", "data", "rewards", "trainer", "run"} <= set(json.loads(call("schema").out)["properties"])
 
 
