@@ -17,7 +17,10 @@ def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What configs will call it, such as sharp-edges.")],
     folder: Annotated[Path, typer.Option("--folder", help="Where to make the folder grpokit-NAME.")] = Path(),
     kind: Annotated[
-        str | None, typer.Option("--kind", help="What a reward scores: image (the default) or text.")
+        str | None,
+        typer.Option(
+            "--kind", help="A reward of image (the default) or text; a policy of text (the default), image or flow."
+        ),
     ] = None,
 ) -> None:
     """Write the package of a new reward or policy.

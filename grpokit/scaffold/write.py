@@ -28,7 +28,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 30
 _OTHER_IN_YAML = ("false", "null", "true")
 _MEANS_MORE = {"grpokit": "the toolkit itself", "reward": "the sum of all rewards", "step": "the number of a step"}
-_KINDS = ("image", "text")  # what a reward scores
+_KINDS = {"reward": ("image", "text"), "policy": ("text", "image", "flow")}  # the first is the default
 
 _SHARED = {
     ".gitignore": "common/gitignore",
@@ -45,12 +45,50 @@ _REWARD = _SHARED | {
 _POLICY = _SHARED | {
     "README.md": "policy/README.md",
     "src/{module}/__init__.py": "policy/init.py",
-    "src/{module}/letters.py": "policy/letters.py",
     "src/{module}/plugin.py": "policy/plugin.py",
-    "src/{module}/policy.py": "policy/policy.py",
+    "src/{module}/policy.py": "policy/{kind}/policy.py",
     "src/{module}/preset.yaml": "policy/preset.yaml",
-    "src/{module}/task.py": "policy/task.py",
-    "tests/test_{under}.py": "policy/test.py",
+    "tests/test_{under}.py": "policy/{kind}/test.py",
+}
+_COLOURS = {
+    "src/{module}/colours.py": "policy/colours/colours.py",
+    "src/{module}/task.py": "policy/colours/task.py",
+}
+_OF_KIND = {
+    ("reward", "image"): {"src/{module}/examples.py": "image/examples.py"},
+    ("policy", "text"): {
+        "src/{module}/letters.py": "policy/text/letters.py",
+        "src/{module}/task.py": "policy/text/task.py",
+    },
+    ("policy", "image"): _COLOURS,
+    ("policy", "flow"): _COLOURS,
+}
+_COLOUR_TASK = {
+    "makes": "image",
+    "reward": "near_target",
+    "task": "to draw the colour that the prompt names",
+    "prompt": "'a red hat'",
+    "steps": 80,
+}
+_POLICY_WORDS: Mapping[str, Mapping[str, Any]] = {
+    "text": {
+        "policy": "LetterTable",
+        "summary": "answers a word with as many letters, each drawn on its own",
+        "makes": "text",
+        "reward": "letters_right",
+        "task": "a cipher: each letter's answer is the next one of the alphabet",
+        "prompt": "hazel",
+        "setting": "temperature=0.8",
+        "steps": 120,
+    },
+    "image": _COLOUR_TASK
+    | {
+        "policy": "PixelTable",
+        "summary": "draws a picture of 4 x 4 cells, each a token of its own",
+        "setting": "temperature=0.8",
+    },
+    "flow": _COLOUR_TASK
+    | {"policy": "ColourFlow", "summary": "walks from noise to the colour of a picture", "setting": "noise=1.0"},
 }
 
 
@@ -76,23 +114,22 @@ def new(what: str, name: str, *, folder: Path = Path(), kind: str | None = None)
         what: "reward" or "policy".
         name: what configs will call it; small letters, digits and single hyphens.
         folder: where the package's folder is made.
-        kind: what a reward scores: "image" or "text"; None means "image". A policy takes no kind.
+        kind: what a reward scores: "image" (None means it) or "text"; what a policy is: "text" (None means it), "image"
+            (visual tokens) or "flow" (steps of a rectified flow).
 
     Raises:
         UsageError: the name cannot be used or is taken, or the package's folder exists already or cannot be written.
     """
     if what not in ("reward", "policy"):
         raise UsageError(f"Expected reward or policy, got '{what}'{nearest(what, ('reward', 'policy'))}.")
-    if what == "policy" and kind is not None:
-        raise UsageError("--kind says what a new reward scores. Leave it out for a policy.")
-    if kind not in (None, *_KINDS):
-        raise UsageError(f"Expected the kind image or text, got '{kind}'{nearest(str(kind), _KINDS)}.")
+    kinds = _KINDS[what]
+    kind = kind or kinds[0]
+    if kind not in kinds:
+        raise UsageError(f"A {what} has the kinds {', '.join(kinds)}; got '{kind}'{nearest(kind, kinds)}.")
     _check_name(name)
     place = folder / f"grpokit-{name}"
-    words = _words(what, name, kind or "image")
-    table = dict(_REWARD if what == "reward" else _POLICY)
-    if what == "reward" and kind != "text":
-        table["src/{module}/examples.py"] = "image/examples.py"
+    words = _words(what, name, kind)
+    table = (_REWARD if what == "reward" else _POLICY) | _OF_KIND.get((what, kind), {})
     files = {path.format(**words): _render(source.format(**words), words) for path, source in table.items()}
     files[f"src/{words['module']}/py.typed"] = ""
     _write(place, files)
@@ -103,8 +140,10 @@ def _words(what: str, name: str, kind: str) -> dict[str, Any]:
     """The names that the templates use, with their values."""
     under = name.replace("-", "_")
     policy = what == "policy"
-    preset = shipped.preset_making(kind)
+    preset = name if policy else shipped.preset_making(kind)
+    needs = ["safetensors>=0.5", "torch>=2.6"] if policy else []
     return {
+        **(_POLICY_WORDS[kind] if policy else {}),
         "what": what,
         "name": name,
         "kind": kind,
@@ -112,11 +151,11 @@ def _words(what: str, name: str, kind: str) -> dict[str, Any]:
         "module": f"grpokit_{under}",
         "under": under,
         "version": grpokit.__version__,
-        "needs": ["safetensors>=0.5", "torch>=2.6"] if policy else ["pillow>=10.3"] if kind == "image" else [],
+        "needs": [*(["pillow>=10.3"] if kind != "text" else []), *needs],
         "data": '["py.typed", "*.yaml"]' if policy else '["py.typed"]',
         "tests": '["pytest>=8"]' if policy or kind == "text" else '["grpokit[check]", "pytest>=8"]',
         "preset": preset,
-        "preset_package": shipped.owner("preset", preset),
+        "preset_package": "" if policy else shipped.owner("preset", preset),
     }
 
 

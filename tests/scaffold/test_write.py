@@ -21,6 +21,13 @@ from grpokit.scaffold.write import new
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCES = {"grpokit": ROOT, "grpokit-toy": ROOT / "plugins/grpokit-toy"}
+WRITTEN = (
+    ("image", "reward", "shine"),
+    ("text", "reward", "word-play"),
+    ("text", "policy", "next-letter"),
+    ("image", "policy", "pixels"),
+    ("flow", "policy", "one-colour"),
+)
 SMALL = ("trainer.prompts_per_step=4", "trainer.group_size=4")
 OURS = ("grpokit", "__editable__", "_editable", "distutils-precedence")
 
@@ -68,9 +75,9 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
     for name, source in SOURCES.items():  # a copy: a build leaves files beside what it builds
         copies.append(Path(shutil.copytree(source, top / "sources" / name, ignore=_not_needed)))
     made.install(*copies)
-    for words in (["reward", "shine"], ["reward", "word-play", "--kind", "text"], ["policy", "next-letter"]):
-        made.run("grpokit", "new", *words)
-    made.install(*(made.folder / f"grpokit-{name}" for name in ("shine", "word-play", "next-letter")))
+    for kind, what, name in WRITTEN:
+        made.run("grpokit", "new", what, name, "--kind", kind)
+    made.install(*(made.folder / f"grpokit-{name}" for _, _, name in WRITTEN))
     return made
 
 
@@ -112,6 +119,8 @@ def test_plugins_lists_them_and_nothing_is_broken(clean: Clean) -> None:
         "grpokit-shine",
         "grpokit-word-play",
         "grpokit-next-letter",
+        "grpokit-pixels",
+        "grpokit-one-colour",
     }
     assert {line[4] for line in lines} == {"ok"}
 
@@ -121,15 +130,20 @@ def test_a_wheel_knows_what_is_not_installed(clean: Clean) -> None:
     assert "pip install 'grpokit[ssim]'" in clean.run("python", "-c", code)
 
 
-@pytest.mark.parametrize("name", ["word-play", "next-letter"])
-def test_check_passes(clean: Clean, name: str) -> None:
-    said = clean.run("grpokit", "check", name)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("word-play", []), ("next-letter", ["--slow"]), ("pixels", ["--slow"]), ("one-colour", ["--slow"])],
+)
+def test_check_passes(clean: Clean, name: str, options: list[str]) -> None:
+    said = clean.run("grpokit", "check", name, *options)
     assert f"{name}: all " in said
     assert " checks passed" in said
     assert "failed" not in said
 
 
-@pytest.mark.parametrize(("name", "least"), [("shine", 12), ("word-play", 12), ("next-letter", 23)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("shine", 12), ("word-play", 12), ("next-letter", 23), ("pixels", 24), ("one-colour", 24)]
+)
 def test_its_own_tests_are_green(clean: Clean, name: str, least: int) -> None:
     said = clean.run(
         "python", "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", folder=clean.folder / f"grpokit-{name}"
@@ -145,6 +159,7 @@ def test_its_own_tests_are_green(clean: Clean, name: str, least: int) -> None:
         (["toy-glyph", "rewards=[{use: shine}]", *SMALL], "shine"),
         (["toy-lm", "rewards=[{use: word-play, minimum: 2}]", *SMALL], "word-play"),
         (["next-letter"], "letters_right"),
+        (["one-colour"], "near_target"),
     ],
 )
 def test_two_steps_of_training(clean: Clean, words: list[str], score: str) -> None:
@@ -173,6 +188,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     new("reward", "picture-" + "x" * 22, folder=top)
     new("reward", "text-" + "x" * 25, folder=top, kind="text")
     new("policy", "policy-" + "x" * 23, folder=top)
+    new("policy", "d", folder=top, kind="image")
+    new("policy", "e", folder=top, kind="flow")
+    new("policy", "flow-" + "x" * 25, folder=top, kind="flow")
     return top
 
 
@@ -206,7 +224,7 @@ def test_ruff_has_nothing_to_say(written: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout
-    assert done.stdout == "36 files already formatted\n"
+    assert done.stdout == "57 files already formatted\n"
 
 
 # --- bad input -----------------------------------------------------------------------------------------------------
@@ -280,11 +298,11 @@ BAD = {
     ),
     "another kind": (
         ["reward", "sharp", "--kind", "images"],
-        "error: Expected the kind image or text, got 'images' (did you mean 'image'?).\n",
+        "error: A reward has the kinds image, text; got 'images' (did you mean 'image'?).\n",
     ),
     "a policy's kind": (
-        ["policy", "sharp", "--kind", "text"],
-        "error: --kind says what a new reward scores. Leave it out for a policy.\n",
+        ["policy", "sharp", "--kind", "diffusion"],
+        "error: A policy has the kinds text, image, flow; got 'diffusion'.\n",
     ),
 }
 
