@@ -89,6 +89,8 @@ def test_examples_in_docstrings(file: Path) -> None:
 def test_config_snippets_are_valid(name: str, body: str) -> None:
     checked = schema.parse(body, name)
     assert checked.rewards
+    if str(checked.policy.use).startswith("toy-"):  # with the default rate, which is for large models, they learn nothing
+        assert checked.trainer.learning_rate >= 5e-4
 
 
 Typed = Callable[[str], str]
@@ -162,6 +164,20 @@ def test_the_runs_of_readme_learn(typed: Typed) -> None:
         (mean, half), (later, later_half) = re.findall(interval, row)
         assert float(later) - float(later_half) > float(mean) + float(half), folder
         assert re.search(rf"^\| `{folder}`.* \| {mean} ± {half} \| {later} ± {later_half} \|$", table, re.M), row
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["reward-hacking.md", "several-rewards.md"])
+def test_a_config_that_promises_figures_gives_them(typed: Typed, tmp_path: Path, page: str) -> None:
+    text = " ".join((ROOT / "docs" / page).read_text().split())
+    (tmp_path / "c.yaml").write_text(next(body for name, body in blocks("yaml") if name == f"{page}-0"))
+    said = typed("grpokit train c.yaml")
+    rows = re.findall(r"^(ssim|ocr|mse|brightness) +(\S+) ± (\S+) +(\S+) ± (\S+)", said, re.MULTILINE)
+    assert len(rows) >= 2
+    for name, *before, after, half in rows:
+        assert " ± ".join(before) in text, name
+        assert (f"{after} ± {half}" if float(half) else f"to {float(after):g}") in text, name
+    assert ("Reward hacking?" in said) == (page == "reward-hacking.md")
 
 
 def test_the_lines_of_scoring_can_be_typed(typed: Typed, tmp_path: Path) -> None:
