@@ -90,7 +90,7 @@ def test_examples_in_docstrings(file: Path) -> None:
 def test_config_snippets_are_valid(name: str, body: str) -> None:
     checked = schema.parse(body, name)
     assert checked.rewards
-    if str(checked.policy.use).startswith("toy-"):  # with the default rate, for large models, they learn nothing
+    if str(checked.policy.use).startswith("toy-"):  # the default rate is for large models
         assert checked.trainer.learning_rate >= 5e-4
 
 

@@ -9,7 +9,13 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-WORDS = (["reward", "shine"], ["reward", "word-play", "--kind", "text"], ["policy", "next-letter"])
+WORDS = (
+    ["reward", "shine"],
+    ["reward", "word-play", "--kind", "text"],
+    ["policy", "next-letter"],
+    ["policy", "pixels", "--kind", "image"],
+    ["policy", "one-colour", "--kind", "flow"],
+)
 
 
 def main() -> int:
