@@ -186,8 +186,8 @@ _ = place.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 #
 # ## Exercise: find a weak spot before the training does
 #
-# Which picture gets the highest contrast of all? Make one without a letter in it that beats every sample above. Change `cheat`. The cell
-# after yours holds one answer, folded up in Jupyter: look at it later, and leave it out when you check yours.
+# Which picture gets the highest contrast of all? Make one without a letter in it that beats every sample above. Change `cheat`. The check fails
+# until yours is right. The last cell holds one answer, folded up in Jupyter: look at it later.
 
 # %%
 from PIL import Image
@@ -197,22 +197,29 @@ def cheat():
     return Image.new("RGB", tries[0].output.size, "white")  # your code
 
 
+# %% tags=["raises-exception"]
+def contrast_of(picture):
+    return ImageStat.Stat(to_rgb(picture, what="a picture").convert("L")).stddev[0] / 128
+
+
+def check(picture):
+    best = max(contrast_of(sample.output) for sample in many)
+    print(f"best sample {best:.2f}, cheat {contrast_of(picture):.2f}")
+    assert contrast_of(picture) > best, "some sample has more contrast"
+
+
+check(cheat())
+
+
 # %% jupyter={"source_hidden": true} tags=["solution"]
-# One answer. Try first; leave this cell out to check your own.
-def cheat():
+# One answer. Try first.
+def one_answer():
     picture = Image.new("RGB", tries[0].output.size, "white")
     picture.paste("black", (0, 0, picture.width // 2, picture.height))
     return picture
 
 
-# %%
-def contrast_of(picture):
-    return ImageStat.Stat(to_rgb(picture, what="a picture").convert("L")).stddev[0] / 128
-
-
-best = max(contrast_of(sample.output) for sample in many)
-print(f"best sample {best:.2f}, cheat {contrast_of(cheat()):.2f}")
-assert contrast_of(cheat()) > best, "some sample has more contrast"
+check(one_answer())
 
 # %% [markdown]
 # `grpokit check` tries such pictures on your rewards by itself: [05_write_a_reward](05_write_a_reward.ipynb).

@@ -209,8 +209,8 @@ for place, sample in zip(places, draw(trained, ['A sign that says "GRPO"'], seed
 # ## Exercise
 #
 # Section 2 says where visual tokens stand. Write it down as a function of your own: positions `[3, rows * columns]` of a grid
-# that begins at `start`. Change the body below, and see whether the check notices each of your mistakes. The cell after yours holds one
-# answer, folded up in Jupyter: look at it later, and leave it out when you check yours.
+# that begins at `start`. Change the body below, and see whether the check notices each of your mistakes. The check fails
+# until yours is right. The last cell holds one answer, folded up in Jupyter: look at it later.
 
 
 # %%
@@ -218,16 +218,23 @@ def grid_positions(rows, columns, start):
     return torch.arange(start, start + rows * columns).expand(3, -1)  # your code; this is right for text
 
 
+# %% tags=["raises-exception"]
+def check(function):
+    begin = max(draft.rows, draft.columns)  # where the large grid begins, behind the longer side of the draft
+    both = [function(draft.rows, draft.columns, 0), function(large.rows, large.columns, begin)]
+    assert torch.equal(torch.cat(both, 1), positions), "a token stands in another place"
+
+
+check(grid_positions)
+
+
 # %% jupyter={"source_hidden": true} tags=["solution"]
-# One answer. Try first; leave this cell out to check your own.
-def grid_positions(rows, columns, start):
+# One answer. Try first.
+def one_answer(rows, columns, start):
     time = torch.full((rows * columns,), start)
     height = start + torch.arange(rows).repeat_interleave(columns)
     width = start + torch.arange(columns).repeat(rows)
     return torch.stack([time, height, width])
 
 
-# %%
-begin = max(draft.rows, draft.columns)  # where the large grid begins, behind the longer side of the draft
-mine = torch.cat([grid_positions(draft.rows, draft.columns, 0), grid_positions(large.rows, large.columns, begin)], 1)
-assert torch.equal(mine, positions), "a token stands in another place"
+check(one_answer)
