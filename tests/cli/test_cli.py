@@ -960,7 +960,7 @@ def test_report_of_a_run_without_evaluations_or_steps(call: Call, tmp_path: Path
         (tmp_path / "out" / name).unlink()
         assert call("report", "out").code == 0
     (shown,) = embedded(tmp_path / "out/report.html")["runs"]
-    assert (shown["steps"], shown["verdict"]) == (0, "Training has not begun yet.")
+    assert (shown["steps"], shown["verdict"]) == (0, "No step was trained.")
 
 
 # --- bad input -----------------------------------------------------------------------------------------------------
