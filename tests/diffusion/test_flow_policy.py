@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,23 +131,33 @@ def test_training_with_a_guarded_ratio_and_a_penalty_on_velocities(precision: Pr
         assert loss.stats["kl"].min() > 1e-9
 
 
-def test_evaluations_draw_with_the_average() -> None:
-    """With decay 0 that is the live policy; with a decay near 1 it is still the start."""
+def test_evaluations_draw_with_the_average(tmp_path: Path) -> None:
+    """With decay 0 that is the live policy; with a decay near 1 it is still the start. A saved one is there again."""
     before = [sample.output for sample in drawn(build(), evaluate=True).samples]
     pictures = {}
-    for decay in (0.0, 0.9999999):
+    for decay in (0.0, 0.5, 0.9999999):
         policy = build(ema={"decay": decay})
         with torch.no_grad():
             for p in policy.model.parameters():
                 p.add_(0.5)
         policy.updated(1)
         pictures[decay] = [sample.output.tobytes() for sample in drawn(policy, evaluate=True).samples]
+        policy.save(tmp_path)
+        again = build(ema={"decay": decay})
+        again.load(tmp_path)
+        assert pictures[decay] == [sample.output.tobytes() for sample in drawn(again, evaluate=True).samples]
+    assert len(set(map(tuple, pictures.values()))) == 3
     live = build()
     with torch.no_grad():
         for p in live.model.parameters():
             p.add_(0.5)
     assert pictures[0.0] == [sample.output.tobytes() for sample in drawn(live, evaluate=True).samples]
     assert pictures[0.9999999] == [picture.tobytes() for picture in before]
+
+
+def test_the_scale_of_an_adapter_is_alpha_by_the_rank() -> None:
+    policy = build(lora={"r": 2, "alpha": 6})
+    assert policy.model.get_submodule("base_model.model.to_q").scaling == {"default": 3.0}
 
 
 @pytest.mark.parametrize("options", [{}, {"lora": {"r": 2}}], ids=str)

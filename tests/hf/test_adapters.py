@@ -97,6 +97,17 @@ def test_the_adapter_of_a_bfloat16_base_is_float32() -> None:
     assert {p.dtype for p in adapted.parameters() if not p.requires_grad} == {torch.bfloat16}
 
 
+@pytest.mark.parametrize(("settings", "scale"), [({"alpha": 12}, 3.0), ({"alpha": 12, "rslora": True}, 6.0)], ids=str)
+def test_the_scale_is_alpha_by_the_rank_or_its_root(settings: dict[str, Any], scale: float) -> None:
+    adapted = add_adapter(tiny_model("llama"), AdapterSettings(r=4, **settings))
+    layer = adapted.get_submodule("base_model.model.model.layers.0.self_attn.q_proj")
+    down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    with torch.no_grad():
+        up.copy_(torch.linspace(-1, 1, up.numel()).view_as(up))
+        x = torch.eye(down.shape[1])
+        torch.testing.assert_close(layer(x) - layer.base_layer(x), scale * (up @ down).T)
+
+
 def test_initial_weights_follow_from_the_seed_alone() -> None:
     def first(seed: int) -> torch.Tensor:
         adapted = add_adapter(tiny_model("llama"), AdapterSettings(r=2, seed=seed))

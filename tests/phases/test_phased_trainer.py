@@ -67,18 +67,20 @@ def test_one_phase_learns_and_the_other_is_frozen_to_the_bit() -> None:
 
 def test_what_others_train_has_no_gradient_while_a_phase_lasts() -> None:
     halves = [Half(), Half()]
+    for half in halves:
+        half.second = torch.nn.Parameter(torch.zeros(1))  # type: ignore[assignment]
     wanted: list[tuple[bool, ...]] = []
 
     class Watched(Writer):
         def logprobs(self, rollout, steps):  # type: ignore[no-untyped-def]
-            wanted.append(tuple(half.table.weight.requires_grad for half in self.halves))
+            wanted.append(tuple(p.requires_grad for half in self.halves for p in half.parameters()))
             return super().logprobs(rollout, steps)
 
     trainer = phased({"first": Watched(halves, 0), "second": Watched(halves, 1)})
     for _ in trainer:
         pass
-    assert set(wanted) == {(True, False), (False, True)}
-    assert all(half.table.weight.requires_grad for half in halves)
+    assert set(wanted) == {(True, True, False, False), (False, False, True, True)}
+    assert all(p.requires_grad for half in halves for p in half.parameters())
 
 
 def test_phases_draw_other_prompts_and_other_noise() -> None:
@@ -100,6 +102,10 @@ def test_both_halves_learn_more_than_one() -> None:
     assert after["first"] < 1.5
 
 
+def versions(trainer: PhasedTrainer) -> list[int]:
+    return [phase.trainer.updates.version for phase in trainer.phases.values()]
+
+
 @pytest.mark.parametrize("step", range(7))
 def test_a_resume_is_exact_at_every_step(step: int, tmp_path: Path) -> None:
     """Also where the next phase begins: weights, optimizers and the draws that follow."""
@@ -115,6 +121,7 @@ def test_a_resume_is_exact_at_every_step(step: int, tmp_path: Path) -> None:
     half.save(tmp_path / "state")
     again.load(tmp_path / "state")
     assert again.completed == step
+    assert versions(again) == versions(half)
     rest = list(again)
     assert [r.phase for r in rest] == [r.phase for r in reports[step:]]
     for ours, theirs in zip(rest, reports[step:], strict=True):

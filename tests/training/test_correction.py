@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from grpokit import Correction, Decisions, Rollout, RunError, Trainer, UsageError, objectives
 from grpokit.training.correction import correction_weights
+from grpokit.training.world import World
 from tiny_policies import TinyTokens, digit_sum
 
 PROMPTS = [str(i) for i in range(12)]
@@ -184,3 +186,46 @@ def test_a_rollout_that_is_too_old_is_refused() -> None:
     trainer.step()
     with pytest.raises(RunError, match=r"weights of version 0, and the policy has version 2 .*trainer\.max_age=1"):
         trainer.step()
+
+
+class Uneven(TinyTokens):
+    """Draws its first call exactly and with the weights of now, and each further one as an engine with older ones."""
+
+    calls = 0
+
+    def rollout(self, prompts: Any, group_size: int, **options: Any) -> Rollout:
+        self.calls += 1
+        first = self.calls == 1
+        drawn = super().rollout(prompts, group_size, **options)
+        return replace(drawn, exact=first, version=7 if first else 5)
+
+
+class OneOfTwo(World):
+    """What another process, whose draws are not exact and of older weights, tells of them."""
+
+    def each(self, work: Callable[[], Any]) -> list[Any]:
+        found = super().each(work)
+        told = [part for part in found if hasattr(part, "exact")]
+        return [*found, *(replace(part, exact=False, version=5) for part in told)]
+
+
+@pytest.mark.parametrize("parts", ["calls", "attempts", "processes"])
+def test_one_part_that_is_older_or_not_exact_makes_the_whole_so(parts: str) -> None:
+    sizes: dict[str, Any] = {"calls": {"rollout_batch_size": 8}, "attempts": {"dynamic_sampling": 1}}.get(parts, {})
+    policy = Uneven()
+
+    def flat_at_first(samples: Any) -> list[float]:
+        """Without spread in the first group, where groups may be drawn anew."""
+        return [
+            0.0 if s.group == samples[0].group else score for s, score in zip(samples, digit_sum(samples), strict=True)
+        ]
+
+    trainer = Trainer(
+        policy, [flat_at_first], PROMPTS, prompts_per_step=4, group_size=4, max_age=2, device="cpu", **sizes
+    )
+    trainer.updates.version = 7
+    if parts == "processes":
+        trainer._drawing.world = OneOfTwo()
+    rollout = trainer.step().rollout
+    assert policy.calls == (1 if parts == "processes" else 2)
+    assert (rollout.exact, rollout.version) == (False, 5)

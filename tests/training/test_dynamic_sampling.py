@@ -13,6 +13,8 @@ from grpokit import RewardError, RewardTerm, Sample, StepReport, Trainer, evalua
 from grpokit.advantages import AdvantageFn, gdpo, group
 from grpokit.data import further_indices
 from grpokit.runs.redraw import redraw
+from grpokit.sampling import derive_seeds
+from grpokit.training.dynamic_sampling import at_places
 from small_runs import rows, train, write_prompts
 from tiny_policies import BatchesSeen, TinyTokens, digit_sum
 
@@ -71,6 +73,14 @@ def test_the_first_draw_is_that_of_a_run_without_it() -> None:
     full = make(reward=digit_sum).step()
     assert drawing(full) == (0, 0)
     assert [s.output for s in full.rollout.samples] == [s.output for s in plain.rollout.samples]
+
+
+def test_places_have_the_seeds_of_their_groups() -> None:
+    seeds = derive_seeds(3, stream="train", step=1, prompts=3, group_size=2)
+    some = at_places(seeds, [2, 0])
+    assert some.row.tolist() == seeds.row[[4, 5, 0, 1]].tolist()
+    assert some.group.tolist() == seeds.group[[2, 0]].tolist()
+    assert some.group_ids.tolist() == [5, 3]
 
 
 def test_the_attempts_are_bounded() -> None:
