@@ -53,6 +53,14 @@ def test_a_source_is_seen_and_belongs_to_its_prompt() -> None:
     assert (first[2:] == third[2:]).all()
 
 
+def test_a_source_is_looked_at_for_each_size() -> None:
+    """A policy that has trained at one size evaluates at another as a new one does."""
+    prompts = [Prompt(text="brighter", image=Image.effect_noise((64, 64), 90).convert("RGB"))]
+    used, new = (build("tiny-flux-kontext", eval_size=(64, 64)) for _ in range(2))
+    used.rollout(prompts, 2, seeds=derive_seeds(0, stream="train", step=0, prompts=1, group_size=2))
+    assert (pictures(used, prompts) == pictures(new, prompts)).all()
+
+
 @pytest.mark.parametrize("model", PIPELINES)
 def test_too_many_pictures_are_refused(model: str) -> None:
     picture = Image.new("RGB", (8, 8))

@@ -132,15 +132,25 @@ def test_only_the_tokens_that_train_are_decisions(part: str) -> None:
 
 def test_the_large_grids_of_a_group_share_a_draft_where_they_alone_train() -> None:
     """Then a group's rewards differ by decisions alone; an evaluation draws as the model does."""
-    policy = build(train_tokens="large")
+    policy = build(train_tokens="large", eval_temperature=0.7)
     before = policy.target.part("large").start
     drafts = drawn(policy).trace.per_row["tokens"][:, :before].view(len(PROMPTS), 4, before)
     assert torch.equal(drafts, drafts[:, :1].expand(-1, 4, -1))
     assert len(drafts[:, 0].unique(dim=0)) == len(PROMPTS)
-    evaluated = drawn(policy, evaluate=True).trace.per_row["tokens"][:, :before]
-    assert len(evaluated.unique(dim=0)) == 4 * len(PROMPTS)
+    evaluated = drawn(policy, evaluate=True)
+    assert len(evaluated.trace.per_row["tokens"][:, :before].unique(dim=0)) == 4 * len(PROMPTS)
+    assert torch.allclose(scored(policy, evaluated).logprobs, evaluated.old.logprobs, rtol=0, atol=1e-4)
     alone = drawn(policy, group=1, prompts=PROMPTS[:1]).trace.per_row["tokens"][:, :before]
     assert torch.equal(alone[0], drafts[0, 0])
+
+
+def test_pictures_are_made_again_with_the_noise_of_their_own_group() -> None:
+    policy = build()
+    seeds = derive_seeds(1, stream="train", step=0, prompts=len(PROMPTS), group_size=2)
+    rollout = policy.rollout(PROMPTS, 2, seeds=replace(seeds, group_ids=seeds.group_ids.flip(0)))
+    again = policy.decoded(rollout)
+    assert [s.output.tobytes() for s in again] == [s.output.tobytes() for s in rollout.samples]
+    assert len({s.output.tobytes() for s in again}) == len(again)
 
 
 def test_an_update_raises_the_log_probs_of_rewarded_tokens_and_leaves_the_base() -> None:

@@ -108,6 +108,11 @@ def test_an_exported_adapter_trains_on(base: Path, tmp_path: Path) -> None:
     policy.export(tmp_path)
     other = build(base, lora={"adapter": str(tmp_path)})
     assert np.array_equal(np.asarray(drawn(other)[0]), np.asarray(drawn(policy)[0]))
+    seeds = derive_seeds(0, stream="train", step=0, prompts=1, group_size=2)
+    rollout = other.rollout([Prompt(text=PROMPT)], 2, seeds=seeds)
+    with other.reference(), torch.no_grad():
+        held_to = other.logprobs(rollout, slice(None)).logprobs
+    assert torch.allclose(held_to, rollout.old.logprobs, rtol=0, atol=1e-4)  # the adapter's own start, not the base
 
 
 def test_the_vision_tower_of_a_merged_model_is_that_of_the_base(base: Path, tmp_path: Path) -> None:

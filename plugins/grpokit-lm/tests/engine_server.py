@@ -85,9 +85,13 @@ class Served:
         generator = torch.Generator().manual_seed(body["seed"])
         tokens, places, cache = [], [], None
         new, heat = torch.tensor([body["prompt"]]), body["temperature"]
+        penalty = body.get("repetition_penalty", 1.2)  # as where the model's own generation config has one
         while len(tokens) < body["max_tokens"]:
             output = self.model(input_ids=new, past_key_values=cache, use_cache=True)
             cache, logits = output.past_key_values, output.logits[0, -1] * self.sharpness
+            if penalty != 1:
+                seen = torch.tensor([*body["prompt"], *tokens])
+                logits[seen] = torch.where(logits[seen] > 0, logits[seen] / penalty, logits[seen] * penalty)
             processed = _truncated(logits / (heat or 1.0), body).log_softmax(-1)
             token = int(processed.exp().multinomial(1, generator=generator) if heat else logits.argmax())
             stated = logits.log_softmax(-1) if self.states_raw else processed

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from engine_server import MODEL, Served, served
+from safetensors.torch import load_file, save_file
 
 from grpokit import Correction, RunError, Sample, Trainer, UsageError
 from grpokit.advantages import centred
@@ -67,6 +68,20 @@ def test_each_update_reaches_the_engine_under_a_new_name(server: Served) -> None
     assert [*server.adapters] == names[-2:]
     assert any(bool(x.any()) for name, x in server.weights(names[-1]).items() if "lora_B" in name)
     assert all(report.metrics["logprob_diff/mean"] < 1e-4 for report in reports)
+
+
+def test_weights_that_were_loaded_reach_the_engine(server: Served, tmp_path: Path) -> None:
+    """Also where they have the version that it knows."""
+    policy, texts = policy_of(server), as_prompts(PROMPTS[:1])
+    policy.rollout(texts, 1, seeds=SEEDS)
+    policy.save(tmp_path)
+    weights = load_file(tmp_path / "adapter_model.safetensors")
+    save_file({name: x + 0.1 for name, x in weights.items()}, tmp_path / "adapter_model.safetensors")
+    policy.load(tmp_path)
+    policy.updated(0)
+    rollout = policy.rollout(texts, 1, seeds=SEEDS)
+    again = policy.logprobs(rollout, slice(0, rollout.mask.shape[1])).logprobs.detach()
+    assert float((again - rollout.old.logprobs)[rollout.mask].abs().max()) < 1e-4
 
 
 def test_an_engine_that_ignores_the_adapter_is_noticed(server: Served) -> None:

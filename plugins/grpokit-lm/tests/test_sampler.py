@@ -42,10 +42,10 @@ def test_greedy_evaluation_takes_the_likeliest_token() -> None:
     assert tokens[0].tolist() == tokens[1].tolist()
 
 
-@pytest.mark.parametrize("narrow", [{"top_k": 3}, {"top_p": 0.4}, {"min_p": 0.4}], ids=str)
+@pytest.mark.parametrize("narrow", [{"top_k": 3}, {"top_p": 0.4}, {"min_p": 0.4}, {"temperature": 0.4}], ids=str)
 def test_evaluation_draws_from_its_own_part_of_the_distribution(narrow: dict[str, Any]) -> None:
     """Each as if the policy had those settings alone, with exact log-probs."""
-    off = {"eval_top_k": 0, "eval_top_p": 1.0, "eval_min_p": 0.0}
+    off = {"eval_top_k": 0, "eval_top_p": 1.0, "eval_min_p": 0.0, "eval_temperature": 1.0}
     plain, narrowed = (drawn(build(**options)).trace.per_row["tokens"] for options in ({}, narrow))
     assert not torch.equal(plain, narrowed)
     for policy, training, evaluation in (
@@ -60,9 +60,10 @@ def test_evaluation_draws_from_its_own_part_of_the_distribution(narrow: dict[str
         assert torch.allclose(scored, rollout.old.logprobs, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("options", [{"top_k": 5}, {"top_p": 0.6}, {"min_p": 0.2}, {"temperature": 0.5}], ids=str)
-def test_truncated_draws_keep_their_exact_log_probs(options: dict[str, Any]) -> None:
-    policy = build(**options)
+def test_truncated_draws_keep_their_exact_log_probs(options: dict[str, Any], fast: bool) -> None:
+    policy = build(**options, fast=fast)
     rollout = drawn(policy)
     scored = policy.logprobs(rollout, everything(rollout)).logprobs.detach()
     assert torch.allclose(scored, rollout.old.logprobs, rtol=0, atol=1e-5)

@@ -78,11 +78,12 @@ SHAPE = {
     "tie_word_embeddings": False,
 }
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_NO_HEAD_DIM = {k: v for k, v in SHAPE.items() if k != "head_dim"}
 
 # Family -> (configuration class, its settings beside or instead of `SHAPE`). A window of 8 slides within a test's text.
 FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("LlamaConfig", SHAPE),
-    "qwen2": ("Qwen2Config", {k: v for k, v in SHAPE.items() if k != "head_dim"} | {"tie_word_embeddings": True}),
+    "qwen2": ("Qwen2Config", _NO_HEAD_DIM | {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", SHAPE),
     "gemma2": (
         "Gemma2Config",
@@ -100,7 +101,7 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention"],
         },
     ),
-    "phi3": ("Phi3Config", {k: v for k, v in SHAPE.items() if k != "head_dim"}),
+    "phi3": ("Phi3Config", _NO_HEAD_DIM),
     "mistral": ("MistralConfig", SHAPE | {"sliding_window": 8}),
     "gpt2": (
         "GPT2Config",
@@ -119,15 +120,14 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mixtral": ("MixtralConfig", SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen2-moe": (
         "Qwen2MoeConfig",
-        {k: v for k, v in SHAPE.items() if k != "head_dim"}
-        | _EXPERTS
-        | {"num_experts": 4, "shared_expert_intermediate_size": 16},
+        _NO_HEAD_DIM | _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 16},
     ),
     "qwen3-moe": ("Qwen3MoeConfig", SHAPE | _EXPERTS | {"num_experts": 4}),
+    "cohere": ("CohereConfig", _NO_HEAD_DIM | {"logit_scale": 2.0}),
+    "granite": ("GraniteConfig", _NO_HEAD_DIM | {"logits_scaling": 0.5}),
 }
 
 _MAMBA = {"vocab_size": ROWS, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "initializer_range": 0.3}
-_NO_HEAD_DIM = {k: v for k, v in SHAPE.items() if k != "head_dim"}
 # Families that the fast path cannot do. A window of 20 slides only in texts that are longer than those it is tried on.
 ODD_FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "bloom": ("BloomConfig", {"vocab_size": ROWS, "hidden_size": 16, "n_layer": 2, "n_head": 4}),
@@ -157,7 +157,15 @@ def tiny_model(family: str, *, seed: int = 0, **settings: Any) -> PreTrainedMode
     """A causal LM of a family, in eval mode; `settings` change its configuration."""
     kind, given = (FAMILIES | ODD_FAMILIES)[family]
     config = getattr(transformers, kind)(**(dict(given) | IDS | settings))
-    return seeded(lambda: transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32), seed)
+
+    def drawn() -> PreTrainedModel:
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):  # which begin as zero, where nothing that is wrong with them would show
+                torch.nn.init.normal_(parameter, std=0.3)
+        return model
+
+    return seeded(drawn, seed)
 
 
 def save_tiny_model(folder: Path, family: str = "llama", *, seed: int = 0, **tokenizer: bool) -> Path:

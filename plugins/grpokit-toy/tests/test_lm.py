@@ -59,10 +59,11 @@ def test_texts_are_the_stored_decisions() -> None:
         assert (sample.info["finish"] == "stop") == (kept[-1] == END)
 
 
-def test_logprobs_are_the_sampled_ones() -> None:
-    policy = ToyLM(temperature=0.8)
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_logprobs_are_the_sampled_ones(evaluate: bool) -> None:
+    policy = ToyLM(temperature=0.8, eval_temperature=0.5)
     seeds = derive_seeds(1, stream="train", step=0, prompts=4, group_size=8)
-    rollout = policy.rollout(sum_prompts(limit=4), 8, seeds=seeds)
+    rollout = policy.rollout(sum_prompts(limit=4), 8, seeds=seeds, evaluate=evaluate)
     new = policy.logprobs(rollout, slice(0, LENGTH)).logprobs
     assert (new - rollout.old.logprobs)[rollout.mask].abs().max() < 1e-4
     alone = rollout.select(torch.tensor([13]))

@@ -24,6 +24,7 @@ def score(text: Any, target: Any = "18") -> float:
         ("9 * 2 = 18\n#### 18", GSM8K, 1),
         ("9 * 2 = 18\n#### 19", GSM8K, 0),
         ("it is 18", GSM8K, 0),  # not marked
+        ("9 * 2 =\n####\n18", GSM8K, 0),  # the rest of the mark's own line is empty
         ("#### 17\nwait\n#### 18", GSM8K, 1),  # the last counts
         ("#### 18\nwait\n#### 17", GSM8K, 0),
         ("\\boxed{17}, no, #### 18", GSM8K, 1),
