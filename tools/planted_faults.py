@@ -96,6 +96,24 @@ ZERO_STD = "tests/test_advantages.py::test_groups_that_teach_nothing_are_those_w
 SMALL = "tests/test_advantages.py::test_a_small_difference_between_large_rewards_still_teaches"
 CORRECTION = "tests/training/test_correction.py::test_"
 
+MERGING = f"{CORRECTION}one_part_that_is_older_or_not_exact_makes_the_whole_so"
+OLDER = f"{CORRECTION}a_rollout_of_older_weights_is_weighted_and_not_taken_for_a_fault"
+SHARED_NAME = "tests/training/test_checkpoint.py::test_a_shared_parameter_has_one_name_in_any_order"
+SEED_PLACES = "tests/training/test_dynamic_sampling.py::test_places_have_the_seeds_of_their_groups"
+SCALE = "tests/hf/test_adapters.py::test_the_scale_is_alpha_by_the_rank_or_its_root"
+
+LM = "plugins/grpokit-lm/src/grpokit_lm/"
+LM_TESTS = "plugins/grpokit-lm/tests/"
+BOTH_PATHS = f"{LM_TESTS}test_policy.py::test_both_paths_write_and_score_alike"
+PLAINLY = f"{LM_TESTS}test_sampler.py::test_truncated_draws_keep_their_exact_log_probs"
+EVALUATED = f"{LM_TESTS}test_sampler.py::test_evaluation_draws_from_its_own_part_of_the_distribution"
+DORA = f"{LM_TESTS}test_dora.py::test_a_norm_is_computed_once_per_rollout"
+ENGINE_LOADED = f"{LM_TESTS}test_engine.py::test_weights_that_were_loaded_reach_the_engine"
+ENGINE_SCORES = f"{LM_TESTS}test_engine.py::test_a_rollout_is_the_engine_s_and_scores_as_it_says"
+MARKED = f"{LM_TESTS}tasks/test_final_answer.py::test_scores_by_hand"
+TOY_SCORES = "plugins/grpokit-toy/tests/test_lm.py::test_logprobs_are_the_sampled_ones[True]"
+KONTEXT = "plugins/grpokit-diffusers/tests/test_families.py::test_a_source_is_looked_at_for_each_size"
+
 GLM = "plugins/grpokit-glm-image/src/grpokit_glm_image/"
 GLM_TESTS = "plugins/grpokit-glm-image/tests/"
 STOCK = f"{GLM_TESTS}test_policy.py::test_log_probs_are_those_of_the_stock_model_while_it_samples"
@@ -106,9 +124,13 @@ CODES = f"{GLM_TESTS}test_policy.py::test_a_rollout_knows_no_token_but_codes"
 FLOW_TESTS = "tests/diffusion/test_flow_policy.py::"
 FLOW_CONTRACT = f"{FLOW_TESTS}test_contract"
 FLOW_SHARED = f"{FLOW_TESTS}test_what_comes_before_the_window_is_computed_once_for_a_group"
+FLOW_SCALE = f"{FLOW_TESTS}test_the_scale_of_an_adapter_is_alpha_by_the_rank"
 FLOW_AVERAGE = f"{FLOW_TESTS}test_evaluations_draw_with_the_average"
 EXPORTED = f"{GLM_TESTS}test_dit.py::test_a_stock_pipeline_draws_what_the_policy_draws"
 HALVES = f"{GLM_TESTS}test_dit.py::test_both_halves_share_a_model"
+CONTINUED = f"{GLM_TESTS}test_saving.py::test_an_exported_adapter_trains_on"
+MADE_AGAIN = f"{GLM_TESTS}test_policy.py::test_pictures_are_made_again_with_the_noise_of_their_own_group"
+GLM_EVALUATED = f"{GLM_TESTS}test_policy.py::test_the_large_grids_of_a_group_share_a_draft_where_they_alone_train"
 PAINTED = f"{GLM_TESTS}test_decoder.py::test_pictures_are_those_of_the_stock_pipeline"
 
 
@@ -347,7 +369,7 @@ FAULTS = (
         "trainer.py",
         "on_policy = batch.rollout.version == self.updates.version",
         "on_policy = self.updates.done == 0",
-        (f"{CORRECTION}a_rollout_of_older_weights_is_weighted_and_not_taken_for_a_fault",),
+        (OLDER,),
     ),
     Fault(
         "a biased sampler's weights upside down",
@@ -1049,6 +1071,220 @@ FAULTS = (
         "self._evaluating() if evaluate else nullcontext()",
         "nullcontext()",
         (HALVES_AVERAGE,),
+    ),
+    # --- rollouts of several parts
+    Fault(
+        "calls of which one is exact",
+        "training/rollout_calls.py",
+        "exact=all(part.exact",
+        "exact=any(part.exact",
+        (MERGING,),
+    ),
+    Fault(
+        "draws of which one is exact",
+        "training/dynamic_sampling.py",
+        "exact=all(part.exact",
+        "exact=any(part.exact",
+        (MERGING,),
+    ),
+    Fault(
+        "processes of which one is exact",
+        "training/drawing.py",
+        "exact=all(fact.exact",
+        "exact=any(fact.exact",
+        (MERGING,),
+    ),
+    Fault(
+        "the newest weights among calls",
+        "training/rollout_calls.py",
+        "version=min(",
+        "version=max(",
+        (MERGING,),
+    ),
+    Fault(
+        "the newest weights among draws",
+        "training/dynamic_sampling.py",
+        "version=min(",
+        "version=max(",
+        (MERGING,),
+    ),
+    Fault(
+        "the newest weights among processes",
+        "training/drawing.py",
+        "version=min(",
+        "version=max(",
+        (MERGING,),
+    ),
+    Fault(
+        "old log-probs of older weights believed",
+        "training/scoring_passes.py",
+        "rollout.exact and rollout.version == version and",
+        "rollout.exact and",
+        (OLDER,),
+    ),
+    Fault(
+        "row seeds along the wrong axis",
+        "training/dynamic_sampling.py",
+        "seeds.row.reshape(len(seeds.group), -1)[some]",
+        "seeds.row.reshape(-1, len(seeds.group))[:, some].T",
+        (SEED_PLACES,),
+    ),
+    # --- phases and resume
+    Fault(
+        "only the first parameter of other policies trains again",
+        "phases/phased_trainer.py",
+        "for parameter in wanted:\n                parameter.requires_grad_(True)",
+        "for parameter in wanted[:1]:\n                parameter.requires_grad_(True)",
+        (PHASE_FROZEN,),
+    ),
+    Fault(
+        "versions of other policies counted on resume",
+        "phases/phased_trainer.py",
+        "for other, p in self.phases.items() if p.policy == phase.policy]",
+        "for other in self.phases]",
+        (PHASE_RESUME,),
+    ),
+    Fault(
+        "optimizer moments by place",
+        "training/checkpoint.py",
+        "{index[parameter]: moments_by_place[i] for",
+        "{i: moments_by_place[i] for",
+        (SHARED_NAME,),
+    ),
+    Fault(
+        "a flow's average that is not loaded",
+        "diffusion/flow_policy.py",
+        "            self._average.load(Path(folder))\n",
+        "            pass\n",
+        (FLOW_AVERAGE,),
+    ),
+    Fault(
+        "a policy that is not told what was loaded",
+        "trainer.py",
+        "self._policy.updated(self.updates.version)\n        self._probe.check(when=when)",
+        "self._probe.check(when=when)",
+        (PHASE_VERSIONS,),
+    ),
+    Fault(
+        "an engine that is not told what was loaded",
+        f"{LM}policy.py",
+        "            self._engine.forget()\n",
+        "            pass\n",
+        (ENGINE_LOADED,),
+    ),
+    # --- adapters
+    Fault(
+        "an adapter without its alpha",
+        "hf/adapters.py",
+        "lora_alpha=settings.alpha,",
+        "lora_alpha=2 * settings.r,",
+        (SCALE,),
+    ),
+    Fault(
+        "a flow's adapter without its alpha",
+        "diffusion/adapters.py",
+        "lora_alpha=settings.alpha,",
+        "lora_alpha=2 * settings.r,",
+        (FLOW_SCALE,),
+    ),
+    Fault(
+        "an adapter that trains on is held to the bare base",
+        f"{GLM}policy.py",
+        "Base(self.model) if adapter is not None and trained is None else",
+        "Base(self.model) if adapter is not None else",
+        (CONTINUED,),
+    ),
+    Fault(
+        "a bias that DoRA scales",
+        "hf/dora.py",
+        'given["base_result"] - base.bias',
+        'given["base_result"]',
+        (DORA,),
+    ),
+    # --- language models
+    Fault(
+        "the plain path scores without temperature",
+        f"{LM}plain_path.py",
+        "logits.float() / temperature",
+        "logits.float()",
+        (PLAINLY,),
+    ),
+    Fault(
+        "the plain path scores without sets of tokens",
+        f"{LM}plain_path.py",
+        "if completions.kept is not None:",
+        "if False:",
+        (PLAINLY,),
+    ),
+    Fault(
+        "the packed path without a model's own scale",
+        f"{LM}packed_path.py",
+        "scale=head.scale / temperature",
+        "scale=1 / temperature",
+        (
+            f"{BOTH_PATHS}[cohere]",
+            f"{BOTH_PATHS}[granite]",
+        ),
+    ),
+    Fault(
+        "Cohere's scale is lost",
+        f"{LM}head.py",
+        'float(getattr(config, "logit_scale", None) or 1.0)',
+        "1.0",
+        (f"{BOTH_PATHS}[cohere]",),
+    ),
+    Fault(
+        "Granite's scale is lost",
+        f"{LM}head.py",
+        'float(getattr(config, "logits_scaling", None) or 1.0)',
+        "1.0",
+        (f"{BOTH_PATHS}[granite]",),
+    ),
+    Fault(
+        "an engine with the model's own repetition penalty",
+        f"{LM}engines/engine.py",
+        '"repetition_penalty": 1.0,',
+        "",
+        (ENGINE_SCORES,),
+    ),
+    Fault(
+        "evaluations scored at the temperature of training",
+        "policies/sampler.py",
+        "scored_at=temperature or self.temperature",
+        "scored_at=self.temperature",
+        (
+            EVALUATED,
+            GLM_EVALUATED,
+        ),
+    ),
+    Fault(
+        "evaluations of a toy scored at the temperature of training",
+        "plugins/grpokit-toy/src/grpokit_toy/autoregressive.py",
+        "scored_at = temperature if temperature > 0 else self.temperature",
+        "scored_at = self.temperature",
+        (TOY_SCORES,),
+    ),
+    Fault(
+        "an answer on the line behind an empty one",
+        f"{LM}tasks/final_answer.py",
+        "rest = text[last.end() :]",
+        "rest = text[last.end() :].lstrip()",
+        (MARKED,),
+    ),
+    # --- pictures
+    Fault(
+        "group seeds in the order of the call",
+        f"{GLM}policy.py",
+        '"seed": seeds.group.cpu()[order]',
+        '"seed": seeds.group.cpu()',
+        (MADE_AGAIN,),
+    ),
+    Fault(
+        "a source that is kept for another size",
+        "plugins/grpokit-diffusers/src/grpokit_diffusers/families/flux_kontext.py",
+        "key = (id(picture), size)",
+        "key = (id(picture), (0, 0))",
+        (KONTEXT,),
     ),
 )
 
