@@ -426,8 +426,8 @@ FAULTS = (
     Fault(
         "monitors are measured in every step",
         "training/drawing.py",
-        "rollout.samples, step=completed + 1,",
-        "rollout.samples,",
+        "if rollout else [], step=completed + 1)",
+        "if rollout else [])",
         (ADVANTAGE,),
     ),
     Fault(
@@ -455,8 +455,8 @@ FAULTS = (
     Fault(
         "monitors are trained on",
         "trainer.py",
-        "self._advantages(scores.trained,",
-        "self._advantages(scores,",
+        "self._advantages(scores.trained)",
+        "self._advantages(scores)",
         (ADVANTAGE,),
     ),
     Fault(
@@ -582,7 +582,7 @@ FAULTS = (
         'default="sequence_mean"',
         (GOLDEN,),
     ),
-    Fault("a sum over rows", "training/loss_weights.py", "m / max(len(m), 1)", "m", (REDUCTIONS, GOLDEN)),
+    Fault("a sum over rows", "training/loss_weights.py", "return m / max(rows, 1)", "return m", (REDUCTIONS, GOLDEN)),
     Fault(
         "a bias correction without its gradient",
         "objectives.py",
@@ -623,8 +623,8 @@ FAULTS = (
     Fault(
         "means of the reference that do not fit",
         "training/scoring_passes.py",
-        "and size <= _KEPT_BYTES",
-        "",
+        "size <= _KEPT_BYTES)",
+        "True)",
         (REFERENCE_ONCE,),
     ),
     Fault(
@@ -732,8 +732,8 @@ FAULTS = (
     Fault(
         "the reward before replacing is the one after",
         "training/dynamic_sampling.py",
-        "first.scores.totals.nanmean()",
-        "drawn.scores.totals.nanmean()",
+        "first.scores().totals.nanmean()",
+        "drawn.scores().totals.nanmean()",
         (FIRST_DRAW,),
     ),
     Fault("a further prompt that was used", "data/order.py", "if i not in taken", "if True", (FURTHER,)),
