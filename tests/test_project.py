@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import planted_faults
 import pytest
 import versions
 import yaml
@@ -47,6 +48,13 @@ def test_all_distributions_have_one_version() -> None:
     stated = versions.versions()
     assert len(stated) == 2 + len(list(ROOT.glob("plugins/*/pyproject.toml")))
     assert set(stated.values()) == {grpokit.__version__}
+
+
+def test_each_planted_fault_has_its_place_in_the_code() -> None:
+    def text(file: str) -> str:
+        return (ROOT / ("" if file.startswith("plugins/") else "grpokit") / file).read_text()
+
+    assert [fault.name for fault in planted_faults.FAULTS if text(fault.file).count(fault.old) != 1] == []
 
 
 @pytest.mark.parametrize(
