@@ -67,7 +67,8 @@ def read_text(path: Path, *, kind: str, error: type[UsageError], remedy: str = "
     except IsADirectoryError as cause:
         raise error(f"{name} is a folder; expected a {kind}.") from cause
     except (OSError, ValueError) as cause:  # the second: not UTF-8, or a name that no file can have
-        raise error(f"The {kind} {name} cannot be read as UTF-8 text: {one_line(cause)}.") from cause
+        coded = " Save it as UTF-8." if isinstance(cause, UnicodeDecodeError) else ""
+        raise error(f"The {kind} {name} cannot be read as UTF-8 text: {one_line(cause)}.{coded}") from cause
 
 
 @contextmanager

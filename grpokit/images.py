@@ -92,6 +92,11 @@ def upright(picture: Image.Image) -> Image.Image:
         return picture
 
 
+def is_picture_name(name: str) -> bool:
+    """Whether a name ends like a picture's, also one of another kind than `PICTURES`."""
+    return name.lower().endswith((*PICTURES, *_OTHERS))
+
+
 def hidden(path: Path) -> bool:
     """Whether a file is hidden, such as the `._1.png` that macOS writes beside a `1.png`."""
     return path.name.startswith(".")

@@ -111,7 +111,7 @@ def test_missing_file_and_folder(file: Path, tmp_path: Path) -> None:
         read_prompts(Path("https://x.org/no.txt"))
     with pytest.raises(DataError, match=r"The folder .*pictures does not exist \(looked in "):
         read_prompts(file, targets=tmp_path / "pictures")
-    with pytest.raises(DataError, match="is a folder; expected a text file"):
+    with pytest.raises(DataError, match="is a folder without metadata"):
         read_prompts(tmp_path)
 
 

@@ -180,6 +180,14 @@ def test_a_shard_is_read_where_it_lies(tmp_path: Path) -> None:
         ("p.csv", "prompt,target\na cat, black,x\n", r"row 1 \(line 2\) has 3 cells.*names 2 columns"),
         ("p.csv", "prompt,prompt\na,b\n", "has two columns 'prompt'"),
         ("p.csv", "", "holds no prompt"),
+        ("p.tsv", 'prompt\ttarget\n"CAT" on a sign\t1\n', "line 2: .*A cell with quotes"),
+        (
+            "p.jsonl",
+            '{"prompt": "a", "source": "a.tiff"}\n{"prompt": "b", "source": "x"}',
+            "source is 'a.tiff'.*Convert",
+        ),
+        ("p.txt", '{"prompt": "a"}\n{"prompt": "b"', "line 2: not JSON"),
+        ("folder", None, "is a folder without metadata.jsonl"),
         ("p.json", '[{"prompt": "a"}, 7]', "entry 2: expected an object"),
         (
             "p.jsonl",
@@ -189,16 +197,38 @@ def test_a_shard_is_read_where_it_lies(tmp_path: Path) -> None:
         ("p.jsonl", '{"prompt": "a", "image": "a.png", "source": "b.png"}', "has both image and source"),
     ],
 )
-def test_what_cannot_be_read(name: str, content: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(content)
+def test_what_cannot_be_read(name: str, content: str | None, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir() if content is None else (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=words):
         read_prompts(tmp_path / name)
 
 
-def test_columns_of_lines(tmp_path: Path) -> None:
+def test_columns_do_not_touch_lines(tmp_path: Path) -> None:
+    """Held-out lines may stand beside a table that needs them."""
     (tmp_path / "p.txt").write_text("a cat\n")
-    with pytest.raises(DataError, match="so no columns for `columns`"):
-        read_prompts(tmp_path / "p.txt", columns={"prompt": "text"})
+    assert read_prompts(tmp_path / "p.txt", columns={"prompt": "text"})[0].text == "a cat"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("p.csv", "prompt, target\na, 1\n,\n\nb, 2\n", [("a", "1", 1), ("b", "2", 4)]),
+        ("p.tsv", 'prompt\ttarget\n"""CAT"" on a sign"\t1\n', [('"CAT" on a sign', "1", 1)]),
+        ("p.txt", "target,prompt\n1,a\n2,b\n", [("a", "1", 1), ("b", "2", 2)]),
+        ("p.txt", '[\n{"prompt": "a", "target": 1}]', [("a", 1, 1)]),
+        ("p.txt", "{a|b} car\nprompt, engineering\n", [("{a|b} car", None, 1), ("prompt, engineering", None, 2)]),
+    ],
+)
+def test_what_is_read(name: str, content: str, expected: list[tuple[str, Any, int]], tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    prompts = read_prompts(tmp_path / name)
+    assert [(p.text, p.target, prompts.number(i)) for i, p in enumerate(prompts)] == expected
+
+
+def test_pictures_of_edits_are_never_lost(tmp_path: Path) -> None:
+    pictures(tmp_path, a=1, b=2)
+    lines(tmp_path / "p.jsonl", {"prompt": "e", "source": ["a.png", "b.png"]}, {"prompt": "f", "source": "a.png"})
+    assert [len(prompt.images) for prompt in read_prompts(tmp_path / "p.jsonl")] == [2, 1]
 
 
 def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import typer
 from grpokit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from grpokit.types import Prompt
 
@@ -62,8 +62,10 @@ PromptsFile = Annotated[
 ]
 
 
-def read_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Prompt] | None:
-    """The prompts of --prompt or --prompts, or None without either option.
+def read_prompts(
+    prompt: list[str] | None, prompts: Path | None, columns: Mapping[str, str | None] | None = None
+) -> Sequence[Prompt] | None:
+    """The prompts of --prompt or --prompts, or None without either option; `columns` are the config's.
 
     Raises:
         UsageError: both are there, or the file cannot be read.
@@ -76,4 +78,4 @@ def read_prompts(prompt: list[str] | None, prompts: Path | None) -> Sequence[Pro
         return data.as_prompts(prompt)
     if prompts is None:
         return None
-    return data.read_prompts(prompts)
+    return data.read_prompts(prompts, columns=columns)

@@ -142,7 +142,7 @@ def sample(
     from grpokit.runs.contact_sheet import SHEET, contact_sheet
     from grpokit.training import checkpoint
 
-    own_prompts = read_prompts(prompt, prompts)
+    own_prompts = read_prompts(prompt, prompts, config.data.columns)
     if os.path.isfile(out):
         raise UsageError(f"{out} is a file; expected a folder for the samples. Choose another with --out.")
     if os.path.isdir(out) and any(out.iterdir()) and not overwrite:

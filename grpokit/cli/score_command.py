@@ -83,6 +83,7 @@ def score(
         target=target,
         source=source,
         max_pixels=max_pixels or (settings and settings.data.max_pixels) or MAX_PIXELS,
+        columns=settings.data.columns if settings else None,
         targets=pairs["targets"],
         sources=pairs["sources"],
     )

@@ -11,6 +11,7 @@ import glob
 import io
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +22,12 @@ from grpokit.data import shards
 from grpokit.data.roles import Columns, Roles, assigned, parts, read_prompt
 from grpokit.data.sequences import PromptSequence, Row, Rows
 from grpokit.errors import DataError, counted, one_line, shown
-from grpokit.images import MAX_PIXELS, PICTURES, check_picture, other_pictures, to_convert
+from grpokit.images import MAX_PIXELS, PICTURES, check_picture, is_picture_name, other_pictures, to_convert
 
 _REMEDY = "Run the command in the folder that holds it, or give its path."
 _JSON_LINES = (".jsonl", ".ndjson")
 _METADATA = ("metadata.jsonl", "metadata.csv")  # of a folder of pictures, as Hugging Face lays it out
+_HEADER = re.compile(r"\s*(?=\w+[,;\t]\w)(?:\w+[,;\t])*prompt(?:[,;\t]\w+)*\n")  # of a table, by any name
 _Found: TypeAlias = tuple[int, str, dict[str, Any]]  # line from 1, where it is, its columns
 
 
@@ -66,6 +68,12 @@ def read_prompts(
         rows = _rows(_of_shards(archives), path, columns, problems, max_pixels)
     else:
         metadata = next((path / name for name in _METADATA if os.path.isfile(path / name)), None)
+        if metadata is None and os.path.isdir(path):
+            raise DataError(
+                f"{path} is a folder without {' or '.join(_METADATA)}, which would say what its pictures show, and "
+                "without shards (.tar). A folder of the datasets library is data.dataset; pictures by line number are "
+                "data.targets beside a file of prompts."
+            )
         rows = _of_file(metadata or path, columns, problems, max_pixels)
     if targets or images:
         rows = _with_pictures(rows, path, targets, images, max_pixels)
@@ -88,14 +96,12 @@ def _of_file(path: Path, columns: Columns | None, problems: dict[int, str] | Non
     text = files.read_text(path, kind="text file", error=DataError, remedy=_REMEDY).replace("\ufeff", "")
     ending = path.suffix.lower()
     found: Iterator[_Found]
-    if ending in (".csv", ".tsv"):
+    if ending in (".csv", ".tsv") or _HEADER.match(text):
         found = _of_table(text, path)
-    elif ending == ".json" and text.lstrip().startswith("["):
+    elif re.match(r"\s*\[\s*\{" if ending != ".json" else r"\s*\[", text):
         found = _of_list(text, path)
-    elif ending == ".json" or ending in _JSON_LINES or _are_objects(text):
+    elif ending == ".json" or ending in _JSON_LINES or re.match(r'\s*\{\s*"', text):
         found = _of_objects(text, path, problems)
-    elif columns:
-        raise DataError(f"{path} has one prompt per line, so no columns for `columns`. Leave them out.")
     else:
         return [Row(text=line.strip(), number=n, where=f"{path}, line {n}") for n, line in _lines(text, path)]
     return _rows(found, path, columns, problems, max_pixels)
@@ -110,15 +116,6 @@ def _lines(text: str, path: Path) -> Iterator[tuple[int, str]]:
             )
         if line.strip():
             yield number, line
-
-
-def _are_objects(text: str) -> bool:
-    """Whether every line is a JSON object, whatever the file's name says."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    try:
-        return bool(lines) and all(line.lstrip()[0] == "{" and isinstance(json.loads(line), dict) for line in lines)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _of_objects(text: str, path: Path, problems: dict[int, str] | None) -> Iterator[_Found]:
@@ -140,13 +137,15 @@ def _of_list(text: str, path: Path) -> Iterator[_Found]:
 def _of_table(text: str, path: Path) -> Iterator[_Found]:
     header = text.lstrip().partition("\n")[0]
     delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     try:
-        names = next(reader, [])
+        names = [name.strip() for name in next(reader, [])]
         double = next((name for name in names if names.count(name) > 1), None)
         if double is not None:
             raise DataError(f"{path} has two columns '{double}'.")
-        for number, cells in enumerate(filter(any, reader), 1):
+        for number, cells in enumerate(reader, 1):
+            if not any(cells):
+                continue
             where = f"{path}, row {number}"
             if len(cells) != len(names):
                 raise DataError(
@@ -155,7 +154,10 @@ def _of_table(text: str, path: Path) -> Iterator[_Found]:
                 )
             yield number, where, {name: cell or None for name, cell in zip(names, cells, strict=True)}
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: {one_line(error)}.") from error
+        raise DataError(
+            f"{path}, line {reader.line_num}: {one_line(error)}. A cell with quotes in it stands in quotes, and its "
+            'own are doubled: """CAT"" on a sign".'
+        ) from error
 
 
 def _of_shards(archives: list[Path]) -> Iterator[_Found]:
@@ -202,7 +204,7 @@ def _rows(
     names = list(dict.fromkeys(name for _, _, row in every for name in row))
 
     def pictured(name: str) -> bool:
-        return all(_is_picture(row[name]) for _, _, row in every if row.get(name) is not None)
+        return any(_is_picture(row[name]) for _, _, row in every if row.get(name) is not None)
 
     roles = assigned(names, columns, where=str(path), pictured=pictured)
     folder = path if path.is_dir() else path.parent
@@ -218,7 +220,10 @@ def _rows(
 
 
 def _is_picture(value: Any) -> bool:
-    return isinstance(value, shards.Slice) or (isinstance(value, str) and value.lower().endswith(PICTURES))
+    """Whether a value is a picture's file or name, also of a kind that is not read, or a list of them."""
+    if isinstance(value, list):
+        return bool(value) and all(map(_is_picture, value))
+    return isinstance(value, shards.Slice) or (isinstance(value, str) and is_picture_name(value))
 
 
 def _row(row: Mapping[str, Any], roles: Roles, folder: Path, number: int, where: str, max_pixels: int) -> Row:
@@ -230,7 +235,7 @@ def _row(row: Mapping[str, Any], roles: Roles, folder: Path, number: int, where:
         if isinstance(value, str) and not _writable(value):
             raise DataError(f"{where}: the {role} {shown(value)} has half a surrogate pair, which no file can hold.")
     sources = [] if image is None else image if isinstance(image, list) else [image]
-    if _is_picture(target):
+    if not isinstance(target, list) and _is_picture(target):
         target = _existing(folder, target, f"{where}: target", max_pixels)
     return Row(
         text=text,
@@ -249,6 +254,8 @@ def _existing(folder: Path, name: Any, where: str, max_pixels: int) -> Path | sh
         raise DataError(f"{where} is {shown(name)}; expected a file name.")
     if "://" in name:
         raise DataError(f"{where} is the address {shown(name)}. Download it: pictures are read from files.")
+    if is_picture_name(name) and not name.lower().endswith(PICTURES):
+        raise DataError(f"{where} is {shown(name)}, and {', '.join(PICTURES)} are read. Convert it.")
     path = folder / Path(name).expanduser()
     if not os.path.exists(path):  # unlike Path.exists, it is False for a name that no file can have
         raise DataError(f"{where}: the file {shown(str(path), most=1000)[1:-1]} does not exist.")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from grpokit import data
+from grpokit.data.roles import Columns
 from grpokit.errors import DataError, UsageError, counted, nearest, shown
 from grpokit.images import MAX_PIXELS, PICTURES, hidden, open_picture, other_pictures, to_convert
 from grpokit.types import Prompt, Sample
@@ -91,6 +92,7 @@ def find(
     source: Path | None = None,
     targets: Path | None = None,
     sources: Path | None = None,
+    columns: Columns | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> list[Entry]:
     """List the samples in a picture, a folder or a file of JSON lines; the samples of a group follow each other.
@@ -98,11 +100,12 @@ def find(
     Args:
         path: the picture, folder or file.
         prompt: the prompt of the picture, or of all pictures in the folder, which then are one group.
-        prompts: a file with one prompt per line, for a folder whose pictures are named by line number.
+        prompts: a file of prompts, for a folder whose pictures are named by line number.
         target: the picture to compare with; goes with `prompt`.
         source: the picture that was edited; goes with `prompt`.
         targets: a folder of pictures to compare with, named by line number; goes with `prompts`.
         sources: a folder of pictures that were edited, named by line number; goes with `prompts`.
+        columns: which of its columns are what, for a file of prompts that has columns.
         max_pixels: a picture with more is refused.
 
     Raises:
@@ -122,7 +125,7 @@ def find(
     if os.path.isdir(path):
         _refuse_run(path)
         if prompts is not None:
-            return numbered(path, prompts, targets=targets, sources=sources, max_pixels=max_pixels)
+            return numbered(path, prompts, targets=targets, sources=sources, columns=columns, max_pixels=max_pixels)
         if (path / SAMPLES).is_file():
             return records(_without(path / SAMPLES, one), max_pixels=max_pixels)
         return _of_one_prompt(_pictures(path), prompt, target, source, max_pixels=max_pixels, group_each=not one)
@@ -207,6 +210,7 @@ def numbered(
     *,
     targets: Path | None = None,
     sources: Path | None = None,
+    columns: Columns | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> list[Entry]:
     """Pictures for the lines of `prompts`: `7.png` for line 7, or `7_1.png`, `7_2.png`, ... for several samples.
@@ -216,7 +220,7 @@ def numbered(
     Raises:
         DataError: a picture has another name or no line, two have the same name, or a target or source is missing.
     """
-    sequence = data.read_prompts(prompts, targets=targets, images=sources, max_pixels=max_pixels)
+    sequence = data.read_prompts(prompts, columns=columns, targets=targets, images=sources, max_pixels=max_pixels)
     texts = {sequence.number(i): sequence.parts(i)[0][0] for i in range(len(sequence))}
     of_line: dict[int, dict[int, Path]] = defaultdict(dict)
     strangers = []

@@ -21,7 +21,6 @@ from grpokit import registry
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, UsageError, counted, nearest, shown
-from grpokit.registry.specs import PolicySpec
 from grpokit.rewards.scoring import RewardTerm, as_terms
 from grpokit.runs import build
 from grpokit.runs.resuming import Digests
@@ -84,7 +83,7 @@ def _unscorable(config: RunConfig, prompts: PromptSequence, held_out: PromptSequ
     whys = {place: why for place in range(len(config.rewards)) if (why := build.unscorable(config, place))}
     names = [build.name_of(reward) for reward in config.rewards]
     trained = {name for name, reward in zip(names, config.rewards, strict=True) if reward.weight}
-    size = _size(config)
+    size = build.picture_size(config)
     for what, sequence in sequences.items():
         reasons: dict[int | None, dict[int, str]] = defaultdict(dict)  # reward, None for the target's shape -> prompt
         for index in range(len(sequence) if whys else 0):
@@ -117,15 +116,6 @@ def _unscorable(config: RunConfig, prompts: PromptSequence, held_out: PromptSequ
                 text += f". {left} samples of such a prompt apart"
             warnings.append(text)
     return warnings
-
-
-def _size(config: RunConfig) -> tuple[int, int] | None:
-    """(height, width) of the pictures that a policy makes, where it has the parameter `size`."""
-    spec = registry.spec_of("policy", config.policy.use)
-    if not isinstance(spec, PolicySpec):
-        return None
-    size = registry.parameters("policy", config.policy.use, config.policy.params).get("size")
-    return (size[0], size[1]) if isinstance(size, (list, tuple)) and len(size) == 2 else None
 
 
 def _other_shape(target: Any, size: tuple[int, int]) -> str:

@@ -106,6 +106,15 @@ def drawing(policies: Mapping[str, Policy]) -> Policy:
     return next(iter(policies.values()))
 
 
+def picture_size(config: RunConfig) -> tuple[int, int] | None:
+    """(height, width) of the pictures that a policy makes, where its plugin has the parameter `size`."""
+    with _at(config, "policy"):
+        if not isinstance(registry.spec_of("policy", config.policy.use), PolicySpec):
+            return None
+        size = registry.parameters("policy", config.policy.use, config.policy.params).get("size")
+    return (size[0], size[1]) if isinstance(size, (list, tuple)) and len(size) == 2 else None
+
+
 def check_prompts(config: RunConfig, *sequences: Sequence[Prompt] | None) -> None:
     """Let the policy's plugin refuse prompts before the policy is built and its weights are read, where it can."""
     with _at(config, "policy"):

@@ -252,7 +252,7 @@ DATA_FILES = {
     "prompts that are not there": change(
         "data.prompts=no.txt", "override 'data.prompts=no.txt': data.prompts: The text file no.txt does not exist (look"
     ),
-    "prompts that are a folder": change("data.prompts=d", "d is a folder; expected a text file", files={"d/x": ""}),
+    "prompts that are a folder": change("data.prompts=d", "d is a folder without metadata", files={"d/x": ""}),
     "an empty name of a prompts file": change("data.prompts=''", "data.prompts: expected a text that is not empty"),
     "a name with a NUL byte": change('data.prompts="a\\0b"', "cannot be read as UTF-8 text: embedded null byte"),
     "a name with half a surrogate": change(
@@ -488,7 +488,9 @@ COMPONENTS = {
         "rewards=[{use: format, pattern: '('}]", "rewards.0: format: the pattern '(' is not a regular expression: mis"
     ),
     "a number's pattern without a group": change(
-        "rewards=[{use: numeric-answer, pattern: 'Answer: [0-9]+'}]", "has no group", "Put parentheses round it"
+        "rewards=[{use: length}, {use: numeric-answer, weight: 0, pattern: 'Answer: [0-9]+'}]",
+        "has no group",
+        "Put parentheses round it",
     ),
     "a range that holds no text": change("rewards.0.minimum=9", "no text has at least 9 and at most 3 characters"),
     "an advantage's scale that is none": change(
