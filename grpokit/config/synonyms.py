@@ -115,6 +115,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "save_dir": ("run.dir",),
     "training_folder": ("run.dir",),
     "save_every_n_steps": ("run.save_every",),
+    "earlystoppingcallback": ("run.stop",),
+    "early_stopping_patience": ("run.stop",),
     "save_steps": ("run.save_every",),
     "save_freq": ("run.save_every",),
     "checkpointing_steps": ("run.save_every",),

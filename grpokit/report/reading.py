@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from grpokit.config import yaml_source
 from grpokit.errors import ConfigError, one_line
-from grpokit.files import check_run_folder, is_running, read_bytes, read_json, step_folders, step_name
+from grpokit.files import check_run_folder, is_running, read_bytes, read_json, step_folders, step_name, step_number
 
 ATTRIBUTION, MACHINE, END = "attribution.jsonl", "machine.json", "end.json"
 _LONGEST = 256 * 2**20  # bytes of a file that a page takes in; no run writes so much
@@ -214,8 +214,9 @@ def _is_too_long(path: Path) -> bool:
 
 
 def _is_own(path: Path) -> bool:
-    """Whether a run wrote it there, and nobody a link to a file from elsewhere."""
-    return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
+    """Whether a run wrote it there, and nobody a link to a file from elsewhere; the run folder itself may be a link."""
+    of_step = step_number(path.parent.name) is not None
+    return path.is_file() and not path.is_symlink() and not (of_step and path.parent.is_symlink())
 
 
 def read_journal(path: Path) -> tuple[Rows, list[int]]:

@@ -167,7 +167,7 @@ def _state(run: Run) -> str:
     left = run.planned - run.steps
     if run.state == "running" and times and left > 0:
         return f"{word} {steps}, about {duration(left * math.fsum(times) / len(times))} of training to go"
-    early = "converged" if "converged" in run.message else "ended early"
+    early = "ended early" if run.message.startswith("The held-out score") else "converged"
     return f"{word} {steps}{f', {early}' if run.state == 'finished' and left > 0 else ''}"
 
 

@@ -106,6 +106,13 @@ def drawing(policies: Mapping[str, Policy]) -> Policy:
     return next(iter(policies.values()))
 
 
+def _makes(config: RunConfig) -> str | None:
+    """The kind of output that the policy makes, where a plugin says it."""
+    with _at(config, "policy"):
+        spec = registry.spec_of("policy", config.policy.use)
+    return spec.makes if isinstance(spec, PolicySpec) else None
+
+
 def picture_size(config: RunConfig) -> tuple[int, int] | None:
     """(height, width) of the pictures that a policy makes, where its plugin has the parameter `size`."""
     with _at(config, "policy"):
@@ -139,9 +146,7 @@ def rewards(config: RunConfig, *, others: Sequence[tuple[RunConfig, list[RewardT
         config: the run's, or that of a phase.
         others: configs with terms that are built already. A reward that one of them has, too, is not built again.
     """
-    with _at(config, "policy"):
-        spec = registry.spec_of("policy", config.policy.use)
-    makes = spec.makes if isinstance(spec, PolicySpec) else None
+    makes = _makes(config)
     built = [
         (reward, term.reward) for other, terms in others for reward, term in zip(other.rewards, terms, strict=True)
     ]
@@ -198,9 +203,12 @@ def _is_same(one: RewardConfig, other: RewardConfig) -> bool:
 
 def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
     """A reward's function that says why it cannot score a prompt; None where its plugin brings none."""
+    makes = _makes(config)
     with _at(config, "rewards", index):
         spec = _spec(config.rewards[index])
         if not isinstance(spec, RewardSpec) or not spec.unscorable:
+            return None
+        if makes is not None and makes not in spec.accepts:  # which has a message of its own
             return None
         with _state_kept(config.rewards[index].use):
             function = registry.resolve(spec.unscorable)

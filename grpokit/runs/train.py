@@ -250,11 +250,11 @@ def _train(
         (world.together if config.run.sharding else world.first)(write)
 
     def keep(step_report: StepReport, *, groups: bool) -> None:
-        if config.run.record:
+        if config.run.record:  # first: a step is there with its record, or not at all
             rollout_record.write(folder, step_report)
+        journal.step(step_report)
         if groups:
             journal.groups(step_report)
-        journal.step(step_report)  # last: a step is there with all that belongs to it, or not at all
         watcher.step(step_report)
         _notify(watcher, "grpokit_step_end", report=step_report)
 

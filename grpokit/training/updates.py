@@ -206,7 +206,8 @@ class Updates:
         """
         beta, epsilon = self.settings.adam_beta2, self.settings.adam_epsilon
         counts = torch.zeros(2, dtype=torch.int64, device=self.accelerator.device)
-        for state in filter(None, map(self.optimizer.state.get, self.parameters)):
+        states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
+        for state in (state for state in states if "exp_avg_sq" in state):  # a script may set another optimizer
             squares = local(state["exp_avg_sq"])
             bound = epsilon**2 * (1 - beta ** float(state["step"]))
             counts += torch.stack([((squares > 0) & (squares <= bound)).sum(), (squares > 0).sum()]).to(counts.device)

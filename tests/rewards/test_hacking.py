@@ -291,7 +291,7 @@ def test_a_forced_resume_with_another_reward_goes_on(call: Call, tmp_path: Path)
 
 
 def test_what_a_reward_accepts_is_held_against_the_policy(call: Call, tmp_path: Path) -> None:
-    config(tmp_path, policy={"use": "toy-lm"}, rewards=[{"use": "exact-match"}, {"use": "ssim"}])
+    config(tmp_path, policy={"use": "toy-lm"}, rewards=[{"use": "length"}, {"use": "ssim"}])
     done = call("train", "c.yaml")
     assert done.code == 2
     assert done.err.count("c.yaml, line") == 1

@@ -423,8 +423,13 @@ def test_a_best_whose_replacement_was_killed_is_put_back_on_resume() -> None:
 
 
 def test_a_converged_run_stays_converged_when_it_is_resumed() -> None:
-    options = {"trainer__steps": 300, "trainer__learning_rate": 0.05, "trainer__max_zero_std_steps": 5}
-    ended = train("out", **options, run__save_every=1, run__keep_last=None).steps
+    options = {
+        "trainer__steps": 300,
+        "trainer__learning_rate": 0.05,
+        "trainer__max_zero_std_steps": 5,
+        "run__keep_last": None,
+    }
+    ended = train("out", **options, run__save_every=1).steps
     assert train("out", **options, resume=True).steps == ended
     for step in (ended, ended - 1, ended - 2):  # in the middle of the quiet steps: the count goes on
         shutil.rmtree(f"out/checkpoints/step_{step:06d}")

@@ -80,6 +80,6 @@ def test_a_run_on_pictures(config: Path) -> None:
 def test_a_damaged_picture_is_refused_before_the_run(config: Path) -> None:
     (config.parent / "bad.png").write_text("no picture")
     (config.parent / "bad.jsonl").write_text('{"prompt": "a", "images": ["0.png", "bad.png"]}\n')
-    with pytest.raises(DataError, match=r"bad\.jsonl, line 1: image 2: .*bad\.png cannot be read as a picture"):
+    with pytest.raises(DataError, match=r"bad\.jsonl, line 1: source: .*bad\.png cannot be read as a picture"):
         train(config, "bad", f"data.jsonl={config.parent / 'bad.jsonl'}")
     assert not (config.parent / "bad").exists()

@@ -87,13 +87,14 @@ class PipelineFamily(Family):
         """Refuse prompts with tokens of the pipeline's own, or with pictures that it does not look at."""
         name = type(self.pipeline).__name__
         if not self.sources:
-            refuse_pictures(prompts, name, otherwise="FLUX.1 Kontext is a pipeline for edits.")
+            refuse_pictures(prompts, name, otherwise="For edits take a pipeline for edits, such as FLUX.1 Kontext.")
         for prompt in prompts:
             for own in self._own:
                 own.refuse(prompt.text)
             if len(prompt.images) > self.sources > 0:
                 raise UsageError(
-                    f"{name} reads one picture with a prompt; {shown(prompt.text)} brings {len(prompt.images)}."
+                    f"{name} reads one picture with a prompt; {shown(prompt.text)} brings {len(prompt.images)}. Leave "
+                    "the others out."
                 )
 
     @cached_property

@@ -14,7 +14,7 @@ from grpokit.builtin.numerals import number
 Reader: TypeAlias = Callable[[str], Fraction | None]
 """From an answer to the rating as it stands there; None if there is none."""
 
-_THOUGHTS = re.compile(r".*</think(?:ing)?>|<think(?:ing)?>.*", re.DOTALL | re.IGNORECASE)  # finished or not
+_THINKS, _HAS_THOUGHT = (re.compile(rf"<{slash}think(?:ing)?>", re.IGNORECASE) for slash in ("", "/"))
 _OUT_OF = re.compile(r"/|out of", re.IGNORECASE)
 
 
@@ -56,7 +56,8 @@ def scaled(rating: Fraction | float | None, low: float, high: float) -> float | 
 
 
 def _said(answer: str) -> str:
-    return _THOUGHTS.sub("", answer)
+    """What stands behind the last thought, up to one that is not finished."""
+    return _THINKS.split(_HAS_THOUGHT.split(answer)[-1])[0]
 
 
 def _last(ratings: Iterator[Fraction | None]) -> Fraction | None:
