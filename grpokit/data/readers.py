@@ -121,7 +121,8 @@ def _lines(text: str, path: Path) -> Iterator[tuple[int, str]]:
 def _of_objects(text: str, path: Path, problems: dict[int, str] | None) -> Iterator[_Found]:
     for number, line in _lines(text, path):
         try:
-            yield number, f"{path}, line {number}", _object(line, f"{path}, line {number}")
+            where = f"{path}, line {number}"
+            yield number, where, _checked(_parsed(line, where), where)
         except DataError as error:
             if problems is None:
                 raise
@@ -162,10 +163,6 @@ def _of_table(text: str, path: Path) -> Iterator[_Found]:
 
 def _of_shards(archives: list[Path]) -> Iterator[_Found]:
     return ((number, where, row) for number, (row, where) in enumerate(shards.samples(archives), 1))
-
-
-def _object(text: str, where: str) -> dict[str, Any]:
-    return _checked(_parsed(text, where), where)
 
 
 def _parsed(text: str, where: str) -> Any:

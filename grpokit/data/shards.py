@@ -41,7 +41,7 @@ def samples(shards: Sequence[Path]) -> Iterator[tuple[dict[str, Any], str]]:
     for shard in shards:
         name, row = "", dict[str, Any]()
         for member, content in _members(shard):
-            stem, _, ending = member.rpartition("/")[2].partition(".")
+            ending = member.rpartition("/")[2].partition(".")[2]
             stem = member[: len(member) - len(ending) - 1]
             if stem != name and row:
                 yield row, f"{shard}, sample {name}"
