@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from grpokit import Correction, Sample, Trainer
+from grpokit import Correction, Prompt, Sample, Trainer
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.runs import train as run
 from grpokit.training.step_report import StepReport
@@ -217,8 +217,8 @@ def hangs_later(samples: Sequence[Sample]) -> list[float]:
     return length(samples)
 
 
-def other_prompts(split: str) -> list[str]:
-    return ["1+2", f"3+{rank()}"]
+def other_prompts(split: str) -> list[Prompt]:
+    return [Prompt(text=text, target="3") for text in ("1+2", f"3+{rank()}")]
 
 
 def differ(folder: Path, override: str) -> int:

@@ -205,13 +205,16 @@ class Updates:
             step: the step's number. In the first one, an adapter has hardly begun.
         """
         beta, epsilon = self.settings.adam_beta2, self.settings.adam_epsilon
-        counts = torch.zeros(2, dtype=torch.int64, device=self.accelerator.device)
+        counts = {
+            sharded: torch.zeros(2, dtype=torch.int64, device=self.accelerator.device) for sharded in (True, False)
+        }  # of parts, which all processes add up, and of what all have
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
         for state in (state for state in states if "exp_avg_sq" in state):  # a script may set another optimizer
             squares = local(state["exp_avg_sq"])
             bound = epsilon**2 * (1 - beta ** float(state["step"]))
-            counts += torch.stack([((squares > 0) & (squares <= bound)).sum(), (squares > 0).sum()]).to(counts.device)
-        parts = self.world.each(counts.tolist) if self.sharded else [counts.tolist()]
+            found = torch.stack([((squares > 0) & (squares <= bound)).sum(), (squares > 0).sum()])
+            counts[is_sharded(state["exp_avg_sq"])] += found.to(self.accelerator.device)
+        parts = [counts[False].tolist(), *(self.world.each(counts[True].tolist) if self.sharded else [])]
         small, moving = (sum(column) for column in zip(*parts, strict=True))
         share = small / max(1, moving)
         if self._warned or step == 1 or share < _MANY:
