@@ -19,7 +19,7 @@ def write_prompts(texts: list[str], name: str = "prompts.jsonl") -> None:
 def train(
     folder: str, *, resume: bool = False, overwrite: bool = False, force: bool = False, **changes: Any
 ) -> run.Result:
-    """Train on `prompts.jsonl`; `changes` are like `run__save_every=2`."""
+    """Train on `prompts.jsonl`; `changes` are like `run__save_every=2` or `rewards=[...]`."""
     settings: dict[str, Any] = {
         "policy": {"use": "switched:Switched"},
         "data": {"jsonl": "prompts.jsonl", "eval_jsonl": "prompts.jsonl"},
@@ -30,7 +30,10 @@ def train(
     watcher = changes.pop("watcher", None)
     for key, value in changes.items():
         part, _, name = key.partition("__")
-        settings[part][name] = value
+        if name:
+            settings[part][name] = value
+        else:
+            settings[part] = value
     config = schema.parse(json.dumps(settings), "test", [])
     return run.train(config, resume=resume, overwrite=overwrite, force=force, watcher=watcher)
 

@@ -195,14 +195,27 @@ def evaluate(
     """
     config, folder = read(source, overrides)
     from grpokit.evaluation.held_out import evaluate as score_policy
-    from grpokit.runs import build
+    from grpokit.runs import before_training, build, resuming
     from grpokit.training import checkpoint
 
-    _, held_out = build.prompts(config)
+    training, held_out = build.prompts(config)
     if held_out is None:
         raise UsageError("The config names no held-out prompts. Set data.eval_prompts or data.eval_fraction.")
     prompts = held_out[:limit]
     build.check_prompts(config, prompts)
+    if overrides:
+        try:
+            training, _ = build.prompts(read(source, None)[0])  # those of the run
+        except UsageError as error:
+            print(f"warning: it is not known whether held-out prompts were trained on: {error}", file=sys.stderr)
+    digests = resuming.digests(training, held_out)
+    warnings = before_training.trained_held_out_prompts(training, held_out, digests)
+    if folder is not None and not overrides:
+        sequences = {"train": training, "held_out": held_out}
+        changes, unknown = resuming.changed_prompts(folder.parent.parent, digests, sequences)
+        warnings += [f"unlike in the run, {line}" for line in changes.values()] + unknown
+    for line in warnings:
+        print(f"warning: {line}", file=sys.stderr)
     terms = build.rewards(config)
     columns = {}
     try:

@@ -1,13 +1,14 @@
 """A run folder: who may write there, and its header.
 
-A lock beside the folder lets one process at a time train in it. The header says what was started:
-`versions.json` (packages that took part), `data.json` (digests of the prompts) and `config.yaml` (resolved).
-`config.yaml` comes last, so that a folder which has it is a run. A folder with a part of the header is a set-up that
-was killed, and may be used again.
+A lock beside the folder lets one process at a time train in it. The header says what was started: `versions.json`
+(packages and own code that took part), `data.json` (digests of the prompts) and `config.yaml` (resolved). `config.yaml`
+comes last, so that a folder which has it is a run. A folder with a part of the header is a set-up that was killed, and
+may be used again.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import grpokit
 from grpokit import registry
 from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig, resolved
+from grpokit.data.digests import digest
 from grpokit.errors import RunError, UsageError
 from grpokit.files import delete, lock_of, partial_of, read_json, replacing
 from grpokit.report import MACHINE
@@ -204,14 +207,40 @@ def _is_unfinished(folder: Path, names: set[str]) -> bool:
     return isinstance(content, dict) and "grpokit" in content  # another program's file of that name is not ours
 
 
-def versions() -> dict[str, Any]:
-    """The versions of Python, grpokit, torch and all plugins."""
+def versions(config: RunConfig) -> dict[str, Any]:
+    """The versions of Python, grpokit, torch and all plugins, and digests of the config's own code."""
     return {
         "python": platform.python_version(),
         "grpokit": grpokit.__version__,
         "torch": str(torch.__version__),
         "plugins": {p.name: f"{p.package} {p.version}" for p in registry.plugins() if not p.error},
+        "code": _own_code(config),
     }
+
+
+def _own_code(config: RunConfig) -> dict[str, str]:
+    """Module -> digest of its code, for the components that a config names as "package.module:function".
+
+    Comments and blank lines do not count, nor does what the module imports.
+    """
+    plugins = {plugin.name for plugin in registry.plugins()}
+    modules = {name.partition(":")[0] for name in _uses(resolved(config)) if ":" in name} - plugins
+    return {module: digest(ast.dump(ast.parse(source))) for module in sorted(modules) if (source := _source(module))}
+
+
+def _uses(settings: Any) -> Iterator[str]:
+    """The components that a config names."""
+    for key, value in settings.items() if isinstance(settings, Mapping) else enumerate(settings):
+        if key in ("use", "advantage", "objective") and isinstance(value, str):
+            yield value
+        elif isinstance(value, (Mapping, list)):
+            yield from _uses(value)
+
+
+def _source(module: str) -> bytes:
+    """The source of a module, empty where it has none."""
+    spec = find_spec(module)
+    return Path(spec.origin).read_bytes() if spec and spec.origin and spec.origin.endswith(".py") else b""
 
 
 def write_header(folder: Path, config: RunConfig, data: Mapping[str, Any]) -> None:
@@ -222,7 +251,7 @@ def write_header(folder: Path, config: RunConfig, data: Mapping[str, Any]) -> No
     """
     settings = resolved(config)
     settings["run"]["dir"] = str(folder)
-    write_text(folder / VERSIONS, json.dumps(versions(), indent=2))
+    write_text(folder / VERSIONS, json.dumps(versions(config), indent=2))
     write_text(folder / DATA, json.dumps(data))
     write_text(folder / CONFIG, yaml_source.write(settings))
 

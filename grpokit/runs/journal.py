@@ -126,8 +126,8 @@ class Journal:
                     os.replace(self.folder / old, self.folder / new)
         self.evaluations, self.last_evaluation = [], -1
         return (
-            f"the held-out prompts have changed: earlier evaluations are kept in {moves['eval.jsonl']} and "
-            f"{moves['samples']}, and the score before training is now that of the new prompts"
+            f"earlier evaluations cannot be compared with those to come, so they are kept in {moves['eval.jsonl']} and "
+            f"{moves['samples']}, and the untrained policy was scored again"
         )
 
     def is_best(self, name: str, *, weight: float = 1.0) -> bool:

@@ -152,7 +152,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         start=start,
         recorded=record is not None,
         parts=parts,
-        changes=[(what, *pair) for what, pair in _changes(run, record, device).items()],
+        changes=[(what, *pair) for what, pair in _changes(run, config, record, device).items()],
     )
 
 
@@ -248,13 +248,13 @@ def _few(rows: Sequence[int]) -> str:
     return f"row{'s' * (len(rows) > 1)} {numbers}" + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
 
 
-def _changes(run: Path, record: Recorded | None, device: torch.device) -> dict[str, tuple[Any, Any]]:
+def _changes(run: Path, config: RunConfig, record: Recorded | None, device: torch.device) -> dict[str, tuple[Any, Any]]:
     """Versions and devices that are not what they were: what -> (then, now)."""
     try:
         before = read_json(run / "versions.json")
     except (OSError, ValueError):
-        before = versions()
-    changes = {what: (then, now) for what, then, now in differences(before, versions())}
+        before = versions(config)
+    changes = {what: (then, now) for what, then, now in differences(before, versions(config))}
     if record is not None:  # a resume may have rewritten that file; a record has the step's own
         here = rollout_record.conditions(device)
         changes |= {what: (then, here.get(what)) for what, then in record.conditions.items() if here.get(what) != then}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,18 @@ def refuse_other_prompts(folder: Path, changes: Mapping[str, str], unknown: Sequ
         )
 
 
+def changed_rewards(folder: Path, config: RunConfig) -> bool:
+    """Whether other rewards score the held-out prompts than those that a run was started with, or by other code."""
+    before = presets.read_config(folder / CONFIG)[0]
+    keys = [key for key, _, _ in differences(resolved(before)["rewards"], resolved(config)["rewards"], "rewards")]
+    if any(not _PLACE.fullmatch(key) for key in keys):
+        return True
+    with suppress(OSError, ValueError, KeyError, AttributeError):  # `changed_versions` says that it cannot be read
+        code = {module for module, _, _ in differences(read_json(folder / VERSIONS)["code"], versions(config)["code"])}
+        return any(reward.use.partition(":")[0] in code for reward in config.rewards)
+    return False
+
+
 def refuse_other_processes(world: World, config: RunConfig, now: Digests) -> list[str]:
     """All processes need the same config and the same prompts, since each takes its share of the same groups.
 
@@ -146,7 +159,7 @@ def refuse_other_processes(world: World, config: RunConfig, now: Digests) -> lis
     counts = {kind: len(part["texts"]) if part else 0 for kind, part in now.items()}
     digest = hashlib.sha256(repr(now).encode()).hexdigest()
     warnings = []
-    first, *others = world.each(lambda: (resolved(config), versions(), counts, digest))
+    first, *others = world.each(lambda: (resolved(config), versions(config), counts, digest))
     for rank, other in enumerate(others, 1):
         who = f"Process {rank} of {world.size}"
         changes = [f"  {key}: {old!r} -> {new!r}" for key, old, new in differences(first[0], other[0])]
@@ -169,15 +182,15 @@ def refuse_other_processes(world: World, config: RunConfig, now: Digests) -> lis
     return warnings
 
 
-def changed_versions(folder: Path) -> list[str]:
-    """A warning where versions of the packages that take part in a run are not those that it was started with."""
+def changed_versions(folder: Path, config: RunConfig) -> list[str]:
+    """A warning where packages or own code that take part in a run are not those that it was started with."""
     try:
         before = read_json(folder / VERSIONS)
     except (OSError, ValueError):
         before = None
     if not isinstance(before, dict):
         return [f"{folder / VERSIONS} cannot be read, so it is not known whether the versions are the same"]
-    changes = [f"{key} {old} -> {new}" for key, old, new in differences(before, versions())]
+    changes = [f"{key} {old} -> {new}" for key, old, new in differences(before, versions(config))]
     return [f"resumed with other versions ({', '.join(changes)}): the numbers may differ"] if changes else []
 
 

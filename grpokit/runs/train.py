@@ -181,7 +181,7 @@ def _train(
     if held_out is not None:
         world.together(lambda: check_prompts(drawing, held_out))  # a trainer looks at its own
     every = config.run.eval_every
-    notes = {"config": resolved(config), "versions": versions()}
+    notes = {"config": resolved(config), "versions": versions(config)}
     checkpoints = folder / "checkpoints"
 
     def scored(held_out: Sequence[Prompt]) -> Evaluation:
@@ -258,7 +258,7 @@ def _train(
         watcher.step(step_report)
         _notify(watcher, "grpokit_step_end", report=step_report)
 
-    def compared() -> tuple[list[str], Mapping[str, str]]:
+    def compared() -> tuple[list[str], dict[str, str]]:
         if not resume:
             write_header(folder, config, digests)  # first, so that a killed set-up can be recognised
             return [], {}
@@ -266,7 +266,9 @@ def _train(
         if not force:
             resuming.refuse_other_config(folder, config)
             resuming.refuse_other_prompts(folder, changes, unknown)
-        return resuming.changed_versions(folder) + unknown, changes
+        if resuming.changed_rewards(folder, config):
+            changes["rewards"] = "rewards: they or their code changed"
+        return resuming.changed_versions(folder, config) + unknown, changes
 
     claim = claimed(folder, resume=resume, overwrite=overwrite)
     with world.in_first(claim):  # what fails in here leaves the folder as it was
@@ -284,7 +286,8 @@ def _train(
         warnings += dict.fromkeys(line for own in own_trainers for line in before_training.repeated_prompts(own))
         warnings += before_training.trained_held_out_prompts(prompts, held_out, digests)
         no_start = world.first(lambda: resume and held_out is not None and not has_start(folder))
-        start = scored(held_out) if held_out is not None and (no_start or "held_out" in changes) else None
+        other_scores = not changes.keys().isdisjoint(("held_out", "rewards"))
+        start = scored(held_out) if held_out is not None and (no_start or other_scores) else None
         if no_start:
             warnings.append(
                 f"{folder / 'eval.jsonl'} has no evaluation before training (it was changed or cut), so the untrained "
@@ -305,7 +308,7 @@ def _train(
             journal = Journal(folder, trainer.completed)
             write_machine(folder, trainer.current.trainer.accelerator.device)
             damage = list(journal.damage)
-            if "held_out" in changes:
+            if other_scores and journal.evaluations:
                 damage.append(journal.set_evaluations_aside())
             if start is not None:
                 journal.evaluation(0, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -759,6 +760,18 @@ def test_evaluate_with_options(call: Call, finished: Path, monkeypatch: pytest.M
     monkeypatch.chdir(finished)
     with_pattern = call("evaluate", "out", "rewards=[{use: exact-match}]")
     assert table(with_pattern.out)["exact-match"] == ["not scored", "not scored"]  # there is no target
+
+
+def test_evaluate_tells_of_trained_and_of_other_prompts(call: Call, finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "there")
+    with contextlib.chdir(tmp_path / "there"):
+        Path("mine.txt").write_text("3\n4\n12\n")
+        done = call("evaluate", "out", "data={jsonl: held.jsonl, eval_prompts: mine.txt}")
+        assert "2 of 3 held-out prompts are trained on as well" in done.err
+        Path("held.jsonl").write_text('{"prompt": "5"}\n{"prompt": "16"}\n')
+        done = call("evaluate", "out")
+        assert "held-out prompts: 4 prompts became 2; 1 of 2 prompts changed" in done.err
+        assert done.code == 0
 
 
 def test_evaluate_as_json(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

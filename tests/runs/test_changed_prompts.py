@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,32 @@ def test_a_lost_evaluation_before_training_is_made_again() -> None:
         assert rows("damaged/eval.jsonl")[0] == whole[0]
         assert any("scored on the held-out prompts again" in row["message"] for row in rows("damaged/warnings.jsonl"))
         shutil.rmtree("damaged")
+
+
+@pytest.mark.parametrize("change", ["comment", "code", "weight"])
+def test_changed_rewards_score_the_start_anew(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from switched import reward\n\ndef score(samples):\n    return [{} * x for x in reward(samples)]\n"
+    Path("own_score.py").write_text(code.format(1))
+    monkeypatch.syspath_prepend(Path())
+    rewards = {"use": "own_score:score", "name": "digits"}
+    settings = halfway(rewards=[rewards])
+    earlier = rows("out/eval.jsonl")
+    monkeypatch.delitem(sys.modules, "own_score")
+    importlib.invalidate_caches()
+    Path("own_score.py").write_text("# My score.\n" + code.format(3 if change == "code" else 1))
+    settings["rewards"] = [{**rewards, "weight": 3.0 if change == "weight" else 1.0}]
+    result = train("out", resume=True, force=change == "weight", **settings)
+    messages = [row["message"] for row in rows("out/warnings.jsonl")]
+    monkeypatch.delitem(sys.modules, "own_score")
+    if change == "comment":
+        assert result.before == earlier[0]
+        assert not any(message.startswith("resumed with") for message in messages)
+        return
+    assert "resumed with other rewards: they or their code changed" in messages
+    assert rows("out/eval.earlier.jsonl") == earlier
+    assert result.before is not None
+    assert result.before["reward"] == pytest.approx(3 * earlier[0]["reward"])
+    assert [row["step"] for row in rows("out/eval.jsonl")] == [0, 3, 6]
 
 
 def test_a_resume_says_from_where() -> None:
