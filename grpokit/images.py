@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -115,7 +115,7 @@ def to_convert(others: Sequence[Path]) -> str:
     return f"{', '.join(path.name for path in others[:_MOST_NAMES])}{more} are pictures of other kinds: convert them"
 
 
-def open_picture(file: Path | bytes, *, where: str = "", max_pixels: int = MAX_PIXELS) -> Image.Image:
+def open_picture(file: Path | bytes | IO[bytes], *, where: str = "", max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Read a whole picture and turn it upright; `where` names its prompt in errors.
 
     Raises:
@@ -126,7 +126,7 @@ def open_picture(file: Path | bytes, *, where: str = "", max_pixels: int = MAX_P
         return upright(picture).copy()
 
 
-def check_picture(file: Path | bytes, *, where: str, max_pixels: int = MAX_PIXELS) -> None:
+def check_picture(file: Path | bytes | IO[bytes], *, where: str, max_pixels: int = MAX_PIXELS) -> None:
     """Read only the header, which is enough to notice another kind of file, a truncated start or a wrong size.
 
     Raises:
@@ -136,7 +136,7 @@ def check_picture(file: Path | bytes, *, where: str, max_pixels: int = MAX_PIXEL
         pass
 
 
-def blank_picture(file: Path | bytes, *, where: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def blank_picture(file: Path | bytes | IO[bytes], *, where: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """A blank, upright picture with the mode and size in a file's header.
 
     Raises:
@@ -160,7 +160,7 @@ def _orientation(picture: Image.Image) -> int:
 
 
 @contextmanager
-def _opened(file: Path | bytes, where: str, max_pixels: int) -> Iterator[Image.Image]:
+def _opened(file: Path | bytes | IO[bytes], where: str, max_pixels: int) -> Iterator[Image.Image]:
     """A picture of which only the header was read; every error inside the context becomes a DataError."""
     name = f"{where}{': ' * bool(where)}{file}" if isinstance(file, Path) else where
     try:

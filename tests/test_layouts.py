@@ -167,7 +167,11 @@ def test_a_shard_is_read_where_it_lies(tmp_path: Path) -> None:
     content = prompts.parts(0)[2]
     assert content == png(GREY["target"])
     assert content in stored
-    assert prompts.unopened(1).images[0].size == (8, 6)
+    place = stored.index(content) + stored[stored.index(content) :].index(b"IDAT") + 4
+    (tmp_path / "shards/0.tar").write_bytes(stored[:place] + bytes(8) + stored[place + 8 :])
+    assert prompts.unopened(0).images[0].size == (8, 6)  # from its header
+    with pytest.raises(DataError, match=r"0\.tar, sample some/folder/0001 cannot be read as a picture"):
+        prompts[0]
     (tmp_path / "shards/0.tar").write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"0\.tar cannot be read as a tar archive"):
         read_prompts(tmp_path / "shards")

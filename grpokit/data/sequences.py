@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -153,12 +154,13 @@ class Rows(PromptSequence):
         row = self.rows[index]
         return (row.text, row.meta), _file(row.target), one_or_all([_file(image) for image in row.images])
 
-    def _prompt(self, row: Row, opened: Callable[..., Image]) -> Prompt:
-        images = [opened(_file(image), where=row.where, max_pixels=self.max_pixels) for image in row.images]
-        target = row.target
-        if isinstance(target, (Path, Slice)):
-            target = opened(_file(target), where=row.where, max_pixels=self.max_pixels)
-        return Prompt(text=row.text, images=images, target=target, meta=row.meta)
+    def _prompt(self, row: Row, read: Callable[..., Image]) -> Prompt:
+        def picture(stored: Path | Slice) -> Image:
+            with stored.opened() if isinstance(stored, Slice) else nullcontext(stored) as file:
+                return read(file, where=row.where, max_pixels=self.max_pixels)
+
+        target = picture(row.target) if isinstance(row.target, (Path, Slice)) else row.target
+        return Prompt(text=row.text, images=[picture(image) for image in row.images], target=target, meta=row.meta)
 
     def number(self, index: int) -> int:
         """Of its line."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from PIL.ContainerIO import ContainerIO
 
 from grpokit.errors import DataError, one_line
 from grpokit.images import PICTURES
@@ -25,11 +28,16 @@ class Slice:
     start: int
     size: int
 
+    @contextmanager
+    def opened(self) -> Iterator[IO[bytes]]:
+        """A file to read, of which no more is read than is asked for."""
+        with self.archive.open("rb") as file:
+            yield ContainerIO(file, self.start, self.size)
+
     def read(self) -> bytes:
         """Its content."""
-        with self.archive.open("rb") as file:
-            file.seek(self.start)
-            return file.read(self.size)
+        with self.opened() as file:
+            return file.read()
 
 
 def samples(shards: Sequence[Path]) -> Iterator[tuple[dict[str, Any], str]]:
