@@ -1,11 +1,29 @@
-"""Tokens that a model's text format is made of, such as the end of a message: no prompt may have them in its text."""
+"""What is known of the tokens of a text before it is tokenized, and tokens that no prompt may have in its text."""
 
 from __future__ import annotations
 
+import math
+import unicodedata
 from collections.abc import Collection
 from typing import Any
 
 from grpokit.errors import UsageError, shown
+
+
+def most_tokens(text: str) -> float:
+    """No fewer tokens than a tokenizer makes of a text: one for each byte, also where it takes letters apart.
+
+    Infinite for a text without a letter or digit, which may leave no token, and for one with half a surrogate pair.
+
+    >>> most_tokens("caf\u00e9"), most_tokens("\u20ac 5"), most_tokens("\u200b")
+    (6, 5, inf)
+    """
+    if not any(map(str.isalnum, text)):
+        return math.inf
+    try:
+        return len(unicodedata.normalize("NFKD", text).encode())
+    except UnicodeEncodeError:
+        return math.inf
 
 
 class OwnTokens:

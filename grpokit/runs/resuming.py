@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ Digests = Mapping[str, Mapping[str, Sequence[str]] | None]
 def digests(prompts: PromptSequence, held_out: PromptSequence | None) -> Digests:
     """What `data.json` keeps: for the training and the held-out prompts, digests of each part of each prompt."""
     return {
-        kind: None if sequence is None else asdict(data.digests(sequence))
+        kind: None if sequence is None else vars(data.digests(sequence))
         for kind, sequence in (("train", prompts), ("held_out", held_out))
     }
 

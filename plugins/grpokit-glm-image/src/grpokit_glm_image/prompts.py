@@ -14,7 +14,7 @@ from torch import Tensor
 from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
 from grpokit.errors import one_line, shown
-from grpokit.hf.own_tokens import OwnTokens
+from grpokit.hf.own_tokens import OwnTokens, most_tokens
 from grpokit_glm_image.grids import PIXELS, Grid, Target, prompt_positions
 
 
@@ -88,12 +88,11 @@ class PromptEncoder:
         return Reading(tokens=tokens, positions=torch.cat([before, behind], 1)[:, :-1])
 
     def _is_short(self, prompt: Prompt) -> bool:
-        """Whether a prompt needs no look: a text in ASCII, of which each token has a letter, that fits."""
-        text = prompt.text
-        if self.edits or prompt.images or not text.strip() or not text.isascii():  # others may be expanded
+        """Whether a prompt needs no closer look: a text that fits even if each of its bytes is a token."""
+        if self.edits or prompt.images:
             return False
-        self._own.refuse(text)
-        return len(text) + self._around + self.target.count <= self.context
+        self._own.refuse(prompt.text)
+        return most_tokens(prompt.text) + self._around + self.target.count <= self.context
 
     @cached_property
     def _around(self) -> int:

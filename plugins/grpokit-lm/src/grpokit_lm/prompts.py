@@ -22,7 +22,7 @@ from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
 from grpokit.errors import a_type, counted, nearest, one_line, shown
 from grpokit.files import read_text
-from grpokit.hf.own_tokens import OwnTokens
+from grpokit.hf.own_tokens import OwnTokens, most_tokens
 from grpokit_lm.loading import Loaded
 from grpokit_lm.messages import Template, checked_messages
 from grpokit_lm.pictures import PictureReader, Reading, placeholders, positions
@@ -157,12 +157,12 @@ class PromptEncoder:
             self.check_length(len(tokens) + further, prompt)
 
     def _is_short(self, prompt: Prompt) -> bool:
-        """Whether a prompt needs no look: a plain text in ASCII, of which each token has a letter, that fits."""
-        text = prompt.text
-        plain = text.isascii() and self._begins.isdisjoint(text) and not (prompt.images or _has_messages(prompt))
-        if not plain or self.pictures is not None or not text or math.isinf(self._around):
+        """Whether a prompt needs no closer look: a plain text that fits even if each of its bytes is a token."""
+        plain = self._begins.isdisjoint(prompt.text) and not (prompt.images or _has_messages(prompt))
+        if not plain or self.pictures is not None:
             return False
-        return all(bound is None or len(text) + self._around <= bound for bound in self._bounds)
+        most = most_tokens(prompt.text) + self._around
+        return math.isfinite(most) and all(bound is None or most <= bound for bound in self._bounds)
 
     @cached_property
     def _begins(self) -> frozenset[str]:
