@@ -33,7 +33,7 @@ _PATIENCE = 10.0  # seconds without a sign of life
 @app.command()
 def score(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A picture, a folder of pictures, or a file of JSON lines.")
+        Path, typer.Argument(metavar="PATH", help="A picture, a folder of pictures, or a file of records.")
     ],
     words: Annotated[
         list[str] | None,
@@ -122,8 +122,15 @@ def score(
     _print_tables(scored if len(entries) <= _FEW and not as_json else [], tally, weighted=weighted, aside=as_json)
     if out is not None:
         print(f"scores: {out}", file=sys.stderr if as_json else sys.stdout)
-    unused = "" if settings is None else _unused(settings, pairs)
-    _say_what_is_missing(tally, len(entries), _summaries(terms, uses), weighted=weighted, unused=unused)
+    if any(entry.line for entry in entries):
+        needs = "the key `target` or `image` (the source picture) in the records."
+    elif prompts is not None:
+        needs = f"--targets or --sources, or the column `target` or `image` in {prompts}."
+    else:
+        needs = "a prompt (--prompt, --prompts), a target (--target, --targets) or a source (--source, --sources)."
+    if settings is not None and not any(entry.line for entry in entries):
+        needs += _unused(settings, pairs)
+    _say_what_is_missing(tally, len(entries), _summaries(terms, uses), weighted=weighted, needs=needs)
 
 
 def _say_what_is_passed_over(path: Path) -> None:
@@ -326,9 +333,7 @@ def _summaries(terms: Sequence[RewardTerm], uses: Sequence[str]) -> dict[str, st
     return {term.name: "" if spec is None else spec.summary for term, spec in zip(terms, specs, strict=True)}
 
 
-def _say_what_is_missing(
-    tally: Tally, total: int, summaries: Mapping[str, str], *, weighted: bool, unused: str
-) -> None:
+def _say_what_is_missing(tally: Tally, total: int, summaries: Mapping[str, str], *, weighted: bool, needs: str) -> None:
     """Name the samples without a score. Unreadable files, and a reward without any score, are bad input.
 
     Raises:
@@ -346,10 +351,7 @@ def _say_what_is_missing(
     silent = [n for n, column in tally.summary().items() if column.unscored and not column.scored and n != "reward"]
     if silent:
         names = "; or by ".join(f"{name}: {summaries[name]}" if summaries[name] else name for name in silent)
-        wrong.append(
-            f"No sample could be scored by {names}. A reward may need a prompt (--prompt, --prompts), a target "
-            f"(--target, --targets) or a source (--source, --sources).{unused}"
-        )
+        wrong.append(f"No sample could be scored by {names}. A reward may need {needs}")
     if wrong:
         raise DataError("\n".join(wrong))
 

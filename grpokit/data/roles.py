@@ -51,7 +51,7 @@ def assigned(names: Collection[str], columns: Columns | None, *, where: str, pic
         roles["image"] = [name for name in roles["image"] if name in ("image", "images") or pictured(name)]
     if not roles["prompt"]:
         raise DataError(
-            f"{where} has no column 'prompt'; {there}. Say which one it is with `columns: {{prompt: ...}}`."
+            f"{where} has no column 'prompt'; {there}. Rename one, or say which it is with `columns: {{prompt: ...}}`."
         )
     if roles["image"] and roles["image"] == roles["target"]:
         raise DataError(

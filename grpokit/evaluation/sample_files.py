@@ -1,6 +1,6 @@
 """Lists samples in files for `grpokit score`, without opening them.
 
-They are a picture, a folder of pictures named by line number, a folder that `grpokit sample` wrote, or JSON lines. An
+They are a picture, a folder of pictures named by line number, a folder that `grpokit sample` wrote, or records. An
 entry has the paths of its files, which are only opened by `Entry.open`, so a long list of entries stays small.
 """
 
@@ -26,6 +26,7 @@ from grpokit.types import Prompt, Sample
 SAMPLES = "samples.jsonl"
 """The file that `grpokit sample` and a run's evaluations write beside their pictures."""
 
+_RECORDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 _NUMBERED = re.compile(r"([0-9]+)(?:[-_]([0-9]+))?")
 _OWN_KEYS = ("output", "file", "group", "source", "target_text", "scores", "reward", "place", "advantage", "error")
 
@@ -42,7 +43,7 @@ class Entry:
         group: the same for all samples of one prompt.
         max_pixels: a picture with more is refused.
         problem: why it cannot be opened; empty if no problem is known yet.
-        line: its line in the file of JSON lines that lists it; 0 if there is none.
+        line: its line or row in the file of records that lists it, from 1; 0 if there is none.
     """
 
     where: str
@@ -95,7 +96,7 @@ def find(
     columns: Columns | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> list[Entry]:
-    """List the samples in a picture, a folder or a file of JSON lines; the samples of a group follow each other.
+    """List the samples in a picture, a folder or a file of records; the samples of a group follow each other.
 
     Args:
         path: the picture, folder or file.
@@ -112,6 +113,10 @@ def find(
         UsageError: arguments do not go together.
         DataError: there is nothing to score, or a file is not as expected.
     """
+    if path.suffix.lower() in _RECORDS and os.path.isfile(path):
+        options = {"--prompt": prompt, "--prompts": prompts, "--target": target, "--targets": targets}
+        options |= {"--source": source, "--sources": sources}
+        return records(_without(path, options), max_pixels=max_pixels)
     if prompts is not None and (prompt is not None or target is not None or source is not None):
         raise UsageError(
             "--prompts is for pictures named by line number; it goes with --targets and --sources, not with --prompt, "
@@ -127,7 +132,8 @@ def find(
         if prompts is not None:
             return numbered(path, prompts, targets=targets, sources=sources, columns=columns, max_pixels=max_pixels)
         if (path / SAMPLES).is_file():
-            return records(_without(path / SAMPLES, one), max_pixels=max_pixels)
+            options = {"--prompt": prompt, "--target": target, "--source": source}
+            return records(_without(path / SAMPLES, options), max_pixels=max_pixels)
         return _of_one_prompt(_pictures(path), prompt, target, source, max_pixels=max_pixels, group_each=not one)
     if not os.path.exists(path):
         raise DataError(f"There is no file or folder {shown(str(path), most=1000)[1:-1]} (looked in {Path.cwd()}).")
@@ -137,11 +143,10 @@ def find(
         )
     if path.suffix.lower() in PICTURES:
         return _of_one_prompt([path], prompt, target, source, max_pixels=max_pixels, group_each=False)
-    if path.suffix.lower() != ".jsonl":
-        raise DataError(
-            f"{path} is neither a picture ({', '.join(PICTURES)}) nor a file of JSON lines (.jsonl), by its name."
-        )
-    return records(_without(path, one), max_pixels=max_pixels)
+    raise DataError(
+        f"{path} is neither a picture ({', '.join(PICTURES)}) nor a file of records ({', '.join(_RECORDS)}), by its "
+        "name. A record has the keys `prompt` and `output`."
+    )
 
 
 def _refuse_run(folder: Path) -> None:
@@ -161,10 +166,13 @@ def _refuse_run(folder: Path) -> None:
     )
 
 
-def _without(path: Path, has_prompt: bool) -> Path:
-    if has_prompt:
+def _without(path: Path, options: Mapping[str, object]) -> Path:
+    """The path of records, beside which no prompt, target or source is given."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
         raise UsageError(
-            f"The records in {path} have their own prompts and targets: leave out --prompt, --target and --source."
+            f"The records in {path} have their own prompts and pictures, under the keys `prompt`, `target` and `image` "
+            f"(the source): leave out {' and '.join(given)}."
         )
     return path
 
@@ -275,7 +283,7 @@ def _refuse(strangers: Sequence[Path], prompts: Path, texts: Mapping[int, str], 
 
 
 def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
-    """JSON lines with `prompt` and `output`, and optionally `target`, `image` and more, as `grpokit.data` reads them.
+    """Records with `prompt` and `output`, and optionally `target`, `image` and more, as `grpokit.data` reads them.
 
     An `output` with the ending of a picture's file name is a path relative to the file's folder; any other is a text.
     `file` is always a path. So the `samples.jsonl` of `grpokit sample` and of runs can be read too. Records with the
@@ -287,19 +295,19 @@ def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
     """
     problems: dict[int, str] = {}
     sequence = data.read_prompts(path, problems=problems, max_pixels=max_pixels)
-    lines = enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1)
-    numbers = [(number, line) for number, line in lines if line.strip()]
-    rows = [(number, json.loads(line)) for number, line in numbers if number not in problems]
+    bad = [(number, f"{path}, line {number}", problem) for number, problem in problems.items()]
     groups: dict[str, int] = {}
     entries = []
-    for i, (number, row) in enumerate(rows):
-        where, text = sequence.where(i), sequence.parts(i)[0][0]
+    for i in range(len(sequence)):
+        where, number = sequence.where(i), sequence.number(i)
+        (text, meta), target, source = sequence.parts(i)
         try:
-            output = _output(row, path.parent, where)
+            output = _output(meta, path.parent, where)
         except DataError as error:
-            problems[number] = str(error)
+            bad.append((number, where, str(error)))
             continue
-        key = json.dumps(row["group"]) if isinstance(row.get("group"), int) else _same_prompt(text, row, path.parent)
+        same = [text, target, source, *(meta.get(key) for key in ("messages", "target_text", "source"))]
+        key = json.dumps(same if meta.get("group") is None else meta["group"], sort_keys=True, default=_digest)
         entries.append(
             Entry(
                 where=str(output) if isinstance(output, Path) else where,
@@ -312,17 +320,11 @@ def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
             )
         )
     if not entries:
-        raise DataError(problems[min(problems)])
-    bad_lines = enumerate(sorted(problems.items()), len(groups))
-    bad = [_bad_line(path, number, problem, group) for group, (number, problem) in bad_lines]
-    return sorted([*entries, *bad], key=lambda entry: entry.group)
-
-
-def _bad_line(path: Path, number: int, problem: str, group: int) -> Entry:
-    prompt = functools.partial(Prompt, text="")
-    return Entry(
-        where=f"{path}, line {number}", output="", prompt=prompt, text="", group=group, problem=problem, line=number
-    )
+        raise DataError(min(bad)[2])
+    unread = functools.partial(Prompt, text="")
+    for group, (number, where, problem) in enumerate(sorted(bad), len(groups)):
+        entries.append(Entry(where=where, output="", prompt=unread, text="", group=group, problem=problem, line=number))
+    return sorted(entries, key=lambda entry: entry.group)
 
 
 def _record(sequence: Sequence[Prompt], index: int) -> Prompt:
@@ -345,22 +347,15 @@ def _output(row: Mapping[str, Any], folder: Path, where: str) -> Path | str:
         return folder / str(file)
     if output is None:
         raise DataError(
-            f"{where}: there is no key 'output'{nearest('output', row)}, a text or a picture's file name (keys: "
-            f"{', '.join(row)})."
+            f"{where}: there is no key 'output'{nearest('output', row)}, a text or a picture's file name (other keys: "
+            f"{', '.join(row) or 'none'})."
         )
     return folder / output if output.lower().endswith(PICTURES) else str(output)
 
 
-def _same_prompt(text: str, row: Mapping[str, Any], folder: Path) -> str:
-    """A key for records of one prompt; pictures are compared by content, since each sample may have its own copy."""
-    parts = [text, *(row.get(key) for key in ("target", "target_text", "image", "source"))]
-    return json.dumps([_content(part, folder) for part in parts], sort_keys=True)
-
-
-def _content(part: Any, folder: Path) -> Any:
-    if isinstance(part, str) and part.lower().endswith(PICTURES) and os.path.isfile(folder / part):
-        return hashlib.sha256((folder / part).read_bytes()).hexdigest()
-    return part
+def _digest(part: Any) -> str:
+    """Of a picture's content, since each sample may have its own copy, or of another value that is no JSON."""
+    return hashlib.sha256(part.read_bytes() if isinstance(part, Path) else repr(part).encode()).hexdigest()
 
 
 def _pictures(folder: Path) -> list[Path]:

@@ -146,6 +146,41 @@ def test_json_lines_of_texts(call: Call, tmp_path: Path) -> None:
     assert done.err.endswith("contains could not score 1 of 4 samples: r.jsonl, line 7\n")
 
 
+SUMS = [("2+2", "4", "4"), ("1,5*2", "5", "3"), ("2+2", "5", 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("r.csv", 'prompt,output,target\n2+2,4,4\n"1,5*2",5,3\n\n2+2,5,4\n'),
+        ("r.json", json.dumps([dict(zip(("prompt", "output", "target"), row, strict=True)) for row in SUMS])),
+    ],
+)
+def test_records_of_other_kinds(call: Call, tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    done = call(name, "--reward", "exact-match", "--json")
+    assert done.code == 0, done.err
+    found = {(row["prompt"], row["output"]): row["scores"]["exact-match"] for row in lines(done.out)}
+    assert found == {("2+2", "4"): 1.0, ("1,5*2", "5"): 0.0, ("2+2", "5"): 0.0}
+
+
+def test_records_of_different_conversations_are_different_groups(tmp_path: Path) -> None:
+    asked = [
+        [
+            {"role": "user", "content": text},
+            {"role": "assistant", "content": "?"},
+            {"role": "user", "content": "Go on."},
+        ]
+        for text in ("a", "b", "a")
+    ]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps({"prompt": p, "output": "x"}) + "\n" for p in asked))
+    assert [(entry.line, entry.group) for entry in sample_files.records(tmp_path / "r.jsonl")] == [
+        (1, 0),
+        (3, 0),
+        (2, 1),
+    ]
+
+
 def test_json_lines_of_pictures_with_meta(tmp_path: Path) -> None:
     picture(tmp_path / "a/1.png", 51)
     picture(tmp_path / "a/t.png", 102)
@@ -179,11 +214,8 @@ def test_what_sample_wrote(call: Call, tmp_path: Path, monkeypatch: pytest.Monke
         ]
         assert row["scores"]["mse"] == pytest.approx(-np.mean((pixels[0] - pixels[1]) ** 2))
     done = call("drawn", "--reward", "mse", "--prompt", "a sign")
-    assert (done.code, done.err) == (
-        2,
-        "error: The records in drawn/samples.jsonl have their own prompts and targets: leave out --prompt, --target "
-        "and --source.\n",
-    )
+    assert done.code == 2
+    assert done.err.startswith("error: The records in drawn/samples.jsonl have their own prompts")
     done = call("drawn", "--reward", "mse", "--prompts", "drawn/samples.jsonl")
     assert "0000.target.png is not named by a line number" in done.err
 
@@ -441,8 +473,7 @@ def test_bad_lines_are_named_and_the_others_scored(call: Call, tmp_path: Path) -
     assert done.err == (
         "error: 1 of 2 samples is missing or unreadable: there is no file b.png.\n"
         "No sample could be scored by mse: minus the mean squared difference of the picture and its target picture (0: "
-        "the same). A reward may need a prompt (--prompt, --prompts), a target (--target, --targets) or a source "
-        "(--source, --sources).\n"
+        "the same). A reward may need the key `target` or `image` (the source picture) in the records.\n"
     )
     assert done.out.splitlines()[2].split() == ["b.png", "missing", "p"]
 
@@ -578,7 +609,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "empty folder": (["empty", *WITH], "empty contains no pictures (.png, .jpg, .jpeg, .webp) and no samples.jsonl."),
     "another kind of file": (
         ["prompts.txt", *WITH],
-        "prompts.txt is neither a picture (.png, .jpg, .jpeg, .webp) nor a file of JSON lines (.jsonl), by its name.",
+        "prompts.txt is neither a picture (.png, .jpg, .jpeg, .webp) nor a file of records (.jsonl, ",
     ),
     "too few prompts": (
         ["pictures", "--prompts", "one.txt", *WITH],
@@ -681,7 +712,12 @@ BAD: dict[str, tuple[list[str], str]] = {
     ),
     "prompt of records": (
         ["r.jsonl", "--reward", "length", "--prompt", "a"],
-        "The records in r.jsonl have their own prompts and targets: leave out --prompt, --target and --source.",
+        "The records in r.jsonl have their own prompts and pictures, under the keys `prompt`, `target` and `image` "
+        "(the source): leave out --prompt.",
+    ),
+    "prompts and targets of records": (
+        ["r.jsonl", "--reward", "length", "--targets", "targets", "--prompts", "prompts.txt"],
+        "leave out --prompts and --targets",
     ),
     "no such target": (
         ["pictures/1.png", *WITH, "--target", "nix.png"],
@@ -699,7 +735,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no output": (
         ["outputless.jsonl", "--reward", "length"],
         "outputless.jsonl, line 1: there is no key 'output' (did you mean 'outputs'?), a text or a picture's file name "
-        "(keys: prompt, outputs).",
+        "(other keys: outputs).",
     ),
     "an odd output": (
         ["odd.jsonl", "--reward", "length"],
