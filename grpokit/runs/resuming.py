@@ -24,7 +24,10 @@ from grpokit.training import checkpoint
 from grpokit.training.world import World
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
-_PLACE = re.compile(r"(phases\.\d+\.)?rewards\.\d+\.(workers|reward_timeout|placement)(\..+)?")  # of a reward
+_FREE = re.compile(  # where rewards run, and what stops a run
+    r"(phases\.\d+\.)?(rewards\.\d+\.(workers|reward_timeout|placement|on_error|skip_limit)(\..+)?"
+    r"|trainer\.max_(logprob_diff|zero_std_steps))"
+)
 _KINDS = {"train": "training prompts", "held_out": "held-out prompts"}
 
 Digests = Mapping[str, Mapping[str, Sequence[str]] | None]
@@ -54,8 +57,8 @@ def has_checkpoint(folder: Path) -> bool:
 def refuse_other_config(folder: Path, config: RunConfig) -> None:
     """A resumed run is the same run only with the same config.
 
-    The part `run` (folders, how often) may change, where rewards run, and the number of steps or rounds where no
-    schedule depends on it.
+    The part `run` (folders, how often) may change, where rewards run, what stops the run, and the number of steps or
+    rounds where no schedule depends on it.
     With `order: auto` steps say how often a phase is chosen, so they may not change.
 
     Raises:
@@ -69,7 +72,7 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
     changes = [
         f"  {key}: {old!r} -> {new!r}"
         for key, old, new in differences(resolved(before), resolved(config))
-        if not (key.startswith(tuple(free)) or _PLACE.fullmatch(key) or _renamed(key, old, new))
+        if not (key.startswith(tuple(free)) or _FREE.fullmatch(key) or _renamed(key, old, new))
     ]
     if changes:
         raise UsageError(

@@ -498,11 +498,18 @@ def test_the_command_serves_a_run_and_stops_when_all_is_scored(tmp_path: Path, c
     assert here.out.splitlines()[-4:-1] == done.out.splitlines()[-4:-1]
 
 
-def test_a_resume_may_score_in_another_place(tmp_path: Path) -> None:
+def test_a_resume_may_score_in_another_place_and_stop_for_other_reasons(tmp_path: Path) -> None:
     before, _ = presets.read_config("toy-lm")
     (tmp_path / "config.yaml").write_text(yaml_source.write(resolved(before)))
-    for place in ("rewards.0.workers=2", "rewards.1.placement={http: 'http://gpu-2:8009'}"):
-        refuse_other_config(tmp_path, presets.read_config("toy-lm", [place])[0])
+    for free in (
+        "rewards.0.workers=2",
+        "rewards.1.placement={http: 'http://gpu-2:8009'}",
+        "rewards.0.on_error=skip",
+        "rewards.1.skip_limit=0.9",
+        "trainer.max_logprob_diff=0.5",
+        "trainer.max_zero_std_steps=null",
+    ):
+        refuse_other_config(tmp_path, presets.read_config("toy-lm", [free])[0])
     with pytest.raises(UsageError, match=r"rewards\.1\.weight"):
         refuse_other_config(tmp_path, presets.read_config("toy-lm", ["rewards.1.weight=2"])[0])
 
