@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from grpokit import errors, registry
 from grpokit.errors import GrpokitError, PluginError, UsageError, a_type, reworded, typed_line
-from grpokit.rewards.submission import REORDERED, Portion, reordered
+from grpokit.rewards.submission import REORDERED, Portion, meta_keys, reordered
 from grpokit.types import Sample
 
 Message: TypeAlias = Sequence[Any]
@@ -53,10 +53,8 @@ def answer(reward: Any, samples: list[Sample]) -> Message:
         return "error", *_typed(error)
     except BaseException as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        return (
-            "failure",
-            f"raised {typed_line(error)} ({Path(place.filename).name}, line {place.lineno}, in {place.name})",
-        )
+        what = f"{typed_line(error)}{meta_keys(error, samples)}"
+        return "failure", f"raised {what} ({Path(place.filename).name}, line {place.lineno}, in {place.name})"
     if reordered(samples, order):
         return "error", "RewardError", f"it {REORDERED}."
     try:

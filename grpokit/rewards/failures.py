@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 from grpokit.errors import GrpokitError, RewardError, UsageError, a_type, counted, one_line, reworded, shown, typed_line
 from grpokit.rewards.isolation import own_copies, process_state_kept
-from grpokit.rewards.submission import REORDERED, Pending, Portion, Submits, by_group, in_words, reordered
+from grpokit.rewards.submission import REORDERED, Pending, Portion, Submits, by_group, in_words, meta_keys, reordered
 from grpokit.rewards.validation import checked
 from grpokit.types import Sample
 
 if TYPE_CHECKING:
     from grpokit.rewards.scoring import RewardTerm
 
-_REMEDY = "Correct it, or set `on_error: skip` to count its rows as unscored."
+_REMEDY = "Correct it, or set `on_error: skip` in its config to count its rows as unscored."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +258,7 @@ def _named(error: Exception, term: RewardTerm) -> GrpokitError:
 def _failure(term: RewardTerm, error: BaseException, samples: Sequence[Sample]) -> str:
     """What a reward raised, on one line."""
     kind, text = type(error).__name__, one_line(error)
-    text = "" if text == kind else f": {text}"
+    text = "" if text == kind else f": {text}{meta_keys(error, samples)}"
     return f"Reward '{term.name}' raised {kind} on {counted(len(samples), 'sample')}{text} {_place(error)}."
 
 

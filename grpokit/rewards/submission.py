@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from grpokit.errors import GrpokitError
+from grpokit.errors import GrpokitError, shown
 from grpokit.types import Sample
 
 
@@ -124,3 +124,11 @@ def in_words(rows: Sequence[int], samples: Sequence[Sample]) -> str:
     """
     span = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]}-{rows[-1]}"
     return f"{span} (prompt {samples[rows[0]].prompt.text!r})"
+
+
+def meta_keys(error: BaseException, samples: Sequence[Sample]) -> str:
+    """After a KeyError, the keys of the first prompt whose meta has not that one; else empty."""
+    if not isinstance(error, KeyError) or not error.args or not isinstance(error.args[0], str):
+        return ""
+    prompts = (sample.prompt for sample in samples if error.args[0] not in sample.prompt.meta)
+    return next((f", and the meta of {shown(p.text)} has {shown(dict(p.meta))}" for p in prompts), "")

@@ -43,6 +43,7 @@ from grpokit.builtin.text_rewards import (
     TextFormat,
     contains,
 )
+from grpokit.rewards import answers
 from grpokit.rewards.scoring import as_terms, score
 from grpokit.runs import build
 
@@ -196,8 +197,23 @@ def test_an_exception_stops() -> None:
     message = str(caught.value)
     place = r"\(test_scoring\.py, line \d+, in broken\)\. "
     assert re.match(rf"Reward 'broken' raised ValueError on 2 samples: the server said no {place}", message)
-    assert "Correct it, or set `on_error: skip` to count its rows as unscored." in message
+    assert "Correct it, or set `on_error: skip` in its config to count its rows as unscored." in message
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_key_that_a_prompts_meta_lacks() -> None:
+    def leveled(given: Sequence[Sample]) -> list[float]:
+        return [s.prompt.meta["levl"] for s in given]
+
+    metas = [{"levl": 1}, {"level": 2, "kind": "a"}]
+    given = [Sample(prompt=Prompt(text=f"p{i}", meta=meta), output="", group=i) for i, meta in enumerate(metas)]
+    with pytest.raises(
+        RewardError, match=r"KeyError on 2 samples: 'levl', and the meta of 'p1' has keys \(level, kind\)"
+    ):
+        score(as_terms([leveled]), given)
+    assert "'levl', and the meta of 'p1' has keys (level, kind)" in answers.answer(leveled, given)[1]
+    with pytest.raises(RewardError, match=r"raised KeyError on 1 sample: 'levl', and the meta of 'p' has no keys \("):
+        score(as_terms([leveled]), [Sample(prompt=Prompt(text="p"), output="", group=0)])
 
 
 def test_an_exception_without_words() -> None:

@@ -117,7 +117,9 @@ def test_a_failure_is_an_error_of_its_row(pooled: Make, order: str, words: str) 
     with pytest.raises(RewardError) as caught:
         asked(reward, given)
     assert str(caught.value).startswith(f"Reward 'r' {words}")
-    assert str(caught.value).endswith(". Correct it, or set `on_error: skip` to count its rows as unscored.")
+    assert str(caught.value).endswith(
+        ". Correct it, or set `on_error: skip` in its config to count its rows as unscored."
+    )
     found = asked(reward, given, on_error="skip")
     assert found.matrix[:, 0].nan_to_num(nan=-1).tolist() == [0, 1, -1, 3, 4, 5]
     assert found.failed == [1]
