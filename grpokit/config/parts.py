@@ -161,7 +161,10 @@ class DataConfig(Strict):
             )
         for name in ("max_pixels", "columns"):
             if self.use is not None and getattr(self, name):
-                raise ValueError(f"'{name}' does not go with 'use': a function gives prompts with their pictures")
+                raise ValueError(
+                    f"'{name}' does not go with 'use': a function gives prompts with their pictures. With prompts of "
+                    f"your own, write 'data={{prompts: FILE, {name}: ...}}'"
+                )
         unknown = next(iter(self.model_extra or {}), None)
         if unknown and self.use is None:
             raise ValueError(f"unknown key '{unknown}'{nearest(unknown, type(self).model_fields)}")
