@@ -36,6 +36,7 @@ def attribute(
     """
     config, folder = runs.read(source, overrides)
     from grpokit import registry, report
+    from grpokit.data import check_prompts
     from grpokit.evaluation.attribution import attribute as attributed
     from grpokit.registry.specs import PolicySpec
     from grpokit.runs import build, journal
@@ -44,13 +45,14 @@ def attribute(
     _, held_out = build.prompts(config)
     if held_out is None:
         raise UsageError("The config names no held-out prompts. Set data.eval_prompts or data.eval_fraction.")
-    prompts = held_out[:limit]
+    prompts = held_out.first(limit)
     build.check_prompts(config, prompts)
     spec = registry.spec_of("policy", config.policy.use)
     named = spec if isinstance(spec, PolicySpec) else PolicySpec(name="own", factory="own:policy")
     terms = build.rewards(config)
     try:
         policies = build.policies(config)
+        check_prompts(build.drawing(policies), prompts)
         if folder is not None:
             checkpoint.load_policies(folder, policies)
         work = f"{counted(len(prompts) * rows * groups, 'sample')} of {counted(len(prompts), 'held-out prompt')}"

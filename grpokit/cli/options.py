@@ -11,9 +11,9 @@ import typer
 from grpokit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from grpokit.types import Prompt
+    from grpokit.data import PromptSequence
 
 
 def whole_number(*names: str, help: str) -> Any:
@@ -64,7 +64,7 @@ PromptsFile = Annotated[
 
 def read_prompts(
     prompt: list[str] | None, prompts: Path | None, columns: Mapping[str, str | None] | None = None
-) -> Sequence[Prompt] | None:
+) -> PromptSequence | None:
     """The prompts of --prompt or --prompts, or None without either option; `columns` are the config's.
 
     Raises:
@@ -75,7 +75,7 @@ def read_prompts(
     if prompt and prompts:
         raise UsageError("Give either --prompt or --prompts, not both.")
     if prompt:
-        return data.as_prompts(prompt)
+        return data.as_prompts(prompt, source="--prompt")
     if prompts is None:
         return None
     return data.read_prompts(prompts, columns=columns)

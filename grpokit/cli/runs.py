@@ -137,6 +137,7 @@ def sample(
     config, place = read(source, overrides)
     if before and place is None:
         raise UsageError(f"--before compares a run with its start, and {source} is no run folder. Leave it out.")
+    from grpokit.data import check_prompts
     from grpokit.evaluation.held_out import draw
     from grpokit.runs import build, journal
     from grpokit.runs.contact_sheet import SHEET, contact_sheet
@@ -150,9 +151,10 @@ def sample(
     if own_prompts is None:
         train_prompts, held_out = build.prompts(config)
         own_prompts = train_prompts if held_out is None else held_out
-    drawn = own_prompts[: limit or _PROMPTS]
+    drawn = own_prompts.first(limit or _PROMPTS)
     build.check_prompts(config, drawn)
     policies = build.policies(config)
+    check_prompts(build.drawing(policies), drawn)
     sheet: dict[str, Sequence[Sample]] = {}
     for folder, weights in ((out / "before", None), (out / "after", place)) if before else ((out, place),):
         if weights is not None:
@@ -194,6 +196,7 @@ def evaluate(
     draw run.eval_samples samples per held-out prompt, unless --count says otherwise, from the same seeds.
     """
     config, folder = read(source, overrides)
+    from grpokit.data import check_prompts
     from grpokit.evaluation.held_out import evaluate as score_policy
     from grpokit.runs import before_training, build, resuming
     from grpokit.training import checkpoint
@@ -201,7 +204,7 @@ def evaluate(
     training, held_out = build.prompts(config)
     if held_out is None:
         raise UsageError("The config names no held-out prompts. Set data.eval_prompts or data.eval_fraction.")
-    prompts = held_out[:limit]
+    prompts = held_out.first(limit)
     build.check_prompts(config, prompts)
     if overrides:
         try:
@@ -220,6 +223,7 @@ def evaluate(
     columns = {}
     try:
         policies = build.policies(config)
+        check_prompts(build.drawing(policies), prompts)
         per_prompt = count or config.run.eval_samples
         for label, place in (("before", None), ("after", folder)):
             if label == "after":

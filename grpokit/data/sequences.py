@@ -59,6 +59,10 @@ class PromptSequence(Sequence[Prompt]):
         """The number, from 1, by which pictures in a folder name a prompt: that of its line or row."""
         return index + 1
 
+    def first(self, count: int | None) -> PromptSequence:
+        """The first prompts, or all; unlike a slice they know where they come from."""
+        return Subset(self, range(len(self))[:count])
+
     @overload
     def __getitem__(self, index: int) -> Prompt: ...
     @overload

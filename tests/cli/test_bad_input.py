@@ -268,6 +268,16 @@ DATA_FILES = {
         ["prompts.txt, line 2: toy-lm reads sums of two two-digit numbers such as '47+32'; 'hello' has"],
         {"prompts.txt": "47+32\nhello\n"},
     ),
+    "prompts that a policy without training cannot read": Bad(
+        ["sample", "c.yaml", "policy={use: toy-lm}", "--prompts", "p.txt"],
+        ["p.txt, line 2: toy-lm reads sums of two two-digit numbers such as '47+32'; 'hello' has"],
+        {"p.txt": "47+32\nhello\n"},
+    ),
+    "held-out prompts that the policy cannot read": Bad(
+        ["evaluate", "c.yaml", "policy={use: toy-lm}", "data.eval_prompts=p.txt"],
+        ["p.txt, line 2: toy-lm reads sums of two two-digit numbers such as '47+32'; 'hello' has"],
+        {"p.txt": "47+32\nhello\n"},
+    ),
     "a line that is no JSON": jsonl("{prompt: 1}", "data.jsonl: p.jsonl, line 2: not JSON (Expecting", "at column 2"),
     "a line that is a list": jsonl("[1]", "p.jsonl, line 2: expected an object like {\"prompt\": ...}, got '[1]'"),
     "a line without a prompt": jsonl('{"promt": "x"}', "line 2: the key 'prompt' is missing (keys: promt)"),
