@@ -219,6 +219,8 @@ def test_columns_do_not_touch_lines(tmp_path: Path) -> None:
         ("p.csv", "prompt, target\na, 1\n,\n\nb, 2\n", [("a", "1", 1), ("b", "2", 4)]),
         ("p.tsv", 'prompt\ttarget\n"""CAT"" on a sign"\t1\n', [('"CAT" on a sign', "1", 1)]),
         ("p.txt", "target,prompt\n1,a\n2,b\n", [("a", "1", 1), ("b", "2", 2)]),
+        ("p.csv", 'prompt|target\n"a|b, c"|1\n2;3|5\n', [("a|b, c", "1", 1), ("2;3", "5", 2)]),
+        ("p.txt", "prompt|target\na|1\n", [("a", "1", 1)]),
         ("p.txt", '[\n{"prompt": "a", "target": 1}]', [("a", 1, 1)]),
         ("p.txt", "{a|b} car\nprompt, engineering\n", [("{a|b} car", None, 1), ("prompt, engineering", None, 2)]),
     ],

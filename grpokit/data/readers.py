@@ -27,7 +27,7 @@ from grpokit.images import MAX_PIXELS, PICTURES, check_picture, is_picture_name,
 _REMEDY = "Run the command in the folder that holds it, or give its path."
 _JSON_LINES = (".jsonl", ".ndjson")
 _METADATA = ("metadata.jsonl", "metadata.csv")  # of a folder of pictures, as Hugging Face lays it out
-_HEADER = re.compile(r"\s*(?=\w+[,;\t]\w)(?:\w+[,;\t])*prompt(?:[,;\t]\w+)*\n")  # of a table, by any name
+_HEADER = re.compile(r"\s*(?=\w+[,;\t|]\w)(?:\w+[,;\t|])*prompt(?:[,;\t|]\w+)*\n")  # of a table, by any name
 _Found: TypeAlias = tuple[int, str, dict[str, Any]]  # line from 1, where it is, its columns
 
 
@@ -137,7 +137,7 @@ def _of_list(text: str, path: Path) -> Iterator[_Found]:
 
 def _of_table(text: str, path: Path) -> Iterator[_Found]:
     header = text.lstrip().partition("\n")[0]
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=header.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     try:
         names = [name.strip() for name in next(reader, [])]
