@@ -164,7 +164,7 @@ MISTAKES = {
     "columns of a function": (
         POLICY + "data: {use: a, columns: {prompt: t}}\n" + REWARDS,
         2,
-        ["'columns' does not go with 'use'"],
+        ["'columns' does not go with 'use'", "write 'data={prompts: FILE, columns: ...}'"],
     ),
     "targets of no held-out prompts": (
         POLICY + "data: {prompts: a.txt, eval_targets: t}\n" + REWARDS,
