@@ -1,15 +1,15 @@
 """The nouns that pass between policies, rewards and the trainer.
 
-All are frozen, keyword-only dataclasses; tensors inside them are never changed in place. Letters in shapes:
-B rows (samples), P prompts, G samples per prompt (B = P * G), T decisions per row, R rewards. A micro-batch or a
-slice has b <= B rows and t <= T decisions. The module imports torch for type checking only, so a reward for text or
-pictures can import `Sample` without torch.
+All are frozen dataclasses, keyword-only but for a prompt's text; tensors inside them are never changed in place.
+Letters in shapes: B rows (samples), P prompts, G samples per prompt (B = P * G), T decisions per row, R rewards. A
+micro-batch or a slice has b <= B rows and t <= T decisions. The module imports torch for type checking only, so a
+reward for text or pictures can import `Sample` without torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Prompt:
     """What conditions the policy.
 
@@ -36,6 +36,7 @@ class Prompt:
     """
 
     text: str
+    _: KW_ONLY
     image: Image | None = None
     target: Any = None
     meta: Mapping[str, Any] = field(default_factory=dict)

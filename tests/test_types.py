@@ -45,6 +45,6 @@ def test_the_first_picture_of_a_prompt_is_its_image() -> None:
     a, b, c = (Image.new("RGB", (n, n)) for n in (1, 2, 3))
     one, two = Prompt(text="p", image=a), Prompt(text="p", images=[a, b])
     assert (one.images, two.image, two.images) == ((a,), a, (a, b))
-    assert (Prompt(text="p").image, Prompt(text="p").images) == (None, ())
+    assert (Prompt("p").text, Prompt(text="p").image, Prompt(text="p").images) == ("p", None, ())
     assert replace(two, text="q").images == (a, b)
     assert replace(two, image=c).images == (c, b)
