@@ -38,13 +38,13 @@ MAY_IMPORT = {
     "flow": "errors types",
     "data": "errors files types images sampling policy",
     "registry": "errors",
-    "builtin": "errors knobs types images objectives registry",  # what a third party may import, and no more
     "config": "errors files knobs registry",
     "plan": "errors knobs registry config",
     "hf": "errors knobs policies data registry plan",  # imports transformers and peft, so it stands in no other row
     "diffusion": "errors knobs types sampling policy policies flow hf",
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
+    "builtin": "errors knobs types images objectives registry rewards",  # what a third party may import, and no more
     "remote": "errors types images rewards",
     "training": "errors files knobs types sampling policy advantages objectives data registry rewards",
     "trainer": "errors knobs types sampling policy advantages objectives data rewards training",

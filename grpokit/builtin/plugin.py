@@ -16,7 +16,11 @@ _EXAMPLES = {
     "numeric-answer": (({"output": "7 + 5 = 12.0", "target": "12"}, {"output": "7 + 5 = 13", "target": "12"}),),
     "repetition-penalty": (({"output": "one two three four five six"}, {"output": "one two three one two three"}),),
 }  # the others score nothing that their parameters do not ask for
-_WITH_TARGET = ("exact-match", "contains", "numeric-answer")
+_UNSCORABLE = {
+    "exact-match": "grpokit.rewards.needs:text_target",
+    "contains": "grpokit.rewards.needs:filled_target",
+    "numeric-answer": "grpokit.builtin.text_rewards:without_number",
+}
 _EXPECTED_FAILURES = {
     "contains": {"ladder-extra-text": "the target anywhere in a long text is right; mix it with length or format"},
     "numeric-answer": {
@@ -44,7 +48,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
             examples=_EXAMPLES.get(name, ()),
             range=(low, high),
             summary=summary,
-            unscorable="grpokit.rewards.needs:text_target" if name in _WITH_TARGET else "",
+            unscorable=_UNSCORABLE.get(name, ""),
             expected_failures=_EXPECTED_FAILURES.get(name, {}),
         )
     yield RewardSpec(

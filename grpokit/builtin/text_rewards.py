@@ -16,8 +16,9 @@ from fractions import Fraction
 from typing import Literal
 
 from grpokit.builtin.numerals import last_number, number
-from grpokit.errors import UsageError, a_type
-from grpokit.types import Sample
+from grpokit.errors import DataError, UsageError, a_type, shown
+from grpokit.rewards.needs import text_target
+from grpokit.types import Prompt, Sample
 
 
 class ExactMatch:
@@ -91,11 +92,28 @@ class NumericAnswer:
         return [_against_target(s, "numeric-answer", self._one) for s in samples]
 
     def _one(self, text: str, target: str) -> float:
-        right = number(target)
-        if right is None:
-            raise UsageError(f"numeric-answer: the target {target!r} is not a number.")
+        right = _target_number(target)
         answer = number(_extract(text, self.pattern) or "") if self.pattern else last_number(text)
         return float(answer is not None and abs(answer - right) <= self.tolerance)
+
+
+def without_number(prompt: Prompt) -> str:
+    """Why `numeric-answer` cannot score a prompt; empty if it can.
+
+    Raises:
+        DataError: the target is not a number.
+    """
+    lacks = text_target(prompt)
+    if not lacks:
+        _target_number(str(prompt.target))
+    return lacks
+
+
+def _target_number(target: str) -> Fraction:
+    right = number(target)
+    if right is None:
+        raise DataError(f"numeric-answer: the target {shown(target)} is not a number. Correct it, or leave it out.")
+    return right
 
 
 class Length:

@@ -79,7 +79,8 @@ class RewardSpec(Spec):
             as pictures, name a function that takes no argument and returns such pairs: "package.module:function".
         unscorable: "package.module:function" that says of a prompt why none of its samples can be scored, such as "it
             has no text in quotes", or "" if they can be. Of the reward's parameters in the config it gets those that
-            it names as keywords. A run warns of such prompts before anything is loaded.
+            it names as keywords. A run warns of such prompts before anything is loaded. A `grpokit.DataError` from it
+            refuses the run, since the prompt is wrong.
         expected_failures: checks of the conformance kit that it cannot pass by design -> why; they do not count as
             failed.
     """

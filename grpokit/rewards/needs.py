@@ -1,25 +1,45 @@
-"""What a prompt lacks for a reward: functions for `RewardSpec.unscorable`, which a run asks before it begins."""
+"""What a prompt lacks for a reward: functions for `RewardSpec.unscorable`, which a run asks before it begins.
+
+A prompt that lacks something is not scored. A wrong target is an error, as in the reward itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grpokit.errors import shown
+from grpokit.errors import DataError, a_type, shown
 from grpokit.types import Prompt
 
 
 def text_target(prompt: Prompt) -> str:
-    """Why a reward that compares with a text or a number cannot score a prompt; empty if it can."""
+    """Why a reward that compares with a text or a number cannot score a prompt; empty if it can.
+
+    Raises:
+        DataError: the target is something else.
+    """
     if prompt.target is None:
         return lacking("target", [prompt])
-    return "its target is a picture; expected a text" if hasattr(prompt.target, "getbands") else ""
+    if not isinstance(prompt.target, (str, int, float)):
+        raise DataError(f"its target is {a_type(prompt.target)}; expected a text or a number.")
+    return ""
+
+
+def filled_target(prompt: Prompt) -> str:
+    """As `text_target`, for a reward to which a blank target says nothing."""
+    return text_target(prompt) or ("" if str(prompt.target).strip() else "its target is blank")
 
 
 def picture_target(prompt: Prompt) -> str:
-    """Why a reward that compares with a picture cannot score a prompt; empty if it can."""
+    """Why a reward that compares with a picture cannot score a prompt; empty if it can.
+
+    Raises:
+        DataError: the target is something else.
+    """
     if prompt.target is None:
         return lacking("target", [prompt])
-    return "" if hasattr(prompt.target, "getbands") else f"its target is {shown(prompt.target)}; expected a picture"
+    if not hasattr(prompt.target, "getbands"):
+        raise DataError(f"its target is {shown(prompt.target)}; expected a picture.")
+    return ""
 
 
 def source(prompt: Prompt) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor
 from grpokit import registry
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
-from grpokit.errors import ConfigError, UsageError, counted, nearest, shown
+from grpokit.errors import ConfigError, DataError, UsageError, counted, nearest, reworded, shown
 from grpokit.rewards.scoring import RewardTerm, as_terms
 from grpokit.runs import build
 from grpokit.runs.resuming import Digests
@@ -66,7 +66,7 @@ def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: Pro
     """A warning for each reward of a run and of its phases that cannot score some prompts.
 
     Raises:
-        UsageError: a reward with a weight can score no training prompt of its phase.
+        UsageError: a reward with a weight can score no training prompt of its phase, or a prompt is wrong for it.
     """
     configs = [own for _, own in config.phased([])] or [config]
     return list(dict.fromkeys(line for own in configs for line in _unscorable(own, prompts, held_out)))
@@ -76,7 +76,7 @@ def _unscorable(config: RunConfig, prompts: PromptSequence, held_out: PromptSequ
     """A warning for each reward that cannot score some prompts, where its plugin knows that from the prompt alone.
 
     Raises:
-        UsageError: a reward with a weight can score no training prompt.
+        UsageError: a reward with a weight can score no training prompt, or a prompt is wrong for it.
     """
     warnings: list[str] = []
     sequences = {"training prompt": prompts} | ({} if held_out is None else {"held-out prompt": held_out})
@@ -89,9 +89,14 @@ def _unscorable(config: RunConfig, prompts: PromptSequence, held_out: PromptSequ
         for index in range(len(sequence) if whys else 0):
             prompt = sequence.unopened(index)
             for place, why in whys.items():
-                with registry.explained(f"The reward '{names[place]}' cannot say which prompts it can score"):
-                    if reason := why(prompt):
-                        reasons[place][index] = reason
+                try:
+                    with registry.explained(f"The reward '{names[place]}' cannot say which prompts it can score"):
+                        reason = why(prompt)
+                except DataError as error:
+                    at = f"{sequence.where(index)} ({shown(prompt.text)})"
+                    raise reworded(error, f"The reward '{names[place]}' cannot take {at}: {error}") from error
+                if reason:
+                    reasons[place][index] = reason
             if size and (reason := _other_shape(prompt.target, size)):
                 reasons[None][index] = reason
         for asked, found in reasons.items():

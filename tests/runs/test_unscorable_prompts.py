@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from grpokit import PolicySpec, Prompt, RewardSpec, UsageError, registry
+from grpokit import DataError, PolicySpec, Prompt, RewardSpec, UsageError, registry
+from grpokit.builtin.text_rewards import without_number
 from grpokit.config import schema
 from grpokit.data import as_prompts
 from grpokit.rewards import needs
@@ -19,6 +20,8 @@ MIXED, HELD_OUT = as_prompts(["a b", "x", "y"], source="p.txt"), as_prompts(["x"
 
 
 def one_word(prompt: Prompt, *, space: str = " ") -> str:
+    if prompt.text == "":
+        raise DataError("it is blank.")
     return "" if space in prompt.text else "it has one word"
 
 
@@ -48,6 +51,13 @@ def test_a_warning_says_how_many_and_what_is_left(rewards: str, left: str) -> No
         + left,
         "the reward 'pairs' cannot score 1 of 2 held-out prompts, first prompt 0 of h.txt ('x'): it has one word",
     ]
+
+
+def test_a_wrong_prompt_is_refused_with_its_place() -> None:
+    wrong = as_prompts(["a b", ""], source="w.txt")
+    for prompts, held_out in ((wrong, None), (MIXED, wrong)):
+        with pytest.raises(DataError, match=r"^The reward 'pairs' cannot take prompt 1 of w\.txt \(''\): it is blank"):
+            unscorable_prompts(config("{use: pairs}"), prompts, held_out)
 
 
 def test_the_function_is_told_the_parameters_that_it_names() -> None:
@@ -85,12 +95,22 @@ def test_targets_of_another_shape_are_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_a_prompt_lacks() -> None:
     picture = Image.new("RGB", (4, 4))
-    assert [needs.text_target(Prompt(text="p", target=target)) == "" for target in ("x", 0, None, picture)] == [
-        True
-    ] * 2 + [False] * 2
-    assert [picture_target(Prompt(text="p", target=target)) == "" for target in (picture, "x", None)] == [
-        True,
-        False,
-        False,
-    ]
+    lacking, texts = Prompt(text="p"), [Prompt(text="p", target=target) for target in ("x", 0, 0.5)]
+    framed, blank = Prompt(text="p", target=picture), Prompt(text="p", target=" \n")
+    assert [needs.text_target(prompt) for prompt in (*texts, blank)] == [""] * 4
+    assert [needs.filled_target(prompt) for prompt in (*texts, blank)] == [""] * 3 + ["its target is blank"]
+    assert (
+        without_number(Prompt(text="p", target="$1,234.5")) == without_number(texts[1]) == picture_target(framed) == ""
+    )
+    for function in (needs.text_target, needs.filled_target, without_number, picture_target):
+        assert function(lacking).startswith("there is no target")
+    for function, wrong in (
+        (needs.text_target, framed),
+        (needs.filled_target, Prompt(text="p", target=["x"])),
+        (without_number, texts[0]),
+        (without_number, framed),
+        (picture_target, texts[0]),
+    ):
+        with pytest.raises(DataError):
+            function(wrong)
     assert [needs.source(Prompt(text="p", image=image)) == "" for image in (picture, None)] == [True, False]

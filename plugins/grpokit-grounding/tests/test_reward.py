@@ -12,7 +12,7 @@ import pytest
 import grpokit
 from grpokit import DataError, PluginError, Prompt, RewardError, Sample, UsageError
 from grpokit_grounding.boxes import Box, iou, read_box
-from grpokit_grounding.reward import BoxFormat, BoxIoU
+from grpokit_grounding.reward import BoxFormat, BoxIoU, unscorable
 
 TARGET = [10, 10, 20, 30]  # 10 x 20 = 200, or 11 x 21 = 231 pixels
 EDGES = pytest.mark.parametrize("edges", ["exclusive", "inclusive"])
@@ -172,9 +172,17 @@ def test_a_row_without_a_target_cannot_be_scored():
     ],
 )
 def test_a_wrong_target_is_refused(target, said):
-    where = r"the target of row 1 \(prompt 'where is the cup\?'\), got "
-    with pytest.raises(DataError, match=rf"{where}.*{said}\. Correct the target"):
+    wrong = rf"as the target, got .*{said}\. Correct the target"
+    with pytest.raises(DataError, match=rf"^The target of row 1 \(prompt 'where is the cup\?'\): .*{wrong}"):
         BoxIoU()([sample("no box", TARGET), sample("no box", target)])
+    with pytest.raises(DataError, match=wrong):
+        unscorable(sample("no box", target).prompt)
+
+
+def test_which_prompts_can_be_scored():
+    flat = Prompt(text="where is the cup?", target=[10, 10, 20, 10])
+    assert "no target" in unscorable(Prompt(text="where is the cup?"))
+    assert unscorable(sample("no box", TARGET).prompt) == unscorable(flat, edges="inclusive") == ""
 
 
 def test_the_message_says_what_the_convention_allows():

@@ -23,7 +23,7 @@ def grpokit_rewards() -> Iterator[RewardSpec]:
         factory="grpokit_grounding.reward:BoxIoU",
         summary="overlap of the answer's box and the target box (1: the same box, 0: apart, or no box)",
         accepts={"text"},
-        unscorable="grpokit.rewards.needs:text_target",
+        unscorable="grpokit_grounding.reward:unscorable",
         range=(0.0, 1.0),
         install=_INSTALL,
         examples=[

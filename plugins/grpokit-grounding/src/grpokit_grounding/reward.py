@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import get_args
 
-from grpokit import DataError, RewardError, Sample, UsageError
+from grpokit import DataError, Prompt, RewardError, Sample, UsageError
+from grpokit.rewards.needs import lacking
 from grpokit_grounding.boxes import Box, Edges, iou, read_box
 
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -58,23 +59,38 @@ class BoxIoU:
         text = _text(row, sample, "box-iou")
         if sample.prompt.target is None:
             return math.nan
-        target = self._target(row, sample)
+        try:
+            target = _target_box(sample.prompt, self.edges)
+        except DataError as error:
+            raise DataError(f"The target of row {row} (prompt {sample.prompt.text!r}): {error}") from error
         answer = answer_box(text, self.edges)
         overlap = 0.0 if answer is None else iou(answer, target, self.edges)
         return overlap if self.threshold is None else float(overlap >= self.threshold)
 
-    def _target(self, row: int, sample: Sample) -> Box:
-        try:
-            return read_box(sample.prompt.target, self.edges)
-        except ValueError as error:
-            said = repr(sample.prompt.target)
-            less = "<" if self.edges == "exclusive" else "<="
-            raise DataError(
-                f"The reward 'box-iou' compares with a box: expected [x1, y1, x2, y2] with x1 {less} x2 and y1 {less} "
-                f"y2, as a list or its JSON text, as the target of row {row} (prompt {sample.prompt.text!r}), got "
-                f"{said if len(said) <= 80 else said[:80] + '...'}: {error}. Correct the target, or leave it out where "
-                "there is no box."
-            ) from error
+
+def unscorable(prompt: Prompt, *, edges: Edges = "exclusive") -> str:
+    """Why `box-iou` cannot score a prompt; empty if it can.
+
+    Raises:
+        DataError: its target is not a box.
+    """
+    if prompt.target is None:
+        return lacking("target", [prompt])
+    _target_box(prompt, edges)
+    return ""
+
+
+def _target_box(prompt: Prompt, edges: Edges) -> Box:
+    try:
+        return read_box(prompt.target, edges)
+    except ValueError as error:
+        said = repr(prompt.target)
+        less = "<" if edges == "exclusive" else "<="
+        raise DataError(
+            f"box-iou: expected a box [x1, y1, x2, y2] with x1 {less} x2 and y1 {less} y2, as a list or its JSON text, "
+            f"as the target, got {said if len(said) <= 80 else said[:80] + '...'}: {error}. Correct the "
+            "target, or leave it out where there is no box."
+        ) from error
 
 
 class BoxFormat:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from grpokit import Prompt, Sample, UsageError
-from grpokit_lm.tasks.countdown import Countdown, problems, prompts, solution, solutions
+from grpokit import DataError, Prompt, Sample, UsageError
+from grpokit_lm.tasks.countdown import Countdown, problems, prompts, solution, solutions, unscorable
 from grpokit_lm.tasks.expressions import compute
 
 
@@ -89,8 +89,11 @@ def test_prompts_without_numbers_or_target_are_not_scored() -> None:
     ],
 )
 def test_prompts_that_make_no_sense(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(DataError, match=words):
         score("<answer>3*5+7</answer>", **changes)
+    prompt = {"numbers": [3, 5, 7], "target": 22, **changes}
+    with pytest.raises(DataError, match=words):
+        unscorable(Prompt(text="p", target=prompt["target"], meta={"numbers": prompt["numbers"]}))
 
 
 def test_every_problem_has_the_solutions_that_are_listed() -> None:

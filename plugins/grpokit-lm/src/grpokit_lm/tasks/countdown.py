@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from grpokit import Prompt, Sample, UsageError
+from grpokit import DataError, Prompt, Sample
 from grpokit.builtin.text_rewards import text_of, with_group
 from grpokit.errors import shown
 from grpokit.rewards.needs import text_target
@@ -62,8 +62,17 @@ class Countdown:
 
 
 def unscorable(prompt: Prompt) -> str:
-    """Why a prompt has no right answer; empty if it has one."""
-    return text_target(prompt) or ("" if "numbers" in prompt.meta else "there is no column 'numbers'")
+    """Why a prompt has no right answer; empty if it has one.
+
+    Raises:
+        DataError: its numbers or its target are none.
+    """
+    numbers, lacks = prompt.meta.get("numbers"), text_target(prompt)
+    if lacks or numbers is None:
+        return lacks or "there is no column 'numbers'"
+    _checked(numbers)
+    _whole(prompt.target, "target")
+    return ""
 
 
 def question(numbers: Sequence[int], target: int) -> str:
@@ -128,7 +137,7 @@ def _results(a: int, b: int) -> list[tuple[str, int]]:
 
 def _checked(numbers: Any) -> Counter[int]:
     if not isinstance(numbers, (list, tuple)) or not numbers:
-        raise UsageError(f"countdown: a prompt's `numbers` must be a list of whole numbers, got {shown(numbers)}.")
+        raise DataError(f"countdown: a prompt's `numbers` must be a list of whole numbers, got {shown(numbers)}.")
     return Counter(_whole(number, "number") for number in numbers)
 
 
@@ -138,4 +147,4 @@ def _whole(value: Any, what: str) -> int:
             return int(value)
     except ValueError:
         pass
-    raise UsageError(f"countdown: the {what} {shown(value)} is not a whole number.")
+    raise DataError(f"countdown: the {what} {shown(value)} is not a whole number.")
