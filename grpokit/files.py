@@ -95,7 +95,7 @@ def share(place: Path) -> None:
     Args:
         place: the file or folder. What has been made readable, writable or executable in another way stays so.
     """
-    for path in (place, *place.rglob("*")):
+    for path in place.rglob("*") if place.is_dir() else (place,):
         mode = stat.S_IMODE(path.lstat().st_mode)
         if mode in (0o600, 0o700) and not path.is_symlink():
             path.chmod((mode | mode >> 3 | mode >> 6) & ~_UMASK)

@@ -40,8 +40,8 @@ MAY_IMPORT = {
     "registry": "errors",
     "config": "errors files knobs registry",
     "plan": "errors knobs registry config",
-    "hf": "errors knobs policies data registry plan",  # imports transformers and peft, so it stands in no other row
-    "diffusion": "errors knobs types sampling policy policies flow hf",
+    "hf": "errors files knobs policies data registry plan",  # imports transformers and peft: in few rows
+    "diffusion": "errors files knobs types sampling policy policies flow hf",
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
     "builtin": "errors knobs types images objectives registry rewards",  # what a third party may import, and no more

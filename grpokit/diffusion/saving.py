@@ -13,6 +13,8 @@ from typing import Any
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import save_file
 
+from grpokit.files import share
+
 FILE = "pytorch_lora_weights.safetensors"
 _PREFIX = "transformer"
 
@@ -43,3 +45,4 @@ def save_lora(model: PeftModel, folder: Path) -> None:
     named = {f"{_PREFIX}.{key}": value for key, value in facts.items()}
     metadata = {"format": "pt", "lora_adapter_metadata": json.dumps(named, indent=2, sort_keys=True)}
     save_file(tensors, folder / FILE, metadata=metadata)
+    share(folder / FILE)

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from grpokit.errors import CheckpointError, counted, one_line
+from grpokit.files import share
+from grpokit.hf.bars import progress_bars
 
 MODEL, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
@@ -48,7 +50,16 @@ def save_weights(model: nn.Module, folder: Path) -> None:
 def save_tensors(model: nn.Module, folder: Path) -> None:
     """Write the weights alone, which is all that `load_weights` reads: the adapter's if there is one."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()}
-    save_file(tensors, folder / (ADAPTER if isinstance(model, PeftModel) else MODEL), metadata={"format": "pt"})
+    path = folder / (ADAPTER if isinstance(model, PeftModel) else MODEL)
+    save_file(tensors, path, metadata={"format": "pt"})
+    share(path)
+
+
+def save_whole(model: Any, folder: Path) -> None:
+    """Write a whole model or pipeline as its library does, with a progress bar, in files that others may read too."""
+    with progress_bars(f"save {folder}"):
+        model.save_pretrained(folder)
+    share(folder)
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:

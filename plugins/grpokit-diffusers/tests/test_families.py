@@ -159,3 +159,6 @@ def test_a_stock_pipeline_has_what_was_exported(model: str, merge: bool, tmp_pat
     stock = pictures(build(pipeline, lora=None), prompts)
     assert np.abs(stock - trained).max() <= 1
     assert np.abs(plain - trained).max() > 5
+    modes = {file.stat().st_mode for file in tmp_path.rglob("*") if file.is_file()}
+    (tmp_path / "plain").touch()
+    assert modes == {(tmp_path / "plain").stat().st_mode}

@@ -128,6 +128,9 @@ def test_the_vision_tower_of_a_merged_model_is_that_of_the_base(base: Path, tmp_
         assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
     pairs = zip(merged.model.language_model.parameters(), first.model.language_model.parameters(), strict=True)
     assert sum(not torch.equal(a, b) for a, b in pairs) == 12  # six projections in each of two layers
+    modes = {file.stat().st_mode for file in tmp_path.rglob("*") if file.is_file()}
+    (tmp_path / "plain").touch()
+    assert modes == {(tmp_path / "plain").stat().st_mode}
 
 
 def test_what_cannot_be_exported_or_loaded(base: Path, tmp_path: Path) -> None:

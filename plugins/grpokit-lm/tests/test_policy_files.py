@@ -109,3 +109,6 @@ def test_an_export_is_what_the_policy_has_learnt(merge: bool, base: Path, tmp_pa
             start = policy.model(input_ids=tokens).logits
         torch.testing.assert_close(plain(input_ids=tokens).logits, live, rtol=1e-4, atol=1e-4)
     assert (live - start).abs().max() > 1e-2
+    modes = {file.stat().st_mode for file in tmp_path.rglob("*") if file.is_file()}
+    (tmp_path / "plain").touch()
+    assert modes == {(tmp_path / "plain").stat().st_mode}

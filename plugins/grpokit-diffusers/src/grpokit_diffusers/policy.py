@@ -20,7 +20,7 @@ from grpokit.diffusion.flow_policy import FlowPolicy
 from grpokit.diffusion.saving import save_lora
 from grpokit.diffusion.settings import FlowSettings
 from grpokit.diffusion.trained_lora import find_lora
-from grpokit.hf.bars import progress_bars
+from grpokit.hf.weights import save_whole
 from grpokit_diffusers.pipeline import prepare
 
 _LORA: Mapping[str, Any] = {"r": 32, "alpha": 64}
@@ -145,8 +145,7 @@ class DiffusersFlow(FlowPolicy):
                 own = copy.deepcopy(model).to("cpu")
                 transformer = own.merge_and_unload(safe_merge=True) if isinstance(own, PeftModel) else own
                 parts = self.pipeline.components | {"transformer": transformer}
-                with progress_bars(f"save {folder}"):
-                    type(self.pipeline)(**parts).save_pretrained(folder)
+                save_whole(type(self.pipeline)(**parts), Path(folder))
         kind, source, then = type(self.pipeline).__name__, "FOLDER", ""
         if adapted and not merge:
             source, then = "BASE_MODEL", '\npipe.load_lora_weights("FOLDER")'

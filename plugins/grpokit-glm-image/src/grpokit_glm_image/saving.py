@@ -21,9 +21,8 @@ from torch import nn
 from grpokit import UsageError
 from grpokit.diffusion.saving import save_lora
 from grpokit.hf.adapters import quiet
-from grpokit.hf.bars import progress_bars
 from grpokit.hf.sources import in_package
-from grpokit.hf.weights import save_weights, tensors_of
+from grpokit.hf.weights import save_weights, save_whole, tensors_of
 from grpokit_glm_image.pipeline import Loaded, whole_writer
 
 
@@ -52,8 +51,7 @@ def export(
         save_weights(model, folder)
         return _facts(loaded, "peft", _ADAPTER_USAGE, size)
     parts = loaded.pipeline.components | {"vision_language_encoder": _whole(model, loaded)}
-    with progress_bars(f"save {folder}"):
-        GlmImagePipeline(**parts).save_pretrained(folder)
+    save_whole(GlmImagePipeline(**parts), folder)
     return _facts(loaded, "diffusers", _USAGE, size)
 
 
@@ -85,8 +83,7 @@ def export_painter(
     painter = own.merge_and_unload(safe_merge=True) if isinstance(own, PeftModel) else own
     writer = whole_writer(loaded) if loaded.ar.model.visual is None else loaded.ar
     parts = loaded.pipeline.components | {"vision_language_encoder": writer, "transformer": painter}
-    with progress_bars(f"save {folder}"):
-        GlmImagePipeline(**parts).save_pretrained(folder)
+    save_whole(GlmImagePipeline(**parts), folder)
     return _facts(loaded, "diffusers", _USAGE, size)
 
 

@@ -16,10 +16,9 @@ from transformers import GenerationConfig
 
 from grpokit import UsageError, swapped
 from grpokit.hf.adapters import quiet
-from grpokit.hf.bars import progress_bars
 from grpokit.hf.quantized import stored_settings
 from grpokit.hf.sources import in_package
-from grpokit.hf.weights import save_generation, save_weights, tensors_of
+from grpokit.hf.weights import save_generation, save_weights, save_whole, tensors_of
 from grpokit_lm import sources
 from grpokit_lm.loading import Loaded, load_model
 
@@ -49,8 +48,8 @@ def export(model: nn.Module, loaded: Loaded, folder: Path, *, merge: bool = Fals
         save_generation(known, folder)
         return _facts(loaded, "peft", _ADAPTER_USAGE)
     whole = _merged(known, loaded) if adapted else known
-    with progress_bars(f"save {folder}"), swapped(whole, "generation_config", GenerationConfig()):
-        whole.save_pretrained(folder)
+    with swapped(whole, "generation_config", GenerationConfig()):
+        save_whole(whole, folder)
     save_generation(whole, folder)
     return _facts(loaded, "transformers", _USAGE)
 
