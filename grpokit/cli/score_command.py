@@ -152,6 +152,9 @@ def _settings(names: Sequence[str], config: str | None, words: Sequence[str]) ->
 
     if names and config:
         raise UsageError("Give either --reward or --config, not both. A config brings its own rewards.")
+    several = next((name for name in names if "," in name), None)
+    if several:
+        raise UsageError(f"--reward takes one name, got {several!r}. Give it once for each reward.")
     if not names and not config:
         raise UsageError("No reward is named. Give --reward NAME, once or several times, or --config PRESET_OR_FILE.")
     return presets.read_config(config, words)[0] if config else None

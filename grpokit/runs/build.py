@@ -106,7 +106,7 @@ def drawing(policies: Mapping[str, Policy]) -> Policy:
     return next(iter(policies.values()))
 
 
-def _makes(config: RunConfig) -> str | None:
+def output_kind(config: RunConfig) -> str | None:
     """The kind of output that the policy makes, where a plugin says it."""
     with _at(config, "policy"):
         spec = registry.spec_of("policy", config.policy.use)
@@ -146,7 +146,7 @@ def rewards(config: RunConfig, *, others: Sequence[tuple[RunConfig, list[RewardT
         config: the run's, or that of a phase.
         others: configs with terms that are built already. A reward that one of them has, too, is not built again.
     """
-    makes = _makes(config)
+    makes = output_kind(config)
     built = [
         (reward, term.reward) for other, terms in others for reward, term in zip(other.rewards, terms, strict=True)
     ]
@@ -203,7 +203,7 @@ def _is_same(one: RewardConfig, other: RewardConfig) -> bool:
 
 def unscorable(config: RunConfig, index: int) -> Callable[[Prompt], str] | None:
     """A reward's function that says why it cannot score a prompt; None where its plugin brings none."""
-    makes = _makes(config)
+    makes = output_kind(config)
     with _at(config, "rewards", index):
         spec = _spec(config.rewards[index])
         if not isinstance(spec, RewardSpec) or not spec.unscorable:

@@ -96,6 +96,9 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
         why = "already exists" if out.exists() else f"cannot be made: there is no folder {out.parent}"
         raise UsageError(f"{out} {why}. Choose another file with --out.")
     config, _ = presets.read_config(run)
+    kind = build.output_kind(config)
+    if kind is not None:
+        registry.check_accepts(name, kind, what=f"the policy '{config.policy.use}' makes")
     prompts, _ = build.prompts(config)
     numbers = rollout_record.steps(run)
     third = max(1, len(numbers) // 3)

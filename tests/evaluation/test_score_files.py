@@ -719,6 +719,10 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["r.jsonl", "--reward", "length", "--targets", "targets", "--prompts", "prompts.txt"],
         "leave out --prompts and --targets",
     ),
+    "rewards in one word": (
+        ["pictures/1.png", "--reward", "mse,ssim"],
+        "--reward takes one name, got 'mse,ssim'. Give it once for each reward.",
+    ),
     "no such target": (
         ["pictures/1.png", *WITH, "--target", "nix.png"],
         "--target: there is no picture nix.png (looked in {here}).",

@@ -620,6 +620,7 @@ def test_redraw_says_equal_with_0_and_different_with_1(copy: Path, call: Call) -
             "plain holds no record of its rollouts. A run keeps one with run.record",
         ),
         (["rescore", "run", "--reward", "lenght"], "There is no reward called 'lenght' (did you mean 'length'?)"),
+        (["rescore", "run", "--reward", "mse"], "The reward 'mse' scores pictures, but the policy 'toy-lm' makes"),
         (["rescore", "run", "--reward", "length", "max=3"], "has no parameter 'max'"),
         (["rescore", "run", "--reward", "length", "3"], "Expected a parameter as key=value, got '3'."),
         (["rescore", "run", "--reward", "tiny_rewards:letters", "--out", "plain"], "plain already exists."),
