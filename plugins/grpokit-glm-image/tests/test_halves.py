@@ -26,6 +26,7 @@ from grpokit_glm_image.halves import halves, reader
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny_prompts import prompts
 
+pytestmark = pytest.mark.usefixtures("small_draft")
 CONFIG = """
 policy:
   use: glm-image

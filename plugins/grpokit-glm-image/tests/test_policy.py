@@ -39,6 +39,7 @@ def scored(policy: GlmImageAR, rollout: Rollout, **ask: Any) -> Decisions:
 OF_WEIGHTS = {"ratio-is-one", "logprobs-repeat", "gradient", "reference", "save-load", "evaluate", "frequencies"}
 
 
+@pytest.mark.usefixtures("small_draft")
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [

@@ -52,7 +52,7 @@ def fill(folder: Path, kind: str, *, steps: int, keep: str) -> None:
     (folder / "config.yaml").write_text(text)
 
 
-@pytest.mark.usefixtures("without_report")
+@pytest.mark.usefixtures("without_report", "small_draft")
 @pytest.mark.parametrize("kind", KINDS)
 def test_resume_is_bit_equal_at_every_step(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
