@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,21 @@ WRITTEN = (
 )
 SMALL = ("trainer.prompts_per_step=4", "trainer.group_size=4")
 OURS = ("grpokit", "__editable__", "_editable", "distutils-precedence")
+NO_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # those of pytest here, which start slowly and nobody there has
+
+_END = "-- end of a command --\n"
+_COMMANDS = f"""
+import json, sys
+from grpokit import cli
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    try:
+        cli.main()
+    except SystemExit as end:
+        if end.code:
+            raise
+    print({_END!r}, end="")
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +60,18 @@ class Clean:
         done = subprocess.run(
             [self.home / "bin" / words[0], *words[1:]],
             cwd=folder or self.folder,
-            env={**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+            env={**kept, **NO_PLUGINS, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}\n{done.stderr}"
         return done.stdout
+
+    def grpokit(self, *commands: Sequence[str]) -> list[str]:
+        """What each of some commands prints; they share a process, which imports torch once."""
+        said = self.run("python", "-c", _COMMANDS, json.dumps(commands))
+        return said.split(_END)[:-1]
 
     def install(self, *projects: Path) -> None:
         """Build wheels with the tools of the outer environment, and install these wheels."""
@@ -130,15 +150,13 @@ def test_a_wheel_knows_what_is_not_installed(clean: Clean) -> None:
     assert "pip install 'grpokit[ssim]'" in clean.run("python", "-c", code)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("word-play", []), ("next-letter", ["--slow"]), ("pixels", ["--slow"]), ("one-colour", ["--slow"])],
-)
-def test_check_passes(clean: Clean, name: str, options: list[str]) -> None:
-    said = clean.run("grpokit", "check", name, *options)
-    assert f"{name}: all " in said
-    assert " checks passed" in said
-    assert "failed" not in said
+def test_checks_pass(clean: Clean) -> None:
+    names = ("word-play", "next-letter", "pixels", "one-colour")
+    said = clean.grpokit(*(["check", name, *(["--slow"] if name != "word-play" else [])] for name in names))
+    for name, text in zip(names, said, strict=True):
+        assert f"{name}: all " in text
+        assert " checks passed" in text
+        assert "failed" not in text
 
 
 @pytest.mark.parametrize(
@@ -153,22 +171,22 @@ def test_its_own_tests_are_green(clean: Clean, name: str, least: int) -> None:
     assert "failed" not in said
 
 
-@pytest.mark.parametrize(
-    ("words", "score"),
-    [
-        (["toy-glyph", "rewards=[{use: shine}]", *SMALL], "shine"),
-        (["toy-lm", "rewards=[{use: word-play, minimum: 2}]", *SMALL], "word-play"),
-        (["next-letter"], "letters_right"),
-        (["one-colour"], "near_target"),
-    ],
-)
-def test_two_steps_of_training(clean: Clean, words: list[str], score: str) -> None:
-    said = clean.run("grpokit", "train", *words, "trainer.steps=2", f"run.dir=runs/{score}")
-    assert f"report: runs/{score}/report.html" in said
-    run = clean.folder / "runs" / score
-    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [step["step"] for step in steps] == [1, 2]
-    assert all(0 < step[f"rewards/{score}/mean"] < 1 and step["grad_norm"] > 0 for step in steps)
+RUNS = {
+    "shine": ["toy-glyph", "rewards=[{use: shine}]", *SMALL],
+    "word-play": ["toy-lm", "rewards=[{use: word-play, minimum: 2}]", *SMALL],
+    "letters_right": ["next-letter"],
+    "near_target": ["one-colour"],
+}
+
+
+def test_two_steps_of_training(clean: Clean) -> None:
+    small = {score: ["train", *words, "trainer.steps=2", f"run.dir=runs/{score}"] for score, words in RUNS.items()}
+    for score, said in zip(small, clean.grpokit(*small.values()), strict=True):
+        assert f"report: runs/{score}/report.html" in said
+        run = clean.folder / "runs" / score
+        steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [step["step"] for step in steps] == [1, 2]
+        assert all(0 < step[f"rewards/{score}/mean"] < 1 and step["grad_norm"] > 0 for step in steps)
 
 
 # --- what is written -----------------------------------------------------------------------------------------------
@@ -344,7 +362,8 @@ def test_a_warning_fails_its_tests(tmp_path: Path, what: str) -> None:
         "import warnings\n\n\ndef test_mean() -> None:\n    warnings.warn('Mean of empty slice', RuntimeWarning)\n"
     )
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False)
+    environment = {**os.environ, **NO_PLUGINS}
+    done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "FAILED tests/test_sharp.py::test_mean - RuntimeWarning: Mean of empty slice" in done.stdout
 
