@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from whole_runs import CONFIG, finish, kill_and_resume, start
+from grpokit.config.schema import load
+from grpokit.runs import train as run
+from whole_runs import CONFIG, kill_and_resume
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kill") / "whole"
     (folder.parent / "config.yaml").write_text(CONFIG)
-    finish(start(folder))
+    run.train(load(folder.parent / "config.yaml", [f"run.dir={folder}"]))
     return folder
 
 

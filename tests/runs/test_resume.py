@@ -11,8 +11,9 @@ import pytest
 from grpokit import UsageError
 from grpokit.runs import train as run
 from grpokit.training.step_report import StepReport
-from whole_runs import STEPS, assert_same, measured, train_preset
+from whole_runs import assert_same, measured, train_preset
 
+STEPS = 7
 SMALL = (
     f"trainer.steps={STEPS}",
     "trainer.kl_coef=0.05",
@@ -50,7 +51,7 @@ def interrupted(whole: Path, step: int, folder: Path) -> None:
 
 def test_a_changed_config_is_refused_with_the_difference(whole: tuple[str, Path], tmp_path: Path) -> None:
     preset, uninterrupted = whole
-    interrupted(uninterrupted, 10, tmp_path / "again")
+    interrupted(uninterrupted, 5, tmp_path / "again")
     before = (tmp_path / "again" / "metrics.jsonl").read_text()
     with pytest.raises(UsageError, match=r"trainer\.learning_rate: 0\.\d+ -> 0\.25\n.*--force"):
         train(preset, tmp_path / "again", "trainer.learning_rate=0.25", resume=True)

@@ -18,7 +18,7 @@ from grpokit import Objective, Prompt, Sample, Trainer, create
 from grpokit.hf.adapters import quiet
 from grpokit_lm.policy import CausalLMPolicy
 
-STEPS = 8
+STEPS = 6
 KINDS: dict[str, dict[str, Any]] = {
     "lora": {"lora": {"r": 2}},
     "dora": {"lora": {"r": 2, "dora": True}},
