@@ -13,7 +13,7 @@ import torch
 
 torch.set_num_threads(1)
 
-pytest_plugins = ["command_line", "skips"]  # the fixture `call`; the summary of skipped tests
+pytest_plugins = ["command_line", "skips", "small_drafts"]  # fixtures, and the summary of skips
 
 
 @pytest.fixture(autouse=True)

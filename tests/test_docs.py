@@ -61,6 +61,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 TEN_LINES, *SNIPPETS = blocks("python")  # those of README come first
 
 
+@pytest.mark.usefixtures("small_draft")
 @pytest.mark.parametrize(("name", "body"), SNIPPETS, ids=[name for name, _ in SNIPPETS])
 def test_python_snippets_run(run: Run, name: str, body: str) -> None:
     run(re.sub(r"steps=\d+", "steps=2", body))  # the same code, a shorter wait
@@ -130,6 +131,7 @@ def lines_of(page: str, heading: str) -> list[str]:
     return [line.partition(" #")[0].rstrip() for line in body[1].splitlines() if line.startswith("grpokit ")]
 
 
+@pytest.mark.usefixtures("small_draft")
 def test_readme_can_be_typed_from_top_to_bottom(typed: Typed, tmp_path: Path) -> None:
     """The same lines with few and small steps: each finds what those above it left."""
     small = "trainer.prompts_per_step=4 trainer.group_size=2 data.limit=8 run.eval_every=0"

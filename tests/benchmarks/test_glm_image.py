@@ -148,6 +148,7 @@ def test_memory_with_and_without_checkpointing(built: list[weakref.ref[Any]]) ->
     assert on < off  # the plan knows of checkpointing
 
 
+@pytest.mark.usefixtures("small_draft")
 def test_seconds_of_phases_add_up() -> None:
     ours, plan = measured("phases", SMALL)
     assert (ours.pop(""), plan.pop("")) == ("measured", "plan")
@@ -191,6 +192,7 @@ def test_a_loop_is_scaled_to_all_samples(built: list[weakref.ref[Any]], monkeypa
     ]
 
 
+@pytest.mark.usefixtures("small_draft")
 def test_the_gap_is_that_of_rounding() -> None:
     rows = measured("gap", SMALL)
     assert [row["step"] for row in rows] == ["1", "2"]
@@ -255,6 +257,7 @@ def test_seconds_stand_beside_the_plans(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(parts.phases(Job()).rows) == 2  # nothing is known of its speed
 
 
+@pytest.mark.usefixtures("small_draft")
 @pytest.mark.parametrize(("fits", "micro"), [(1, 1), (0, None)])
 def test_running_out_of_memory_is_a_result(fits: int, micro: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     score = GlmImageAR.logprobs
@@ -269,6 +272,7 @@ def test_running_out_of_memory_is_a_result(fits: int, micro: int | None, monkeyp
     assert (steps and steps.micro) == micro
 
 
+@pytest.mark.usefixtures("small_draft")
 def test_pictures_of_all_prompts_take_as_often_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = Measured(seconds={"decode": 3.0}, peaks={}, reserved=0.0)
     monkeypatch.setattr(Meter, "stop", lambda self: taken)

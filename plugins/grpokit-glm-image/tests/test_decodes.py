@@ -11,6 +11,7 @@ from grpokit import Prompt, RewardTerm, create
 from grpokit_glm_image.decodes import compare, main
 from grpokit_glm_image.policy import GlmImageAR
 
+pytestmark = pytest.mark.usefixtures("small_draft")
 PROMPTS = [Prompt(text=text) for text in ("a cat", "two dogs")]
 
 

@@ -24,6 +24,7 @@ from grpokit_glm_image import pipeline
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
 
+pytestmark = pytest.mark.usefixtures("small_draft")
 CONFIG = """
 policy: {use: glm-image-ar, model: base, size: [64, 96], lora: {r: 4}, decode: {steps: 1}, eval_decode: {steps: 1}}
 data: {prompts: prompts.txt}

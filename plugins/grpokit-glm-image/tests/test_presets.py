@@ -13,6 +13,7 @@ from grpokit import UsageError
 from grpokit.config import presets
 from grpokit.runs import train as run
 
+pytestmark = pytest.mark.usefixtures("small_draft")
 WEIGHTS = {
     "glm-image-t2i": {"lpips": 0.4, "ssim": 0.2, "ocr": 0.3, "aesthetic": 0.1},
     "glm-image-i2i": {"lpips": 0.35, "aesthetic": 0.25, "ocr": 0.25, "structure": 0.15},

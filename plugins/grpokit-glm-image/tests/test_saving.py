@@ -18,6 +18,7 @@ from grpokit.sampling import derive_seeds
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
 
+pytestmark = pytest.mark.usefixtures("small_draft")
 PROMPT = 'a red "CAT" sign'
 STOCK = """
 import sys
