@@ -33,3 +33,4 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """What is imported stays: looking through it in every garbage collection would take a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)  # more is imported later, and the default would look through that often

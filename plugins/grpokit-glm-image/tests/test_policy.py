@@ -117,6 +117,7 @@ def test_a_rollout_knows_no_token_but_codes() -> None:
     assert len(tokens.unique()) == 64
 
 
+@pytest.mark.usefixtures("small_draft")
 @pytest.mark.parametrize("part", ["draft", "large", "both"])
 def test_only_the_tokens_that_train_are_decisions(part: str) -> None:
     """Their log-probs are the same whichever others train."""
@@ -131,6 +132,7 @@ def test_only_the_tokens_that_train_are_decisions(part: str) -> None:
     assert torch.allclose(scored(policy, rollout).logprobs, scored(whole, same).logprobs[:, here], atol=1e-5)
 
 
+@pytest.mark.usefixtures("small_draft")
 def test_the_large_grids_of_a_group_share_a_draft_where_they_alone_train() -> None:
     """Then a group's rewards differ by decisions alone; an evaluation draws as the model does."""
     policy = build(train_tokens="large", eval_temperature=0.7)
@@ -154,6 +156,7 @@ def test_pictures_are_made_again_with_the_noise_of_their_own_group() -> None:
     assert len({s.output.tobytes() for s in again}) == len(again)
 
 
+@pytest.mark.usefixtures("small_draft")
 def test_an_update_raises_the_log_probs_of_rewarded_tokens_and_leaves_the_base() -> None:
     policy = build(lora=ADAPTER, train_tokens="large")
     before = {name: p.clone() for name, p in policy.model.named_parameters() if not p.requires_grad}
@@ -253,6 +256,7 @@ def test_bad_prompts(prompt: Prompt, message: str) -> None:
         build().check([prompt])
 
 
+@pytest.mark.usefixtures("small_draft")
 def test_a_given_pipeline_still_draws_by_itself() -> None:
     """With the adapter that a policy has put into it, beside another policy; without the adapter as before."""
     pipe = tiny_pipeline()

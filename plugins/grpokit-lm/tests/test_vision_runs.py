@@ -25,7 +25,7 @@ policy: {{use: hf-lm, model: {model}, max_new_tokens: 6, lora: {{r: 4}}}}
 data: {{jsonl: {data}}}
 rewards: [{{use: "test_vision:letters"}}]
 trainer:
-  {{prompts_per_step: 4, group_size: 16, updates_per_rollout: 2, steps: 14, learning_rate: 0.02, kl_coef: 0.01}}
+  {{prompts_per_step: 4, group_size: 8, updates_per_rollout: 2, steps: 14, learning_rate: 0.02, kl_coef: 0.01}}
 run: {{dir: {run}, record: true, save_every: 7, keep_last: null, threads: 1}}
 """
 
