@@ -132,16 +132,16 @@ def test_another_size_is_brought_to_the_targets(score):
 
 
 @NETS
-@pytest.mark.parametrize("size", [(1, 1), (5, 31), (90, 2), (31, 32), (33, 47)])
-def test_small_and_odd_pictures(net, size, library, checkpoints):
-    first, second = picture(1, *size), picture(2, *size)
+def test_small_and_odd_pictures(net, library, checkpoints):
     score = LPIPSReward(net=net, weights_path=checkpoints[net], device="cpu")
-    same, other = score([sample(first, first), sample(second, first)])
-    columns, rows = (np.minimum(np.arange(max(32, n)), n - 1) for n in size)  # the last one repeated
-    padded = [Image.fromarray(np.asarray(image)[rows][:, columns]) for image in (second, first)]
-    assert min(padded[0].size) >= 32
-    assert same == 1.0
-    assert other == pytest.approx(direct(library[net], *padded), abs=1e-6)
+    for size in [(1, 1), (5, 31), (90, 2), (31, 32), (33, 47)]:
+        first, second = picture(1, *size), picture(2, *size)
+        same, other = score([sample(first, first), sample(second, first)])
+        columns, rows = (np.minimum(np.arange(max(32, n)), n - 1) for n in size)  # the last one repeated
+        padded = [Image.fromarray(np.asarray(image)[rows][:, columns]) for image in (second, first)]
+        assert min(padded[0].size) >= 32
+        assert same == 1.0, size
+        assert other == pytest.approx(direct(library[net], *padded), abs=1e-6), size
 
 
 def test_gray_palette_and_transparent_pictures(score):
