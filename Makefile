@@ -7,6 +7,8 @@ FULL := $(VENV)/.full-$(SUM)
 SMALL := $(VENV)/.small-$(SUM)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING = 1
+# Whatever the caller's says: every process would compile what it imports of torch and transformers again.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test several weights tutorials env lint types docs dist clean
 
