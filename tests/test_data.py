@@ -375,8 +375,16 @@ def saved(datasets: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pictures = [Image.new("RGB", (4, 4), (grey, 0, 0)) for grey in (11, 22)]
     other = datasets.Dataset.from_dict({"caption": ["x", "y"], "source": pictures}, features=features)
     other.save_to_disk(folder / "other")
-    features = datasets.Features({"prompt": datasets.Value("string"), "image": datasets.List(datasets.Image())})
-    several = datasets.Dataset.from_dict({"prompt": ["x", "y"], "image": [pictures, []]}, features=features)
+    features = datasets.Features(
+        {
+            "prompt": datasets.Value("string"),
+            "image": datasets.List(datasets.Image()),
+            "words": datasets.List(datasets.Value("string")),
+        }
+    )
+    several = datasets.Dataset.from_dict(
+        {"prompt": ["x", "y"], "image": [pictures, []], "words": [["x"], ["y"]]}, features=features
+    )
     several.save_to_disk(folder / "several")
     (folder / "empty").mkdir()
     table.select([]).to_parquet(folder / "empty/train.parquet")
@@ -442,6 +450,7 @@ def test_one_column_may_have_two_roles(saved: Path) -> None:
         ("one", {"subset": "main"}, ["saved without subsets, so it has none called 'main'"]),
         ("jsonl", {"split": "val"}, ["split 'val' cannot be read", "val"]),
         ("one", {"columns": {"prompt": "level"}}, ["the prompt's column 'level' holds int64; expected texts"]),
+        ("several", {"columns": {"prompt": "words"}}, ["column 'words' holds a group of values; expected texts"]),
         ("empty", {}, ["split 'train' cannot be read", "no data"]),
         ("nowhere", {}, ["nowhere", "cannot be read"]),
     ],

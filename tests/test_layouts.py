@@ -84,10 +84,14 @@ def shards(here: Path) -> None:
     (here / "shards").mkdir()
     for number, text in enumerate(("first", "second")):
         with tarfile.open(here / f"shards/{number}.tar", "w") as shard:
-            for ending, content in (("jpg", png(GREY["target"])), ("json", json.dumps({"prompt": text}).encode())):
-                member = tarfile.TarInfo(f"some/folder/0001.{ending}")
-                member.size = len(content)
-                shard.addfile(member, io.BytesIO(content))
+            add(shard, "some/folder/0001.jpg", png(GREY["target"]))
+            add(shard, "some/folder/0001.json", json.dumps({"prompt": text}).encode())
+
+
+def add(shard: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    shard.addfile(member, io.BytesIO(content))
 
 
 def dataset(here: Path) -> None:
@@ -175,6 +179,16 @@ def test_a_shard_is_read_where_it_lies(tmp_path: Path) -> None:
     (tmp_path / "shards/0.tar").write_bytes(b"no archive")
     with pytest.raises(DataError, match=r"0\.tar cannot be read as a tar archive"):
         read_prompts(tmp_path / "shards")
+
+
+def test_texts_in_shards_are_utf_8(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as shard:
+        add(shard, "1.txt", "\ufeffa café\r\n".encode())
+    assert [prompt.text for prompt in read_prompts(tmp_path / "a.tar")] == ["a café"]
+    with tarfile.open(tmp_path / "a.tar", "w") as shard:
+        add(shard, "1.txt", "a café".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a\.tar, 1\.txt: expected UTF-8 text: .*invalid|unexpected end"):
+        read_prompts(tmp_path / "a.tar")
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,8 @@ def read_dataset(
     )
     feature = table.features[roles["prompt"][0]]
     kind = getattr(feature, "dtype", "a group of values")
-    if kind not in ("string", "large_string", "null") and "role" not in getattr(feature, "feature", ()):
+    inner = getattr(feature, "feature", None)  # of a list
+    if kind not in ("string", "large_string", "null") and not (isinstance(inner, dict) and "role" in inner):
         raise DataError(
             f"Dataset {name}: the prompt's column '{roles['prompt'][0]}' holds {kind}; expected texts. Name the right "
             "one with `columns: {prompt: ...}`."

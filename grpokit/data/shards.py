@@ -44,7 +44,7 @@ def samples(shards: Sequence[Path]) -> Iterator[tuple[dict[str, Any], str]]:
     """(columns, where) of each sample: the keys of its `json`, its `txt`, and a `Slice` under a picture's ending.
 
     Raises:
-        DataError: a shard cannot be read, or a `json` in it is no object.
+        DataError: a shard cannot be read, a `json` in it is no object, or a `txt` no UTF-8 text.
     """
     for shard in shards:
         name, row = "", dict[str, Any]()
@@ -64,7 +64,10 @@ def samples(shards: Sequence[Path]) -> Iterator[tuple[dict[str, Any], str]]:
             elif f".{ending}".endswith(PICTURES):
                 row[ending] = content
             elif ending == "txt":
-                row[ending] = content.read().decode("utf-8", errors="replace").strip()
+                try:
+                    row[ending] = content.read().decode("utf-8-sig").strip()
+                except UnicodeDecodeError as error:
+                    raise DataError(f"{shard}, {member}: expected UTF-8 text: {one_line(error)}.") from error
         if row:
             yield row, f"{shard}, sample {name}"
 
