@@ -67,13 +67,7 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
     configs = [config, *(own for _, own in config.phased([]))]
     constant = all(own.trainer.schedule == "constant" for own in configs)
     lasts = [] if not constant else ["rounds"] if config.order == "auto" else ["rounds", "trainer.steps"]
-    free = ["run.", "data.max_pixels", *lasts]
-    before = presets.read_config(folder / CONFIG)[0]
-    changes = [
-        f"  {key}: {old!r} -> {new!r}"
-        for key, old, new in differences(resolved(before), resolved(config))
-        if not (key.startswith(tuple(free)) or _FREE.fullmatch(key) or _renamed(key, old, new))
-    ]
+    changes = [f"  {line}" for line in changed_config(folder, config, lasts)]
     if changes:
         raise UsageError(
             f"The config differs from the one that {folder} was started with:\n" + "\n".join(changes) + "\n"
@@ -81,6 +75,16 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
             "run.dir.",
             page="guards#checkpoints",
         )
+
+
+def changed_config(folder: Path, config: RunConfig, free: Sequence[str] = ()) -> list[str]:
+    """How a config differs from a run's, beside what never counts; `free` are further keys that do not count."""
+    before = presets.read_config(folder / CONFIG)[0]
+    return [
+        f"{key}: {old!r} -> {new!r}"
+        for key, old, new in differences(resolved(before), resolved(config))
+        if not (key.startswith(("run.", "data.max_pixels", *free)) or _FREE.fullmatch(key) or _renamed(key, old, new))
+    ]
 
 
 def _renamed(key: str, old: Any, new: Any) -> bool:
@@ -193,7 +197,9 @@ def changed_versions(folder: Path, config: RunConfig) -> list[str]:
     if not isinstance(before, dict):
         return [f"{folder / VERSIONS} cannot be read, so it is not known whether the versions are the same"]
     changes = [f"{key} {old} -> {new}" for key, old, new in differences(before, versions(config))]
-    return [f"resumed with other versions ({', '.join(changes)}): the numbers may differ"] if changes else []
+    return (
+        [f"{folder} was started with other versions ({', '.join(changes)}): the numbers may differ"] if changes else []
+    )
 
 
 def _change(

@@ -22,9 +22,9 @@ from grpokit.config.schema import RunConfig
 from grpokit.errors import GrpokitError, UsageError, typed_line
 from grpokit.report import sweep_page
 from grpokit.report.sweep_page import FAILED, FINISHED, INTERRUPTED, PLANNED, SWEEP
-from grpokit.runs import build
+from grpokit.runs import build, resuming
 from grpokit.runs import train as training
-from grpokit.runs.folder import locked, write_text
+from grpokit.runs.folder import CONFIG, locked, write_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +72,20 @@ def sweep(
     with locked(folder):
         plan = _plan(folder, source, grid)
         runs = {run["folder"]: run for run in plan["runs"]}
+        finished = [
+            point.name
+            for point in points
+            if runs[point.name]["state"] == FINISHED and (folder / point.name / CONFIG).is_file()
+        ]
+        for own in finished:
+            for line in _same(folder / own, configs[own]):
+                say(f"warning: {line}")
         write_text(folder / SWEEP, json.dumps(plan, indent=1) + "\n")
         interrupted = False
         for number, point in enumerate(points, 1):
             run = runs[point.name]
             place = folder / point.name
-            if run["state"] == FINISHED and (place / "config.yaml").is_file():
+            if point.name in finished:
                 say(f"[{number}/{len(points)}] {place} is finished")
                 continue
             say(f"[{number}/{len(points)}] {' '.join([*grid.fixed, *_overrides(point.values)])} -> {place}")
@@ -96,6 +104,28 @@ def sweep(
                 torch.cuda.empty_cache()
         failed = {point.name: str(runs[point.name]["error"]) for point in points if runs[point.name]["error"]}
         return Swept(page=sweep_page.write(folder), failed=failed, interrupted=interrupted)
+
+
+def _same(place: Path, config: RunConfig) -> list[str]:
+    """Make sure that a finished run would still be trained as it was, since others are compared with it.
+
+    Returns:
+        A warning where versions, or code that the config names, have changed.
+
+    Raises:
+        UsageError: its config or its prompts have changed.
+    """
+    prompts, held_out = build.prompts(config)
+    sequences = {"train": prompts, "held_out": held_out}
+    prompt_changes, unknown = resuming.changed_prompts(place, resuming.digests(prompts, held_out), sequences)
+    changes = [*resuming.changed_config(place, config), *prompt_changes.values(), *unknown]
+    if changes:
+        raise UsageError(
+            f"The finished run {place} cannot be compared with those to come:\n"
+            + "".join(f"  {line}\n" for line in changes)
+            + "Go back to what it was started with, or choose another folder with --dir."
+        )
+    return resuming.changed_versions(place, config)
 
 
 def _train(

@@ -95,6 +95,24 @@ def test_a_failing_run_stops_no_other(call: Call, tmp_path: Path) -> None:
     assert "<room>" not in page
 
 
+def test_finished_runs_are_not_mixed_with_other_ones(call: Call, tmp_path: Path) -> None:
+    config(tmp_path)
+    assert call("sweep", "c.yaml", *SMALL, "seed=1,2", "--dir", "s").code == 0
+    again = ("sweep", "c.yaml", *SMALL, "seed=1..3", "--dir", "s")
+    prompts = (tmp_path / "prompts.jsonl").read_text()
+    (tmp_path / "prompts.jsonl").write_text(prompts.replace('"4"', '"4", "target": "5"'))
+    done = call(*again)
+    assert (done.code, "training prompts: 1 of 4 prompts changed, first the target" in done.err) == (2, True)
+    config(tmp_path, trainer__group_size=3)
+    done = call(*again)
+    assert (done.code, "s/seed-1 cannot be compared" in done.err, "group_size: 4 -> 3" in done.err) == (2, True, True)
+    config(tmp_path)
+    versions = json.loads((tmp_path / "s/seed-1/versions.json").read_text())
+    (tmp_path / "s/seed-1/versions.json").write_text(json.dumps({**versions, "torch": "1.0.0"}))
+    done = call(*again)
+    assert (done.code, "warning: s/seed-1 was started with other versions (torch 1.0.0 ->" in done.out) == (0, True)
+
+
 def test_what_a_sweep_refuses_before_it_trains(call: Call, tmp_path: Path) -> None:
     config(tmp_path)
     for words, message in (

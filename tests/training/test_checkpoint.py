@@ -343,7 +343,7 @@ def test_other_versions_are_told_on_resume() -> None:
     versions["torch"] = "1.0.0"
     Path("out/versions.json").write_text(json.dumps(versions))
     train("out", resume=True)
-    said = f"resumed with other versions (torch 1.0.0 -> {now}): the numbers may differ"
+    said = f"out was started with other versions (torch 1.0.0 -> {now}): the numbers may differ"
     assert {"step": 3, "message": said} in rows("out/warnings.jsonl")
 
 
