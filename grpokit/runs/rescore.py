@@ -21,7 +21,7 @@ from grpokit.config import presets
 from grpokit.errors import DataError, RunError, UsageError, counted
 from grpokit.files import check_run_folder, replacing
 from grpokit.rewards.scoring import RewardTerm, score
-from grpokit.runs import build, rollout_record
+from grpokit.runs import build, resuming, rollout_record
 from grpokit.runs.rollout_record import Described, Recorded
 from grpokit.types import Prompt, Sample
 
@@ -83,7 +83,7 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
 
     Raises:
         UsageError: no such run, no record, an unknown reward, `out` in use, outputs that were kept as text only, or
-            prompts that have changed since.
+            prompts, targets or source pictures that have changed since.
         RewardError: the reward failed.
         RunError: the record is damaged, or `out` cannot be written.
     """
@@ -99,7 +99,11 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
     kind = build.output_kind(config)
     if kind is not None:
         registry.check_accepts(name, kind, what=f"the policy '{config.policy.use}' makes")
-    prompts, _ = build.prompts(config)
+    prompts, held_out = build.prompts(config)
+    sequences = {"train": prompts, "held_out": held_out}
+    changes, _ = resuming.changed_prompts(run, resuming.digests(prompts, held_out), sequences)
+    if "train" in changes:
+        raise DataError(f"{run} was started with other {changes['train']}. Restore the data of the run.")
     numbers = rollout_record.steps(run)
     third = max(1, len(numbers) // 3)
     tallies: dict[str, _Tally] = {}

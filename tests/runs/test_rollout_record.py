@@ -579,6 +579,18 @@ def test_prompts_that_have_changed_are_refused(tmp_path: Path) -> None:
         rescore(tmp_path / "run", "tiny_rewards:letters")
 
 
+def test_targets_that_have_changed_are_refused(tmp_path: Path) -> None:
+    lines = [{"prompt": prompt, "target": prompt} for prompt in ("12+25", "30+14")]
+    sums = tmp_path / "sums.jsonl"
+    sums.write_text("\n".join(map(json.dumps, lines)))
+    train("toy-lm", tmp_path / "run", LETTERS, f"data={{prompts: {sums}}}", "trainer.steps=1")
+    assert rescore(tmp_path / "run", "exact-match").rows == ROWS
+    lines[1]["target"] = "44"
+    sums.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(DataError, match=r"other training prompts: 1 of 2 prompts changed, first the target of"):
+        rescore(tmp_path / "run", "exact-match")
+
+
 def test_outputs_that_are_only_described_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     record.write(tmp_path / "run", step_of([Board(), Board()]))
