@@ -114,6 +114,12 @@ def array(samples: Sequence[Sample]) -> Any:
     return np.array([float(s.output) for s in samples], dtype=np.float32)
 
 
+def arrays_of_one(samples: Sequence[Sample]) -> Any:
+    import numpy as np
+
+    return [np.array([float(s.output)]) for s in samples]
+
+
 class Built:
     """Counts its calls, and may be impossible to build."""
 

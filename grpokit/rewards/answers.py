@@ -58,6 +58,8 @@ def answer(reward: Any, samples: list[Sample]) -> Message:
     if reordered(samples, order):
         return "error", "RewardError", f"it {REORDERED}."
     try:
+        if isinstance(values, (list, tuple)):  # one of its numbers may stand in an array or a tensor
+            values = [one.item() if set(getattr(one, "shape", (0,))) <= {1} else one for one in values]
         as_json(values)
     except BaseException as error:  # the reward may return anything
         inside = (

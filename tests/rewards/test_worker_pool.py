@@ -87,7 +87,8 @@ def test_a_reward_without_a_spec_gets_whole_groups(pooled: Make) -> None:
 
 
 def test_answers_may_be_arrays_and_samples_may_hold_pictures(pooled: Make) -> None:
-    assert column(pooled("array"), samples("0.5", "0.25")) == [0.5, 0.25]
+    for reward in ("array", "arrays_of_one"):
+        assert column(pooled(reward), samples("0.5", "0.25")) == [0.5, 0.25]
     picture = Image.new("RGB", (300, 300), "red")
     given = [Sample(prompt=Prompt(text="p", target=picture), output="2", group=0)]
     assert column(pooled("obey"), given) == [2.0]
