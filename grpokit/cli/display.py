@@ -63,7 +63,7 @@ def _lasting(stream: TextIO | None) -> TextIO:
         io.BufferedWriter(_File(raw.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
         errors="plain" if stream.errors in ("strict", "backslashreplace") else stream.errors,
-        line_buffering=stream.line_buffering,
+        line_buffering=stream.line_buffering or stream.write_through,  # the second: of python -u
         write_through=stream.write_through,
     )
 

@@ -48,6 +48,16 @@ def test_a_display_that_is_gone(tmp_path: Path, how: str, complaint: str) -> Non
     assert (done.returncode, done.stderr.decode()) == (1 if complaint else 0, expected)
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_lines_are_shown_at_once_where_python_does_not_buffer(stream: str) -> None:
+    """As PYTHONUNBUFFERED=1 asks for in a container, whose last lines would be lost with its process."""
+    code = (
+        f"import os, sys; from grpokit.cli import display; display.prepare(); print(1, file=sys.{stream}); os._exit(0)"
+    )
+    done = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, timeout=60)
+    assert getattr(done, stream) == b"1\n"
+
+
 def test_a_display_of_ascii_shows_a_whole_run(tmp_path: Path) -> None:
     process = start(tmp_path, encoding="ascii", stdout=subprocess.PIPE)
     said, complaint = process.communicate(timeout=120)
