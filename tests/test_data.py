@@ -97,6 +97,19 @@ def test_missing_picture(file: Path, tmp_path: Path, names: list[str], words: li
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("role", ["targets", "images"])
+@pytest.mark.parametrize("spare", ["0.png", "4.png"])
+def test_a_picture_without_a_line_is_told(file: Path, tmp_path: Path, role: str, spare: str) -> None:
+    """A line may have been taken out of the prompts."""
+    for name in ("1.png", "3.png", spare):
+        picture(tmp_path / "t" / name, 0)
+    with pytest.warns(UserWarning, match=rf"1 picture in .*t has no prompt: the first is {spare}, and .* 1 to 3\."):
+        assert len(read_prompts(file, **{role: tmp_path / "t"})) == 2
+    file.write_text("\n")
+    with pytest.raises(DataError, match="holds no prompt"):
+        read_prompts(file, **{role: tmp_path / "t"})
+
+
 def test_two_pictures_for_one_line(file: Path, tmp_path: Path) -> None:
     picture(tmp_path / "t/1.png", 0)
     picture(tmp_path / "t/001.jpg", 0)

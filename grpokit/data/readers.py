@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +76,7 @@ def read_prompts(
                 "data.targets beside a file of prompts."
             )
         rows = _of_file(metadata or path, columns, problems, max_pixels)
-    if targets or images:
+    if rows and (targets or images):
         rows = _with_pictures(rows, path, targets, images, max_pixels)
     if not rows and not problems:
         raise DataError(f"{path} holds no prompt.")
@@ -266,7 +267,7 @@ def _with_pictures(
     """Rows with the pictures of two folders, by line number."""
     by_target = _numbered(targets) if targets else None
     by_source = _numbered(images) if images else None
-    return [
+    found = [
         replace(
             row,
             target=next(iter(_pictures(by_target, targets, row.number, path, max_pixels)), row.target),
@@ -274,6 +275,16 @@ def _with_pictures(
         )
         for row in rows
     ]
+    for folder, pictures in ((targets, by_target), (images, by_source)):
+        spare = [number for number in sorted(pictures or ()) if not 1 <= number <= rows[-1].number]
+        if pictures and spare:
+            warnings.warn(
+                f"{counted(len(spare), 'picture')} in {folder} {'has' if len(spare) == 1 else 'have'} no prompt: the "
+                f"first is {pictures[spare[0]].name}, and {path} has lines from 1 to {rows[-1].number}. If a line was "
+                "taken out, all prompts below it have the pictures of others",
+                stacklevel=2,
+            )
+    return found
 
 
 def _numbered(folder: Path) -> dict[int, Path]:
