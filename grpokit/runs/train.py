@@ -232,7 +232,7 @@ def _train(
             writing(lambda: trainer.save(checkpoints / "best", notes=notes))
 
     def stale() -> bool:
-        """Whether the score of `run.stop` has not risen for as long as it may."""
+        """Whether the score of `run.stop` has not improved for as long as it may."""
         rule = config.run.stop
         return rule is not None and world.first(
             lambda: journal.evaluations_without_gain(rule.reward, weight=weights[rule.reward]) >= rule.patience
@@ -357,7 +357,7 @@ def _train(
     def end() -> Result:
         rule, early = config.run.stop, trainer.converged
         if rule and ended and trainer.completed < trainer.steps and not early:
-            early = f"The held-out score '{rule.reward}' has not risen for {counted(rule.patience, 'evaluation')}."
+            early = f"The held-out score '{rule.reward}' has not improved for {counted(rule.patience, 'evaluation')}."
             watcher.say(f"after step {trainer.completed} the run ends: {early}")
         journal.end("finished" if ended else "stopped", trainer.steps, early)
         report.write(folder)
