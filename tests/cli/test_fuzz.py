@@ -340,6 +340,7 @@ FILES = st.sampled_from(
 )
 
 
+@pytest.mark.filterwarnings("ignore:.* no prompt:UserWarning")
 @fuzz("pictures")
 @given(st.dictionaries(FILES, damaged(), max_size=4), st.sampled_from(["1\n", "1\n2\n", "\n1\n"]))
 def test_folders_of_targets(files: dict[str, bytes], text: str) -> None:
