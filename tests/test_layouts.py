@@ -168,7 +168,7 @@ def test_a_shard_is_read_where_it_lies(tmp_path: Path) -> None:
     shards(tmp_path)
     prompts = read_prompts(tmp_path / "shards")
     stored = (tmp_path / "shards/0.tar").read_bytes()
-    content = prompts.parts(0)[2]
+    content = prompts.parts(0)[2].read_bytes()
     assert content == png(GREY["target"])
     assert content in stored
     place = stored.index(content) + stored[stored.index(content) :].index(b"IDAT") + 4

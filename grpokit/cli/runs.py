@@ -34,6 +34,7 @@ from grpokit.errors import RunError, UsageError, counted, shown
 
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
+    from grpokit.data import PromptSequence
     from grpokit.phases.phased_trainer import PhasedTrainer
     from grpokit.runs.train import Result
     from grpokit.types import Sample
@@ -198,7 +199,7 @@ def evaluate(
     config, folder = read(source, overrides)
     from grpokit.data import check_prompts
     from grpokit.evaluation.held_out import evaluate as score_policy
-    from grpokit.runs import before_training, build, resuming
+    from grpokit.runs import build
     from grpokit.training import checkpoint
 
     training, held_out = build.prompts(config)
@@ -206,18 +207,7 @@ def evaluate(
         raise UsageError("The config names no held-out prompts. Set data.eval_prompts or data.eval_fraction.")
     prompts = held_out.first(limit)
     build.check_prompts(config, prompts)
-    if overrides:
-        try:
-            training, _ = build.prompts(read(source, None)[0])  # those of the run
-        except UsageError as error:
-            print(f"warning: it is not known whether held-out prompts were trained on: {error}", file=sys.stderr)
-    digests = resuming.digests(training, held_out)
-    warnings = before_training.trained_held_out_prompts(training, held_out, digests)
-    if folder is not None and not overrides:
-        sequences = {"train": training, "held_out": held_out}
-        changes, unknown = resuming.changed_prompts(folder.parent.parent, digests, sequences)
-        warnings += [f"unlike in the run, {line}" for line in changes.values()] + unknown
-    for line in warnings:
+    for line in _about_held_out(source, overrides, folder, training, held_out):
         print(f"warning: {line}", file=sys.stderr)
     terms = build.rewards(config)
     columns = {}
@@ -252,6 +242,34 @@ def evaluate(
         print(json.dumps({**facts, "prompts": len(prompts), "samples_per_prompt": per_prompt, **scores}))
     else:
         _print_scores(columns)
+
+
+def _about_held_out(
+    source: str,
+    overrides: list[str] | None,
+    place: Path | None,
+    training: PromptSequence,
+    held_out: PromptSequence,
+) -> list[str]:
+    """Warnings about held-out prompts that were trained on, or are not those of the run."""
+    from grpokit.data.sequences import Subset
+    from grpokit.runs import before_training, build, resuming
+
+    warnings = []
+    if overrides:
+        try:
+            training, _ = build.prompts(read(source, None)[0])  # those of the run
+        except UsageError as error:
+            warnings.append(f"it is not known whether held-out prompts were trained on: {error}")
+    texts = {held_out.parts(i)[0][0] for i in range(len(held_out))}
+    alike = Subset(training, [i for i in range(len(training)) if training.parts(i)[0][0] in texts])
+    digests = resuming.digests(alike, held_out)  # of no picture that cannot matter
+    warnings += before_training.trained_held_out_prompts(alike, held_out, digests)
+    if place is not None and not overrides:
+        sequences = {"train": alike, "held_out": held_out}
+        changes, unknown = resuming.changed_prompts(place.parent.parent, digests, sequences)
+        warnings += [f"unlike in the run, {line}" for kind, line in changes.items() if kind == "held_out"] + unknown
+    return warnings
 
 
 @app.command(cls=ConfigCommand)

@@ -22,6 +22,7 @@ from grpokit.files import replacing
 
 if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
+    from grpokit.evaluation.sample_files import Entry
     from grpokit.evaluation.score_files import Column, Row, Tally
     from grpokit.rewards.scoring import RewardTerm
 
@@ -122,14 +123,7 @@ def score(
     _print_tables(scored if len(entries) <= _FEW and not as_json else [], tally, weighted=weighted, aside=as_json)
     if out is not None:
         print(f"scores: {out}", file=sys.stderr if as_json else sys.stdout)
-    if any(entry.line for entry in entries):
-        needs = "the key `target` or `image` (the source picture) in the records."
-    elif prompts is not None:
-        needs = f"--targets or --sources, or the column `target` or `image` in {prompts}."
-    else:
-        needs = "a prompt (--prompt, --prompts), a target (--target, --targets) or a source (--source, --sources)."
-    if settings is not None and not any(entry.line for entry in entries):
-        needs += _unused(settings, pairs)
+    needs = _needs(entries, prompts, settings, pairs)
     _say_what_is_missing(tally, len(entries), _summaries(terms, uses), weighted=weighted, needs=needs)
 
 
@@ -171,6 +165,20 @@ def _pairs(
         targets = targets or (Path(own.targets) if own.targets else None)
         sources = sources or (Path(own.images) if own.images else None)
     return {"targets": targets, "sources": sources}
+
+
+def _needs(
+    entries: Sequence[Entry], prompts: Path | None, settings: RunConfig | None, pairs: Mapping[str, Path | None]
+) -> str:
+    """What a reward that scored nothing may need, and where it is given."""
+    if any(entry.line for entry in entries):
+        return "the key `target` or `image` (the source picture) in the records."
+    needs = (
+        "a prompt (--prompt, --prompts), a target (--target, --targets) or a source (--source, --sources)."
+        if prompts is None
+        else f"--targets or --sources, or the column `target` or `image` in {prompts}."
+    )
+    return needs + ("" if settings is None else _unused(settings, pairs))
 
 
 def _unused(settings: RunConfig, pairs: Mapping[str, Path | None]) -> str:

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 from grpokit.data.sequences import as_prompts
+from grpokit.data.shards import Slice
 from grpokit.errors import DataError, one_line
 from grpokit.types import Prompt
 
@@ -85,7 +86,7 @@ def _feed(hasher: hashlib.blake2b, value: Any) -> None:
         kind, content = "str", value.encode(errors="surrogatepass")
     elif isinstance(value, bytes):
         kind, content = "file", value
-    elif isinstance(value, Path):
+    elif isinstance(value, (Path, Slice)):
         kind, content = "file", value.read_bytes()
     elif isinstance(value, Image.Image):
         picture = value.convert("RGBA") if value.mode == "P" else value

@@ -46,7 +46,7 @@ class PromptSequence(Sequence[Prompt]):
 
     @abstractmethod
     def parts(self, index: int) -> tuple[Any, Any, Any]:
-        """(text and meta, target, image) of a prompt, a `Path` or bytes for a picture that was not opened.
+        """(text and meta, target, image) of a prompt, a `Path`, `Slice` or bytes for a picture that was not opened.
 
         Several source pictures are a list.
         """
@@ -154,9 +154,9 @@ class Rows(PromptSequence):
         return self._prompt(self.rows[index], blank_picture)
 
     def parts(self, index: int) -> tuple[Any, Any, Any]:
-        """Pictures as paths, or as bytes where they lie in an archive."""
+        """Pictures as paths, or as slices where they lie in an archive."""
         row = self.rows[index]
-        return (row.text, row.meta), _file(row.target), one_or_all([_file(image) for image in row.images])
+        return (row.text, row.meta), row.target, one_or_all(row.images)
 
     def _prompt(self, row: Row, read: Callable[..., Image]) -> Prompt:
         def picture(stored: Path | Slice) -> Image:
@@ -173,11 +173,6 @@ class Rows(PromptSequence):
     def where(self, index: int) -> str:
         """The file and the line."""
         return self.rows[index].where
-
-
-def _file(stored: Any) -> Any:
-    """The content of a file inside an archive; anything else as it is."""
-    return stored.read() if isinstance(stored, Slice) else stored
 
 
 class Subset(PromptSequence):

@@ -34,7 +34,7 @@ class Slice:
         with self.archive.open("rb") as file:
             yield ContainerIO(file, self.start, self.size)
 
-    def read(self) -> bytes:
+    def read_bytes(self) -> bytes:
         """Its content."""
         with self.opened() as file:
             return file.read()
@@ -58,14 +58,14 @@ def samples(shards: Sequence[Path]) -> Iterator[tuple[dict[str, Any], str]]:
             ending = ending.lower()
             if ending == "json":
                 try:
-                    row.update(json.loads(content.read()))
+                    row.update(json.loads(content.read_bytes()))
                 except (ValueError, TypeError, RecursionError) as error:
                     raise DataError(f"{shard}, {member}: expected a JSON object: {one_line(error)}.") from error
             elif f".{ending}".endswith(PICTURES):
                 row[ending] = content
             elif ending == "txt":
                 try:
-                    row[ending] = content.read().decode("utf-8-sig").strip()
+                    row[ending] = content.read_bytes().decode("utf-8-sig").strip()
                 except UnicodeDecodeError as error:
                     raise DataError(f"{shard}, {member}: expected UTF-8 text: {one_line(error)}.") from error
         if row:

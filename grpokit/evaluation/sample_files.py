@@ -7,8 +7,6 @@ entry has the paths of its files, which are only opened by `Entry.open`, so a lo
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
 import re
 from collections import defaultdict
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grpokit import data
+from grpokit.data.digests import digest
 from grpokit.data.roles import Columns
 from grpokit.errors import DataError, UsageError, counted, nearest, shown
 from grpokit.images import MAX_PIXELS, PICTURES, hidden, open_picture, other_pictures, to_convert
@@ -306,8 +305,9 @@ def records(path: Path, *, max_pixels: int = MAX_PIXELS) -> list[Entry]:
         except DataError as error:
             bad.append((number, where, str(error)))
             continue
+        # Of a picture its content counts, since each sample may have its own copy.
         same = [text, target, source, *(meta.get(key) for key in ("messages", "target_text", "source"))]
-        key = json.dumps(same if meta.get("group") is None else meta["group"], sort_keys=True, default=_digest)
+        key = digest(same if meta.get("group") is None else meta["group"])
         entries.append(
             Entry(
                 where=str(output) if isinstance(output, Path) else where,
@@ -351,11 +351,6 @@ def _output(row: Mapping[str, Any], folder: Path, where: str) -> Path | str:
             f"{', '.join(row) or 'none'})."
         )
     return folder / output if output.lower().endswith(PICTURES) else str(output)
-
-
-def _digest(part: Any) -> str:
-    """Of a picture's content, since each sample may have its own copy, or of another value that is no JSON."""
-    return hashlib.sha256(part.read_bytes() if isinstance(part, Path) else repr(part).encode()).hexdigest()
 
 
 def _pictures(folder: Path) -> list[Path]:

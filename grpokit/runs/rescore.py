@@ -99,9 +99,9 @@ def rescore(run: Path, name: str, params: Mapping[str, Any] | None = None, *, ou
     kind = build.output_kind(config)
     if kind is not None:
         registry.check_accepts(name, kind, what=f"the policy '{config.policy.use}' makes")
-    prompts, held_out = build.prompts(config)
-    sequences = {"train": prompts, "held_out": held_out}
-    changes, _ = resuming.changed_prompts(run, resuming.digests(prompts, held_out), sequences)
+    prompts, _ = build.prompts(config)
+    now, sequences = resuming.digests(prompts, None), {"train": prompts, "held_out": None}
+    changes, _ = resuming.changed_prompts(run, now, sequences)  # held-out prompts are none of the record
     if "train" in changes:
         raise DataError(f"{run} was started with other {changes['train']}. Restore the data of the run.")
     numbers = rollout_record.steps(run)

@@ -138,9 +138,7 @@ def refuse_other_prompts(folder: Path, changes: Mapping[str, str], unknown: Sequ
 
 def changed_rewards(folder: Path, config: RunConfig) -> bool:
     """Whether other rewards score the held-out prompts than those that a run was started with, or by other code."""
-    before = presets.read_config(folder / CONFIG)[0]
-    keys = [key for key, _, _ in differences(resolved(before)["rewards"], resolved(config)["rewards"], "rewards")]
-    if any(not _FREE.fullmatch(key) for key in keys):
+    if any(line.startswith("rewards.") for line in changed_config(folder, config)):
         return True
     with suppress(OSError, ValueError, KeyError, AttributeError):  # `changed_versions` says that it cannot be read
         code = {module for module, _, _ in differences(read_json(folder / VERSIONS)["code"], versions(config)["code"])}
