@@ -209,10 +209,11 @@ def test_a_run_stays_in_its_folder_and_can_be_stopped(tmp_path: Path, monkeypatc
     """With a relative `run.dir` all that follows would be written elsewhere."""
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGINT)
+    other = signal.SIG_DFL if before == signal.SIG_IGN else signal.SIG_IGN  # a shell lets its background jobs ignore it
 
     def careless(samples: Sequence[Sample]) -> list[float]:
         os.chdir("/")
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, other)
         return [0.0] * len(samples)
 
     (note,) = score([RewardTerm(name="r", reward=careless)], full_samples()).notes
