@@ -81,15 +81,15 @@ def main() -> None:
             (PROCESS / "clear_refs").write_text("5")
         report = trainer.step()
         gc.collect()
-        if trainer.world.rank == 0:
+        if trainer.team.rank == 0:
             held, peak = (status(key) - before for key in ("VmRSS", "VmHWM"))
             print(
-                f"{trainer.world.size} process(es), step {step + 1}: loss {report.metrics['loss']:.7f}, "
+                f"{trainer.team.size} process(es), step {step + 1}: loss {report.metrics['loss']:.7f}, "
                 f"{time.perf_counter() - start:.1f} s; weights {weights / 2**20:,.0f} MiB, "
                 f"held {held / weights:.2f} times that, at most {peak / weights:.2f} times",
                 flush=True,
             )
-    if trainer.world.size > 1:
+    if trainer.team.size > 1:
         os._exit(0)
 
 

@@ -102,16 +102,16 @@ def _worker(place: Path, words: Sequence[str]) -> None:
 
     from grpokit import Trainer
     from grpokit.cli import main
-    from grpokit.training.world import here
+    from grpokit.processes.joining import join
 
     totals = {"meetings": 0, "messages": 0, "gradients": 0}
     gather, reduce, step = distributed.all_gather_object, distributed.all_reduce, Trainer.step
     steps: list[dict[str, float]] = []
 
-    def counted_gather(objects: list[Any], own: Any) -> None:
+    def counted_gather(objects: list[Any], own: Any, **group: Any) -> None:
         totals["meetings"] += 1
         totals["messages"] += len(pickle.dumps(own))
-        gather(objects, own)
+        gather(objects, own, **group)
 
     def counted_reduce(x: Any, *how: Any) -> Any:
         totals["gradients"] += x.nbytes
@@ -125,7 +125,7 @@ def _worker(place: Path, words: Sequence[str]) -> None:
         return report
 
     speeds = {}
-    if here().size > 1:
+    if join().size > 1:
         large = torch.zeros(LARGE // 4)
         speeds["meeting_seconds"] = _median_seconds(200, lambda: gather([None, None], None))
         speeds["large_sum_seconds"] = _median_seconds(20, lambda: reduce(large))

@@ -28,12 +28,14 @@ from grpokit.errors import UsageError, counted
 from grpokit.knobs import Correction, SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
+from grpokit.processes import sharded
+from grpokit.processes.joining import join
 from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Rewards, Scores, as_terms
 from grpokit.rewards.submission import LATE
-from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts, sharding, world
+from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
-from grpokit.training.all_rows import AllRows, whole_report
+from grpokit.training.all_rows import whole_report
 from grpokit.training.arguments import check_arguments
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
@@ -89,7 +91,7 @@ class Trainer(TrainerSettings, SeedSettings):
     correction: Correction | None = None
     trackers: Sequence[str] = ()
     folder: Path | str | None = None
-    sharding: sharding.How | None = None
+    sharding: sharded.How | None = None
     accelerator: Accelerator = None
     progress: bool = True
     completed: int = field(default=0, init=False)
@@ -97,21 +99,26 @@ class Trainer(TrainerSettings, SeedSettings):
     def __post_init__(self, rewards: Rewards, prompts: Iterable[str | Prompt]) -> None:
         self.terms, self.train_prompts = as_terms(rewards), as_prompts(prompts)
         self._check()
-        self.world = world.here()
+        self.team = join()
+        with self.team.failing_together():
+            self._set_up()
+
+    def _set_up(self) -> None:
+        """Check the prompts, bring the policy to its device, and build the parts of the step."""
         check_prompts(self.policy, self.train_prompts)
         self.accelerator = shared_accelerator(
             self.accelerator, self.mixed_precision, self.device, self.trackers
         ) or make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
-        if self.world.size == 1:
+        if self.team.size == 1:
             self.sharding = None
         parameters = settled(
             self.policy,
             self.accelerator.device,
-            self.world,
+            self.team,
             sharding=self.sharding,
             needs_reference=self.objective.needs_reference,
         )
-        self.updates = Updates(parameters, self, self.accelerator, self.world)
+        self.updates = Updates(parameters, self, self.accelerator, self.team)
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self._backward = Backward(self._policy, self.objective, self.correction, self.accelerator.backward)
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
@@ -125,10 +132,10 @@ class Trainer(TrainerSettings, SeedSettings):
             terms=self.terms,
             prompts=self.train_prompts,
             advantages=self._advantages,
-            world=self.world,
+            team=self.team,
         )
         self._passes = ScoringPasses(
-            self, policy=self._policy, backward=self._backward, probe=self._probe, world=self.world
+            self, policy=self._policy, backward=self._backward, probe=self._probe, team=self.team
         )
         self._parts: dict[str, Part] = {
             "batch_sizes": ForcedSizes(self, ("micro_batch_size", "micro_batch_tokens", "rollout_batch_size")),
@@ -143,7 +150,7 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def __iter__(self) -> Iterator[StepReport]:
         """Take the remaining steps, or stop earlier when the policy has converged."""
-        lines = IntervalLines(self, enabled=self.progress and self.world.rank == 0)
+        lines = IntervalLines(self, enabled=self.progress and self.team.rank == 0)
         while self.completed < self.steps and not self.converged:
             report = self.step()
             lines.step(report)
@@ -169,7 +176,7 @@ class Trainer(TrainerSettings, SeedSettings):
             RewardError: a reward failed or returned something unusable.
             RunError: a guard stopped the step; `updates.done` says how many of its updates were made.
         """
-        with parts.undone_on_error(self._parts):
+        with self.team.failing_together(), parts.undone_on_error(self._parts):
             report = self._step(self.completed + 1)
         if log and self.accelerator.trackers:
             self.accelerator.log(dict(report.metrics), step=report.step)
@@ -182,13 +189,10 @@ class Trainer(TrainerSettings, SeedSettings):
 
         version = self.updates.version
         with self._drawing(self.completed, version=version, watch=watch, warnings=warnings) as drawn:
-            prompts, rollout = drawn.prompts, drawn.rollout
+            prompts, rollout, everyone = drawn.prompts, drawn.rollout, drawn.rows
             self.objective.check_dimensions(rollout.action_dims)
-            everyone = AllRows.of(rollout, self.world)
             with watch("logprobs"):
-                scored = self.world.together(
-                    lambda: self._passes(rollout, everyone.own_groups(prompts), version=version, warnings=warnings)
-                )
+                scored = self._passes(rollout, everyone.own_groups(prompts), version=version, warnings=warnings)
             scores = drawn.scores()
         warnings += [*scores.notes, *self._waiting(scores, left=self.steps - number)]
         warnings += self._reward_hacking.look(scores, step=number)
@@ -204,7 +208,7 @@ class Trainer(TrainerSettings, SeedSettings):
         norms: list[float] = []
         spared = None
         if self.sharding:
-            spared = spare(rollout, self._policy, self.world, old=scored.old, reference=scored.reference)
+            spared = spare(rollout, self._policy, self.team, old=scored.old, reference=scored.reference)
         with self._policy.during("train"):
             for update in range(self.updates_per_rollout):
                 key = (self.seed, self.completed, update)
@@ -227,16 +231,16 @@ class Trainer(TrainerSettings, SeedSettings):
                         ),  # fixed here, before any cutting
                     )
                     if scored.entropy is not None:
-                        batch = keep_top_entropy(batch, scored.entropy[here], self.top_entropy_quantile, self.world)
+                        batch = keep_top_entropy(batch, scored.entropy[here], self.top_entropy_quantile, self.team)
                     self._backward.objective = self._adaptive_entropy.objective
                     loss, decisions = self._gradient(batch, rows, watch, warnings, spared)
                     losses.append(loss)
                     tally.merge(decisions)
                     with watch("optimizer"):
-                        self.world.sum_gradients(self.updates.parameters)
-                        norms.append(self.world.together(partial(self.updates.make, number, decided=decisions.decided)))
+                        self.team.sum_gradients(self.updates.parameters)
+                        norms.append(self.updates.make(number, decided=decisions.decided))
                     if self.updates.made():
-                        with world.unmet() if self.sharding else nullcontext():  # an average needs whole weights
+                        with self.team.passing_together() if self.sharding else nullcontext():  # for a moving average
                             self._policy.updated(self.updates.version)
                     self._adaptive_entropy.look(decisions)
 
@@ -245,6 +249,7 @@ class Trainer(TrainerSettings, SeedSettings):
         self.completed, self.updates.done = number, 0
         swallowed, lines = self.updates.swallowed(number)
         warnings += lines
+        times, notes = zip(*self.team.gather((watch.metrics(), warnings)), strict=True)
         return StepReport(
             step=number,
             metrics={
@@ -258,7 +263,7 @@ class Trainer(TrainerSettings, SeedSettings):
                 "updates_swallowed": swallowed,
                 "learning_rate": self.updates.rate(number * self.updates_per_step - 1),
                 **metrics.length_metrics(everyone.decided, everyone.ends),
-                **metrics.slowest(self.world.each(watch.metrics)),
+                **metrics.slowest(times),
             },
             rollout=rollout,
             rewards=scores.matrix,
@@ -266,7 +271,7 @@ class Trainer(TrainerSettings, SeedSettings):
             totals=scores.totals,
             advantages=all_advantages,
             prompts=prompts,
-            warnings=list(dict.fromkeys(line for part in self.world.each(lambda: warnings) for line in part)),
+            warnings=list(dict.fromkeys(line for part in notes for line in part)),
         )
 
     def whole(self, report: StepReport) -> StepReport:
@@ -275,7 +280,7 @@ class Trainer(TrainerSettings, SeedSettings):
         Args:
             report: of the latest step. Its samples go from process to process without their prompts, on the CPU.
         """
-        return whole_report(report, self.world, self.train_prompts)
+        return whole_report(report, self.team, self.train_prompts)
 
     def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
         """Write weights, optimizer and position into `folder`, atomically: it is complete or does not exist.
@@ -294,7 +299,7 @@ class Trainer(TrainerSettings, SeedSettings):
         write = partial(
             checkpoint.save, Path(folder), policies=policies, learners=learners, state={"notes": dict(notes or {})}
         )
-        sharding.save(policies.values(), self.world, write)
+        sharded.save(policies.values(), self.team, write)
 
     def load(self, folder: Path | str) -> None:
         """Continue from a checkpoint of `save`.
@@ -304,9 +309,10 @@ class Trainer(TrainerSettings, SeedSettings):
             RunError: the policy's reference is not the one of the checkpoint's run.
         """
         policies, learners = {"": self.policy}, {"": self.learner()}
-        with sharding.whole(policies.values(), loading=True):
-            state = checkpoint.load(Path(folder), policies=policies, learners=learners)
-        self.take_up(state, when=f"after loading {folder}")
+        with self.team.failing_together():
+            with sharded.whole(policies.values(), loading=True):
+                state = checkpoint.load(Path(folder), policies=policies, learners=learners)
+            self.take_up(state, when=f"after loading {folder}")
 
     def check_before_save(self) -> None:
         """Make sure that the reference is still what it was.
@@ -321,7 +327,7 @@ class Trainer(TrainerSettings, SeedSettings):
         position = {"step": self.completed, "updates_done": self.updates.done, "version": self.updates.version}
         optimizer = self.updates.optimizer
         if self.updates.sharded:
-            optimizer = sharding.WholeState(optimizer)
+            optimizer = sharded.WholeState(optimizer)
         return checkpoint.Learner(optimizer=optimizer, parts=self._parts, position=position)
 
     def take_up(self, state: Mapping[str, Any], *, when: str) -> None:
@@ -397,23 +403,20 @@ class Trainer(TrainerSettings, SeedSettings):
 
         step, update = self.completed + 1, self.updates.done + 1
 
-        def own() -> tuple[float, metrics.Tally]:
+        limit = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
+        if spared:  # all processes make the same passes, so none can repeat its own with fewer rows
+            with self.team.passing_together(), explained("training", remedies="a smaller trainer.micro_batch_size"):
+                own_loss, own_tally = attempt(limit)
+        else:
+            cut = partial(self._policy.cuts, batch.rollout)
+            own_loss, own_tally = shrinking_micro_batches(attempt, self, cut, warnings=warnings)
+        losses, tallies = zip(*self.team.gather((own_loss, own_tally.on_cpu())), strict=True)
+        if not all(map(math.isfinite, losses)):
             limit = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
-            if spared:  # all processes make the same passes, so none can repeat its own with fewer rows
-                with world.unmet(), explained("training", remedies="a smaller trainer.micro_batch_size"):
-                    loss, tally = attempt(limit)
-            else:
-                cut = partial(self._policy.cuts, batch.rollout)
-                loss, tally = shrinking_micro_batches(attempt, self, cut, warnings=warnings)
-                limit = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
-            finite = not spared or all(self.world.each(lambda: math.isfinite(loss)))
-            with nullcontext() if finite else sharding.gathered():  # by all processes
-                guards.check_finite(loss, self._policy, batch.rollout, limit, rows=rows, step=step, update=update)
-            return loss, tally.on_cpu()
-
-        loss, tally = 0.0, metrics.Tally()
-        for part, decisions in self.world.each(own):
-            loss += part
+            with sharded.gathered():
+                guards.check_finite(own_loss, self._policy, batch.rollout, limit, rows=rows, step=step, update=update)
+        loss, tally = sum(losses), metrics.Tally()
+        for decisions in tallies:
             tally.merge(decisions)
         if not tally.decided:
             warnings.append(f"Update {update} of step {step} changes nothing: all decisions of its rows are masked.")
@@ -440,7 +443,7 @@ class Trainer(TrainerSettings, SeedSettings):
         )
         knobs.check(self)
         self.check_shares()
-        sharding.check(self.sharding, self.mixed_precision)
+        sharded.check(self.sharding, self.mixed_precision)
         trained = [term for term in self.terms if not term.monitor]
         if not trained:
             raise UsageError("Every reward has the weight 0, so all are monitors and none is trained on.")

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from grpokit import Correction, Prompt, Sample, Trainer
+from grpokit import Correction, Prompt, Sample, Trainer, advantages
+from grpokit.processes.team import is_sharded, local
 from grpokit.rewards.scoring import RewardTerm
 from grpokit.runs import train as run
 from grpokit.training.step_report import StepReport
-from grpokit.training.world import is_sharded, local
 from grpokit_toy.lm import ToyLM
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 from whole_runs import train_preset
@@ -235,6 +235,85 @@ def fail(how: str, folder: Path, *overrides: str) -> int:
         if rank() == 0:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     return train(folder, 3, overrides=[*changes, "run.process_timeout=3", *overrides])
+
+
+def is_second(groups: Any) -> bool:
+    """Whether these are groups of the second step, of two in each."""
+    return 2 <= min(groups) < 4
+
+
+class Stopping(ToyLM):
+    """Something goes wrong in the second step.
+
+    Args:
+        how: what; "... alone" in process 1 only.
+    """
+
+    def __init__(self, how: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.how, self.step, self.turn = how, 0, not how.endswith(" alone") or rank() == 1
+
+    def rollout(self, prompts: Any, group_size: int, *, seeds: Any, evaluate: bool = False) -> Any:
+        self.step = 0 if evaluate else seeds.step + 1
+        if self.step == 2 and self.how == "an engine is gone" and rank() == 1:
+            raise ConnectionError("the engine is gone")
+        return super().rollout(prompts, group_size, seeds=seeds, evaluate=evaluate)
+
+    def logprobs(self, rollout: Any, steps: slice) -> Any:
+        found = super().logprobs(rollout, steps)
+        if self.step == 2 and torch.is_grad_enabled():
+            if self.how == "log-probs raise":
+                raise KeyError("a layer is gone")
+            if self.how == "log-probs differ":
+                return replace(found, logprobs=found.logprobs - 1.0)
+        return found
+
+    def updated(self, version: int) -> None:
+        if self.step == 2 and self.turn and self.how.startswith("updated raises"):
+            raise OSError("the average is gone")
+
+
+def odd(samples: Sequence[Sample], how: str = "") -> list[float]:
+    """Nothing to learn from in the second step."""
+    if is_second([sample.group for sample in samples]):
+        return [float("nan") if how == "rewards are NaN" else 0.0] * len(samples)
+    return [9.0 + sum(map(ord, sample.output)) % 7 for sample in samples]
+
+
+def odd_advantages(rewards: torch.Tensor, weights: torch.Tensor, groups: torch.Tensor, how: str = "") -> torch.Tensor:
+    found = advantages.group(rewards, weights, groups)
+    if is_second(groups.tolist()) and len(rewards) > 2:  # not the trial of a set-up
+        if how == "advantages raise":
+            raise ZeroDivisionError("no row is left")
+        return found * torch.nan if how == "advantages are NaN" else found[1:]
+    return found
+
+
+ENDLESS = {"trainer.max_zero_std_steps": "1", "rewards": "[{use: 'in_processes:odd', how: '%s'}]"}
+ADVANTAGE = {"trainer.advantage": "{use: 'in_processes:odd_advantages', how: '%s'}"}
+POLICY = {"policy": "{use: 'in_processes:Stopping', how: '%s'}"}
+STOPPED: dict[str, tuple[str, dict[str, str]]] = {
+    "no spread": ("all samples of every group got the same rewards", ENDLESS),
+    "rewards are NaN": ("scored no row", ENDLESS),
+    "advantages are NaN": ("8 of them not finite", ADVANTAGE),
+    "advantages have a wrong shape": ("The advantage function gave (7,) values", ADVANTAGE),
+    "advantages raise": ("ZeroDivisionError", ADVANTAGE),
+    "log-probs raise": ("KeyError", POLICY),
+    "log-probs differ": ("In step 2 logprobs() gives other log-probs", POLICY),
+    "updated raises": ("OSError", POLICY),
+    "updated raises alone": ("OSError", POLICY),
+    "an engine is gone": ("ConnectionError", POLICY),
+    "an engine is gone, dynamic sampling": ("ConnectionError", {**POLICY, "trainer.dynamic_sampling": "2"}),
+    "no spread, dynamic sampling": ("got the same rewards", {**ENDLESS, "trainer.dynamic_sampling": "2"}),
+}
+
+
+def stop(how: str, folder: Path, *overrides: str) -> int:
+    """A run of three steps, of which the second fails."""
+    options = {name: value.replace("%s", how.partition(",")[0]) for name, value in STOPPED[how][1].items()}
+    small = ("trainer.steps=3", "trainer.device=cpu", "data.limit=20", "run.process_timeout=30", "run.save_every=0")
+    changes = [f"{name}={value}" for name, value in options.items()]
+    return train_preset("toy-lm", folder, *small, *changes, *overrides).steps
 
 
 class Layered(TinyTokens):

@@ -14,8 +14,8 @@ from tiny_models import tiny_model, tiny_tokenizer
 from torch import nn
 
 from grpokit import Phase, PhasedTrainer, Policy, Prompt, Sample, Trainer
+from grpokit.processes.team import local
 from grpokit.testing import outcomes, policy_checks
-from grpokit.training.world import local
 from grpokit_diffusers.policy import DiffusersFlow
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.halves import halves
@@ -110,7 +110,7 @@ def both_halves_resumed(folder: Path) -> tuple[Any, Any]:
     for _ in range(3):
         trainer.step()
     trainer.save(folder)
-    next(iter(trainer.phases.values())).trainer.world.each(lambda: None)  # until it is there
+    next(iter(trainer.phases.values())).trainer.team.gather(None)  # until it is there
     again = both_halves()
     again.load(folder)
     return of_both_halves(trainer)[0], of_both_halves(again)[0]
@@ -207,7 +207,7 @@ def resumed(folder: Path) -> list[tuple[Any, Any]]:
         for _ in range(2):
             trainer.step()
         trainer.save(folder / name)
-        trainer.world.each(lambda: None)  # until it is there
+        trainer.team.gather(None)  # until it is there
         again = of(name)
         again.load(folder / name)
         found.append((learned(trainer)[0], learned(again)[0]))

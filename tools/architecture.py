@@ -37,7 +37,8 @@ MAY_IMPORT = {
     "objectives": "errors knobs types",
     "flow": "errors types",
     "data": "errors files types images sampling policy",
-    "registry": "errors",
+    "processes": "errors types policy",
+    "registry": "errors processes",
     "config": "errors files knobs registry",
     "plan": "errors knobs registry config",
     "hf": "errors files knobs policies data registry plan",  # imports transformers and peft: in few rows
@@ -46,19 +47,18 @@ MAY_IMPORT = {
     "rewards": "errors knobs types reward_totals registry",
     "builtin": "errors knobs types images objectives registry rewards",  # what a third party may import, and no more
     "remote": "errors types images rewards",
-    "training": "errors files knobs types sampling policy advantages objectives data registry rewards",
-    "trainer": "errors knobs types sampling policy advantages objectives data rewards training",
-    "phases": "errors files policy training trainer",
-    "evaluation": "errors types images sampling policy reward_totals data registry rewards training",
+    "training": "errors files knobs types sampling policy processes advantages objectives data rewards",
+    "trainer": "errors knobs types sampling policy processes advantages objectives data rewards training",
+    "phases": "errors files policy processes training trainer",
+    "evaluation": "errors types images sampling policy processes reward_totals data registry rewards training",
     "report": "errors files images config remote evaluation",
-    "runs": "errors files knobs types images sampling policy advantages objectives data registry config rewards "
-    "remote training trainer phases evaluation report",
+    "runs": "errors files knobs types images sampling policy processes advantages objectives data registry config "
+    "rewards remote training trainer phases evaluation report",
     "notebook": "errors types images trainer training phases evaluation runs",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
     "doctor": "errors types sampling policy policies registry trainer",
-    "cli": "errors files knobs types images data registry config scaffold rewards remote training trainer evaluation "
-    "report "
-    "runs plan testing doctor",
+    "cli": "errors files knobs types images processes data registry config scaffold rewards remote training trainer "
+    "evaluation report runs plan testing doctor",
     "__init__": "_lazy",  # its other names are imported on first use
     "__main__": "cli",
 }

@@ -110,13 +110,13 @@ def _another_says(error: GrpokitError) -> bool:
     """Whether process 0 prints this error too; it gets the time for it, since torchrun ends all after the first."""
     if is_first():
         return False
-    if "grpokit.training.world" not in sys.modules:
+    if "grpokit.processes.team" not in sys.modules:
         if os.environ.get("LOCAL_RANK") != "0":
             # Only the command line and its files were read. If the first process of this machine has found the same in
             # them, torchrun ends this one meanwhile.
             time.sleep(2)
         return False
-    from grpokit.training.world import all_know, wait_for_first
+    from grpokit.processes.team import all_know, wait_for_first
 
     if not all_know(error):
         return False

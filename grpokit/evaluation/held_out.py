@@ -14,14 +14,14 @@ from grpokit.data import as_prompts
 from grpokit.errors import UsageError, shown
 from grpokit.evaluation.intervals import half_width, mean_of_totals
 from grpokit.policy import Policy
+from grpokit.processes.sharded import gathered
+from grpokit.processes.team import Team
 from grpokit.rewards.scoring import Rewards, Scores, as_terms, joined, score
 from grpokit.sampling import derive_seeds
 from grpokit.training.arguments import check_policy
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.dynamic_sampling import at_places
 from grpokit.training.out_of_memory import fitting
-from grpokit.training.sharding import gathered
-from grpokit.training.world import World
 from grpokit.types import Prompt, Rollout, Sample
 
 
@@ -77,7 +77,7 @@ def draw(
     evaluate: bool = True,
     stream: str = "evaluate",
     mixed_precision: str = "no",
-    world: World | None = None,
+    team: Team | None = None,
 ) -> list[Sample]:
     """Draw samples without training, in batches; the batch size does not change the samples.
 
@@ -90,7 +90,7 @@ def draw(
         evaluate: use the policy's settings for evaluation, not those of training.
         stream: "evaluate" draws what `evaluate` scores with the same seed, "sample" what `grpokit sample` draws.
         mixed_precision: "no", "bf16" or "fp16", as in training.
-        world: of which this process draws its share of the prompts.
+        team: of which this process draws its share of the prompts.
 
     Returns:
         P * G samples, each prompt's next to each other; `output` has the picture or text.
@@ -113,7 +113,7 @@ def draw(
     if stream not in ("evaluate", "sample"):
         raise UsageError(f"stream must be 'evaluate' or 'sample', got {shown(stream)}.")
     seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
-    share = (world or World()).share(len(prompts))
+    share = (team or Team()).share(len(prompts))
     prompts, seeds = prompts[share.start : share.stop], at_places(seeds, share)
     checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
 
@@ -140,7 +140,7 @@ def evaluate(
     samples_per_prompt: int = 1,
     batch_size: int = 64,
     mixed_precision: str = "no",
-    world: World | None = None,
+    team: Team | None = None,
 ) -> Evaluation:
     """Draw samples on held-out prompts and score them.
 
@@ -152,27 +152,22 @@ def evaluate(
         samples_per_prompt: samples for each prompt.
         batch_size: the most samples at a time; halved if memory runs out.
         mixed_precision: "no", "bf16" or "fp16", as in training.
-        world: the processes that share out the prompts. Process 0 gets all samples, the others their own, and all get
+        team: the processes that share out the prompts. Process 0 gets all samples, the others their own, and all get
             the scores.
     """
-    terms, among = as_terms(rewards), world or World()
-    samples: list[Sample] = []
-
-    def own() -> Scores:
-        samples.extend(
-            draw(
-                policy,
-                prompts,
-                seed=seed,
-                samples_per_prompt=samples_per_prompt,
-                batch_size=batch_size,
-                mixed_precision=mixed_precision,
-                world=among,
-            )
+    terms, team = as_terms(rewards), team or Team()
+    prompts = as_prompts(prompts)
+    with team.failing_together():
+        samples = draw(
+            policy,
+            prompts,
+            seed=seed,
+            samples_per_prompt=samples_per_prompt,
+            batch_size=batch_size,
+            mixed_precision=mixed_precision,
+            team=team,
         )
-        return score(terms, samples, elsewhere=len(as_prompts(prompts)) * samples_per_prompt - len(samples))
-
-    parts = among.each(own)
-    scores = among.together(lambda: joined(terms, parts))
-    everyone = [sample for part in among.to_first(lambda: samples) for sample in part]
+        scores = score(terms, samples, elsewhere=len(prompts) * samples_per_prompt - len(samples))
+        scores = joined(terms, team.gather(scores))
+        everyone = [sample for part in team.gather_in_first(samples) for sample in part]
     return Evaluation(samples=everyone or samples, scores=scores)

@@ -17,8 +17,9 @@ from grpokit.errors import GrpokitError, UsageError, counted, reworded, shown
 from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.phases.course import Course
 from grpokit.policy import Policy
+from grpokit.processes import sharded
 from grpokit.trainer import Trainer
-from grpokit.training import checkpoint, sharding
+from grpokit.training import checkpoint
 from grpokit.training.progress import IntervalLines
 from grpokit.training.step_report import StepReport
 
@@ -74,7 +75,7 @@ class PhasedTrainer:
     def __iter__(self) -> Iterator[StepReport]:
         """Take the remaining steps, or stop earlier when no phase has anything left to learn."""
         first = self._trainers[0]
-        lines = IntervalLines(self, enabled=first.progress and first.world.rank == 0)
+        lines = IntervalLines(self, enabled=first.progress and first.team.rank == 0)
         while self.completed < self.steps and not self.converged:
             report = self.step()
             lines.step(report)
@@ -166,7 +167,7 @@ class PhasedTrainer:
             learners=self._learners(),
             state={**position, "notes": dict(notes or {})},
         )
-        sharding.save(self._policies.values(), self.current.trainer.world, write)
+        sharded.save(self._policies.values(), self.current.trainer.team, write)
 
     def load(self, folder: Path | str) -> None:
         """As `Trainer.load`.
@@ -176,7 +177,7 @@ class PhasedTrainer:
             RunError: a policy's reference is not the one of the checkpoint's run.
         """
         learners = self._learners()
-        with sharding.whole(self._policies.values(), loading=True):
+        with self.current.trainer.team.failing_together(), sharded.whole(self._policies.values(), loading=True):
             state = checkpoint.load(Path(folder), policies=self._policies, learners=learners)
         states = checkpoint.learners_of(state)
         for name, phase in self.phases.items():

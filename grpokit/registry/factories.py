@@ -21,7 +21,6 @@ from grpokit.errors import GrpokitError, PluginError, shown
 from grpokit.registry.entry_points import described
 from grpokit.registry.importing import import_name, missing
 from grpokit.registry.name_lookup import find, is_path
-from grpokit.registry.own_gpu import take_own_gpu
 from grpokit.registry.synonyms import hint
 
 _DATA = {
@@ -167,6 +166,8 @@ def _call(
     _check_params(target, what, params, data=0)
     values = ", ".join(f"{name}={value!r}" for name, value in params.items()) or "its defaults"
     with explained(f"The {what} {failure} {values:.200}"):
+        from grpokit.processes.own_gpu import take_own_gpu
+
         take_own_gpu()  # before anything is loaded there
         try:
             return target(**params)

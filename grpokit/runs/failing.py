@@ -12,10 +12,10 @@ from grpokit import report
 from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_line
 from grpokit.files import step_name
 from grpokit.phases.phased_trainer import PhasedTrainer
+from grpokit.processes.team import Team, all_know
 from grpokit.runs.journal import Journal
 from grpokit.runs.signals import without_ends
 from grpokit.training import checkpoint
-from grpokit.training.world import World, all_know
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def no_exit() -> Iterator[None]:
 class Others:
     """The processes without which sharded weights cannot be saved."""
 
-    world: World
+    team: Team
 
     def called(self, error: Exception, *, wanted: bool) -> None:
         """In process 0, after an error: let the others help to save, or tell them that it is not wanted.
@@ -43,16 +43,15 @@ class Others:
         """
         if not all_know(error):
             raise RunError("its weights are spread over processes that cannot meet any more")
-        self.world.first(lambda: wanted)
+        self.team.gather(wanted)
 
     @contextmanager
     def helping(self, save: Callable[[], Path]) -> Iterator[None]:
         """In the other processes."""
         try:
-            with no_exit():
-                yield
+            yield
         except Exception as error:
-            if all_know(error) and self.world.first(bool):  # process 0 says it
+            if all_know(error) and self.team.gather(False)[0]:  # process 0 says it
                 save()
             raise
 
@@ -63,8 +62,7 @@ def saved_on_error(
 ) -> Iterator[None]:
     """After an error in here, the run is saved, the report is written, and the message says how to go on."""
     try:
-        with no_exit():
-            yield
+        yield
     except Exception as error:
         with without_ends():
             left = _left(error, folder, journal, trainer, save, others)

@@ -19,9 +19,9 @@ from grpokit.config.schema import RunConfig, differences, resolved
 from grpokit.data import PromptSequence
 from grpokit.errors import UsageError, counted, shown
 from grpokit.files import read_json
+from grpokit.processes.team import Team
 from grpokit.runs.folder import CONFIG, DATA, VERSIONS, put_back, versions
 from grpokit.training import checkpoint
-from grpokit.training.world import World
 
 _PARTS = {"texts": "text or meta", "targets": "target", "images": "source picture"}
 _FREE = re.compile(  # where rewards run, and what stops a run
@@ -146,11 +146,11 @@ def changed_rewards(folder: Path, config: RunConfig) -> bool:
     return False
 
 
-def refuse_other_processes(world: World, config: RunConfig, now: Digests) -> list[str]:
+def refuse_other_processes(team: Team, config: RunConfig, now: Digests) -> list[str]:
     """All processes need the same config and the same prompts, since each takes its share of the same groups.
 
     Args:
-        world: the processes.
+        team: the processes.
         config: this process's.
         now: the digests of this process's prompts.
 
@@ -163,9 +163,9 @@ def refuse_other_processes(world: World, config: RunConfig, now: Digests) -> lis
     counts = {kind: len(part["texts"]) if part else 0 for kind, part in now.items()}
     digest = hashlib.sha256(repr(now).encode()).hexdigest()
     warnings = []
-    first, *others = world.each(lambda: (resolved(config), versions(config), counts, digest))
+    first, *others = team.gather((resolved(config), versions(config), counts, digest))
     for rank, other in enumerate(others, 1):
-        who = f"Process {rank} of {world.size}"
+        who = f"Process {rank} of {team.size}"
         changes = [f"  {key}: {old!r} -> {new!r}" for key, old, new in differences(first[0], other[0])]
         if changes:
             raise UsageError(

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from grpokit.errors import RunError, UsageError, typed_line
 from grpokit.files import replacing, step_folders, step_name
+from grpokit.processes.joining import join
 from grpokit.training.step_report import StepReport
-from grpokit.training.world import here
 
 FORMAT = 1
 SAMPLES, TRACE = "samples.parquet", "trace.safetensors"
@@ -109,7 +109,7 @@ def conditions(device: torch.device) -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name(device) if on_gpu else f"cpu ({torch.backends.cpu.get_cpu_capability()})",
         "threads": torch.get_num_threads(),
-        "processes": here().size,
+        "processes": join().size,
         "torch": torch.__version__,
     }
 

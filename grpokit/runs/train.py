@@ -10,7 +10,6 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
 from grpokit.phases.phased_trainer import PhasedTrainer
+from grpokit.processes.joining import join
+from grpokit.processes.team import Team
 from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
@@ -33,7 +34,6 @@ from grpokit.runs.folder import claimed, locked, versions, write_header, write_m
 from grpokit.runs.journal import Journal, append_attribution, has_start
 from grpokit.training import checkpoint
 from grpokit.training.step_report import StepReport
-from grpokit.training.world import World, here
 from grpokit.types import Prompt
 
 
@@ -117,28 +117,23 @@ def train(
     if config.run.record:
         rollout_record.require()
     tracking.require(config.run.trackers)
-    world = here(config.run.process_timeout)  # before anything is built, since it takes this process's GPU
-    with (
-        signals.handled(signal.default_int_handler, *signals.ENDS),  # an early one leaves all tidy, too
-        no_exit(),
-        ExitStack() as stack,
-    ):
-
-        def gathered() -> tuple[tuple[PromptSequence, PromptSequence | None], list[str], Any]:
+    team = join(config.run.process_timeout)  # before anything is built, since it takes this process's GPU
+    early = signals.handled(signal.default_int_handler, *signals.ENDS)  # leaves all tidy, too
+    with early, ExitStack() as stack:
+        with team.failing_together(), no_exit():
             data = build.prompts(config)  # before rewards, which may fetch weights
-            if len(data[0]) >= _MANY and watcher and world.rank == 0:
+            if len(data[0]) >= _MANY and watcher and team.rank == 0:
                 watcher.say(f"checking {len(data[0]):,} prompts")
             unscorable = before_training.unscorable_prompts(config, *data)
             build.check_prompts(config, *data)
-            return data, unscorable, stack.enter_context(build.all_rewards(config))
-
-        data, unscorable, (terms, own_terms) = world.together(gathered)
-        digests = resuming.digests(*data)
-        unscorable += world.together(lambda: resuming.refuse_other_processes(world, config, digests))
-        stack.enter_context(world.in_first(locked(folder)))
-        if auto_resume:
-            resume = world.first(lambda: resuming.has_checkpoint(folder))
-            overwrite = not resume
+            terms, own_terms = stack.enter_context(build.all_rewards(config))
+            digests = resuming.digests(*data)
+            unscorable += resuming.refuse_other_processes(team, config, digests)
+            if team.rank == 0:
+                stack.enter_context(locked(folder))
+            if auto_resume:
+                resume = team.first(lambda: resuming.has_checkpoint(folder))
+                overwrite = not resume
         trackers = stack.enter_context(tracking.Tracking())
         return _train(
             config,
@@ -147,9 +142,9 @@ def train(
             digests,
             terms,
             own_terms,
-            watcher if watcher and world.rank == 0 else Watcher(),
+            watcher if watcher and team.rank == 0 else Watcher(),
             trackers,
-            world,
+            team,
             warnings=unscorable,
             resume=resume,
             overwrite=overwrite,
@@ -166,7 +161,7 @@ def _train(
     own_terms: Mapping[str, list[RewardTerm]],
     watcher: Watcher,
     trackers: tracking.Tracking,
-    world: World,
+    team: Team,
     *,
     warnings: list[str],
     resume: bool,
@@ -174,15 +169,17 @@ def _train(
     force: bool,
 ) -> Result:
     prompts, held_out = data
-    world.together(lambda: before_training.check_scores(config, terms, held_out))
-    weights = {"reward": 1.0, **{term.name: term.weight for term in as_terms(terms)}}
-    policies = world.together(lambda: build.policies(config))
-    drawing = build.drawing(policies)
-    if held_out is not None:
-        world.together(lambda: check_prompts(drawing, held_out))  # a trainer looks at its own
+    with team.failing_together(), no_exit():
+        before_training.check_scores(config, terms, held_out)
+        weights = {"reward": 1.0, **{term.name: term.weight for term in as_terms(terms)}}
+        policies = build.policies(config)
+        drawing = build.drawing(policies)
+        if held_out is not None:
+            check_prompts(drawing, held_out)  # a trainer looks at its own
     every = config.run.eval_every
     notes = {"config": resolved(config), "versions": versions(config)}
     checkpoints = folder / "checkpoints"
+    saves = team.rank == 0 or bool(config.run.sharding)  # sharded weights are gathered from all
 
     def scored(held_out: Sequence[Prompt]) -> Evaluation:
         now = trainer.current.trainer
@@ -194,7 +191,7 @@ def _train(
             samples_per_prompt=config.run.eval_samples,
             batch_size=config.run.eval_batch_size or now.rollout_batch_size or now.prompts_per_step * now.group_size,
             mixed_precision=config.trainer.mixed_precision,
-            world=world,
+            team=team,
         )
 
     def attributed(shares: Mapping[str, Shares], causes: tuple[str, str], phase: str) -> None:
@@ -208,11 +205,12 @@ def _train(
             return
         watcher.evaluating(len(held_out) * config.run.eval_samples)
         evaluation = scored(held_out)
-        world.first(lambda: note_evaluation(step, evaluation))
+        if team.rank == 0:
+            note_evaluation(step, evaluation)
         keep_best()
 
     def last_evaluation() -> int:
-        return world.first(lambda: journal.last_evaluation)
+        return team.first(lambda: journal.last_evaluation)
 
     def note_evaluation(step: int, evaluation: Evaluation) -> None:
         journal.evaluation(step, evaluation)
@@ -228,26 +226,22 @@ def _train(
 
     def keep_best() -> None:
         name = config.run.best
-        if name is not None and world.first(lambda: journal.is_best(name, weight=weights[name])):
-            writing(lambda: trainer.save(checkpoints / "best", notes=notes))
+        if name is not None and team.first(lambda: journal.is_best(name, weight=weights[name])) and saves:
+            trainer.save(checkpoints / "best", notes=notes)
 
     def stale() -> bool:
         """Whether the score of `run.stop` has not improved for as long as it may."""
         rule = config.run.stop
-        return rule is not None and world.first(
+        return rule is not None and team.first(
             lambda: journal.evaluations_without_gain(rule.reward, weight=weights[rule.reward]) >= rule.patience
         )
 
     def save() -> Path:
         place = checkpoints / step_name(trainer.completed)
         trainer.save(place, notes=notes)
-        if world.rank == 0:
+        if team.rank == 0:
             checkpoint.prune(checkpoints, config.run.keep_last)
         return place
-
-    def writing(write: Callable[[], Any]) -> None:
-        """Process 0 writes; sharded weights are gathered from all."""
-        (world.together if config.run.sharding else world.first)(write)
 
     def keep(step_report: StepReport, *, groups: bool) -> None:
         if config.run.record:  # first: a step is there with its record, or not at all
@@ -270,22 +264,20 @@ def _train(
             changes["rewards"] = "rewards: they or their code changed"
         return resuming.changed_versions(folder, config) + unknown, changes
 
-    claim = claimed(folder, resume=resume, overwrite=overwrite)
-    with world.in_first(claim):  # what fails in here leaves the folder as it was
-        found, changes = world.first(compared)
+    with team.failing_together(), no_exit(), ExitStack() as claim:
+        if team.rank == 0:  # what fails in here leaves the folder as it was
+            claim.enter_context(claimed(folder, resume=resume, overwrite=overwrite))
+        found, changes = team.first(compared)
         warnings += found
         choose = choosing.chooser(config, policies, terms, held_out, found=attributed)
-        trainer = world.together(
-            lambda: build.trainer(
-                config, policies, terms, prompts, own_rewards=own_terms, choose=choose and (lambda: world.first(choose))
-            )
-        )
+        chosen = choose and (lambda: team.first(choose))
+        trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms, choose=chosen)
         own_trainers = [phase.trainer for phase in trainer.phases.values()]
         for own in own_trainers:
             before_training.refuse_what_cannot_fit(own)
         warnings += dict.fromkeys(line for own in own_trainers for line in before_training.repeated_prompts(own))
         warnings += before_training.trained_held_out_prompts(prompts, held_out, digests)
-        no_start = world.first(lambda: resume and held_out is not None and not has_start(folder))
+        no_start = team.first(lambda: resume and held_out is not None and not has_start(folder))
         other_scores = not changes.keys().isdisjoint(("held_out", "rewards"))
         start = scored(held_out) if held_out is not None and (no_start or other_scores) else None
         if no_start:
@@ -294,7 +286,7 @@ def _train(
                 "policy was scored on the held-out prompts again"
             )
         if resume:
-            warnings += _resume(trainer, folder, watcher, world)
+            warnings += _resume(trainer, folder, watcher, team)
         else:
             warnings += dict.fromkeys(line for own in own_trainers for line in too_seldom(own.terms, own.steps))
         warnings += [f"resumed with other {line}" for line in changes.values()]
@@ -320,38 +312,41 @@ def _train(
                 journal.warning(trainer.completed, line)
                 watcher.say(f"warning: {line}")
 
-        world.first(begin)
+        if team.rank == 0:
+            begin()
         if last_evaluation() < 0 or (every and trainer.completed % every == 0):  # but a resume adds none
             evaluate_now(trainer.completed)
         if resume and last_evaluation() == trainer.completed:
             keep_best()  # a failure may have come between the evaluation and this
 
     def nothing_lost() -> AbstractContextManager[None]:
-        others = Others(world) if config.run.sharding else None
-        if world.rank == 0:
+        others = Others(team) if config.run.sharding else None
+        if team.rank == 0:
             return saved_on_error(folder, journal, trainer, save, others)
         return others.helping(save) if others else nullcontext()
 
-    with signals.stopping() as stop, nothing_lost():
+    with signals.stopping() as stop, nothing_lost(), team.failing_together(), no_exit():
         while not (ended := trainer.completed >= trainer.steps or bool(trainer.converged) or stale()):
-            if any(world.each(stop.is_set)):
+            if any(team.gather(stop.is_set())):
                 break
             step_report = trainer.step()
             number = step_report.step
             groups = number in (1, trainer.steps) or bool(every and number % every == 0) or bool(trainer.converged)
             if groups or config.run.record:
                 step_report = trainer.whole(step_report)
-            world.first(partial(keep, step_report, groups=groups))
+            if team.rank == 0:
+                keep(step_report, groups=groups)
             del step_report  # frees the rollout before the next one is drawn
             if every and number % every == 0:
                 evaluate_now(number)
-            if config.run.save_every and number % config.run.save_every == 0:
-                writing(save)
-        if not world.first(lambda: (checkpoints / step_name(trainer.completed)).exists()):
-            writing(save)
-        world.first(lambda: checkpoint.prune(checkpoints, config.run.keep_last))  # a kill may have come before it
+            if config.run.save_every and number % config.run.save_every == 0 and saves:
+                save()
+        if not team.first(lambda: (checkpoints / step_name(trainer.completed)).exists()) and saves:
+            save()
+        if team.rank == 0:
+            checkpoint.prune(checkpoints, config.run.keep_last)  # a kill may have come before it
     if ended:
-        with nothing_lost():
+        with nothing_lost(), team.failing_together(), no_exit():
             evaluate_now(trainer.completed)
 
     def end() -> Result:
@@ -374,10 +369,11 @@ def _train(
             interrupted=not ended,
         )
 
-    return world.first(end)
+    with team.failing_together(), no_exit():
+        return team.first(end)
 
 
-def _resume(trainer: PhasedTrainer, folder: Path, watcher: Watcher, world: World) -> list[str]:
+def _resume(trainer: PhasedTrainer, folder: Path, watcher: Watcher, team: Team) -> list[str]:
     """Load the last checkpoint; returns warnings about it."""
 
     def found() -> Path:
@@ -387,8 +383,8 @@ def _resume(trainer: PhasedTrainer, folder: Path, watcher: Watcher, world: World
             raise UsageError(f"{folder} has no checkpoint to resume from. Start again with --overwrite.")
         return latest
 
-    latest = world.first(found)
-    world.together(lambda: trainer.load(latest))
+    latest = team.first(found)
+    trainer.load(latest)
     watcher.say(f"resuming after step {trainer.completed} of {trainer.steps} from {latest}")
     broken_off = checkpoint.broken_off(checkpoint.read_state(latest))
     if broken_off is None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from grpokit.processes.team import Team
 from grpokit.training.rollout_calls import concatenate_rollouts, on
 from grpokit.training.step_report import StepReport
-from grpokit.training.world import World
 from grpokit.types import Prompt, Rollout
 
 
@@ -37,32 +38,6 @@ class AllRows:
     stop: int
     columns: int
 
-    @classmethod
-    def of(cls, rollout: Rollout, world: World) -> AllRows:
-        """Those of the rollouts of all processes.
-
-        Args:
-            rollout: this process's rows.
-            world: the processes.
-        """
-        own = (
-            rollout.groups.tolist(),
-            rollout.host_mask.sum(-1).tolist(),
-            rollout.mask.shape[1],
-            [_end(sample.info) for sample in rollout.samples if sample.info.get("finish") in ("stop", "length")],
-        )
-        groups, decided, widths, ends = zip(*world.each(lambda: own), strict=True)
-        before = sum(map(len, groups[: world.rank]))
-        return cls(
-            groups=[*chain.from_iterable(groups)],
-            decided=[*chain.from_iterable(decided)],
-            width=max(widths),
-            ends=[*chain.from_iterable(ends)],
-            start=before,
-            stop=before + rollout.rows,
-            columns=rollout.mask.shape[1],
-        )
-
     def own(self, x: Tensor) -> Tensor:
         """The rows of this process: [B] or [B, T] -> [b] or [b, t]."""
         return x[self.start : self.stop] if x.ndim == 1 else x[self.start : self.stop, : self.columns]
@@ -73,31 +48,57 @@ class AllRows:
         return per_group[self.start // size : self.stop // size]
 
 
-def whole_report(report: StepReport, world: World, train_prompts: Sequence[Prompt]) -> StepReport:
+def gather_rows(rollout: Rollout | None, team: Team, device: torch.device) -> tuple[Rollout, AllRows]:
+    """This process's rollout as a part of that of all processes, and the facts about all rows.
+
+    Args:
+        rollout: this process's rows; None where it has drawn none, and then the result has no row.
+        team: the processes.
+        device: of the rollout that has no row.
+    """
+    facts = ([], [], 0, []) if rollout is None else _facts(rollout)
+    no_row = torch.zeros(0, dtype=torch.int64)
+    parts = team.gather((facts, None if rollout is None or team.size == 1 else on(rollout.select(no_row), "cpu")))
+    groups, decided, widths, ends = zip(*(facts for facts, _ in parts), strict=True)
+    before = sum(map(len, groups[: team.rank]))
+    whole = concatenate_rollouts(
+        [*([] if rollout is None else [rollout]), *(on(empty, device) for _, empty in parts if empty is not None)]
+    )
+    rows = AllRows(
+        groups=[*chain.from_iterable(groups)],
+        decided=[*chain.from_iterable(decided)],
+        width=max(widths),
+        ends=[*chain.from_iterable(ends)],
+        start=before,
+        stop=before + whole.rows,
+        columns=whole.mask.shape[1],
+    )
+    return whole, rows
+
+
+def whole_report(report: StepReport, team: Team, train_prompts: Sequence[Prompt]) -> StepReport:
     """The report with the rows of all processes, in process 0; the others keep theirs.
 
     Args:
         report: of the latest step. Its samples go from process to process without their prompts, on the CPU.
-        world: the processes, which all call this.
+        team: the processes, which all call this.
         train_prompts: of the run.
     """
-    if world.size == 1:
+    if team.size == 1:
         return report
-    rollout = report.rollout
-
-    def part() -> Rollout:
-        bare = [replace(sample, prompt=Prompt(text="")) for sample in rollout.samples]
-        return replace(on(rollout, "cpu"), samples=bare)
-
-    gathered = [part for part in world.to_first(part) if part.rows]
-    if not gathered:
+    bare = [replace(sample, prompt=Prompt(text="")) for sample in report.rollout.samples]
+    parts = team.gather_in_first(replace(on(report.rollout, "cpu"), samples=bare))
+    if not parts:
         return report
-    joined = concatenate_rollouts(gathered)
+    joined = concatenate_rollouts(parts)
     prompts = [train_prompts[i] for i in report.prompts]
     size = joined.rows // len(prompts)
     samples = [replace(sample, prompt=prompts[row // size]) for row, sample in enumerate(joined.samples)]
     return replace(report, rollout=replace(joined, samples=samples))
 
 
-def _end(info: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: info[name] for name in ("finish", "tokens") if name in info}
+def _facts(rollout: Rollout) -> tuple[list[int], list[int], int, list[dict[str, Any]]]:
+    """Of its rows: groups, numbers of decisions, columns, and how texts ended."""
+    infos = (sample.info for sample in rollout.samples if sample.info.get("finish") in ("stop", "length"))
+    ends = [{name: info[name] for name in ("finish", "tokens") if name in info} for info in infos]
+    return rollout.groups.tolist(), rollout.host_mask.sum(-1).tolist(), rollout.mask.shape[1], ends

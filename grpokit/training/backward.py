@@ -19,12 +19,12 @@ from torch import Tensor
 from grpokit.knobs import Correction
 from grpokit.objectives import Loss, Objective
 from grpokit.policy import joined
+from grpokit.processes.team import Team
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.correction import correction_weights
 from grpokit.training.metrics import Stopwatch, Tally
 from grpokit.training.micro_batches import Batch, Limit
 from grpokit.training.spare import Spare
-from grpokit.training.world import World
 from grpokit.types import Ask, Decisions, Rollout
 
 
@@ -47,10 +47,10 @@ class Backward:
     ) -> None:
         self.policy, self.objective, self.correction, self.backward = policy, objective, correction, backward
 
-    def needs_old(self, rollout: Rollout, world: World) -> bool:
+    def needs_old(self, rollout: Rollout, team: Team) -> bool:
         """Whether the first pass needs the old log-probs: weights of sequences that are scored slice by slice do."""
         by_sequence = self.correction is not None and self.correction.per == "sequence"
-        return by_sequence and any(world.each(lambda: len(self.policy.slices(rollout)) > 1))
+        return by_sequence and any(team.gather(len(self.policy.slices(rollout)) > 1))
 
     def __call__(
         self, batch: Batch, *, limit: Limit, tally: Tally, watch: Stopwatch, spare: Spare | None = None

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from grpokit.errors import RunError, UsageError
 from grpokit.policy import CutBy, Policy, Work, optional, scorer
+from grpokit.processes.sharded import any_shards, gathered
+from grpokit.processes.team import is_sharded
 from grpokit.training.devices import autocast, is_low_precision
 from grpokit.training.micro_batches import Cut, Limit, cuts
 from grpokit.training.rollout_calls import Call, call_at, concatenate_rollouts
-from grpokit.training.sharding import any_shards, gathered
-from grpokit.training.world import is_sharded
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
 Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]

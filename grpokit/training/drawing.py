@@ -9,26 +9,45 @@ checkpoints: a run that goes on draws them anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 
-import torch
 from torch import Tensor
 
 from grpokit.data import further_indices, prompt_indices
 from grpokit.knobs import TrainerSettings
-from grpokit.rewards.scoring import RewardTerm, Scores, Scoring, begin, joined
+from grpokit.processes.sharded import gathered
+from grpokit.processes.team import Team
+from grpokit.rewards.scoring import RewardTerm, Scores, begin, joined
 from grpokit.sampling import derive_seeds
 from grpokit.training import guards
+from grpokit.training.all_rows import AllRows, gather_rows
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.dynamic_sampling import Drawn, at_places, with_spread
+from grpokit.training.dynamic_sampling import Groups, at_places, with_spread
 from grpokit.training.metrics import Stopwatch
 from grpokit.training.out_of_memory import shrinking
-from grpokit.training.sharding import gathered
-from grpokit.training.world import World
-from grpokit.types import Decisions, PendingRollout, Prompt, Rollout, Seeds
+from grpokit.types import PendingRollout, Prompt, Rollout, Seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """The groups of a step.
+
+    Attributes:
+        prompts: P indices into the training prompts.
+        rollout: this process's rows, in the order of the groups; alone, all B = P * G.
+        rows: facts about those of all processes.
+        scores: gives those of the rows of all processes; it waits for the rewards when it is first called.
+        metrics: what drawing them took, if groups may be drawn anew.
+    """
+
+    prompts: Sequence[int]
+    rollout: Rollout
+    rows: AllRows
+    scores: Callable[[], Scores]
+    metrics: Mapping[str, float]
 
 
 class Drawing:
@@ -41,7 +60,7 @@ class Drawing:
         terms: the rewards.
         prompts: all training prompts.
         advantages: scores without monitors -> [B] or [B, T].
-        world: the processes, each of which draws a share of the groups.
+        team: the processes, each of which draws a share of the groups.
     """
 
     def __init__(
@@ -53,10 +72,10 @@ class Drawing:
         terms: Sequence[RewardTerm],
         prompts: Sequence[Prompt],
         advantages: Callable[[Scores], Tensor],
-        world: World,
+        team: Team,
     ) -> None:
         self.settings, self.seed, self.policy, self.terms, self.prompts = settings, seed, policy, terms, prompts
-        self.advantages, self.world = advantages, world
+        self.advantages, self.team = advantages, team
         self._ahead: _Ahead | None = None
 
     @contextmanager
@@ -71,7 +90,10 @@ class Drawing:
         """
         with ExitStack() as in_flight:
             draw = partial(self._groups, in_flight, completed, version, watch, warnings)
-            yield with_spread(draw(), draw, advantages=self.advantages, most=self.settings.dynamic_sampling)
+            most = self.settings.dynamic_sampling
+            groups, metrics = with_spread(draw(), draw, advantages=self.advantages, most=most)
+            rollout, rows = gather_rows(groups.joined(), self.team, self.policy.device)
+            yield Drawn(prompts=groups.prompts, rollout=rollout, rows=rows, scores=groups.scores, metrics=metrics)
 
     def _groups(
         self,
@@ -84,7 +106,7 @@ class Drawing:
         places: Sequence[int] = (),
         used: Sequence[int] = (),
         beside: Scores | None = None,
-    ) -> Drawn:
+    ) -> Groups:
         """All groups of a step; from attempt 1 on, those at `places` anew, with prompts that are not yet `used`.
 
         Then `beside` are the scores of the other groups.
@@ -95,39 +117,30 @@ class Drawing:
             rows, what = len(asked.seeds.row), "drawing samples"
             return shrinking(draw, self.settings, "rollout_batch_size", most=rows, what=what, warnings=warnings)
 
-        def drawn() -> tuple[Rollout | None, Scoring]:
-            rollout = None
-            with gathered():  # by all processes, also by one without prompts
-                begun = None if attempt else self._begun(completed, version)
-                if asked.prompts:
-                    with watch("rollout"):
-                        if begun is None:
-                            rollout = self.policy.rollout(asked.prompts, asked.group_size, asked.seeds, fit=fit)
-                        else:
-                            rollout = self.policy.finish(begun, asked.prompts, asked.group_size, asked.seeds)
-                        if not attempt:
-                            self._begin(completed + 1, version)
-            if rollout:
-                guards.check_age(rollout, version, self.settings.max_age)
-            with watch("reward"):
-                scoring = begin(self.terms, rollout.samples if rollout else [], step=completed + 1)
-            in_flight.callback(scoring.cancel)
-            return rollout, scoring
-
-        rollout, scoring = self.world.together(drawn)
-        facts = [fact for fact in self.world.each(lambda: rollout and _Facts.of(rollout)) if fact]
-        elsewhere = asked.all_rows - (rollout.rows if rollout else 0)
-
-        def own_scores() -> Scores:
-            with watch("reward"):
-                return scoring.result(beside=beside, elsewhere=elsewhere)
+        rollout = None
+        with gathered():  # by all processes, also by one without prompts
+            begun = None if attempt else self._begun(completed, version)
+            if asked.prompts:
+                with watch("rollout"):
+                    if begun is None:
+                        rollout = self.policy.rollout(asked.prompts, asked.group_size, asked.seeds, fit=fit)
+                    else:
+                        rollout = self.policy.finish(begun, asked.prompts, asked.group_size, asked.seeds)
+                    if not attempt:
+                        self._begin(completed + 1, version)
+        if rollout:
+            guards.check_age(rollout, version, self.settings.max_age)
+        with watch("reward"):
+            scoring = begin(self.terms, rollout.samples if rollout else [], step=completed + 1)
+        in_flight.callback(scoring.cancel)
 
         @cache
         def scores() -> Scores:
-            parts = self.world.each(own_scores)
-            return self.world.together(lambda: joined(self.terms, parts, beside))
+            with watch("reward"):
+                own = scoring.result(beside=beside, elsewhere=asked.all_rows - (rollout.rows if rollout else 0))
+            return joined(self.terms, self.team.gather(own), beside)
 
-        return Drawn(prompts=asked.indices, rollout=_alike(rollout, facts, self.policy.device), scores=scores)
+        return Groups(prompts=asked.indices, parts=[rollout] if rollout else [], scores=scores)
 
     def _asked(self, completed: int, attempt: int = 0, places: Sequence[int] = (), used: Sequence[int] = ()) -> _Asked:
         """The groups that this process draws."""
@@ -139,7 +152,7 @@ class Drawing:
         if attempt:
             indices = further_indices(self.seed, completed, attempt=attempt, places=places, total=total, used=used)
             seeds = at_places(seeds, places)
-        share = self.world.share(per_step)
+        share = self.team.share(per_step)
         own = [i for i, place in enumerate(places if attempt else range(per_step)) if place in share]
         return _Asked(
             indices=indices,
@@ -192,45 +205,3 @@ class _Ahead:
     completed: int
     version: int
     begun: PendingRollout
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Facts:
-    """What the rollouts of all processes must agree on."""
-
-    max_decisions: int
-    action_dims: int
-    exact: bool
-    version: int | None
-    dtype: torch.dtype
-    moments: Sequence[str]
-
-    @classmethod
-    def of(cls, rollout: Rollout) -> _Facts:
-        """Those of a rollout."""
-        own = {name: getattr(rollout, name) for name in ("max_decisions", "action_dims", "exact", "version")}
-        moments = [name for name, x in vars(rollout.old).items() if x is not None and name != "logprobs"]
-        return cls(**own, dtype=rollout.old.logprobs.dtype, moments=moments)
-
-
-def _alike(rollout: Rollout | None, facts: Sequence[_Facts], device: torch.device) -> Rollout:
-    """A rollout with what concatenated rollouts would have, of no row where this process has drawn none."""
-    if rollout is not None and len(facts) == 1:
-        return rollout
-    first = facts[0]
-    if rollout is None:
-        nothing = torch.zeros(0, 0, dtype=first.dtype, device=device)
-        rollout = Rollout(
-            samples=[],
-            groups=torch.zeros(0, dtype=torch.int64),
-            old=Decisions(logprobs=nothing, **dict.fromkeys(first.moments, nothing)),
-            mask=nothing.bool(),
-            max_decisions=first.max_decisions,
-            action_dims=first.action_dims,
-        )
-    return replace(
-        rollout,
-        max_decisions=max(fact.max_decisions for fact in facts),
-        exact=all(fact.exact for fact in facts),
-        version=min((fact.version for fact in facts if fact.version is not None), default=None),
-    )

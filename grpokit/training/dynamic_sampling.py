@@ -7,8 +7,8 @@ always has the same number of groups. The paper draws until all groups teach; he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,29 +20,34 @@ from grpokit.types import Rollout, Seeds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """Groups that were drawn and scored.
+class Groups:
+    """Groups that were drawn and are being scored.
 
     Attributes:
         prompts: P indices into the training prompts.
-        rollout: this process's rows, in the order of the groups; alone, all B = P * G.
+        parts: rollouts of this process's rows, whole groups in each.
         scores: gives those of the rows of all processes; it waits for the rewards when it is first called.
-        metrics: what drawing them took, if groups may be drawn anew.
     """
 
     prompts: Sequence[int]
-    rollout: Rollout
+    parts: Sequence[Rollout]
     scores: Callable[[], Scores]
-    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def joined(self) -> Rollout | None:
+        """This process's rows in the order of the groups, whose ids ascend with their places; None without any."""
+        if len(self.parts) < 2:
+            return self.parts[0] if self.parts else None
+        rollout = concatenate_rollouts(self.parts)
+        return rollout.select(rollout.groups.argsort(stable=True))
 
 
 def with_spread(
-    first: Drawn,
-    draw: Callable[[int, Sequence[int], Sequence[int], Scores], Drawn],
+    first: Groups,
+    draw: Callable[[int, Sequence[int], Sequence[int], Scores], Groups],
     *,
     advantages: Callable[[Scores], Tensor],
     most: int,
-) -> Drawn:
+) -> tuple[Groups, dict[str, float]]:
     """Replace the groups whose advantages are all 0, until none is left or the attempts are used up.
 
     Args:
@@ -51,28 +56,30 @@ def with_spread(
             drawn anew.
         advantages: scores without monitors -> [B] or [B, T].
         most: the most attempts.
+
+    Returns:
+        The groups, and metrics of what drawing them took, if groups may be drawn anew.
     """
     if not most:
-        return first
-    drawn, used, replaced, attempt = first, list(first.prompts), 0, 0
+        return first, {}
+    groups, used, replaced, attempt = first, list(first.prompts), 0, 0
     while attempt < most:
-        scores = drawn.scores()
-        groups = scores.groups
-        zero = zero_per_group(advantages(scores.trained), groups)  # [P]
+        scores = groups.scores()
+        zero = zero_per_group(advantages(scores.trained), scores.groups)  # [P]
         places = zero.nonzero()[:, 0].tolist()  # ids ascend with places
         if not places:
             break
         attempt += 1
-        further = draw(attempt, places, used, scores.select((~zero)[groups.unique(return_inverse=True)[1]]))
+        others = scores.select((~zero)[scores.groups.unique(return_inverse=True)[1]])
+        further = draw(attempt, places, used, others)
         used += list(further.prompts)
         replaced += len(places)
-        drawn = _merged(drawn, further, places)
-    metrics = {
+        groups = _merged(groups, further, places)
+    return groups, {
         "dynamic_sampling/attempts": float(attempt),
         "dynamic_sampling/replaced": float(replaced),
         "dynamic_sampling/reward_before": float(first.scores().totals.nanmean()),
     }
-    return replace(drawn, metrics=metrics)
 
 
 def at_places(seeds: Seeds, places: Sequence[int]) -> Seeds:
@@ -82,24 +89,13 @@ def at_places(seeds: Seeds, places: Sequence[int]) -> Seeds:
     return replace(seeds, row=rows.reshape(-1), group=seeds.group[some], group_ids=seeds.group_ids[some])
 
 
-def _merged(drawn: Drawn, further: Drawn, places: Sequence[int]) -> Drawn:
+def _merged(groups: Groups, further: Groups, places: Sequence[int]) -> Groups:
     """Put the groups of `further` at their places."""
-    both = (drawn.rollout, further.rollout)
-    kept = (~torch.isin(drawn.rollout.groups, further.rollout.groups)).nonzero()[:, 0]
-    rollouts = [part for part in (drawn.rollout.select(kept), further.rollout) if part.rows]
-    joined = replace(  # alike in all processes, also in one that has rows of one draw only
-        concatenate_rollouts(rollouts) if rollouts else drawn.rollout,
-        max_decisions=max(part.max_decisions for part in both),
-        exact=all(part.exact for part in both),
-        version=min((part.version for part in both if part.version is not None), default=None),
-    )
-    prompts = dict(enumerate(drawn.prompts)) | dict(zip(places, further.prompts, strict=True))
-    scores = _scores(drawn.scores(), further.scores())
-    return Drawn(
-        prompts=list(prompts.values()),
-        rollout=joined.select(joined.groups.argsort(stable=True)),  # ids ascend with places
-        scores=lambda: scores,
-    )
+    scores = _scores(groups.scores(), further.scores())
+    drawn_anew = torch.cat([part.groups for part in further.parts]) if further.parts else torch.tensor([])
+    kept = [part.select((~torch.isin(part.groups, drawn_anew)).nonzero()[:, 0]) for part in groups.parts]
+    prompts = dict(enumerate(groups.prompts)) | dict(zip(places, further.prompts, strict=True))
+    return Groups(prompts=list(prompts.values()), parts=[*kept, *further.parts], scores=lambda: scores)
 
 
 def _scores(before: Scores, further: Scores) -> Scores:

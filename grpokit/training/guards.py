@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError, UsageError, shown
+from grpokit.processes.team import Team, local
 from grpokit.rewards.needs import lacking
 from grpokit.rewards.scoring import RewardTerm, Scores
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
 from grpokit.training.micro_batches import Limit
 from grpokit.training.parts import State
-from grpokit.training.world import World, local
 from grpokit.types import Prompt, Rollout
 
 
@@ -314,11 +314,11 @@ class NoUpdate:
 
     Args:
         parameters: the trainable parameters.
-        world: the processes, of which each may have a part of them.
+        team: the processes, of which each may have a part of them.
     """
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], world: World) -> None:
-        self.parameters, self.world = parameters, world
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], team: Team) -> None:
+        self.parameters, self.team = parameters, team
         self.seen = False
 
     @contextmanager
@@ -337,7 +337,7 @@ class NoUpdate:
             return
         before = self._sums()
         yield
-        if all(self.world.each(lambda: torch.equal(before, self._sums()))):
+        if all(self.team.gather(torch.equal(before, self._sums()))):
             raise RunError(
                 f"No weight changed in the first update, though the gradient's norm is {norm:.3g} and the learning "
                 f"rate {rate:.3g}. Usual causes: the rate is too small for the weights' precision, or the optimizer "

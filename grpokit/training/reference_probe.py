@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError
+from grpokit.processes.team import Team
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.logprob_diff import LogprobDiffLimit
 from grpokit.training.micro_batches import Limit
 from grpokit.training.parts import State
-from grpokit.training.world import World
 from grpokit.types import Decisions, Prompt, Rollout, Sample, Trace
 
 
@@ -45,7 +45,7 @@ class ReferenceProbe:
         """Whether a row is still to be stored: there is none, and the reference is not meant to move."""
         return self.rollout is None and not self.policy.reference_moves
 
-    def take(self, rollout: Rollout, prompts: Sequence[int], world: World) -> None:
+    def take(self, rollout: Rollout, prompts: Sequence[int], team: Team) -> None:
         """Store the longest row of all processes with the reference's log-probs, unless there is a row already.
 
         Nothing is stored of a reference that is meant to move, nor of a rollout whose decisions are all masked.
@@ -53,22 +53,19 @@ class ReferenceProbe:
         Args:
             rollout: of the first step, this process's rows.
             prompts: index of each group's prompt in the training prompts, in the order of these rows.
-            world: the processes; all of them store the row.
+            team: the processes; all of them store the row.
         """
         if not self.wanted:
             return
-        longest = world.each(lambda: max(rollout.host_mask.sum(-1).tolist(), default=0))
+        longest = team.gather(max(rollout.host_mask.sum(-1).tolist(), default=0))
         owner = longest.index(max(longest))
         if not longest[owner]:
             return
-
-        def taken() -> State:
-            if world.rank == owner:
-                self._take(rollout, prompts)
-            return {key: x.cpu() if isinstance(x, Tensor) else x for key, x in self.state().items()}
-
-        state = world.each(taken)[owner]
-        if world.rank != owner:
+        if team.rank == owner:
+            self._take(rollout, prompts)
+        own = {key: x.cpu() if isinstance(x, Tensor) else x for key, x in self.state().items()}
+        state = team.gather(own)[owner]
+        if team.rank != owner:
             self.restore(state)
 
     def _take(self, rollout: Rollout, prompts: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,12 +69,21 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
 
     Log-probs, mask and trace of shorter parts are padded with zeros at the end of axis 1, under the mask (see `Trace`
     for the layout that this needs). For a group in several parts, the first part's entry in `trace.per_group` is used.
+    A part without rows tells what holds for all rows, such as the most decisions.
 
     Raises:
         RunError: traces differ in another way than in the length of axis 1.
     """
     if len(parts) == 1:
         return parts[0]
+    together: dict[str, Any] = {
+        "max_decisions": max(part.max_decisions for part in parts),
+        "exact": all(part.exact for part in parts),
+        "version": min((part.version for part in parts if part.version is not None), default=None),
+    }
+    parts = [part for part in parts if part.rows] or parts[:1]
+    if len(parts) == 1:
+        return replace(parts[0], **together)
     groups = torch.cat([part.groups for part in parts])
     ids = torch.cat([part.groups.unique() for part in parts])  # ascending in each part, like its per_group
     first = torch.stack([(ids == group).nonzero()[0, 0] for group in ids.unique()])
@@ -89,10 +99,8 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
             },
         ),
         mask=_stack([part.mask for part in parts], "mask"),
-        max_decisions=max(part.max_decisions for part in parts),
         action_dims=parts[0].action_dims,
-        exact=all(part.exact for part in parts),
-        version=min((part.version for part in parts if part.version is not None), default=None),
+        **together,
         trace=Trace(
             per_row=_trace([part.trace.per_row for part in parts], "per_row"),
             per_group={

@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor
 
 from grpokit.knobs import TrainerSettings
+from grpokit.processes.sharded import any_shards
+from grpokit.processes.team import Team
 from grpokit.training.backward import Backward
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.entropy_filter import rollout_entropy
 from grpokit.training.out_of_memory import explained, shrinking_micro_batches
 from grpokit.training.reference_probe import ReferenceProbe
-from grpokit.training.sharding import any_shards
-from grpokit.training.world import World
 from grpokit.types import Ask, Decisions, Rollout
 
 _KEPT_BYTES = 2**30  # of the reference's means, in fp32 on the device
@@ -46,7 +46,7 @@ class ScoringPasses:
         policy: scores.
         backward: knows what the objective and the correction need.
         probe: takes the reference's log-probs for a row of the first step.
-        world: the processes, of which one has that row.
+        team: the processes, of which one has that row.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class ScoringPasses:
         policy: CheckedPolicy,
         backward: Backward,
         probe: ReferenceProbe,
-        world: World,
+        team: Team,
     ) -> None:
-        self.settings, self.policy, self.backward, self.probe, self.world = settings, policy, backward, probe, world
+        self.settings, self.policy, self.backward, self.probe, self.team = settings, policy, backward, probe, team
 
     def __call__(self, rollout: Rollout, prompts: Sequence[int], *, version: int, warnings: list[str]) -> Scored:
         """Score what the updates need.
@@ -76,7 +76,7 @@ class ScoringPasses:
         objective = self.backward.objective
         same = rollout.exact and rollout.version == version and not self.policy.low_precision
         same = same and not (objective.needs_old_moments and rollout.old.mean is None)
-        rescored = not same and (self.settings.updates_per_step > 1 or self.backward.needs_old(rollout, self.world))
+        rescored = not same and (self.settings.updates_per_step > 1 or self.backward.needs_old(rollout, self.team))
         referred = objective.needs_reference and self._kept(rollout)
         probed = objective.needs_reference and self.probe.wanted
         filtered = self.settings.top_entropy_quantile < 1
@@ -95,7 +95,7 @@ class ScoringPasses:
                 reference = self._all(rollout, warnings, ask, self.policy.reference)
             if probed:
                 with explained("scoring a sample with the reference", remedies="mixed_precision: bf16, LoRA"):
-                    self.probe.take(rollout, prompts, self.world)
+                    self.probe.take(rollout, prompts, self.team)
             if filtered:
                 own = old if rescored else None  # which that pass has given with the entropy
                 entropy = rollout_entropy(rollout, lambda: own or self._all(rollout, warnings, Ask(entropy="value")))
@@ -110,7 +110,7 @@ class ScoringPasses:
         if not self.backward.objective.needs_reference_moments or any_shards():
             return True
         size = 4 * rollout.mask.numel() * rollout.action_dims
-        fits = all(self.world.each(lambda: size <= _KEPT_BYTES))
+        fits = all(self.team.gather(size <= _KEPT_BYTES))
         return self.settings.updates_per_rollout > 1 and fits
 
     def _all(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from grpokit.errors import RunError
+from grpokit.processes.team import Team
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.micro_batches import Batch
 from grpokit.training.rollout_calls import on
-from grpokit.training.world import World
 from grpokit.types import Decisions, Rollout, Sample
 
 
@@ -21,27 +21,27 @@ class Spare:
     Attributes:
         row: of any sample, with weights of zero.
         slices: of its decisions; every micro-batch is scored in so many passes.
-        world: the processes.
+        team: the processes.
     """
 
     row: Batch
     slices: int
-    world: World
+    team: Team
 
     def lacking(self, own: int) -> int:
         """How many micro-batches the process with the most has besides `own`, this one's; all processes must ask."""
-        return max(self.world.each(lambda: own)) - own
+        return max(self.team.gather(own)) - own
 
 
 def spare(
-    rollout: Rollout, policy: CheckedPolicy, world: World, *, old: Decisions | None, reference: Decisions | None
+    rollout: Rollout, policy: CheckedPolicy, team: Team, *, old: Decisions | None, reference: Decisions | None
 ) -> Spare | None:
     """One for a step, of a short row; a process whose rows decide nothing is sent one. None if no row decides anything.
 
     Args:
         rollout: of the step, this process's rows.
         policy: the policy.
-        world: the processes, which all call this.
+        team: the processes, which all call this.
         old: the old log-probs of the rows, if they are known before the updates.
         reference: likewise the reference's.
 
@@ -49,22 +49,22 @@ def spare(
         RunError: the processes have different numbers of slices.
     """
     row = _shortest_row(rollout, old, reference)
-    has_row = world.each(lambda: row is not None)
+    has_row = team.gather(row is not None)
     if not any(has_row):
         return None
     if not all(has_row):
         giver = has_row.index(True)
-        given = world.each(lambda: _moved(row, "cpu") if row is not None and world.rank == giver else None)[giver]
+        given = team.gather(_moved(row, "cpu") if row is not None and team.rank == giver else None)[giver]
         row = row or given
     assert row is not None
     row = _moved(row, rollout.old.logprobs.device)
     slices = len(policy.slices(row.rollout))
-    if len(set(world.each(lambda: slices))) > 1:
+    if len(set(team.gather(slices))) > 1:
         raise RunError(
             "run.sharding needs a policy with as many slices() in every process, and here they depend on the rows. "
             "Leave run.sharding out."
         )
-    return Spare(row=row, slices=slices, world=world)
+    return Spare(row=row, slices=slices, team=team)
 
 
 def _shortest_row(rollout: Rollout, old: Decisions | None, reference: Decisions | None) -> Batch | None:

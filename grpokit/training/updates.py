@@ -12,13 +12,13 @@ from accelerate import Accelerator
 from grpokit.errors import UsageError
 from grpokit.knobs import TrainerSettings
 from grpokit.policy import Policy
+from grpokit.processes.sharded import How, clip, has_shards, shard
+from grpokit.processes.team import Team, is_sharded, local, refuse_other_weights
 from grpokit.training import guards
 from grpokit.training.devices import is_low_precision, place, wait_for
 from grpokit.training.lr_schedule import learning_rate
 from grpokit.training.out_of_memory import explained
 from grpokit.training.parts import Part, State
-from grpokit.training.sharding import How, clip, has_shards, shard
-from grpokit.training.world import World, is_sharded, local, refuse_other_weights
 
 _MANY = 0.1  # the share of weak updates from which a warning is due
 
@@ -48,14 +48,14 @@ def trainable(policy: Policy) -> dict[str, torch.nn.Parameter]:
 
 
 def settled(
-    policy: Policy, device: torch.device, world: World, *, sharding: How | None, needs_reference: bool
+    policy: Policy, device: torch.device, team: Team, *, sharding: How | None, needs_reference: bool
 ) -> dict[str, torch.nn.Parameter]:
     """Bring a policy to where it learns; returns its trainable parameters.
 
     Args:
         policy: with the weights of its start.
         device: of this process.
-        world: the processes.
+        team: the processes.
         sharding: how weights are spread over them.
         needs_reference: whether the policy has to take its frozen copy, before anything changes.
 
@@ -65,7 +65,7 @@ def settled(
     """
     if not has_shards(policy):
         place(policy.modules(), device)
-        refuse_other_weights(world, trainable(policy))
+        refuse_other_weights(team, trainable(policy))
     if needs_reference:
         with policy.reference():
             pass
@@ -89,7 +89,7 @@ class Updates:
         parameters: name -> trainable parameter.
         settings: learning rate and schedule, weight decay, clipping.
         accelerator: scales the loss and clips gradients.
-        world: the processes.
+        team: the processes.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class Updates:
         parameters: Mapping[str, torch.nn.Parameter],
         settings: TrainerSettings,
         accelerator: Accelerator,
-        world: World,
+        team: Team,
     ) -> None:
         self.names = dict(parameters)
         self.parameters = list(parameters.values())
-        self.settings, self.accelerator, self.world = settings, accelerator, world
+        self.settings, self.accelerator, self.team = settings, accelerator, team
         self.sharded = any(map(is_sharded, self.parameters))
         # Not with a loss scaler: a fused optimizer skips an update itself, so nobody could count those. Not on a CPU,
         # where it rounds in another way.
@@ -120,7 +120,7 @@ class Updates:
         self.done, self.version, self.incomplete = 0, 0, False
         self._changed = False  # by the latest update
         self._warned = False  # of updates that epsilon has swallowed
-        self._no_update, self._skipped = guards.NoUpdate(self.parameters, world), guards.SkippedUpdates()
+        self._no_update, self._skipped = guards.NoUpdate(self.parameters, team), guards.SkippedUpdates()
         self.parts: dict[str, Part] = {"skipped_updates": self._skipped, "loss_scale": _LossScale(accelerator)}
 
     def begin(self, step: int) -> list[str]:
@@ -165,7 +165,7 @@ class Updates:
         # same weights.
         self.accelerator.unscale_gradients(self.optimizer)
         if self.sharded:
-            norm = clip(self.parameters, limit, self.world)
+            norm = clip(self.parameters, limit, self.team)
         else:
             norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, limit))
         rate = self.rate((step - 1) * self.settings.updates_per_step + self.done)
@@ -214,7 +214,7 @@ class Updates:
             bound = epsilon**2 * (1 - beta ** float(state["step"]))
             found = torch.stack([((squares > 0) & (squares <= bound)).sum(), (squares > 0).sum()])
             counts[is_sharded(state["exp_avg_sq"])] += found.to(self.accelerator.device)
-        parts = [counts[False].tolist(), *(self.world.each(counts[True].tolist) if self.sharded else [])]
+        parts = [counts[False].tolist(), *(self.team.gather(counts[True].tolist()) if self.sharded else [])]
         small, moving = (sum(column) for column in zip(*parts, strict=True))
         share = small / max(1, moving)
         if self._warned or step == 1 or share < _MANY:

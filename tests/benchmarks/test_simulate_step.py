@@ -1,4 +1,4 @@
-"""benchmarks/simulate_step.py: waiting by hand, the shares of a World, its page, and bad options."""
+"""benchmarks/simulate_step.py: waiting by hand, the shares of a team, its page, and bad options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import simulate_step
 from step_model import Ring, Step, line, share, simulate
 
-from grpokit.training.world import World
+from grpokit.processes.team import Team
 
 RING = Ring(bandwidth=100.0, latency=0.5)
 
@@ -38,7 +38,7 @@ def test_a_ring_sends_a_sum_twice_and_a_meeting_s_lengths_first() -> None:
 
 @pytest.mark.parametrize(("groups", "size"), [(64, 8), (3, 2), (2, 4), (7, 3)])
 def test_groups_are_shared_as_in_a_run(groups: int, size: int) -> None:
-    class One(World):
+    class One(Team):
         def __init__(self, rank: int) -> None:
             self.rank, self.size = rank, size
 

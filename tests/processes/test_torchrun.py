@@ -39,7 +39,7 @@ def test_a_mistake_in_the_config_is_said_once_on_each_machine(
 ) -> None:
     for name, value in {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": local_rank}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delitem(sys.modules, "grpokit.training.world", raising=False)
+    monkeypatch.delitem(sys.modules, "grpokit.processes.team", raising=False)
 
     def end(seconds: float) -> None:
         sys.exit(1)  # as torchrun does, since the first process has failed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 import torch
 
 from grpokit import Correction, Decisions, Rollout, RunError, Trainer, UsageError, objectives
+from grpokit.processes.team import Team
 from grpokit.training.correction import correction_weights
-from grpokit.training.world import World
 from tiny_policies import TinyTokens, digit_sum
 
 PROMPTS = [str(i) for i in range(12)]
@@ -200,13 +199,18 @@ class Uneven(TinyTokens):
         return replace(drawn, exact=first, version=7 if first else 5)
 
 
-class OneOfTwo(World):
-    """What another process, whose draws are not exact and of older weights, tells of them."""
+class OneOfTwo(Team):
+    """Another process, whose draws are not exact and of older weights, tells so; its rows stay there."""
 
-    def each(self, work: Callable[[], Any]) -> list[Any]:
-        found = super().each(work)
-        told = [part for part in found if hasattr(part, "exact")]
-        return [*found, *(replace(part, exact=False, version=5) for part in told)]
+    size = 2
+
+    def share(self, count: int) -> range:
+        return range(count)
+
+    def gather(self, value: Any) -> list[Any]:
+        if isinstance(value, tuple) and isinstance(value[-1], Rollout):
+            return [value, (([], [], 0, []), replace(value[-1], exact=False, version=5))]
+        return [value]
 
 
 @pytest.mark.parametrize("parts", ["calls", "attempts", "processes"])
@@ -225,7 +229,7 @@ def test_one_part_that_is_older_or_not_exact_makes_the_whole_so(parts: str) -> N
     )
     trainer.updates.version = 7
     if parts == "processes":
-        trainer._drawing.world = OneOfTwo()
+        trainer._drawing.team = OneOfTwo()
     rollout = trainer.step().rollout
     assert policy.calls == (1 if parts == "processes" else 2)
     assert (rollout.exact, rollout.version) == (False, 5)

@@ -14,7 +14,6 @@ import torch
 
 from grpokit import Pending, Portion, RunError, Sample, Trainer
 from grpokit.objectives import GRPO
-from grpokit.training.world import World
 from tiny_policies import TinyTokens, digit_sum
 
 
@@ -91,20 +90,7 @@ def test_a_slow_reward_hides_behind_the_reference() -> None:
     assert report.metrics["step_time"] <= 1.3
 
 
-class TwoProcesses(World):
-    """What happens here when the other process fails at the same time."""
-
-    fails = False
-
-    def together(self, work: Callable[[], Any]) -> Any:
-        result = super().together(work)
-        if self.fails:
-            raise RunError("In process 1 of 2: it has failed")
-        return result
-
-
-@pytest.mark.parametrize("where", ["here", "in another process"])
-def test_an_error_before_the_scores_are_needed_cancels_the_reward(where: str) -> None:
+def test_an_error_before_the_scores_are_needed_cancels_the_reward() -> None:
     go, at_work = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -117,10 +103,7 @@ def test_an_error_before_the_scores_are_needed_cancels_the_reward(where: str) ->
 
     reward = Elsewhere(wait)
     trainer = make(Slow(fail), reward)
-    if where == "in another process":
-        trainer.world = trainer._drawing.world = TwoProcesses()
-        trainer._drawing.world.fails = True
-    with pytest.raises(RunError, match="the reference is gone" if where == "here" else "process 1 of 2"):
+    with pytest.raises(RunError, match="the reference is gone"):
         trainer.step()
     go.set()
     reward.close()

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from grpokit import Decisions, Prompt, Rollout, Sample
-from grpokit.training.all_rows import AllRows
+from grpokit.processes.team import Team
+from grpokit.training.all_rows import gather_rows
 from grpokit.training.metrics import length_metrics
-from grpokit.training.world import World
 
 
 def rollout(infos: list[dict[str, Any]]) -> Rollout:
@@ -48,7 +48,7 @@ DECIDED = {"length/mean": 2.25, "length/max": 4.0}
 )
 def test_how_texts_ended(infos: list[dict[str, Any]], expected: dict[str, float]) -> None:
     """Of no others is said anything: pictures, and texts that ended in another way."""
-    rows = AllRows.of(rollout(infos), World())
+    _, rows = gather_rows(rollout(infos), Team(), torch.device("cpu"))
     assert length_metrics(rows.decided, rows.ends) == DECIDED | {
         f"completions/{name}": x for name, x in expected.items()
     }

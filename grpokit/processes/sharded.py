@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -22,7 +22,8 @@ from torch import Tensor, distributed, nn
 
 from grpokit.errors import UsageError, shown
 from grpokit.policy import Policy, optional
-from grpokit.training.world import World, here, is_sharded, local, new_group
+from grpokit.processes.joining import join, new_group
+from grpokit.processes.team import Team, is_sharded, local
 
 How: TypeAlias = Literal["fsdp2", "fsdp2-offload"]
 
@@ -118,18 +119,18 @@ def _living() -> list[Any]:
     if not _blocks:
         return []
     blocks = {number: reference() for number, reference in _blocks.items() if reference() is not None}
-    return [blocks[number] for number in sorted(set.intersection(*here().each(lambda: set(blocks))))]
+    return [blocks[number] for number in sorted(set.intersection(*join().gather(set(blocks))))]
 
 
-def save(policies: Iterable[Policy], world: World, write: Callable[[], None]) -> None:
+def save(policies: Iterable[Policy], team: Team, write: Callable[[], None]) -> None:
     """Write policies, in process 0 alone. Where weights are sharded all processes must call this."""
     policies = list(policies)
-    if not any(map(has_shards, policies)):
-        if world.rank == 0:
+    with ExitStack() as stack:
+        if any(map(has_shards, policies)):
+            stack.enter_context(team.failing_together())
+            stack.enter_context(whole(policies))
+        if team.rank == 0:
             write()
-        return
-    with whole(policies):
-        world.first(write)
 
 
 @contextmanager
@@ -191,19 +192,19 @@ def cut(tensor: Tensor, like: Any) -> Tensor:
     return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def clip(parameters: Sequence[nn.Parameter], limit: float, world: World) -> float:
+def clip(parameters: Sequence[nn.Parameter], limit: float, team: Team) -> float:
     """Scale gradients so that their norm is at most `limit`; returns the norm before.
 
     Args:
         parameters: sharded ones and whole ones.
         limit: may be infinite.
-        world: the processes, which all call this.
+        team: the processes, which all call this.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     squares = {True: 0.0, False: 0.0}  # of parts, which all processes add up, and of what all have
     for gradient in gradients:
         squares[is_sharded(gradient)] += float(torch.linalg.vector_norm(local(gradient), dtype=torch.float64)) ** 2
-    norm = math.sqrt(sum(world.each(lambda: squares[True])) + squares[False])
+    norm = math.sqrt(sum(team.gather(squares[True])) + squares[False])
     factor = min(1.0, limit / (norm + 1e-6))  # as torch does
     if factor < 1.0:
         for gradient in gradients:

@@ -1,0 +1,283 @@
+"""The processes that train together, each with a copy of the policy.
+
+Each process draws and scores whole groups of its own. Everything that is decided from all rows is decided by every
+process alike, from values that all have gathered. A stretch of work stands inside `failing_together`: a process that
+fails there meets the others once more, with its error, which they read where they meet next. So what comes between two
+meetings needs no wrapper. Whatever can fail between a meeting and a collective call behind it is done before it.
+Gradients are summed once for each optimizer step, outside of the policy. There is no wrapper around the modules, and a
+forward pass waits for nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from grpokit.errors import GrpokitError, RunError, UsageError, reworded, typed_line
+
+T = TypeVar("T")
+
+_SOURCE = re.compile(r"\[[^\]]*\.cc:\d+\] ")  # where gloo's own code noticed it
+_BUCKET = 32 * 2**20  # bytes of gradients that are summed at a time
+_PATIENCE = 10.0  # seconds that a process with an error waits for others that may wait for it inside of a pass
+
+
+class Team:
+    """One process that trains alone, and what all teams can do.
+
+    Attributes:
+        rank: this process, from 0.
+        size: how many there are.
+    """
+
+    rank = 0
+    size = 1
+
+    def share(self, count: int) -> range:
+        """This process's part of `count` things, which may be empty. Parts follow each other in the ranks' order."""
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all processes, in the ranks' order; all must call it.
+
+        Args:
+            value: goes to all processes, so tensors must be on the CPU.
+
+        Raises:
+            GrpokitError: another process has failed, whose message it has.
+        """
+        return [value]
+
+    def gather_in_first(self, value: T) -> list[T]:
+        """As `gather`, for values that are large: process 0 gets those of all, the others get none."""
+        return [value]
+
+    def first(self, work: Callable[[], T]) -> T:
+        """Do work in process 0 alone; returns its result to all."""
+        return self.gather(work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Replace the gradients by their sums over the processes; one that nobody has stays None.
+
+        Those of sharded parameters are sums already, and stay as they are.
+        """
+
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Around a stretch of work: an error in one process is an error in all, and all leave the stretch together."""
+        yield
+
+    @contextmanager
+    def passing_together(self) -> Iterator[None]:
+        """Around passes in which processes wait for each other inside of the policy, as with sharded weights.
+
+        An error in all of them is as any other. In one alone it may leave the others waiting inside of a pass; then
+        they cannot meet any more.
+        """
+        yield
+
+
+class Processes(Team):
+    """Several processes, as torchrun starts them, over torch.distributed.
+
+    Args:
+        messages: their group for values.
+    """
+
+    def __init__(self, messages: distributed.ProcessGroup) -> None:
+        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+        self._messages = messages
+
+    def gather(self, value: T) -> list[T]:
+        """As in `Team`."""
+        return self._meet(value)
+
+    def gather_in_first(self, value: T) -> list[T]:
+        """As in `Team`."""
+        self.gather(None)
+        answers: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        with meeting():
+            distributed.gather_object(value, answers, group=self._messages)
+        return answers or []
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """As in `Team`."""
+        parameters = [p for p in parameters if not is_sharded(p)]
+        has_gradient = map(any, zip(*self.gather([p.grad is not None for p in parameters]), strict=True))
+        with meeting():
+            for bucket in _buckets([p for p, some in zip(parameters, has_gradient, strict=True) if some]):
+                gradients = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket]
+                flat = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+                distributed.all_reduce(flat)
+                for p, total in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                    p.grad = total.view_as(p)
+
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """As in `Team`."""
+        try:
+            yield
+        except Exception as error:
+            if not all_know(error) and not is_lost(error):
+                self._meet(None, error)
+                error.agreed = True  # type: ignore[attr-defined]
+            raise
+        self.gather(None)
+
+    @contextmanager
+    def passing_together(self) -> Iterator[None]:
+        """As in `Team`."""
+        try:
+            yield
+        except Exception as error:
+            if all_know(error) or is_lost(error):
+                raise
+            if isinstance(error, distributed.DistError) or _SOURCE.search(str(error)):
+                raise _ended(error) from error
+            if self._met_soon(error):
+                error.agreed = True  # type: ignore[attr-defined]
+            else:
+                error.lost = True  # type: ignore[attr-defined]
+            raise
+
+    def _met_soon(self, error: Exception) -> bool:
+        """Tell the others of an error; False if they wait inside of a pass and do not hear it."""
+        met = Event()
+
+        def tell() -> None:
+            with suppress(Exception):
+                self._meet(None, error)
+                met.set()
+
+        Thread(target=tell, daemon=True).start()
+        return met.wait(_PATIENCE)
+
+    def _meet(self, value: T, error: Exception | None = None) -> list[T]:
+        """Exchange values; with an own error, tell it the others.
+
+        Raises:
+            GrpokitError: another process has failed, and this one has not; or another has ended.
+        """
+        answers: list[Any] = [None] * self.size
+        with meeting(error):
+            distributed.all_gather_object(answers, (value, error and _Failure(error)), group=self._messages)
+        for rank, (_, failure) in enumerate(answers):
+            if failure is not None and error is None:
+                raise failure.elsewhere(rank, self.size)
+        return [answer for answer, _ in answers]
+
+
+class _Failure:
+    """An error on its way to the other processes."""
+
+    def __init__(self, error: Exception) -> None:
+        own = error if isinstance(error, GrpokitError) else RunError(typed_line(error))
+        self.kind, self.text, self.page = type(reworded(own, "")), str(own), own.page
+
+    def elsewhere(self, rank: int, size: int) -> GrpokitError:
+        """The error that the other processes raise."""
+        error = self.kind(f"In process {rank} of {size}: {self.text}", page=self.page)
+        error.agreed = True  # type: ignore[attr-defined]
+        return error
+
+
+def all_know(error: BaseException) -> bool:
+    """Whether all processes have this error already, and go on together."""
+    return bool(getattr(error, "agreed", False))
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the processes cannot meet any more after this error."""
+    return bool(getattr(error, "lost", False))
+
+
+@contextmanager
+def meeting(error: Exception | None = None) -> Iterator[None]:
+    """Around a meeting of all processes: another one that does not come is an error with words.
+
+    Args:
+        error: what has failed here; it is raised in place of that one.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as own:  # the others wait in vain, and this one says why
+        own.lost = True  # type: ignore[attr-defined]
+        raise
+    except RuntimeError as lonely:
+        raise (error or _ended(lonely)) from lonely
+
+
+def _ended(error: Exception) -> RunError:
+    """What a process says that waits in vain."""
+    ended = RunError(
+        "Another process has ended, or has not come in time (run.process_timeout). Its own message says why. "
+        f"Here: {_SOURCE.sub('', typed_line(error))}."
+    )
+    ended.lost = True  # type: ignore[attr-defined]
+    return ended
+
+
+def wait_for_first() -> None:
+    """Wait until process 0 has ended, for whoever started them all may end it when one ends, and it may still save."""
+    if distributed.is_initialized():
+        with suppress(RuntimeError):
+            distributed.all_reduce(torch.zeros(1))  # it never comes
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this process has a part of the tensor only."""
+    return hasattr(tensor, "to_local")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor."""
+    part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return part
+
+
+def refuse_other_weights(team: Team, weights: Mapping[str, torch.nn.Parameter]) -> None:
+    """Make sure that all processes start from the same weights.
+
+    Args:
+        team: the processes.
+        weights: name -> trainable parameter.
+
+    Raises:
+        UsageError: with the first name that differs.
+    """
+    if team.size == 1:
+        return
+    exactly = torch.float64
+    with torch.no_grad():
+        digests = {
+            name: (float(p.sum(dtype=exactly)), float(torch.linalg.vector_norm(p, dtype=exactly)))
+            for name, p in weights.items()
+        }
+    first, *others = team.gather(digests)
+    for rank, theirs in enumerate(others, start=1):
+        different = [name for name in first if theirs.get(name) != first[name]] + [*(theirs.keys() - first.keys())]
+        if different:
+            raise UsageError(
+                f"Process {rank} of {team.size} has other weights than process 0: {different[0]}, and "
+                f"{len(different) - 1} more. A policy must start from the same weights in every build; draw them with "
+                "a generator that has a fixed seed."
+            )
+
+
+def _buckets(parameters: Sequence[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
+    """Parameters of one kind next to each other, in lists of at most 32 MiB, or of a single larger one."""
+    buckets: list[list[torch.nn.Parameter]] = []
+    room, kind = 0, None
+    for p in parameters:
+        if (p.device, p.dtype) != kind or p.nbytes > room:
+            buckets.append([])
+            room, kind = _BUCKET, (p.device, p.dtype)
+        buckets[-1].append(p)
+        room -= p.nbytes
+    return buckets
