@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -37,19 +37,17 @@ from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.all_rows import whole_report
 from grpokit.training.arguments import check_arguments
-from grpokit.training.backward import Backward
+from grpokit.training.batch import Batch, minibatches
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.devices import make_accelerator, shared_accelerator
-from grpokit.training.drawing import Drawing
+from grpokit.training.drawing import Drawing, Drawn
 from grpokit.training.entropy_filter import keep_top_entropy
-from grpokit.training.loss_weights import reduction_weights
-from grpokit.training.micro_batches import Batch, Limit, minibatch_rows
-from grpokit.training.out_of_memory import ForcedSizes, explained, shrinking_micro_batches
+from grpokit.training.memory import Sizes
 from grpokit.training.parts import Part
+from grpokit.training.passes import Gradient, filled
 from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.training.scoring_passes import ScoringPasses
-from grpokit.training.spare import Spare, spare
 from grpokit.training.step_report import StepReport
 from grpokit.training.updates import Updates, settled
 from grpokit.types import Prompt
@@ -120,13 +118,22 @@ class Trainer(TrainerSettings, SeedSettings):
         )
         self.updates = Updates(parameters, self, self.accelerator, self.team)
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
-        self._backward = Backward(self._policy, self.objective, self.correction, self.accelerator.backward)
+        self.sizes = Sizes(self)
+        self._gradient = Gradient(
+            self._policy,
+            correction=self.correction,
+            sizes=self.sizes,
+            team=self.team,
+            optimizer=self.updates.optimizer,
+            backward=self.accelerator.backward,
+        )
         self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
         self._waited = False  # for a reward that took too long
         self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, self._limit(exact=True))
         self._drawing = Drawing(
             self,
+            sizes=self.sizes,
             seed=self.seed,
             policy=self._policy,
             terms=self.terms,
@@ -134,11 +141,17 @@ class Trainer(TrainerSettings, SeedSettings):
             advantages=self._advantages,
             team=self.team,
         )
-        self._passes = ScoringPasses(
-            self, policy=self._policy, backward=self._backward, probe=self._probe, team=self.team
+        self._scoring = ScoringPasses(
+            self,
+            policy=self._policy,
+            objective=self.objective,
+            correction=self.correction,
+            sizes=self.sizes,
+            probe=self._probe,
+            team=self.team,
         )
         self._parts: dict[str, Part] = {
-            "batch_sizes": ForcedSizes(self, ("micro_batch_size", "micro_batch_tokens", "rollout_batch_size")),
+            "batch_sizes": self.sizes,
             "zero_std": self._zero_std,
             "reward_hacking": self._reward_hacking,
             **self.updates.parts,
@@ -183,95 +196,124 @@ class Trainer(TrainerSettings, SeedSettings):
         return report
 
     def _step(self, number: int) -> StepReport:
-        watch = metrics.Stopwatch(self.accelerator.device)
-        warnings: list[str] = []
-        warnings += self.updates.begin(number)
-
+        """DeepSeekMath (Shao et al., 2024, arXiv:2402.03300), algorithm 1, lines 4 to 11."""
+        notes = metrics.Notes(self.accelerator.device)
+        notes.warn(*self.updates.begin(number))
         version = self.updates.version
-        with self._drawing(self.completed, version=version, watch=watch, warnings=warnings) as drawn:
-            prompts, rollout, everyone = drawn.prompts, drawn.rollout, drawn.rows
-            self.objective.check_dimensions(rollout.action_dims)
-            with watch("logprobs"):
-                scored = self._passes(rollout, everyone.own_groups(prompts), version=version, warnings=warnings)
-            scores = drawn.scores()
-        warnings += [*scores.notes, *self._waiting(scores, left=self.steps - number)]
-        warnings += self._reward_hacking.look(scores, step=number)
-        if self.completed == 0:
-            guards.check_scored(scores, self.terms, [self.train_prompts.unopened(i) for i in drawn.prompts])
-        all_advantages = self._advantages(scores.trained).to(rollout.old.logprobs.dtype)
-        guards.check_advantages(all_advantages, len(everyone.groups), everyone.width)
-        warnings += self._zero_std.look(scores.trained, all_advantages, step=number)
-        advantages = everyone.own(all_advantages).to(rollout.old.logprobs)
 
-        tally = metrics.Tally()
-        losses: list[float] = []
-        norms: list[float] = []
-        spared = None
+        # Sample G outputs for each of P prompts, and score their decisions while the rewards are at work.
+        with self._drawing(self.completed, version=version, notes=notes) as drawn:
+            self.objective.check_dimensions(drawn.rollout.action_dims)
+            batch = self._scoring(drawn.rollout, drawn.own_prompts, version=version, notes=notes)
+            scores = drawn.scores()  # [B, R] of all processes
+
+        # One reward per output, and its advantage inside its group.
+        self._check_scores(scores, drawn, notes)
+        advantages = self._advantages(scores.trained).to(drawn.rollout.old.logprobs.dtype)  # [B] or [B, T]
+        guards.check_advantages(advantages, len(drawn.rows.groups), drawn.rows.width)
+        notes.warn(*self._zero_std.look(scores.trained, advantages, step=number))
+        batch = replace(batch, advantages=drawn.rows.own(advantages).to(batch.rollout.old.logprobs))
         if self.sharding:
-            spared = spare(rollout, self._policy, self.team, old=scored.old, reference=scored.reference)
+            batch = filled(batch, self._policy, self.team)
+
+        # Maximise the objective, one optimizer step for each minibatch.
+        losses, norms, tallies = [], [], []
         with self._policy.during("train"):
-            for update in range(self.updates_per_rollout):
-                key = (self.seed, self.completed, update)
-                own_steps = minibatch_rows(rollout.groups, self.minibatches, key=key, ids=everyone.groups)
-                all_steps = minibatch_rows(scores.groups, self.minibatches, key=key)
-                for rows, all_rows in zip(own_steps, all_steps, strict=True):
-                    here = rows.to(advantages.device, non_blocking=True)
-                    batch = Batch(
-                        rollout=rollout if len(rows) == rollout.rows else rollout.select(rows),
-                        old=scored.old and scored.old.select(here),
-                        fresh=self.updates.version == version,
-                        advantages=advantages[here],
-                        reference=scored.reference and scored.reference.select(here),
-                        weights=reduction_weights(
-                            rollout.mask[here],
-                            self.objective.reduction,
-                            max_decisions=rollout.max_decisions,
-                            rows=len(all_rows),
-                            decisions=sum(everyone.decided[row] for row in all_rows.tolist()),
-                        ),  # fixed here, before any cutting
-                    )
-                    if scored.entropy is not None:
-                        batch = keep_top_entropy(batch, scored.entropy[here], self.top_entropy_quantile, self.team)
-                    self._backward.objective = self._adaptive_entropy.objective
-                    loss, decisions = self._gradient(batch, rows, watch, warnings, spared)
-                    losses.append(loss)
-                    tally.merge(decisions)
-                    with watch("optimizer"):
-                        self.team.sum_gradients(self.updates.parameters)
-                        norms.append(self.updates.make(number, decided=decisions.decided))
-                    if self.updates.made():
-                        with self.team.passing_together() if self.sharding else nullcontext():  # for a moving average
-                            self._policy.updated(self.updates.version)
-                    self._adaptive_entropy.look(decisions)
+            for part in self._minibatches(batch, drawn):
+                part = replace(part, fresh=self.updates.version == version)
+                part = keep_top_entropy(part, self.top_entropy_quantile, self.team)
+                loss, tally = self._differentiate(part, notes)
+                norms.append(self._update(number, tally, notes))
+                self._adaptive_entropy.look(tally)
+                losses.append(loss)
+                tallies.append(tally)
 
         if number == 1:
             self._probe.check(when="after the first step")
         self.completed, self.updates.done = number, 0
+        return self._report(number, drawn, scores, advantages, losses, norms, metrics.Tally.merged(tallies), notes)
+
+    def _check_scores(self, scores: Scores, drawn: Drawn, notes: metrics.Notes) -> None:
+        """Warnings of a step's scores; those of the first step have to be of some use."""
+        number = self.completed + 1
+        notes.warn(*scores.notes, *self._waiting(scores, left=self.steps - number))
+        notes.warn(*self._reward_hacking.look(scores, step=number))
+        if number == 1:
+            guards.check_scored(scores, self.terms, [self.train_prompts.unopened(i) for i in drawn.prompts])
+
+    def _minibatches(self, batch: Batch, drawn: Drawn) -> Iterator[Batch]:
+        return minibatches(
+            batch,
+            drawn.rows,
+            updates=self.updates_per_rollout,
+            count=self.minibatches,
+            key=(self.seed, self.completed),
+            reduction=self.objective.reduction,
+        )
+
+    def _differentiate(self, batch: Batch, notes: metrics.Notes) -> tuple[float, metrics.Tally]:
+        """Add up the gradient of one optimizer step and check it; returns the loss and the statistics."""
+        step, update = self.completed + 1, self.updates.done + 1
+        losses, tally = self._gradient(batch, self._adaptive_entropy.objective, notes)
+        if not all(map(math.isfinite, losses)):
+            own = losses[self.team.rank]
+            with sharded.gathered():
+                guards.check_finite(own, self._policy, batch, self.sizes.limit, step=step, update=update)
+        if not tally.decided:
+            notes.warn(f"Update {update} of step {step} changes nothing: all decisions of its rows are masked.")
+        if batch.rollout.version == self.updates.version:  # no weight has changed since the rollout
+            mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
+            exact = batch.rollout.exact
+            logprob_diff.check_logprob_diff(mean, largest, self._limit(exact=exact), step=step, exact=exact)
+        return sum(losses), tally
+
+    def _update(self, number: int, tally: metrics.Tally, notes: metrics.Notes) -> float:
+        """Make one optimizer step with the gradient of all processes; returns its norm before clipping."""
+        with notes.time("optimizer"):
+            self.team.sum_gradients(self.updates.parameters)
+            norm = self.updates.make(number, decided=tally.decided)
+        if self.updates.made():
+            with self.team.passing_together() if self.sharding else nullcontext():  # for a moving average
+                self._policy.updated(self.updates.version)
+        return norm
+
+    def _report(
+        self,
+        number: int,
+        drawn: Drawn,
+        scores: Scores,
+        advantages: Tensor,
+        losses: Sequence[float],
+        norms: Sequence[float],
+        tally: metrics.Tally,
+        notes: metrics.Notes,
+    ) -> StepReport:
+        """What the step did, in all processes."""
         swallowed, lines = self.updates.swallowed(number)
-        warnings += lines
-        times, notes = zip(*self.team.gather((watch.metrics(), warnings)), strict=True)
+        notes.warn(*lines)
+        times, warnings = zip(*self.team.gather((notes.metrics(), notes.warnings)), strict=True)
         return StepReport(
             step=number,
             metrics={
                 "step": number,
                 "loss": sum(losses) / len(losses),
-                **metrics.reward_metrics(scores, all_advantages),
+                **metrics.reward_metrics(scores, advantages),
                 **drawn.metrics,
                 **metrics.decision_metrics(tally),
                 **self._adaptive_entropy.metrics(),
                 "grad_norm": sum(norms) / len(norms),
                 "updates_swallowed": swallowed,
                 "learning_rate": self.updates.rate(number * self.updates_per_step - 1),
-                **metrics.length_metrics(everyone.decided, everyone.ends),
+                **metrics.length_metrics(drawn.rows.decided, drawn.rows.ends),
                 **metrics.slowest(times),
             },
-            rollout=rollout,
+            rollout=drawn.rollout,
             rewards=scores.matrix,
             reward_names=scores.names,
             totals=scores.totals,
-            advantages=all_advantages,
-            prompts=prompts,
-            warnings=list(dict.fromkeys(line for part in notes for line in part)),
+            advantages=advantages,
+            prompts=drawn.prompts,
+            warnings=list(dict.fromkeys(line for part in warnings for line in part)),
         )
 
     def whole(self, report: StepReport) -> StepReport:
@@ -384,47 +426,6 @@ class Trainer(TrainerSettings, SeedSettings):
             f"{counted(left, 'step')} to come take {timedelta(seconds=round(left * seconds))}. Set a lower "
             "reward_timeout or more workers, or on_error: stop, and find out why it hangs."
         ]
-
-    def _gradient(
-        self,
-        batch: Batch,
-        rows: Tensor,
-        watch: metrics.Stopwatch,
-        warnings: list[str],
-        spared: Spare | None,
-    ) -> tuple[float, metrics.Tally]:
-        """Accumulate the gradient of one optimizer step and check it; returns the loss and the statistics."""
-        on_policy = batch.rollout.version == self.updates.version  # no weight has changed since the rollout
-
-        def attempt(limit: Limit) -> tuple[float, metrics.Tally]:
-            self.updates.optimizer.zero_grad()  # a failed attempt or step may have left gradients
-            tally = metrics.Tally()
-            return float(self._backward(batch, limit=limit, tally=tally, watch=watch, spare=spared)), tally
-
-        step, update = self.completed + 1, self.updates.done + 1
-
-        limit = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
-        if spared:  # all processes make the same passes, so none can repeat its own with fewer rows
-            with self.team.passing_together(), explained("training", remedies="a smaller trainer.micro_batch_size"):
-                own_loss, own_tally = attempt(limit)
-        else:
-            cut = partial(self._policy.cuts, batch.rollout)
-            own_loss, own_tally = shrinking_micro_batches(attempt, self, cut, warnings=warnings)
-        losses, tallies = zip(*self.team.gather((own_loss, own_tally.on_cpu())), strict=True)
-        if not all(map(math.isfinite, losses)):
-            limit = Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
-            with sharded.gathered():
-                guards.check_finite(own_loss, self._policy, batch.rollout, limit, rows=rows, step=step, update=update)
-        loss, tally = sum(losses), metrics.Tally()
-        for decisions in tallies:
-            tally.merge(decisions)
-        if not tally.decided:
-            warnings.append(f"Update {update} of step {step} changes nothing: all decisions of its rows are masked.")
-        if on_policy:
-            mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
-            allowed = self._limit(exact=batch.rollout.exact)
-            logprob_diff.check_logprob_diff(mean, largest, allowed, step=step, exact=batch.rollout.exact)
-        return loss, tally
 
     def _limit(self, *, exact: bool) -> logprob_diff.LogprobDiffLimit:
         """How far the log-probs of a rollout may be from those of training with the same weights."""

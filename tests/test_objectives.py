@@ -18,8 +18,8 @@ from grpokit import Decisions, UsageError, objectives
 from grpokit.builtin.objectives import CISPO, VESPO
 from grpokit.flow import flow_sde, gaussian_logprobs, score
 from grpokit.objectives import GRPO, kl_divergence, log_ratio
+from grpokit.training.batch import reduction_weights
 from grpokit.training.entropy_filter import top_entropy
-from grpokit.training.loss_weights import reduction_weights
 from tiny_policies import OBJECTIVES_BY_NAME
 
 GOLDEN = json.loads((Path(__file__).parent / "golden/losses.json").read_text())

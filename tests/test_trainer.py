@@ -27,8 +27,8 @@ from grpokit import (
     objectives,
 )
 from grpokit.training import progress, updates
+from grpokit.training.batch import Limit, cuts, minibatch_rows
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.micro_batches import Limit, cuts, minibatch_rows
 from tiny_policies import OBJECTIVES_BY_NAME, BatchesSeen, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]

@@ -71,10 +71,10 @@ KL_HAND = "tests/test_objectives.py::test_a_bias_corrected_kl_by_hand"
 KL_TRUE = "tests/test_objectives.py::test_the_gradient_of_a_bias_corrected_kl_is_the_true_one"
 GUARD = "tests/test_objectives.py::test_guarded_ratio_by_hand"
 GUARD_DRIFT = "tests/test_objectives.py::test_the_guarded_ratio_stays_at_1_where_the_plain_one_drifts"
-GUARD_OLD = "tests/training/test_backward.py::test_a_guarded_ratio_has_the_old_means"
+GUARD_OLD = "tests/training/test_passes.py::test_a_guarded_ratio_has_the_old_means"
 GUARD_FLOW = "tests/diffusion/test_flow_policy.py::test_training_with_a_guarded_ratio_and_a_penalty_on_velocities"
 VELOCITY_KL = "tests/test_objectives.py::test_velocity_kl_by_hand"
-REFERENCE_ONCE = "tests/training/test_backward.py::test_the_references_moments_are_found_once_for_a_rollout"
+REFERENCE_ONCE = "tests/training/test_passes.py::test_the_references_moments_are_found_once_for_a_rollout"
 OFF_POLICY = "tests/test_objectives.py::test_off_policy_mask_by_hand"
 REDUCTIONS = "tests/test_objectives.py::test_reductions_by_hand"
 ADDITIVITY_VESPO = "tests/test_trainer.py::test_micro_batches_and_slices_add_up[vespo-dtype0-1e-12]"
@@ -157,30 +157,38 @@ FAULTS = (
     # --- rows
     Fault(
         "advantages of other rows in a minibatch",
-        "trainer.py",
-        "advantages=advantages[here]",
-        "advantages=advantages[: len(rows)]",
+        "training/batch.py",
+        "advantages=self.advantages[here]",
+        "advantages=self.advantages[: len(rows)]",
         (BY_HAND,),
     ),
     Fault(
         "old log-probs of other rows in a minibatch",
-        "trainer.py",
-        "old.select(here)",
-        "old.select(slice(0, len(rows)))",
+        "training/batch.py",
+        "old=self.old and self.old.select(here)",
+        "old=self.old and self.old.select(slice(0, len(rows)))",
         (BY_HAND,),
     ),
     Fault(
         "reference of other rows in a minibatch",
-        "trainer.py",
-        "reference.select(here)",
-        "reference.select(slice(0, len(rows)))",
+        "training/batch.py",
+        "reference=self.reference and self.reference.select(here)",
+        "reference=self.reference and self.reference.select(slice(0, len(rows)))",
         (BY_HAND,),
     ),
     Fault(
-        "a bad row is numbered inside its minibatch", "trainer.py", "rows=rows, step", "rows=None, step", (ROW_NUMBER,)
+        "a bad row is numbered inside its minibatch",
+        "training/guards.py",
+        "logprobs, batch.numbers)",
+        "logprobs)",
+        (ROW_NUMBER,),
     ),
     Fault(
-        "prompts reported in another order", "trainer.py", "prompts=prompts,\n", "prompts=prompts[::-1],\n", (PROMPTS,)
+        "prompts reported in another order",
+        "trainer.py",
+        "prompts=drawn.prompts,\n",
+        "prompts=drawn.prompts[::-1],\n",
+        (PROMPTS,),
     ),
     # --- old log-probs
     Fault(
@@ -285,29 +293,27 @@ FAULTS = (
     ),
     Fault(
         "log-probs that differ either way cancel",
-        "training/backward.py",
-        'tally.add("logprob_diff", difference.abs(), mask)',
-        'tally.add("logprob_diff", difference, mask)',
+        "training/metrics.py",
+        'self.add("logprob_diff", difference.abs(), mask)',
+        'self.add("logprob_diff", difference, mask)',
         (DIFFERENCE,),
     ),
     Fault(
         "the reference is the policy itself",
         "training/scoring_passes.py",
-        "(rollout, warnings, ask, self.policy.reference)",
-        "(rollout, warnings, ask)",
+        "(rollout, notes, ask, self.policy.reference)",
+        "(rollout, notes, ask)",
         (BY_HAND,),
     ),
     Fault(
         "group ids come again in the next step", "sampling.py", "start = step * prompts if", "start = 0 if", (STREAMS,)
     ),
-    Fault(
-        "the same minibatches in every pass", "trainer.py", "self.completed, update)", "self.completed, 0)", (PASSES,)
-    ),
+    Fault("the same minibatches in every pass", "training/batch.py", "key=(*key, update)", "key=(*key, 0)", (PASSES,)),
     Fault(
         "the same minibatches in every step",
         "trainer.py",
-        "(self.seed, self.completed, update)",
-        "(self.seed, 0, update)",
+        "key=(self.seed, self.completed)",
+        "key=(self.seed, 0)",
         (PASSES,),
     ),
     Fault(
@@ -367,8 +373,8 @@ FAULTS = (
     Fault(
         "older weights held against the limit of a sampler with these",
         "trainer.py",
-        "on_policy = batch.rollout.version == self.updates.version",
-        "on_policy = self.updates.done == 0",
+        "if batch.rollout.version == self.updates.version:",
+        "if self.updates.done == 0:",
         (OLDER,),
     ),
     Fault(
@@ -380,30 +386,30 @@ FAULTS = (
     ),
     Fault(
         "a slice cut too short",
-        "training/micro_batches.py",
+        "training/batch.py",
         "end = max(lengths[row] for row in rows.tolist())",
         "end = min(lengths[row] for row in rows.tolist())",
         (ADDITIVITY,),
     ),
     Fault(
         "an entropy bonus without gradient",
-        "training/backward.py",
+        "training/passes.py",
         '"grad" if self.objective.entropy_coef != 0 else "value"',
         '"value"',
         (BY_HAND,),
     ),
     Fault(
         "an entropy bonus without gradient in a sequence's loss",
-        "training/backward.py",
-        "for name, gradient in gradients.items()]",
-        'for name, gradient in gradients.items() if name != "entropy"]',
+        "training/passes.py",
+        "for name, x in self.gradients.items()]",
+        'for name, x in self.gradients.items() if name != "entropy"]',
         (ADDITIVITY,),
     ),
     Fault(
         "a fixed length that is the rollout's width",
-        "trainer.py",
-        "max_decisions=rollout.max_decisions",
-        "max_decisions=rollout.mask.shape[1]",
+        "training/batch.py",
+        "max_decisions=part.rollout.max_decisions",
+        "max_decisions=part.mask.shape[1]",
         (FIXED,),
     ),
     # --- what is reported
@@ -582,7 +588,7 @@ FAULTS = (
         'default="sequence_mean"',
         (GOLDEN,),
     ),
-    Fault("a sum over rows", "training/loss_weights.py", "return m / max(rows, 1)", "return m", (REDUCTIONS, GOLDEN)),
+    Fault("a sum over rows", "training/batch.py", "return m / max(rows, 1)", "return m", (REDUCTIONS, GOLDEN)),
     Fault(
         "a bias correction without its gradient",
         "objectives.py",
@@ -615,9 +621,9 @@ FAULTS = (
     ),
     Fault(
         "the reference's means found in every update",
-        "training/backward.py",
-        "needs_reference_moments and batch.reference is None",
-        "needs_reference_moments",
+        "training/passes.py",
+        "needs_reference_moments or batch.reference is not None:",
+        "needs_reference_moments:",
         (REFERENCE_ONCE,),
     ),
     Fault(
@@ -629,7 +635,7 @@ FAULTS = (
     ),
     Fault(
         "means of another slice",
-        "training/checked_policy.py",
+        "training/passes.py",
         "whole[name][here, decisions] = x",
         "whole[name][here, : x.shape[1]] = x",
         (REFERENCE_ONCE,),
@@ -660,9 +666,9 @@ FAULTS = (
     ),
     Fault(
         "the entropy of other rows",
-        "trainer.py",
-        "keep_top_entropy(batch, scored.entropy[here]",
-        "keep_top_entropy(batch, scored.entropy[: len(rows)]",
+        "training/batch.py",
+        "self.entropy[here]",
+        "self.entropy[: len(rows)]",
         (TOP_GRADIENT,),
     ),
     Fault(
@@ -689,8 +695,8 @@ FAULTS = (
     Fault(
         "an entropy coefficient that nobody uses",
         "trainer.py",
-        "self._backward.objective = self._adaptive_entropy.objective",
-        "pass",
+        "self._gradient(batch, self._adaptive_entropy.objective, notes)",
+        "self._gradient(batch, self.objective, notes)",
         (BONUS,),
     ),
     Fault(

@@ -20,7 +20,7 @@ from grpokit.policy import Policy
 from grpokit.rewards.scoring import Rewards, as_terms, score
 from grpokit.sampling import derive_seeds
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.out_of_memory import fitting
+from grpokit.training.memory import fitting
 from grpokit.types import Prompt, Rollout, Sample
 
 

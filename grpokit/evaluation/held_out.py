@@ -21,7 +21,7 @@ from grpokit.sampling import derive_seeds
 from grpokit.training.arguments import check_policy
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.dynamic_sampling import at_places
-from grpokit.training.out_of_memory import fitting
+from grpokit.training.memory import fitting
 from grpokit.types import Prompt, Rollout, Sample
 
 

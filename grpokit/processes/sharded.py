@@ -3,7 +3,7 @@
 A block is a layer of a transformer, one of many alike. What is outside of blocks, and adapters inside, stay whole in
 each process. Blocks are gathered once for a whole rollout and for a whole scoring pass, so there no process waits for
 another. In training a block is gathered for its own forward and backward pass, so all processes must make the same
-passes: `grpokit.training.backward` sees to that.
+passes: `grpokit.training.passes` sees to that.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from grpokit.runs.resuming import Digests
 from grpokit.sampling import derive_seeds
 from grpokit.trainer import Trainer
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.out_of_memory import fitting
+from grpokit.training.memory import fitting
 from grpokit.training.process_memory import rise
 from grpokit.types import Prompt, Rollout
 

@@ -183,13 +183,14 @@ def _train(
 
     def scored(held_out: Sequence[Prompt]) -> Evaluation:
         now = trainer.current.trainer
+        drawn = now.sizes.rollout_batch_size or now.prompts_per_step * now.group_size
         return evaluate(
             drawing,
             terms,
             held_out,
             seed=config.seed,
             samples_per_prompt=config.run.eval_samples,
-            batch_size=config.run.eval_batch_size or now.rollout_batch_size or now.prompts_per_step * now.group_size,
+            batch_size=config.run.eval_batch_size or drawn,
             mixed_precision=config.trainer.mixed_precision,
             team=team,
         )

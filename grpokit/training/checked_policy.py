@@ -19,16 +19,13 @@ from grpokit.errors import RunError, UsageError
 from grpokit.policy import CutBy, Policy, Work, optional, scorer
 from grpokit.processes.sharded import any_shards, gathered
 from grpokit.processes.team import is_sharded
+from grpokit.training.batch import Cut, Limit, cuts
 from grpokit.training.devices import autocast, is_low_precision
-from grpokit.training.micro_batches import Cut, Limit, cuts
 from grpokit.training.rollout_calls import Call, call_at, concatenate_rollouts
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
 Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]
 """Calls a function with the most rows that it may draw, and again with fewer if memory runs out."""
-
-_LOGPROBS = Ask(entropy="no")
-_MOMENTS = ("mean", "std", "v_coef")
 
 
 class CheckedPolicy:
@@ -90,7 +87,7 @@ class CheckedPolicy:
             prompts: P prompts.
             group_size: G.
             seeds: of the B = P * G samples.
-            fit: decides how many rows a call has at most, such as `grpokit.training.out_of_memory.fitting`.
+            fit: decides how many rows a call has at most, such as `grpokit.training.memory.fitting`.
             evaluate: use the policy's own settings for evaluation.
 
         Raises:
@@ -198,33 +195,6 @@ class CheckedPolicy:
         if view.entropy is not None and ask.entropy != "grad":
             view = replace(view, entropy=view.entropy.detach())
         return _upcast(view)
-
-    def all_logprobs(
-        self,
-        rollout: Rollout,
-        limit: Limit,
-        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        *,
-        ask: Ask = _LOGPROBS,
-    ) -> Decisions:
-        """Score all decisions without gradient, inside `context`, in the micro-batches of training: [B, T].
-
-        The result has what `ask` names, if the policy gives it.
-        """
-        whole = {"logprobs": torch.zeros_like(rollout.old.logprobs)}
-        wanted = {"logprobs", *(["entropy"] if ask.entropy != "no" else []), *(_MOMENTS if ask.moments else [])}
-        device = whole["logprobs"].device
-        with context():
-            for cut in self.cuts(rollout, limit):
-                micro_batch, here = rollout.select(cut.rows), cut.rows.to(device, non_blocking=True)
-                for decisions in cut.slices:
-                    view = self.logprobs(micro_batch, decisions, ask, grad=False)
-                    given = {name: x for name, x in vars(view).items() if x is not None and name in wanted}
-                    for name, x in given.items():
-                        if name not in whole:
-                            whole[name] = x.new_zeros(*rollout.mask.shape, *x.shape[2:], device=device)
-                        whole[name][here, decisions] = x.to(whole[name])
-        return Decisions(**whole)
 
 
 def check_rollout(

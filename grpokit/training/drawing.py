@@ -26,8 +26,8 @@ from grpokit.training import guards
 from grpokit.training.all_rows import AllRows, gather_rows
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.dynamic_sampling import Groups, at_places, with_spread
-from grpokit.training.metrics import Stopwatch
-from grpokit.training.out_of_memory import shrinking
+from grpokit.training.memory import Sizes
+from grpokit.training.metrics import Notes
 from grpokit.types import PendingRollout, Prompt, Rollout, Seeds
 
 
@@ -49,12 +49,18 @@ class Drawn:
     scores: Callable[[], Scores]
     metrics: Mapping[str, float]
 
+    @property
+    def own_prompts(self) -> Sequence[int]:
+        """The indices of this process's groups."""
+        return self.rows.own_groups(self.prompts)
+
 
 class Drawing:
     """Draws and scores, with prompts and seeds that follow from the run's seed and the step.
 
     Args:
-        settings: of the trainer; `rollout_batch_size` is reduced there if memory runs out.
+        settings: of the trainer.
+        sizes: of the rollout's calls.
         seed: of the run.
         policy: draws.
         terms: the rewards.
@@ -67,6 +73,7 @@ class Drawing:
         self,
         settings: TrainerSettings,
         *,
+        sizes: Sizes,
         seed: int,
         policy: CheckedPolicy,
         terms: Sequence[RewardTerm],
@@ -75,21 +82,20 @@ class Drawing:
         team: Team,
     ) -> None:
         self.settings, self.seed, self.policy, self.terms, self.prompts = settings, seed, policy, terms, prompts
-        self.advantages, self.team = advantages, team
+        self.advantages, self.team, self.sizes = advantages, team, sizes
         self._ahead: _Ahead | None = None
 
     @contextmanager
-    def __call__(self, completed: int, *, version: int, watch: Stopwatch, warnings: list[str]) -> Iterator[Drawn]:
+    def __call__(self, completed: int, *, version: int, notes: Notes) -> Iterator[Drawn]:
         """Draw the groups of the step after `completed` ones; at the end, what no reward has begun is cancelled.
 
         Args:
             completed: steps so far.
             version: optimizer steps so far.
-            watch: measures the phases "rollout" and "reward".
-            warnings: gets a message if memory ran out.
+            notes: of the step.
         """
         with ExitStack() as in_flight:
-            draw = partial(self._groups, in_flight, completed, version, watch, warnings)
+            draw = partial(self._groups, in_flight, completed, version, notes)
             most = self.settings.dynamic_sampling
             groups, metrics = with_spread(draw(), draw, advantages=self.advantages, most=most)
             rollout, rows = gather_rows(groups.joined(), self.team, self.policy.device)
@@ -100,8 +106,7 @@ class Drawing:
         in_flight: ExitStack,
         completed: int,
         version: int,
-        watch: Stopwatch,
-        warnings: list[str],
+        notes: Notes,
         attempt: int = 0,
         places: Sequence[int] = (),
         used: Sequence[int] = (),
@@ -114,14 +119,13 @@ class Drawing:
         asked = self._asked(completed, attempt, places, used)
 
         def fit(draw: Callable[[int], Rollout]) -> Rollout:
-            rows, what = len(asked.seeds.row), "drawing samples"
-            return shrinking(draw, self.settings, "rollout_batch_size", most=rows, what=what, warnings=warnings)
+            return self.sizes.draw(draw, len(asked.seeds.row), notes.warn)
 
         rollout = None
         with gathered():  # by all processes, also by one without prompts
             begun = None if attempt else self._begun(completed, version)
             if asked.prompts:
-                with watch("rollout"):
+                with notes.time("rollout"):
                     if begun is None:
                         rollout = self.policy.rollout(asked.prompts, asked.group_size, asked.seeds, fit=fit)
                     else:
@@ -130,13 +134,13 @@ class Drawing:
                         self._begin(completed + 1, version)
         if rollout:
             guards.check_age(rollout, version, self.settings.max_age)
-        with watch("reward"):
+        with notes.time("reward"):
             scoring = begin(self.terms, rollout.samples if rollout else [], step=completed + 1)
         in_flight.callback(scoring.cancel)
 
         @cache
         def scores() -> Scores:
-            with watch("reward"):
+            with notes.time("reward"):
                 own = scoring.result(beside=beside, elsewhere=asked.all_rows - (rollout.rows if rollout else 0))
             return joined(self.terms, self.team.gather(own), beside)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grpokit.errors import UsageError
 from grpokit.processes.team import Team
-from grpokit.training.micro_batches import Batch
+from grpokit.training.batch import Batch
 from grpokit.types import Decisions, Rollout
 
 _ROUNDING = 1e-5  # of fp32: equal distributions scored in other batches must fall on the same side
@@ -45,16 +45,17 @@ def rollout_entropy(rollout: Rollout, score: Callable[[], Decisions]) -> Tensor:
     return entropy
 
 
-def keep_top_entropy(batch: Batch, entropy: Tensor, share: float, team: Team) -> Batch:
+def keep_top_entropy(batch: Batch, share: float, team: Team) -> Batch:
     """The batch of one optimizer step with an advantage of 0 for all but the top `share` of its decisions.
 
     Args:
-        batch: all its rows of this process.
-        entropy: [B, T], of these rows.
+        batch: all its rows of this process; without entropies it stays as it is.
         share: of the decisions that teach.
         team: the processes, whose decisions are compared together.
     """
-    mask = batch.rollout.mask
+    if batch.entropy is None:
+        return batch
+    mask, entropy = batch.mask, batch.entropy
     others = torch.cat(team.gather(entropy[mask].cpu()))
     advantages = batch.advantages[:, None] if batch.advantages.ndim == 1 else batch.advantages  # [B] -> [B, 1]
     return replace(batch, advantages=torch.where(top_entropy(entropy, mask, share, others), advantages, 0.0))

@@ -1,7 +1,7 @@
 """Guards: measurements during a run that stop it where training would be silently wrong.
 
 Each message has the measured number, the usual causes and the remedy. Other modules check shapes, groups and slices
-(`checked_policy`), memory (`out_of_memory`) and rewards (`grpokit.rewards`).
+(`checked_policy`), memory (`memory`) and rewards (`grpokit.rewards`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,21 @@ from grpokit.errors import RunError, UsageError, shown
 from grpokit.processes.team import Team, local
 from grpokit.rewards.needs import lacking
 from grpokit.rewards.scoring import RewardTerm, Scores
+from grpokit.training.batch import Batch, Limit
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
-from grpokit.training.micro_batches import Limit
 from grpokit.training.parts import State
+from grpokit.training.passes import all_logprobs
 from grpokit.types import Prompt, Rollout
 
 
-def check_finite(
-    loss: float, policy: CheckedPolicy, rollout: Rollout, limit: Limit, *, rows: Tensor, step: int, update: int
-) -> None:
+def check_finite(loss: float, policy: CheckedPolicy, batch: Batch, limit: Limit, *, step: int, update: int) -> None:
     """Stop before an update with a loss that is not finite, and find the row behind it.
 
     Args:
         loss: of the update.
         policy: scores the rows again, to find the cause.
-        rollout: the rows of the update.
+        batch: the rows of the update.
         limit: the most that a micro-batch holds.
-        rows: their numbers in the step.
         step: number of the step.
         update: number of the update in the step.
 
@@ -42,7 +40,8 @@ def check_finite(
     """
     if math.isfinite(loss):
         return
-    place = not_finite(rollout, policy.all_logprobs(rollout, limit).logprobs, rows)
+    logprobs = all_logprobs(policy, batch.rollout, limit).logprobs
+    place = not_finite(batch.rollout, logprobs, batch.numbers)
     cause = (
         f"logprobs() gives {place}"
         if place

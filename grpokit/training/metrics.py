@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,18 +23,26 @@ from grpokit.training import process_memory
 from grpokit.training.devices import wait_for
 
 
-class Stopwatch:
-    """Seconds per named phase; on CUDA as the device sees them, by events for which nothing waits before the end."""
+class Notes:
+    """What is noted of a step: warnings, seconds per named phase, and peak memory.
+
+    On CUDA seconds are as the device sees them, by events for which nothing waits before the end.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.warnings: list[str] = []
         self.start = time.perf_counter()
         self._spans: list[tuple[str, Any, Any]] = []
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
 
+    def warn(self, *lines: str) -> None:
+        """Note warnings; a sentence or two each."""
+        self.warnings += lines
+
     @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
+    def time(self, phase: str) -> Iterator[None]:
         """Add the time spent inside the context to `phase`."""
         start = self._mark()
         try:
@@ -43,7 +51,7 @@ class Stopwatch:
             self._spans.append((phase, start, self._mark()))
 
     def metrics(self) -> dict[str, float]:
-        """Seconds since the stopwatch was made, seconds per phase, and the peak memory since then."""
+        """Seconds since the notes were begun, seconds per phase, and the peak memory since then."""
         wait_for(self.device)
         seconds: dict[str, float] = defaultdict(float)
         for phase, start, end in self._spans:
@@ -92,6 +100,22 @@ class Tally:
             low = torch.where(mask, values, torch.inf).min()
             self._max[name] = torch.maximum(self._max[name], top) if name in self._max else top
             self._min[name] = torch.minimum(self._min[name], low) if name in self._min else low
+
+    def add_differences(self, difference: Tensor, mask: Tensor) -> None:
+        """Count how far log-probs [b, t] are from those that the sampler stated, before any weight has changed."""
+        ratio = torch.where(mask, difference, 0.0).clamp(-20.0, 20.0).exp()
+        self.add("logprob_diff", difference.abs(), mask)
+        self.add("logprob_diff_signed", difference, mask)
+        self.add("sampler_ratio", ratio, mask)
+        self.add("sampler_ratio_square", ratio.square(), mask)
+
+    @classmethod
+    def merged(cls, tallies: Iterable[Tally]) -> Tally:
+        """All statistics of several tallies."""
+        whole = cls()
+        for tally in tallies:
+            whole.merge(tally)
+        return whole
 
     def merge(self, other: Tally) -> None:
         """Add another tally's statistics."""

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError
 from grpokit.processes.team import Team
+from grpokit.training.batch import Limit
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.logprob_diff import LogprobDiffLimit
-from grpokit.training.micro_batches import Limit
 from grpokit.training.parts import State
+from grpokit.training.passes import all_logprobs
 from grpokit.types import Decisions, Prompt, Rollout, Sample, Trace
 
 
@@ -73,7 +74,7 @@ class ReferenceProbe:
         if rollout.rows:
             row = int(rollout.host_mask.sum(-1).argmax())
             longest = rollout.select(torch.tensor([row]))
-            self.logprobs = self.policy.all_logprobs(longest, Limit(rows=1), self.policy.reference).logprobs
+            self.logprobs = all_logprobs(self.policy, longest, Limit(rows=1), self.policy.reference).logprobs
             self.rollout, self.prompt = longest, prompts[row // (rollout.rows // len(prompts))]
 
     def check(self, *, when: str) -> None:
@@ -85,7 +86,7 @@ class ReferenceProbe:
         if self.rollout is None:
             return
         with self.policy.during("score"):
-            now = self.policy.all_logprobs(self.rollout, Limit(rows=1), self.policy.reference).logprobs
+            now = all_logprobs(self.policy, self.rollout, Limit(rows=1), self.policy.reference).logprobs
         difference = torch.where(self.rollout.mask, (now - self.logprobs.to(now)).abs(), 0.0).double()
         mean, largest = float(difference.sum() / self.rollout.mask.sum().clamp(min=1)), float(difference.max())
         if self.limit.exceeded(mean, largest) or mean != mean:

@@ -17,7 +17,7 @@ from grpokit.processes.team import Team, is_sharded, local, refuse_other_weights
 from grpokit.training import guards
 from grpokit.training.devices import is_low_precision, place, wait_for
 from grpokit.training.lr_schedule import learning_rate
-from grpokit.training.out_of_memory import explained
+from grpokit.training.memory import explained
 from grpokit.training.parts import Part, State
 
 _MANY = 0.1  # the share of weak updates from which a warning is due

@@ -14,7 +14,7 @@ from grpokit.config import presets
 from grpokit.errors import UsageError
 from grpokit.registry.name_lookup import installed
 from grpokit.runs import build
-from grpokit.training.loss_weights import reduction_weights
+from grpokit.training.batch import reduction_weights
 from grpokit.training.step_report import StepReport
 
 OBJECTIVES, ADVANTAGES = ([spec.name for _, spec in installed(kind)] for kind in ("objective", "advantage"))

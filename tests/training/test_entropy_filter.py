@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from grpokit import Rollout, Trainer, UsageError, objectives
+from grpokit.training.batch import minibatch_rows
 from grpokit.training.entropy_filter import top_entropy
-from grpokit.training.micro_batches import minibatch_rows
 from tiny_policies import TinyTokens, digit_sum
 
 PROMPTS = [str(i) for i in range(12)]

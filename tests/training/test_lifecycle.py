@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from grpokit import Decisions, Rollout, RunError, Trainer, evaluate, frozen_copy, objectives
 from grpokit.policy import Work
-from grpokit.training.micro_batches import minibatch_rows
+from grpokit.training.batch import minibatch_rows
 from tiny_policies import TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]

@@ -11,7 +11,7 @@ import torch
 from grpokit import Prompt, RunError, Trace, Trainer, evaluate
 from grpokit.evaluation.held_out import draw
 from grpokit.sampling import derive_seeds
-from grpokit.training.out_of_memory import fitting
+from grpokit.training.memory import fitting
 from grpokit.training.rollout_calls import calls, concatenate_rollouts
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 
@@ -70,7 +70,7 @@ def test_micro_batches_are_halved_with_the_same_result(name: str, room: int, fit
     found, warnings = trained(trainer, 3)
     expected, _ = trained(make(TinyTokens(slices=3), **options), 3)
     assert torch.allclose(found, expected, rtol=0, atol=2e-6)
-    assert trainer.micro_batch_size == fitted
+    assert trainer.sizes.micro_batch_size == fitted
     assert warnings == [
         f"memory ran out while scoring samples with 16 rows at a time: trainer.micro_batch_size is now {fitted}. The "
         "work was repeated, with the same result to rounding"
@@ -90,7 +90,7 @@ def test_halving_starts_at_the_rows_of_the_largest_pass(
     _, (warning,) = trained(trainer, 1)
     assert [rows for rows, _ in policy.scored][: len(passes)] == passes
     assert f"with {passes[0]} rows at a time: trainer.micro_batch_size is now {allowed}." in warning
-    assert trainer.micro_batch_size == allowed
+    assert trainer.sizes.micro_batch_size == allowed
 
 
 @pytest.mark.parametrize(("tokens", "largest", "fitted"), [(1000, 112, 56), (90, 84, 42), (24, 24, 24)])
@@ -100,7 +100,7 @@ def test_a_bound_on_decisions_is_reduced_where_there_is_one(tokens: int, largest
     found, warnings = trained(trainer, 3)
     expected, _ = trained(make(TinyTokens()), 3)
     assert torch.allclose(found, expected, rtol=0, atol=2e-6)
-    assert (trainer.micro_batch_tokens, trainer.micro_batch_size) == (fitted, 16)
+    assert (trainer.sizes.micro_batch_tokens, trainer.sizes.micro_batch_size) == (fitted, 16)
     assert warnings == [
         f"memory ran out while scoring samples with {largest} decisions at a time: trainer.micro_batch_tokens "
         f"is now {fitted}. The work was repeated, with the same result to rounding"
@@ -113,7 +113,7 @@ def test_a_fault_in_the_middle_of_a_gradient_leaves_nothing_of_it() -> None:
     fine = make(TinyTokens(slices=2), **options)
     faulty = make(Small(scoring=4, slices=2, after=3), **options)  # the fourth scoring is the one that fails
     a, b = fine.step(), faulty.step()
-    assert faulty.micro_batch_size == 4
+    assert faulty.sizes.micro_batch_size == 4
     for name in ("loss", "grad_norm", "entropy", "ratio/max", "clip_ratio/low_mean"):
         assert b.metrics[name] == pytest.approx(a.metrics[name], rel=1e-5, abs=1e-7), name
 
@@ -126,7 +126,7 @@ def test_rollouts_are_drawn_in_pieces_with_the_same_result(policy: type[Small], 
     expected, _ = trained(make(policy(), reward), 3)
     assert torch.allclose(found, expected, rtol=0, atol=2e-6)
     fitted = next(n for n in (16, 8, 4, 2, 1) if n <= room)
-    assert trainer.rollout_batch_size == fitted
+    assert trainer.sizes.rollout_batch_size == fitted
     assert max(trainer.policy.drawn[-16 // fitted :]) == fitted
     assert warnings == [
         f"memory ran out while drawing samples with 16 rows at a time: trainer.rollout_batch_size is now {fitted}. "
@@ -170,11 +170,11 @@ def test_sizes_that_memory_forced_are_resumed(tmp_path: Path) -> None:
     same, other = make(TinyTokens()), make(TinyTokens(), micro_batch_size=2)
     for resumed in (same, other):
         resumed.load(tmp_path / "here")
-    assert (same.micro_batch_size, same.rollout_batch_size) == (4, 8)
-    assert (other.micro_batch_size, other.rollout_batch_size) == (2, 8)  # a size that was changed counts as it is
+    assert (same.sizes.micro_batch_size, same.sizes.rollout_batch_size) == (4, 8)
+    assert (other.sizes.micro_batch_size, other.sizes.rollout_batch_size) == (2, 8)  # a size that was changed counts as it is
     make(TinyTokens()).save(tmp_path / "untouched")
     same.load(tmp_path / "untouched")
-    assert (same.micro_batch_size, same.rollout_batch_size) == (16, None)
+    assert (same.sizes.micro_batch_size, same.sizes.rollout_batch_size) == (16, None)
 
 
 def test_a_bound_on_decisions_that_memory_forced_is_resumed(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_bound_on_decisions_that_memory_forced_is_resumed(tmp_path: Path) -> N
     same, other, none = (make(TinyTokens(), micro_batch_tokens=tokens) for tokens in (90, 80, None))
     for resumed in (same, other, none):
         resumed.load(tmp_path / "here")
-    assert (same.micro_batch_tokens, other.micro_batch_tokens, none.micro_batch_tokens) == (42, 80, None)
+    assert (same.sizes.micro_batch_tokens, other.sizes.micro_batch_tokens, none.sizes.micro_batch_tokens) == (42, 80, None)
 
 
 def test_evaluations_shrink_too() -> None:

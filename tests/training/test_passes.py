@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpokit import Ask, Decisions, Prompt, Rollout, Seeds, Trainer, objectives
 from grpokit.training import scoring_passes
-from grpokit.training.backward import Backward
-from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.passes import Gradient
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -217,7 +216,7 @@ def test_scoring_and_backward_never_wait_for_the_device(
     calls: list[str] = []
     waits = Waits()
 
-    def counted(owner: type, name: str) -> None:
+    def counted(owner: Any, name: str) -> None:
         method = getattr(owner, name)
 
         def inside(*args: Any, **kwargs: Any) -> Any:
@@ -233,8 +232,8 @@ def test_scoring_and_backward_never_wait_for_the_device(
         device="cpu",
     )  # fmt: skip
     trainer.step()  # the probe of the reference is taken once
-    counted(Backward, "__call__")
-    counted(CheckedPolicy, "all_logprobs")
+    counted(Gradient, "_attempt")
+    counted(scoring_passes, "all_logprobs")
     trainer.step()
     assert waits.found == []
-    assert set(calls) == {"__call__"} | ({"all_logprobs"} if objective.kl_coef else set())
+    assert set(calls) == {"_attempt"} | ({"all_logprobs"} if objective.kl_coef else set())

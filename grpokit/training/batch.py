@@ -7,14 +7,19 @@ gradient. Everything here is decided on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from grpokit.errors import UsageError
+from grpokit.knobs import Reduction
 from grpokit.policy import CutBy
 from grpokit.sampling import STREAMS, permutation
+from grpokit.training.all_rows import AllRows
+from grpokit.training.rollout_calls import on
 from grpokit.types import Decisions, Rollout, row_lengths
 
 
@@ -176,32 +181,118 @@ class _Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows of a rollout with everything that their loss needs.
+    """Rows of a rollout with what their loss needs, as far as it is known.
 
     Attributes:
         rollout: the rows, b of them.
-        old: the old log-probs [b, T]; None means those of the first pass, detached.
+        numbers: [b] int64 on the CPU, the rows' numbers among this process's of the step.
+        mask: [b, T] bool, the decisions that count.
         advantages: [b] or [b, T].
-        reference: the reference's log-probs [b, T], or None.
         weights: [b, T], normalised over the optimizer step that the rows belong to.
+        old: the old log-probs [b, T]; None means those of the first pass, detached.
+        reference: the reference's log-probs [b, T]; None: not needed, or scored beside each slice.
+        entropy: [b, T] that the entropy filter compares, or None.
         fresh: whether no weight has changed since the step began.
+        filler: a row that changes nothing, where all processes must make the same passes; else None.
     """
 
     rollout: Rollout
-    old: Decisions | None
+    numbers: Tensor
+    mask: Tensor
     advantages: Tensor
-    reference: Decisions | None
     weights: Tensor
-    fresh: bool
+    old: Decisions | None = None
+    reference: Decisions | None = None
+    entropy: Tensor | None = None
+    fresh: bool = True
+    filler: Batch | None = None
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> Batch:
+        """A rollout of which nothing more is known: no decision has an advantage or a weight."""
+        scores = rollout.old.logprobs
+        return cls(
+            rollout=rollout,
+            numbers=torch.arange(rollout.rows),
+            mask=rollout.mask,
+            advantages=scores.new_zeros(rollout.rows),
+            weights=torch.zeros_like(scores, dtype=torch.float64),
+        )
 
     def select(self, rows: Tensor) -> Batch:
         """Return the batch of some of its rows (int64 indices on the CPU)."""
         here = rows.to(self.weights.device, non_blocking=True)
-        return Batch(
+        return replace(
+            self,
             rollout=self.rollout.select(rows),
-            old=self.old and self.old.select(here),
+            numbers=self.numbers[rows],
+            mask=self.mask[here],
             advantages=self.advantages[here],
-            reference=self.reference and self.reference.select(here),
             weights=self.weights[here],
-            fresh=self.fresh,
+            old=self.old and self.old.select(here),
+            reference=self.reference and self.reference.select(here),
+            entropy=None if self.entropy is None else self.entropy[here],
         )
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the same batch on `device`."""
+        tensors = {name: getattr(self, name).to(device) for name in ("mask", "advantages", "weights")}
+        old, reference = self.old and self.old.to(device), self.reference and self.reference.to(device)
+        return replace(self, rollout=on(self.rollout, device), old=old, reference=reference, **tensors)
+
+
+def minibatches(
+    batch: Batch, everyone: AllRows, *, updates: int, count: int, key: Sequence[int], reduction: Reduction
+) -> Iterator[Batch]:
+    """The batches of the optimizer steps that learn from one rollout, with weights that are fixed before any cutting.
+
+    Args:
+        batch: of all rows of this process.
+        everyone: the rows of all processes.
+        updates: how often all rows are gone through.
+        count: the number of optimizer steps in which they are.
+        key: seed and step.
+        reduction: the kind of mean.
+    """
+    for update in range(updates):
+        parts = (batch.rollout.groups, everyone.groups)
+        own, all_rows = (
+            minibatch_rows(torch.as_tensor(groups), count, key=(*key, update), ids=everyone.groups) for groups in parts
+        )
+        for rows, others in zip(own, all_rows, strict=True):
+            part = batch if len(rows) == batch.rollout.rows else batch.select(rows)
+            weights = reduction_weights(
+                part.mask,
+                reduction,
+                max_decisions=part.rollout.max_decisions,
+                rows=len(others),
+                decisions=sum(everyone.decided[row] for row in others.tolist()),
+            )
+            yield replace(part, weights=weights)
+
+
+def reduction_weights(
+    mask: Tensor, reduction: Reduction, *, max_decisions: int, rows: int | None = None, decisions: int | None = None
+) -> Tensor:
+    """The constant factor of each decision's loss in the sum over the batch: [b, t] fp64, 0 under the mask.
+
+    Args:
+        mask: [b, t] of all rows of one optimizer step, so that the normaliser does not depend on slices.
+        reduction: "sequence_mean": mean over rows of each row's mean (GRPO); "token_mean": mean over all decisions
+            (DAPO); "fixed_length": sum / (rows * max_decisions) (Dr. GRPO); "sequence_sum": mean over rows of each
+            row's sum (LUSPO).
+        max_decisions: the most decisions a row can have.
+        rows: of the optimizer step in all processes; by default those of the mask.
+        decisions: of the optimizer step in all processes; by default those of the mask.
+    """
+    m = mask.to(torch.float64)
+    rows = len(m) if rows is None else rows
+    if reduction == "sequence_mean":
+        return m / (m.sum(-1, keepdim=True).clamp(min=1) * max(rows, 1))
+    if reduction == "token_mean":
+        return m / (m.sum().clamp(min=1) if decisions is None else max(decisions, 1))
+    if reduction == "fixed_length":
+        return m / max(rows * max_decisions, 1)
+    if reduction == "sequence_sum":
+        return m / max(rows, 1)
+    raise UsageError(f"The reduction must be one of {', '.join(map(repr, get_args(Reduction)))}, got {reduction!r}.")

@@ -1,0 +1,174 @@
+"""Retries work in smaller batches when memory runs out.
+
+A step is a pure function of the seed and the weights, and a loss is a sum over rows. So work that did not fit can be
+repeated in halves, with the same result to rounding. accelerate decides which errors mean out of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
+
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
+
+from grpokit.errors import RunError
+from grpokit.knobs import TrainerSettings
+from grpokit.training.batch import Cut, Limit
+from grpokit.training.parts import State
+
+T = TypeVar("T")
+Warn: TypeAlias = Callable[[str], None]
+
+
+def _all(size: int) -> int:
+    return size
+
+
+def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable[[int], int] = _all) -> tuple[T, int]:
+    """Call `attempt(size)`, halving the size as long as memory runs out.
+
+    Args:
+        attempt: starts from scratch in every call.
+        size: the rows at a time in the first attempt, or whatever it bounds.
+        what: names the work in the error, such as "drawing".
+        used: a size -> what the work takes at a time with it, which may be far less; below 2 for a single row.
+
+    Returns:
+        The result of `attempt`, and the size that fitted.
+
+    Raises:
+        RunError: a single row does not fit.
+    """
+    while True:
+        try:
+            return attempt(size), size
+        except RuntimeError as error:
+            if not should_reduce_batch_size(error):
+                raise
+            reason = shortened(error)
+        # After the handler: inside it the exception keeps the frames, and so the tensors that did not fit.
+        clear_device_cache(garbage_collection=True)
+        size = used(size) // 2
+        if not size:
+            raise RunError(
+                f"Out of memory while {what}, with a single row at a time: {reason} Remedies: mixed_precision: bf16, "
+                "LoRA, gradient checkpointing in the policy, smaller outputs, or a GPU with more memory.",
+                page="memory#when-memory-runs-out",
+            )
+
+
+class Sizes:
+    """How much work is done at a time: what the settings say until memory runs out, then what fits.
+
+    The last bits of a run depend on these, so they belong into checkpoints.
+
+    Args:
+        settings: of the trainer; they stay as they are.
+
+    Attributes:
+        rollout_batch_size, micro_batch_size, micro_batch_tokens: as in `TrainerSettings`, or smaller.
+    """
+
+    NAMES = ("micro_batch_size", "micro_batch_tokens", "rollout_batch_size")
+
+    def __init__(self, settings: TrainerSettings) -> None:
+        self._wanted = {name: getattr(settings, name) for name in self.NAMES}
+        self.micro_batch_size = settings.micro_batch_size
+        self.micro_batch_tokens = settings.micro_batch_tokens
+        self.rollout_batch_size = settings.rollout_batch_size
+
+    @property
+    def limit(self) -> Limit:
+        """Of a micro-batch."""
+        return Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
+
+    def draw(self, attempt: Callable[[int], T], rows: int, warn: Warn) -> T:
+        """Draw `rows` rows, with the most of a call.
+
+        Args:
+            attempt: starts from scratch in every call.
+            rows: all that are to be drawn.
+            warn: gets a message if the size was reduced.
+        """
+        size = min(self.rollout_batch_size or rows, rows)
+        result, fits = fitting(attempt, size, what="drawing samples")
+        if fits < size:
+            self.rollout_batch_size = fits
+            warn(_reduced("drawing samples", f"{size} rows", "rollout_batch_size", fits))
+        return result
+
+    def score(self, attempt: Callable[[Limit], T], cut: Callable[[Limit], Sequence[Cut]], warn: Warn) -> T:
+        """Score samples in micro-batches.
+
+        The bound on decisions is reduced if there is one, and else the bound on rows. With both, it is the bound on
+        decisions that makes the passes of long rows as large as they are.
+
+        Args:
+            attempt: starts from scratch in every call.
+            cut: the micro-batches that a limit gives.
+            warn: gets a message if a bound was reduced.
+        """
+        name, unit, load = "micro_batch_tokens", "decisions", lambda cut: cut.largest_pass if len(cut.rows) > 1 else 0
+        if self.micro_batch_tokens is None:
+            name, unit, load = "micro_batch_size", "rows", lambda cut: len(cut.rows)
+        size: int = getattr(self, name)
+
+        def limit(size: int) -> Limit:
+            return replace(self.limit, **{"rows" if unit == "rows" else "tokens": size})
+
+        def largest(size: int) -> int:
+            return max(map(load, cut(limit(size))), default=0)
+
+        result, fits = fitting(lambda size: attempt(limit(size)), size, what="scoring samples", used=largest)
+        if fits < size:
+            warn(_reduced("scoring samples", f"{largest(size)} {unit}", name, fits))
+            setattr(self, name, fits)
+        return result
+
+    def state(self) -> State:
+        """Name -> the size that was wanted, and the one that fits, where these differ."""
+        return {name: [size, getattr(self, name)] for name, size in self._wanted.items() if getattr(self, name) != size}
+
+    def restore(self, state: State) -> None:
+        """Take over a result of `state`, except for a size that is now wanted to be another."""
+        for name, size in self._wanted.items():
+            wanted, fits = state.get(name, (size, size))
+            setattr(self, name, fits if wanted == size else size)
+
+
+def _reduced(what: str, load: str, name: str, size: int) -> str:
+    return (
+        f"memory ran out while {what} with {load} at a time: trainer.{name} is now {size}. The work was repeated, with "
+        "the same result to rounding"
+    )
+
+
+@contextmanager
+def explained(what: str, *, remedies: str) -> Iterator[None]:
+    """For work that cannot be halved: running out of memory inside is an error of the run.
+
+    Args:
+        what: names the work, such as "making an update".
+        remedies: what makes the work smaller, such as "LoRA".
+
+    Raises:
+        RunError: instead of torch's error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not should_reduce_batch_size(error):
+            raise
+        raise RunError(
+            f"Out of memory while {what}: {shortened(error)} Remedies: {remedies}, or a GPU with more memory.",
+            page="memory#when-memory-runs-out",
+        ) from error
+
+
+def shortened(error: BaseException) -> str:
+    """The beginning of an out-of-memory error: how much memory was requested."""
+    text = " ".join(str(error).split())
+    end = text.find("GiB. GPU")
+    return text[: end + 4] if end > 0 else text[:200].rstrip(".") + "."

@@ -1,0 +1,370 @@
+"""The passes of a policy over the rows of a rollout, in micro-batches of rows and slices of decisions.
+
+Weights are fixed before any cutting (see `grpokit.training.batch`), so the parts of a gradient add up to that of the
+whole batch. The reference is scored inside its context, which is left before any backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from grpokit.errors import RunError
+from grpokit.knobs import Correction
+from grpokit.objectives import Loss, Objective
+from grpokit.policy import joined
+from grpokit.processes.team import Team
+from grpokit.training.batch import Batch, Cut, Limit
+from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.correction import correction_weights
+from grpokit.training.memory import Sizes, explained
+from grpokit.training.metrics import Notes, Tally
+from grpokit.types import Ask, Decisions, Rollout
+
+LOGPROBS = Ask(entropy="no")
+_MOMENTS = ("mean", "std", "v_coef")
+
+
+def pieces(policy: CheckedPolicy, batch: Batch, limit: Limit, team: Team) -> Iterator[tuple[Batch, Cut]]:
+    """The micro-batches of a batch, each with its slices; with a filler, as many in all processes."""
+    cuts = [cut for cut in policy.cuts(batch.rollout, limit) if cut.slices]
+    if batch.filler is None:
+        yield from ((batch.select(cut.rows), cut) for cut in cuts)
+        return
+    lacking = max(team.gather(len(cuts))) - len(cuts)
+    slices = tuple(policy.slices(batch.filler.rollout))
+    for cut in cuts:
+        piece = batch.select(cut.rows)
+        same = len(cut.slices) == len(slices)
+        yield piece, cut if same else replace(cut, slices=tuple(policy.slices(piece.rollout)))
+    yield from [(batch.filler, Cut(rows=batch.filler.numbers, slices=slices, passes=()))] * lacking
+
+
+def filled(batch: Batch, policy: CheckedPolicy, team: Team) -> Batch:
+    """The batch with a filler, for processes that must make the same passes: a short row of any of them.
+
+    Args:
+        batch: all rows of this process.
+        policy: the policy.
+        team: the processes, which all call this.
+
+    Raises:
+        RunError: the processes have different numbers of slices.
+    """
+    filler = _shortest_row(batch)
+    has_row = team.gather(filler is not None)
+    if not any(has_row):  # no row decides anything, so there is no pass
+        return batch
+    if not all(has_row):
+        giver = has_row.index(True)
+        offers = team.gather(filler.to("cpu") if filler is not None and team.rank == giver else None)
+        filler = filler or offers[giver]
+    assert filler is not None
+    filler = filler.to(batch.weights.device)
+    if len(set(team.gather(len(policy.slices(filler.rollout))))) > 1:
+        raise RunError(
+            "run.sharding needs a policy with as many slices() in every process, and here they depend on the rows. "
+            "Leave run.sharding out."
+        )
+    return replace(batch, filler=filler)
+
+
+def _shortest_row(batch: Batch) -> Batch | None:
+    """The row with the fewest decisions above none, without weight, output and target; None without such a row."""
+    decided = batch.rollout.host_mask.sum(-1)
+    if not decided.any():
+        return None
+    row = batch.select(torch.where(decided > 0, decided, decided.max() + 1).argmin()[None])
+    (sample,) = row.rollout.samples
+    bare = replace(sample, prompt=replace(sample.prompt, target=None), output=None, info={})
+    filler = Batch.of(replace(row.rollout, samples=[bare]))
+    return replace(filler, mask=torch.zeros_like(row.mask), old=row.old, reference=row.reference, fresh=False)
+
+
+def all_logprobs(
+    policy: CheckedPolicy,
+    rollout: Rollout,
+    limit: Limit,
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    *,
+    ask: Ask = LOGPROBS,
+) -> Decisions:
+    """Score all decisions without gradient, inside `context`, in the micro-batches of training: [B, T].
+
+    The result has what `ask` names, if the policy gives it.
+    """
+    whole = {"logprobs": torch.zeros_like(rollout.old.logprobs)}
+    wanted = {"logprobs", *(["entropy"] if ask.entropy != "no" else []), *(_MOMENTS if ask.moments else [])}
+    device = whole["logprobs"].device
+    with context():
+        for piece, cut in pieces(policy, Batch.of(rollout), limit, Team()):
+            here = cut.rows.to(device, non_blocking=True)
+            for decisions in cut.slices:
+                view = policy.logprobs(piece.rollout, decisions, ask, grad=False)
+                for name, x in ((name, x) for name, x in vars(view).items() if x is not None and name in wanted):
+                    if name not in whole:
+                        whole[name] = x.new_zeros(*rollout.mask.shape, *x.shape[2:], device=device)
+                    whole[name][here, decisions] = x.to(whole[name])
+    return Decisions(**whole)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surrogate:
+    """What a policy minimises: an objective on its decisions.
+
+    Attributes:
+        policy: scores the decisions again.
+        objective: the loss per decision.
+        correction: importance weights where the sampler was another one, or None.
+    """
+
+    policy: CheckedPolicy
+    objective: Objective
+    correction: Correction | None
+
+    def terms(self, batch: Batch, slices: Sequence[slice], tally: Tally) -> Sequence[Term]:
+        """The loss of a micro-batch as a sum over its slices.
+
+        A loss of whole sequences takes two passes. The first one, without the policy's graph, gives the derivative of
+        the loss by each decision. These are the constant weights of the second one's decisions.
+
+        Args:
+            batch: the micro-batch.
+            slices: of its decisions.
+            tally: collects statistics of the decisions.
+        """
+        if not self.objective.whole_sequence or len(slices) == 1:
+            return [Term(surrogate=self, batch=batch, decisions=decisions, tally=tally) for decisions in slices]
+        new = joined([self.policy.logprobs(batch.rollout, s, self.ask, grad=False) for s in slices], dim=1).detach()
+        for x in vars(new).values():
+            if x is not None:
+                x.requires_grad_()
+        columns = torch.cat([torch.arange(s.start, s.stop) for s in slices])
+        columns = columns.to(batch.weights.device, non_blocking=True)
+        whole = _Whole(surrogate=self, batch=batch, decisions=columns, tally=tally, slices=slices)
+        value, total = whole(new)
+        inputs = {name: x for name, x in vars(new).items() if x is not None}
+        derivatives = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
+        gradients = {name: x for name, x in zip(inputs, derivatives, strict=True) if x is not None}
+        totals = [total, *[torch.zeros_like(total)] * (len(slices) - 1)]
+        widths = [s.stop - s.start for s in slices]
+        parts = {name: x.split(widths, dim=1) for name, x in gradients.items()}
+        return [
+            _LinearTerm(
+                surrogate=self,
+                batch=batch,
+                decisions=decisions,
+                tally=tally,
+                gradients={name: x[i] for name, x in parts.items()},
+                total=own,
+            )
+            for i, (decisions, own) in enumerate(zip(slices, totals, strict=True))
+        ]
+
+    @property
+    def ask(self) -> Ask:
+        """What the loss reads of the new decisions."""
+        entropy: Literal["grad", "value"] = "grad" if self.objective.entropy_coef != 0 else "value"
+        return Ask(entropy=entropy, moments=self.objective.needs_moments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """The loss of a slice of a micro-batch.
+
+    Attributes:
+        surrogate: the loss.
+        batch: the micro-batch.
+        decisions: the slice.
+        tally: collects statistics of the decisions.
+    """
+
+    surrogate: Surrogate
+    batch: Batch
+    decisions: Any
+    tally: Tally
+
+    def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
+        """A scalar to be differentiated, and its part in the batch's loss; the decisions are counted.
+
+        Args:
+            new: the decisions, [b, t].
+        """
+        value, loss = self._loss(new)
+        mask = self.batch.mask[:, self.decisions]
+        for name, values in loss.stats.items():
+            self.tally.add(name, values, mask)
+        if self.batch.fresh:
+            self.tally.add_differences(new.logprobs.detach() - self._sampled, mask)
+        return value, value.detach()
+
+    @property
+    def ask(self) -> Ask:
+        """What it reads of the new decisions.
+
+        Their slope is the derivative of the loss by log-probs: none if the loss reads moments, or on a GPU, where
+        nobody has measured yet that it pays.
+        """
+        surrogate = self.surrogate
+        if self.batch.weights.device.type != "cpu" or surrogate.objective.needs_moments:
+            return surrogate.ask
+
+        def slope(logprobs: Tensor, rows: slice) -> Tensor:
+            detached = logprobs.detach()
+            leaf = detached.to(torch.promote_types(detached.dtype, torch.float32)).requires_grad_()
+            has_entropy = surrogate.objective.entropy_coef != 0  # whose gradient is its own
+            entropy = torch.zeros_like(detached) if has_entropy else None
+            with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+                value, _ = self._loss(Decisions(logprobs=leaf, entropy=entropy), rows=rows)
+            return torch.autograd.grad(value, leaf)[0].to(logprobs)
+
+        return replace(surrogate.ask, slope=slope)
+
+    def _loss(self, new: Decisions, *, rows: slice = slice(None)) -> tuple[Tensor, Loss]:
+        """The objective on some rows: its weighted sum, a scalar, and each decision's."""
+        batch, decisions = self.batch, self.decisions
+        old = batch.old.select(rows, decisions) if batch.old else new.detach()
+        advantages = batch.advantages[rows] if batch.advantages.ndim == 1 else batch.advantages[rows, decisions]
+        loss = self.surrogate.objective(
+            new,
+            old,
+            advantages,
+            batch.mask[rows, decisions],
+            self._reference and self._reference.select(rows),
+            correction=self._correction(old, rows),
+        )
+        return (loss.value * batch.weights[rows, decisions].to(loss.value)).sum(), loss
+
+    @cached_property
+    def _reference(self) -> Decisions | None:
+        """The reference's view of the decisions."""
+        surrogate, batch = self.surrogate, self.batch
+        if not surrogate.objective.needs_reference_moments or batch.reference is not None:
+            return batch.reference and batch.reference.select(decisions=self.decisions)
+        ask = Ask(entropy="no", moments=True)
+        with surrogate.policy.reference():
+            return joined([surrogate.policy.logprobs(batch.rollout, s, ask, grad=False) for s in self._slices], dim=1)
+
+    @property
+    def _slices(self) -> Sequence[slice]:
+        return [self.decisions]
+
+    @property
+    def _sampled(self) -> Tensor:
+        """[b, t] the log-probs that the sampler stated."""
+        return self.batch.rollout.old.logprobs[:, self.decisions]
+
+    def _correction(self, old: Decisions, rows: slice) -> Tensor | None:
+        """The factors of some rows' surrogate: [b', t]."""
+        correction, batch = self.surrogate.correction, self.batch
+        if correction is None:
+            return None
+        sampled, mask = batch.rollout.old.logprobs[rows], batch.mask[rows]
+        if batch.old is None:  # `old` has all decisions of its rows, or a weight is one decision's own
+            return correction_weights(correction, old.logprobs, sampled[:, self.decisions], mask[:, self.decisions])
+        return correction_weights(correction, batch.old.logprobs[rows], sampled, mask)[:, self.decisions]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Whole(Term):
+    """The loss of several slices together."""
+
+    slices: Sequence[slice]
+
+    @property
+    def _slices(self) -> Sequence[slice]:
+        return self.slices
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LinearTerm(Term):
+    """A loss that is linear in a slice's decisions.
+
+    Attributes:
+        gradients: name -> [b, t, ...], the derivative of the loss by that field of the decisions.
+        total: its part in the batch's loss.
+    """
+
+    gradients: Mapping[str, Tensor]
+    total: Tensor
+
+    def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
+        """As in `Term`; the decisions were counted in the first pass."""
+        return torch.stack([(x * getattr(new, name)).sum() for name, x in self.gradients.items()]).sum(), self.total
+
+    @property
+    def ask(self) -> Ask:
+        """What it reads of the new decisions."""
+        return Ask(entropy="grad" if "entropy" in self.gradients else "no", moments="mean" in self.gradients)
+
+
+class Gradient:
+    """Adds up the gradient of one optimizer step over micro-batches, slices and processes.
+
+    Args:
+        policy: scores the decisions again.
+        correction: importance weights where the sampler was another one, or None.
+        sizes: of micro-batches.
+        team: the processes, in each of which gradients are added up.
+        optimizer: whose gradients are zero before.
+        backward: called in place of `Tensor.backward`, such as accelerate's.
+    """
+
+    def __init__(
+        self,
+        policy: CheckedPolicy,
+        *,
+        correction: Correction | None,
+        sizes: Sizes,
+        team: Team,
+        optimizer: Any,
+        backward: Callable[[Tensor], None],
+    ) -> None:
+        self.policy, self.correction, self.sizes, self.team = policy, correction, sizes, team
+        self.optimizer, self.backward = optimizer, backward
+
+    def __call__(self, batch: Batch, objective: Objective, notes: Notes) -> tuple[Sequence[float], Tally]:
+        """Add up the gradient in this process; returns the loss of each process, and the statistics of all.
+
+        Args:
+            batch: the rows of one optimizer step.
+            objective: the loss.
+            notes: of the step.
+        """
+        surrogate = Surrogate(policy=self.policy, objective=objective, correction=self.correction)
+
+        def attempt(limit: Limit) -> tuple[float, Tally]:
+            loss, tally = self._attempt(batch, surrogate, limit, notes)
+            return float(loss), tally
+
+        if batch.filler is not None:  # all processes make the same passes, so none can repeat its own with fewer rows
+            with self.team.passing_together(), explained("training", remedies="a smaller trainer.micro_batch_size"):
+                own = attempt(self.sizes.limit)
+        else:
+            own = self.sizes.score(attempt, partial(self.policy.cuts, batch.rollout), notes.warn)
+        losses, tallies = zip(*self.team.gather((own[0], own[1].on_cpu())), strict=True)
+        return losses, Tally.merged(tallies)
+
+    def _attempt(self, batch: Batch, surrogate: Surrogate, limit: Limit, notes: Notes) -> tuple[Tensor, Tally]:
+        """Nothing in here waits for the device."""
+        self.optimizer.zero_grad()  # a failed attempt or step may have left gradients
+        total, tally = torch.zeros((), dtype=torch.float64, device=batch.weights.device), Tally()
+        tally.decided += int(batch.rollout.host_mask.numpy().sum())
+        for piece, cut in pieces(self.policy, batch, limit, self.team):
+            tally.scored += cut.positions
+            with notes.time("logprobs"):
+                terms = surrogate.terms(piece, cut.slices, tally)
+            for term in terms:
+                with notes.time("logprobs"):
+                    new = self.policy.logprobs(piece.rollout, term.decisions, term.ask, grad=True)
+                    value, part = term(new)
+                with notes.time("backward"):
+                    self.backward(value)
+                total += part
+        return total, tally
