@@ -13,6 +13,7 @@ from pathlib import Path
 from grpokit.registry.specs import Asset
 
 _VARIABLE = re.compile(r"\$\{(\w+):-([^${}]*)\}")
+_HUB = "${HF_HUB_CACHE:-${HUGGINGFACE_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-~/.cache}/huggingface}/hub}}"
 
 
 def wanted(asset: Asset) -> bool:
@@ -51,15 +52,25 @@ def expanded(path: str) -> str:
     '/a/b/c.pt'
     """
     while (match := _VARIABLE.search(path)) is not None:  # the innermost comes first
-        path = path[: match.start()] + (os.environ.get(match[1]) or match[2]) + path[match.end() :]
+        value = os.path.expandvars(os.environ.get(match[1], ""))
+        path = path[: match.start()] + (value or match[2]) + path[match.end() :]
     return os.path.expanduser(os.path.expandvars(path))
+
+
+def hub_cache() -> str:
+    """The folder where the libraries of the Hugging Face hub keep what they fetched."""
+    return expanded(_HUB)
+
+
+def hub_is_off() -> bool:
+    """Whether these libraries fetch nothing."""
+    word = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return word.upper() in ("1", "ON", "YES", "TRUE")
 
 
 def _snapshot(repository: str) -> Path | None:
     """The folder of a repository's main branch in the cache."""
-    from huggingface_hub import constants, file_download
-
-    folder = Path(constants.HF_HUB_CACHE) / file_download.repo_folder_name(repo_id=repository, repo_type="model")
+    folder = Path(hub_cache(), f"models--{repository.replace('/', '--')}")
     reference = folder / "refs" / "main"
     if not reference.is_file():
         return None

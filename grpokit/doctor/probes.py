@@ -160,8 +160,6 @@ def plugins() -> Iterator[Finding]:
 
 def weights() -> Iterator[Finding]:
     """What components declare as their assets: each once, with all that need it."""
-    from huggingface_hub import constants
-
     users: dict[str, list[str]] = {}
     declared: dict[str, Asset] = {}
     lacking: list[Asset] = []
@@ -181,7 +179,7 @@ def weights() -> Iterator[Finding]:
         advice = where + (f"To fetch it, run: {command}" if command else "")
         yield Finding(area="weights", state="note", what=f"missing: {what}", advice=advice, page="doctor#weights")
         lacking += [asset] if command else []
-    if lacking and constants.HF_HUB_OFFLINE:
+    if lacking and assets.hub_is_off():
         yield Finding(
             area="weights",
             state="note",
@@ -194,10 +192,9 @@ def weights() -> Iterator[Finding]:
 
 def machine() -> Iterator[Finding]:
     """Free disk space and memory."""
-    from huggingface_hub import constants
-    from psutil import virtual_memory  # accelerate installs it
+    from psutil import virtual_memory
 
-    for name, folder in (("this folder", os.getcwd()), ("the Hugging Face cache", constants.HF_HUB_CACHE)):
+    for name, folder in (("this folder", os.getcwd()), ("the Hugging Face cache", assets.hub_cache())):
         while not os.path.isdir(folder):
             folder = os.path.dirname(folder)
         free = shutil.disk_usage(folder).free

@@ -11,9 +11,9 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from cycler import cycler
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.rcsetup import cycler
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import pytest
 
 from grpokit.testing.check import Check
 
-if TYPE_CHECKING:
-    from _pytest.mark.structures import MarkDecorator
 
-
-def parametrize_with_checks(checks: Iterable[Check]) -> MarkDecorator:
+def parametrize_with_checks(checks: Iterable[Check]) -> pytest.MarkDecorator:
     """Run a test once per check; it takes the argument `check` and calls it.
 
     Slow checks carry the marker `slow`.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants, try_to_load_from_cache
 
 from command_line import Call
 from grpokit import Asset, RewardSpec, registry
@@ -118,7 +120,7 @@ HUB = Asset(name="weights", repository="me/my-weights", files=["config.json", "a
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty Hugging Face cache; returns where a snapshot of `HUB` lies."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     folder = tmp_path / "models--me--my-weights"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("abc")
@@ -138,6 +140,37 @@ def test_weights_of_the_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     index = {"weight_map": {"w": "x-1-of-2.safetensors", "v": "x-2-of-2.safetensors"}}
     (cache / "x.safetensors.index.json").write_text(json.dumps(index))
     assert not assets.found(HUB)  # in part
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"XDG_CACHE_HOME": "/x"},
+        {"XDG_CACHE_HOME": "/x", "HF_HOME": "~/h"},
+        {"HF_HOME": "$W_HOME/h", "HUGGINGFACE_HUB_CACHE": "/old", "HF_HUB_OFFLINE": "off"},
+        {"HF_HOME": "/h", "HUGGINGFACE_HUB_CACHE": "/old", "HF_HUB_CACHE": "~/$W_HOME", "HF_HUB_OFFLINE": "true"},
+        {"HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "1"},
+        {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": "On"},
+    ],
+)
+def test_the_cache_is_that_of_the_hubs_library(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the core does not import."""
+    for name in ("XDG_CACHE_HOME", "HF_HOME", "HUGGINGFACE_HUB_CACHE", "HF_HUB_CACHE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
+    for name, value in {**variables, "W_HOME": "w"}.items():
+        monkeypatch.setenv(name, value)
+    theirs = runpy.run_path(constants.__file__)
+    assert assets.hub_cache() == theirs["HF_HUB_CACHE"]
+    assert assets.hub_is_off() == theirs["HF_HUB_OFFLINE"]
+
+
+def test_a_snapshot_is_where_the_hubs_library_finds_it(cache: Path) -> None:
+    (cache / "config.json").touch()
+    place = try_to_load_from_cache("me/my-weights", "config.json", cache_dir=assets.hub_cache())
+    assert place == str(cache / "config.json")
+    assert assets.found(Asset(name="weights", repository="me/my-weights", files=["config.json"]))
 
 
 def test_files_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
