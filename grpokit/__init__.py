@@ -35,7 +35,7 @@ _HOME = {
     ],
     "types": ["Ask", "PendingRollout", "Prompt", "Rollout", "Sample", "Seeds", "Decisions", "Trace"],
     "policy": ["Policy"],
-    "policies.reference": ["adapter_off", "frozen_copy", "swapped"],
+    "reference": ["adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
     "rewards.scoring": ["RewardTerm"],
     "rewards.submission": ["Pending", "Placed", "Portion", "Submits"],
@@ -66,10 +66,10 @@ if TYPE_CHECKING:
     from grpokit.objectives import Objective as Objective
     from grpokit.phases.phased_trainer import Phase as Phase
     from grpokit.phases.phased_trainer import PhasedTrainer as PhasedTrainer
-    from grpokit.policies.reference import adapter_off as adapter_off
-    from grpokit.policies.reference import frozen_copy as frozen_copy
-    from grpokit.policies.reference import swapped as swapped
     from grpokit.policy import Policy as Policy
+    from grpokit.reference import adapter_off as adapter_off
+    from grpokit.reference import frozen_copy as frozen_copy
+    from grpokit.reference import swapped as swapped
     from grpokit.registry import create as create
     from grpokit.registry.hookspecs import hookimpl as hookimpl
     from grpokit.registry.specs import AdvantageSpec as AdvantageSpec

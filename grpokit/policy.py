@@ -4,7 +4,7 @@ A policy is anything that draws decisions at random and can give their log-probs
 language model, visual tokens of an image generator, SDE steps of a diffusion decoder. The trainer knows nothing
 else about it. A policy may subclass `Policy` for the default `slices` and all that is optional, or just have the
 methods.
-`grpokit.policies.reference` helps with the frozen reference.
+`grpokit.reference` helps with the frozen reference.
 """
 
 from __future__ import annotations

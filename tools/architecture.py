@@ -18,7 +18,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "grpokit"
 LEARNING_PATH = ("types", "policy", "sampling", "advantages", "objectives", "trainer")
-MOST_ROOT_MODULES = 16
+MOST_ROOT_MODULES = 17
 
 # Each module at the root and each folder, with the rows that it may import. A new one goes as far up as it can.
 MAY_IMPORT = {
@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "types": "errors images",  # which turns the pictures of a prompt upright
     "sampling": "types",
     "policy": "types",
+    "reference": "errors",
     "policies": "errors types sampling",
     "group_statistics": "errors",
     "reward_totals": "errors group_statistics",
@@ -41,8 +42,8 @@ MAY_IMPORT = {
     "registry": "errors processes",
     "config": "errors files knobs registry",
     "plan": "errors knobs registry config",
-    "hf": "errors files knobs policies data registry plan",  # imports transformers and peft: in few rows
-    "diffusion": "errors files knobs types sampling policy policies flow hf",
+    "hf": "errors files knobs reference policies data registry plan",  # imports transformers and peft: in few rows
+    "diffusion": "errors files knobs types sampling policy reference policies flow hf",
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
     "builtin": "errors knobs types images objectives registry rewards",  # what a third party may import, and no more
@@ -56,7 +57,7 @@ MAY_IMPORT = {
     "rewards remote training trainer phases evaluation report",
     "notebook": "errors types images trainer training phases evaluation runs",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
-    "doctor": "errors types sampling policy policies registry trainer",
+    "doctor": "errors types sampling policy reference registry trainer",
     "cli": "errors files knobs types images processes data registry config scaffold rewards remote training trainer "
     "evaluation report runs plan testing doctor",
     "__init__": "_lazy",  # its other names are imported on first use

@@ -31,8 +31,8 @@ from grpokit.errors import UsageError, one_line
 from grpokit.hf.adapters import AdapterSettings, inner
 from grpokit.hf.references import Base, Reference, Twin
 from grpokit.hf.weights import load_weights, save_tensors, save_weights
-from grpokit.policies.reference import swapped
 from grpokit.policy import Policy, joined
+from grpokit.reference import swapped
 from grpokit.sampling import normals
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Sample, Seeds, Trace
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from grpokit.policies.reference import frozen_copy, swapped
 from grpokit.policy import Policy
+from grpokit.reference import frozen_copy, swapped
 from grpokit.sampling import derive_seeds, sample_categorical, uniforms
 from grpokit.trainer import Trainer
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Sample, Seeds, Trace

@@ -26,7 +26,7 @@ from grpokit.errors import CheckpointError, UsageError, nearest
 from grpokit.hf.dtypes import DTYPES, dtype_of
 from grpokit.hf.settings import read_settings
 from grpokit.knobs import Count
-from grpokit.policies.reference import adapter_off, from_all_processes, refuse_shards
+from grpokit.reference import adapter_off, refuse_shards
 
 FILE = "reference.safetensors"
 
@@ -199,7 +199,7 @@ class Twin:
         live = dict(self._live.named_parameters())
         with torch.no_grad():
             for name, tensor in _own(self._twin, self._live).items():
-                tensor.lerp_(from_all_processes(live[name].detach()).to(tensor.device), 1 - self._average.decay)
+                tensor.lerp_(_whole(live[name].detach()).to(tensor.device), 1 - self._average.decay)
 
     def save(self, folder: Path) -> None:
         """Write a reference that moves, if one was asked for."""
@@ -260,6 +260,13 @@ def _is_frozen(module: nn.Module) -> bool:
     """Whether a module has parameters, and none of them trains."""
     trains = [p.requires_grad for p in module.parameters()]
     return bool(trains) and not any(trains)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """A whole tensor, also where each process has only a part of it; then all must ask."""
+    part: Any = tensor
+    result: Tensor = part.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return result
 
 
 def _own_buffers(twin: nn.Module, live: nn.Module) -> list[Tensor]:

@@ -44,13 +44,6 @@ def refuse_shards(module: nn.Module) -> None:
         )
 
 
-def from_all_processes(tensor: torch.Tensor) -> torch.Tensor:
-    """A whole tensor, also where each process has only a part of it; then all must ask."""
-    part: Any = tensor
-    result: torch.Tensor = part.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return result
-
-
 @contextmanager
 def swapped(owner: object, attribute: str, value: object) -> Iterator[None]:
     """Inside the context `owner.attribute` is `value`. Afterwards, even after an error, it has its former value."""
