@@ -24,7 +24,7 @@ from lm_job import tables
 from lm_job.clock import Memory
 from torch import Tensor
 
-from grpokit.policies.fused_head import FusedHead
+from grpokit_hf.tokens.fused_head import FusedHead
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 WAYS = ("log-softmax", "fused", "fused, predicted")

@@ -31,7 +31,6 @@ MAY_IMPORT = {
     "sampling": "types",
     "policy": "types",
     "reference": "errors",
-    "policies": "errors types sampling",
     "group_statistics": "errors",
     "reward_totals": "errors group_statistics",
     "advantages": "errors group_statistics reward_totals",
@@ -42,8 +41,6 @@ MAY_IMPORT = {
     "registry": "errors processes",
     "config": "errors files knobs registry",
     "plan": "errors knobs registry config",
-    "hf": "errors files knobs reference policies data registry plan",  # imports transformers and peft: in few rows
-    "diffusion": "errors files knobs types sampling policy reference policies flow hf",
     "scaffold": "errors registry",
     "rewards": "errors knobs types reward_totals registry",
     "builtin": "errors knobs types images objectives registry rewards",  # what a third party may import, and no more

@@ -19,6 +19,8 @@ from pathlib import Path
 
 REPO = Path(__file__).parent.parent
 
+HF = "plugins/grpokit-hf/src/grpokit_hf/"
+HF_TESTS = "plugins/grpokit-hf/tests/"
 PHASE_FROZEN = "tests/phases/test_phased_trainer.py::test_what_others_train_has_no_gradient_while_a_phase_lasts"
 PHASE_VERSIONS = "tests/phases/test_phased_trainer.py::test_a_policy_of_two_phases_is_told_of_every_change"
 PHASE_RESUME = "tests/phases/test_phased_trainer.py::test_a_resume_is_exact_at_every_step[3]"
@@ -26,18 +28,18 @@ PHASE_RUN = "tests/phases/test_runs.py::test_a_run_has_one_folder"
 PHASE_CHOSEN = "tests/phases/test_runs.py::test_the_phase_that_moves_the_reward_is_chosen[first_is_high-a]"
 HALVES_AVERAGE = "plugins/grpokit-glm-image/tests/test_halves.py::test_evaluations_paint_with_the_average"
 BY_HAND = "tests/test_run_by_hand.py::test_a_run_equals_one_written_by_hand"
-BLOCKS = "tests/policies/test_causal_blocks.py::test_values_and_gradients_are_those_of_the_table"
-WRITTEN = "tests/policies/test_group_decoding.py::test_tokens_and_logprobs_are_those_of_the_model"
-ONE_PASS = "tests/policies/test_packed_attention.py::test_one_packed_pass_equals_a_pass_for_each_sequence"
-THREE_AXES = "tests/policies/test_packing.py::test_three_axes_and_forbidden_tokens"
-JOINT = "tests/policies/test_joint_layers.py::test_hidden_states_stay"
-JOINT_CALLS = "tests/policies/test_joint_layers.py::test_a_layer_needs_four_products"
-MERGED = "tests/policies/test_linear_layers.py::test_merged_adapters_give_the_same_logits"
-FIRST_STEPS = "tests/policies/test_linear_layers.py::test_what_an_adapter_learns_first_is_not_rounded_away"
-LEAN = "tests/policies/test_lean_layers.py::test_values_and_gradients_of_a_model_stay"
-HEAD = "tests/policies/test_fused_head.py::test_equals_the_dense_computation"
-TRUNCATED = "tests/policies/test_token_sampling.py::test_log_probs_and_entropy_are_of_the_truncated_distribution"
-BY_HAND_TRUNCATION = "tests/policies/test_token_sampling.py::test_truncation_by_hand"
+BLOCKS = f"{HF_TESTS}cpu/test_causal_blocks.py::test_values_and_gradients_are_those_of_the_table"
+WRITTEN = f"{HF_TESTS}tokens/test_group_decoding.py::test_tokens_and_logprobs_are_those_of_the_model"
+ONE_PASS = f"{HF_TESTS}tokens/test_packed_attention.py::test_one_packed_pass_equals_a_pass_for_each_sequence"
+THREE_AXES = f"{HF_TESTS}tokens/test_packing.py::test_three_axes_and_forbidden_tokens"
+JOINT = f"{HF_TESTS}tokens/test_joint_layers.py::test_hidden_states_stay"
+JOINT_CALLS = f"{HF_TESTS}tokens/test_joint_layers.py::test_a_layer_needs_four_products"
+MERGED = f"{HF_TESTS}tokens/test_linear_layers.py::test_merged_adapters_give_the_same_logits"
+FIRST_STEPS = f"{HF_TESTS}tokens/test_linear_layers.py::test_what_an_adapter_learns_first_is_not_rounded_away"
+LEAN = f"{HF_TESTS}tokens/test_lean_layers.py::test_values_and_gradients_of_a_model_stay"
+HEAD = f"{HF_TESTS}tokens/test_fused_head.py::test_equals_the_dense_computation"
+TRUNCATED = f"{HF_TESTS}tokens/test_drawing.py::test_log_probs_and_entropy_are_of_the_truncated_distribution"
+BY_HAND_TRUNCATION = f"{HF_TESTS}tokens/test_drawing.py::test_truncation_by_hand"
 SEEDS = "tests/test_sampling.py::test_no_seed_is_used_twice"
 STREAMS = "tests/test_sampling.py::test_a_run_its_evaluation_and_samples_share_no_seed"
 EDGES = "tests/test_sampling.py::test_draws_at_the_edges_stay_among_the_tokens_that_can_be_drawn"
@@ -72,7 +74,7 @@ KL_TRUE = "tests/test_objectives.py::test_the_gradient_of_a_bias_corrected_kl_is
 GUARD = "tests/test_objectives.py::test_guarded_ratio_by_hand"
 GUARD_DRIFT = "tests/test_objectives.py::test_the_guarded_ratio_stays_at_1_where_the_plain_one_drifts"
 GUARD_OLD = "tests/training/test_passes.py::test_a_guarded_ratio_has_the_old_means"
-GUARD_FLOW = "tests/diffusion/test_flow_policy.py::test_training_with_a_guarded_ratio_and_a_penalty_on_velocities"
+GUARD_FLOW = f"{HF_TESTS}diffusion/test_flow_policy.py::test_training_with_a_guarded_ratio_and_a_penalty_on_velocities"
 VELOCITY_KL = "tests/test_objectives.py::test_velocity_kl_by_hand"
 REFERENCE_ONCE = "tests/training/test_passes.py::test_the_references_moments_are_found_once_for_a_rollout"
 OFF_POLICY = "tests/test_objectives.py::test_off_policy_mask_by_hand"
@@ -100,7 +102,7 @@ MERGING = f"{CORRECTION}one_part_that_is_older_or_not_exact_makes_the_whole_so"
 OLDER = f"{CORRECTION}a_rollout_of_older_weights_is_weighted_and_not_taken_for_a_fault"
 SHARED_NAME = "tests/training/test_checkpoint.py::test_a_shared_parameter_has_one_name_in_any_order"
 SEED_PLACES = "tests/training/test_dynamic_sampling.py::test_places_have_the_seeds_of_their_groups"
-SCALE = "tests/hf/test_adapters.py::test_the_scale_is_alpha_by_the_rank_or_its_root"
+SCALE = f"{HF_TESTS}models/test_adapters.py::test_the_scale_is_alpha_by_the_rank_or_its_root"
 
 LM = "plugins/grpokit-lm/src/grpokit_lm/"
 LM_TESTS = "plugins/grpokit-lm/tests/"
@@ -121,7 +123,7 @@ PLACES = f"{GLM_TESTS}test_grids.py::test_a_text_and_its_picture_stand_where_the
 SOURCES = f"{GLM_TESTS}test_grids.py::test_source_pictures_stand_where_the_model_puts_them"
 PARTS = f"{GLM_TESTS}test_policy.py::test_only_the_tokens_that_train_are_decisions"
 CODES = f"{GLM_TESTS}test_policy.py::test_a_rollout_knows_no_token_but_codes"
-FLOW_TESTS = "tests/diffusion/test_flow_policy.py::"
+FLOW_TESTS = f"{HF_TESTS}diffusion/test_flow_policy.py::"
 FLOW_CONTRACT = f"{FLOW_TESTS}test_contract"
 FLOW_SHARED = f"{FLOW_TESTS}test_what_comes_before_the_window_is_computed_once_for_a_group"
 FLOW_SCALE = f"{FLOW_TESTS}test_the_scale_of_an_adapter_is_alpha_by_the_rank"
@@ -755,156 +757,156 @@ FAULTS = (
     ),
     # --- the token fast path
     Fault(
-        "attention that sees the next token", "policies/causal_blocks.py", "place > last", "place > last + 1", (BLOCKS,)
+        "attention that sees the next token", f"{HF}cpu/causal_blocks.py", "place > last", "place > last + 1", (BLOCKS,)
     ),
     Fault(
-        "a window too long", "policies/causal_blocks.py", "place <= last - window", "place < last - window", (BLOCKS,)
+        "a window too long", f"{HF}cpu/causal_blocks.py", "place <= last - window", "place < last - window", (BLOCKS,)
     ),
     Fault(
         "a block's gradient in place of all",
-        "policies/causal_blocks.py",
+        f"{HF}cpu/causal_blocks.py",
         "[:, :, seen] += to_key",
         "[:, :, seen] = to_key",
         (BLOCKS,),
     ),
     Fault(
         "an own token that is hidden",
-        "policies/group_decoding.py",
+        f"{HF}tokens/group_decoding.py",
         "columns > self.column",
         "columns >= self.column",
         (WRITTEN,),
     ),
     Fault(
         "prompts padded in sight",
-        "policies/group_decoding.py",
+        f"{HF}tokens/group_decoding.py",
         "prompt = slots >= self.lengths[:, None]",
         "prompt = slots > self.lengths[:, None]",
         (WRITTEN,),
     ),
     Fault(
         "a position too late",
-        "policies/group_decoding.py",
+        f"{HF}tokens/group_decoding.py",
         "cache.positions[..., t]",
         "cache.positions[..., t + 1]",
         (WRITTEN,),
     ),
     Fault(
         "samples that left still count",
-        "policies/group_decoding.py",
+        f"{HF}tokens/group_decoding.py",
         "self.lengths, self.positions = self.lengths[prompts], self.positions[prompts]",
         "self.positions = self.positions[prompts]",
         (WRITTEN,),
     ),
     Fault(
         "samples of uneven groups that look at other prompts",
-        "policies/group_decoding.py",
+        f"{HF}tokens/group_decoding.py",
         "return flat if self._grid is None else flat[self._grid[1]]",
         "return flat[: len(self.prompt_of)]",
         (WRITTEN,),
     ),
     Fault(
         "samples that stay in the first group",
-        "policies/group_decoding.py",
+        f"{HF}tokens/group_decoding.py",
         "self._group(prompt_of)",
         "self._group(prompt_of * 0)",
         (WRITTEN,),
     ),
     Fault(
         "gradients of padding in place of tokens",
-        "policies/packed_attention.py",
+        f"{HF}tokens/packed_attention.py",
         "return gradient[places], None, None",
         "return gradient[: len(places)], None, None",
         (ONE_PASS,),
     ),
     Fault(
         "samples out of order after attention",
-        "policies/packed_attention.py",
+        f"{HF}tokens/packed_attention.py",
         "places[own] = begun + real",
         "places[own] = real",
         (ONE_PASS,),
     ),
     Fault(
         "samples behind their prompt's first token",
-        "policies/packed_attention.py",
+        f"{HF}tokens/packed_attention.py",
         "torch.arange(prompt, prompt + length)",
         "torch.arange(length)",
         (ONE_PASS,),
     ),
     Fault(
         "positions on three axes that are not looked at",
-        "policies/packing.py",
+        f"{HF}tokens/packing.py",
         "positions = plan.positions if plan.positions is not None else arrangement.positions()",
         "positions = arrangement.positions()",
         (THREE_AXES,),
     ),
     Fault(
         "forbidden tokens take probability",
-        "policies/packing.py",
+        f"{HF}tokens/packing.py",
         "forbidden=forbidden,",
         "forbidden=None,",
         (THREE_AXES,),
     ),
     Fault(
         "a soft cap without its factor",
-        "policies/packed_attention.py",
+        f"{HF}tokens/packed_attention.py",
         "rules.scale / rules.softcap",
         "rules.scale",
         (ONE_PASS,),
     ),
     Fault(
         "layers tried near the beginning only",
-        "policies/joint_layers.py",
+        f"{HF}tokens/joint_layers.py",
         "torch.randint(2**20",
         "torch.randint(2",
         (JOINT,),
     ),
     Fault(
         "values that are turned",
-        "policies/joint_layers.py",
+        f"{HF}tokens/joint_layers.py",
         "cos, sin = (x[0, :, None] for x in rotation)",
         "sin, cos = (x[0, :, None] for x in rotation)",
         (JOINT_CALLS,),
     ),
     Fault(
         "an adapter left out of decoding",
-        "policies/linear_layers.py",
+        f"{HF}tokens/linear_layers.py",
         "total += module.get_delta_weight(name).to(total)",
         "pass",
         (MERGED,),
     ),
     Fault(
         "an adapter's first steps rounded away",
-        "policies/linear_layers.py",
+        f"{HF}tokens/linear_layers.py",
         "_rounded_by_chance(total, dtype)",
         "total.to(dtype)",
         (FIRST_STEPS,),
     ),
-    Fault("a norm's gradient without its mean", "policies/lean_layers.py", ".sub_(normed.mul_(mean))", "", (LEAN,)),
+    Fault("a norm's gradient without its mean", f"{HF}tokens/lean_layers.py", ".sub_(normed.mul_(mean))", "", (LEAN,)),
     Fault(
         "a head's gradient without its scale",
-        "policies/fused_head.py",
+        f"{HF}tokens/fused_head.py",
         "predicted[part] * -job.scale",
         "predicted[part] * -1.0",
         (HEAD,),
     ),
     Fault(
         "a prediction that is always believed",
-        "policies/fused_head.py",
+        f"{HF}tokens/fused_head.py",
         "best if error <= AGREEMENT * largest else None",
         "best",
         (HEAD,),
     ),
     Fault(
         "entropy without the head's scale",
-        "policies/fused_head.py",
+        f"{HF}tokens/fused_head.py",
         "-logprobs[part] - job.scale * mean",
         "-logprobs[part] - mean",
         (HEAD,),
     ),
-    Fault("log-probs before truncation", "policies/token_sampling.py", "log_total += mass.log()", "pass", (TRUNCATED,)),
+    Fault("log-probs before truncation", f"{HF}tokens/drawing.py", "log_total += mass.log()", "pass", (TRUNCATED,)),
     Fault(
         "top-p of all tokens",
-        "policies/truncation.py",
+        f"{HF}tokens/truncation.py",
         "top_p * (p * _at_least(p, lowest)).sum(1, keepdim=True)",
         "top_p * p.sum(1, keepdim=True)",
         (BY_HAND_TRUNCATION,),
@@ -989,35 +991,35 @@ FAULTS = (
     ),
     Fault(
         "a flow's steps scored outside of its window",
-        "diffusion/flow_policy.py",
+        f"{HF}diffusion/flow_policy.py",
         "first + t, condition)",
         "t, condition)",
         (FLOW_CONTRACT,),
     ),
     Fault(
         "a flow's rows that share the noise of a step",
-        "diffusion/flow_policy.py",
+        f"{HF}diffusion/flow_policy.py",
         "self._noise(rows, 1 + k, mode.size)",
         "self._noise(group, 1 + k, mode.size)",
         (FLOW_SHARED,),
     ),
     Fault(
         "a flow's path before the window for each row",
-        "diffusion/flow_policy.py",
+        f"{HF}diffusion/flow_policy.py",
         "x = self._noise(group if same else rows, 0, mode.size)",
         "x = self._noise(rows, 0, mode.size)",
         (FLOW_SHARED,),
     ),
     Fault(
         "evaluations of a flow without its average",
-        "diffusion/flow_policy.py",
+        f"{HF}diffusion/flow_policy.py",
         "with self.averaged() if evaluate else nullcontext():",
         "with nullcontext():",
         (FLOW_AVERAGE,),
     ),
     Fault(
         "an exported adapter without its scale",
-        "diffusion/saving.py",
+        f"{HF}diffusion/saving.py",
         '* (scale if ".lora_B." in name else 1)',
         "* 1",
         (EXPORTED,),
@@ -1138,7 +1140,7 @@ FAULTS = (
     ),
     Fault(
         "a flow's average that is not loaded",
-        "diffusion/flow_policy.py",
+        f"{HF}diffusion/flow_policy.py",
         "            self._average.load(Path(folder))\n",
         "            pass\n",
         (FLOW_AVERAGE,),
@@ -1160,14 +1162,14 @@ FAULTS = (
     # --- adapters
     Fault(
         "an adapter without its alpha",
-        "hf/adapters.py",
+        f"{HF}models/adapters.py",
         "lora_alpha=settings.alpha,",
         "lora_alpha=2 * settings.r,",
         (SCALE,),
     ),
     Fault(
         "a flow's adapter without its alpha",
-        "diffusion/adapters.py",
+        f"{HF}diffusion/adapters.py",
         "lora_alpha=settings.alpha,",
         "lora_alpha=2 * settings.r,",
         (FLOW_SCALE,),
@@ -1181,7 +1183,7 @@ FAULTS = (
     ),
     Fault(
         "a bias that DoRA scales",
-        "hf/dora.py",
+        f"{HF}models/dora.py",
         'given["base_result"] - base.bias',
         'given["base_result"]',
         (DORA,),
@@ -1234,7 +1236,7 @@ FAULTS = (
     ),
     Fault(
         "evaluations scored at the temperature of training",
-        "policies/sampler.py",
+        f"{HF}tokens/sampler.py",
         "scored_at=temperature or self.temperature",
         "scored_at=self.temperature",
         (

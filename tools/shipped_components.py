@@ -41,6 +41,7 @@ def announced() -> dict[str, list[Plugin]]:
             load(EntryPoint(name, value, "grpokit")) for name, value in distribution["entry-points"]["grpokit"].items()
         ]
         for distribution in distributions()
+        if "entry-points" in distribution  # a library has none
     }
     for plugin in (plugin for found in plugins.values() for plugin in found):
         assert not plugin.error, plugin.error

@@ -35,7 +35,7 @@ import torch
 from grpokit_toy.flow import ring_prompts
 
 from grpokit import Trainer, create, draw, evaluate, flow
-from grpokit.diffusion.windows import Window
+from grpokit_hf.diffusion.windows import Window
 from grpokit.notebook import watch
 from grpokit.sampling import derive_seeds
 

@@ -108,7 +108,7 @@ def measure(job: Job) -> dict[str, dict[str, float]]:
     """The machine's peaks now: "wall" per second, and "cpu" per second of CPU time."""
     import torch
 
-    from grpokit.policies.products import linear
+    from grpokit_hf.cpu.products import linear
 
     cuda = job.device == "cuda"
     side = 8192 if cuda else 2048

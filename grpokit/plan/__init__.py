@@ -1,7 +1,6 @@
 """`grpokit plan`: the memory and time of a step on a GPU, before anything is loaded.
 
-Authors of policies use `Job`, `Part`, `Work`, `Remedy` and `Needs`; for language models and their like `Sizes` and
-`TokenWork` do the arithmetic.
+Authors of policies use `Job`, `Part`, `Work`, `Remedy` and `Needs`.
 """
 
 from __future__ import annotations
@@ -13,5 +12,3 @@ from grpokit.plan.needs import Needs as Needs
 from grpokit.plan.needs import Part as Part
 from grpokit.plan.needs import Remedy as Remedy
 from grpokit.plan.needs import Work as Work
-from grpokit.plan.transformer import Sizes as Sizes
-from grpokit.plan.transformer import TokenWork as TokenWork

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_family import TinyFamily
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, UsageError
-from grpokit.diffusion.flow_policy import FlowPolicy
 from grpokit.evaluation.attribution import attribute, two_way
 from grpokit.sampling import uniforms
-from tests.tiny_family import TinyFamily
+from grpokit_hf.diffusion.flow_policy import FlowPolicy
 
 Reward = Callable[[Sequence[Sample]], list[float]]
 

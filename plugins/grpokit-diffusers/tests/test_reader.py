@@ -12,9 +12,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from grpokit import Prompt, UsageError, registry
-from grpokit.diffusion.flow_policy import FlowPolicy
 from grpokit_diffusers.policy import DiffusersFlow, reader
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
+from grpokit_hf.diffusion.flow_policy import FlowPolicy
 
 PICTURE = Image.new("RGB", (8, 8))
 

@@ -10,12 +10,12 @@ import torch
 from diffusers import GlmImageTransformer2DModel
 
 from grpokit import UsageError
-from grpokit.diffusion.adapters import add_adapter
-from grpokit.hf.adapters import AdapterSettings
 from grpokit.plan import Job, Needs
 from grpokit_glm_image.dit import GlmImageDiT
 from grpokit_glm_image.dit_plan import KEPT, plan
 from grpokit_glm_image.painter import Painter
+from grpokit_hf.diffusion.adapters import add_adapter
+from grpokit_hf.models.adapters import AdapterSettings
 
 GIB = 2**30
 DEFAULTS: dict[str, Any] = {

@@ -96,7 +96,7 @@ def test_the_halves_have_the_types_that_suit_the_device_and_training(
 def test_weights_are_read_in_the_type_that_is_asked_for(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("grpokit.hf.dtypes.cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr("grpokit_hf.models.dtypes.cpu_has_bfloat16", lambda: True)
     loaded = load(name if name == "tiny" else tiny_folder, size=SIZE, dtype="bfloat16")
     models = (loaded.ar, loaded.pipeline.transformer, loaded.pipeline.vae, loaded.pipeline.text_encoder)
     assert {model.dtype for model in models} == {torch.bfloat16}

@@ -19,13 +19,13 @@ from grpokit import Ask, Prompt, UsageError
 from grpokit.plan import Job, Needs
 from grpokit.plan.cards import by_name
 from grpokit.plan.estimate import Estimate
-from grpokit.policies import packed_attention
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image import skeleton
 from grpokit_glm_image.grids import target_of
 from grpokit_glm_image.plan import forward_flop, plan, vae_flop
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.tiny import tiny_pipeline
+from grpokit_hf.tokens import packed_attention
 
 GIB = 2**30
 DEFAULTS = {p.name: p.default for p in inspect.signature(GlmImageAR).parameters.values()}

@@ -34,11 +34,6 @@ from torch.nn import functional
 from transformers import ByT5Tokenizer, GlmImageConfig, GlmImageForConditionalGeneration, T5Config, T5EncoderModel
 
 from grpokit import Ask, Prompt, create
-from grpokit.policies.fused_head import FusedHead
-from grpokit.policies.linear_layers import Casts
-from grpokit.policies.packed_attention import install
-from grpokit.policies.packing import Completions, score
-from grpokit.policies.ragged import padded
 from grpokit.sampling import derive_seeds
 from grpokit_glm_image.decoder import DecodeSettings
 from grpokit_glm_image.glyph import TEMPLATES, letters, prompts
@@ -47,6 +42,11 @@ from grpokit_glm_image.grids import PIXELS
 from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.tiny import IMAGE, SPARE, make_processor, make_scheduler, make_tokenizer
+from grpokit_hf.tokens.fused_head import FusedHead
+from grpokit_hf.tokens.linear_layers import Casts
+from grpokit_hf.tokens.packed_attention import install
+from grpokit_hf.tokens.packing import Completions, score
+from grpokit_hf.tokens.ragged import padded
 
 HERE = Path(__file__).parent.parent / "src/grpokit_glm_image"
 HEIGHT, WIDTH = letters.SIZE

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from gguf_files import needs_gguf, save_gguf
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from tiny_models import EOS, FAMILIES, PAD, VIDEO, needs_gguf, save_gguf, save_tiny_model, tiny_model, tiny_tokenizer
+from tiny_models import EOS, FAMILIES, PAD, VIDEO, save_tiny_model, tiny_model, tiny_tokenizer
 from tiny_vision import VISION_FAMILIES, save_tiny_vision_model
 from transformers import (
     BartConfig,
@@ -29,9 +30,9 @@ from transformers import (
 
 from grpokit import Prompt, UsageError
 from grpokit.data import hub
-from grpokit.hf import dtypes
-from grpokit.hf.adapters import AdapterSettings, add_adapter
-from grpokit.hf.weights import save_weights
+from grpokit_hf.models import dtypes
+from grpokit_hf.models.adapters import AdapterSettings, add_adapter
+from grpokit_hf.models.weights import save_weights
 from grpokit_lm import loading
 from grpokit_lm.loading import find_skeleton, load_model
 from grpokit_lm.prompts import PromptEncoder, end_tokens

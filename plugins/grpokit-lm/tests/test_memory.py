@@ -10,9 +10,9 @@ from tiny_models import tiny_model, tiny_tokenizer
 from torch.autograd.graph import saved_tensors_hooks
 
 from grpokit import Ask, Prompt
-from grpokit.policies import packed_attention
-from grpokit.policies.group_decoding import GroupCache
 from grpokit.sampling import derive_seeds
+from grpokit_hf.tokens import packed_attention
+from grpokit_hf.tokens.group_decoding import GroupCache
 from grpokit_lm.policy import CausalLMPolicy
 
 HIDDEN, MLP, HEAD, KEYS = 64, 160, 16, 32  # KEYS is the width of a token's keys, HEAD that of a head

@@ -18,8 +18,8 @@ from test_engine import MODEL, PROMPTS, SHORT, trainer_of
 
 from grpokit import Correction, Rollout, RunError, UsageError
 from grpokit.data import as_prompts
-from grpokit.hf.sources import folder_of
 from grpokit.sampling import derive_seeds
+from grpokit_hf.models.sources import folder_of
 from grpokit_lm.engines.engine import Engine
 from grpokit_lm.engines.protocol import Answer
 from grpokit_lm.engines.server import Server, ServerSettings

@@ -13,9 +13,9 @@ from test_memory import ADAPTER, GROUP, HEAD, HIDDEN, KEYS, MLP, kept
 from tiny_models import tiny_model, tiny_tokenizer
 
 from grpokit import UsageError
-from grpokit.hf.counting import sizes_of
 from grpokit.plan import Job, Needs
-from grpokit.policies import packed_attention
+from grpokit_hf.plan.counting import sizes_of
+from grpokit_hf.tokens import packed_attention
 from grpokit_lm import plan as planning
 from grpokit_lm.policy import CausalLMPolicy
 

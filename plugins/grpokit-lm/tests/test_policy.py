@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpokit import PluginError, Prompt, Rollout, Sample, Trainer, UsageError, create, objectives
-from grpokit.policies import fused_head, packing
 from grpokit.registry.name_lookup import installed
 from grpokit.sampling import derive_seeds
 from grpokit.testing import outcomes, policy_checks
+from grpokit_hf.tokens import fused_head, packing
 from grpokit_lm.plain_path import PlainPath
 from grpokit_lm.policy import CausalLMPolicy, _warn_once
 

@@ -15,7 +15,7 @@ from tiny_models import save_tiny_model
 from transformers import AutoModelForCausalLM
 
 from grpokit import Objective, Prompt, Sample, Trainer, create
-from grpokit.hf.adapters import quiet
+from grpokit_hf.models.adapters import quiet
 from grpokit_lm.policy import CausalLMPolicy
 
 STEPS = 6

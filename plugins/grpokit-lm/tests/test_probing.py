@@ -8,7 +8,7 @@ from tiny_models import tiny_model
 from torch import Tensor
 
 from grpokit import Decisions
-from grpokit.policies.group_decoding import Written
+from grpokit_hf.tokens.group_decoding import Written
 from grpokit_lm.probing import Probe
 
 

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from gguf_files import needs_gguf, save_gguf
 from peft import PeftModel
 from safetensors.torch import load_file
-from tiny_models import FAMILIES, needs_gguf, save_gguf, save_tiny_model, tiny_model, tiny_tokenizer
+from tiny_models import FAMILIES, save_tiny_model, tiny_model, tiny_tokenizer
 from tiny_vision import VISION_FAMILIES, save_tiny_vision_model
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from grpokit import UsageError
-from grpokit.hf import weights
-from grpokit.hf.adapters import AdapterSettings, add_adapter
-from grpokit.hf.weights import save_weights
+from grpokit_hf.models import weights
+from grpokit_hf.models.adapters import AdapterSettings, add_adapter
+from grpokit_hf.models.weights import save_weights
 from grpokit_lm.loading import Loaded, load_model
 from grpokit_lm.saving import export
 

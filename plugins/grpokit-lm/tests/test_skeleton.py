@@ -12,7 +12,7 @@ from tiny_vision import save_tiny_vision_model
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from grpokit import UsageError
-from grpokit.hf.skeleton import skeleton_of
+from grpokit_hf.models.skeleton import skeleton_of
 from grpokit_lm import loading, sources
 from grpokit_lm.policy import CausalLMPolicy
 

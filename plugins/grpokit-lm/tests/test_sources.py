@@ -13,8 +13,9 @@ from threading import Thread
 
 import pytest
 import torch
+from gguf_files import needs_gguf, save_gguf
 from huggingface_hub import constants
-from tiny_models import needs_gguf, save_gguf, save_tiny_model, tiny_model
+from tiny_models import save_tiny_model, tiny_model
 
 from grpokit import UsageError
 from grpokit_lm import sources

@@ -19,7 +19,7 @@ from tiny_models import save_tiny_model, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
 from grpokit import Prompt, Sample, Trainer, UsageError, objectives
-from grpokit.hf.adapters import quiet
+from grpokit_hf.models.adapters import quiet
 from grpokit_lm.policy import CausalLMPolicy
 
 TOKENS = torch.arange(12)[None]

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
 from grpokit import UsageError, create
-from grpokit.hf import sources
+from grpokit_hf.models import sources
 from grpokit_preference import files
 
 

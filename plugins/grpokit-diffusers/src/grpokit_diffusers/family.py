@@ -22,10 +22,10 @@ from torch import Tensor
 
 from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
-from grpokit.diffusion.family import Family, Schedule, Size
-from grpokit.diffusion.trained_lora import LoraFile
 from grpokit.errors import shown
-from grpokit.hf.own_tokens import OwnTokens
+from grpokit_hf.diffusion.family import Family, Schedule, Size
+from grpokit_hf.diffusion.trained_lora import LoraFile
+from grpokit_hf.tokens.reserved import OwnTokens
 
 _PIXELS_PER_PASS = 2**18  # of the autoencoder: more at a time take more memory, and little less time
 Text = tuple[Tensor, ...]

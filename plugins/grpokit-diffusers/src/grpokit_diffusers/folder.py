@@ -13,7 +13,7 @@ import diffusers
 
 from grpokit import UsageError
 from grpokit.errors import one_line
-from grpokit.hf import sources
+from grpokit_hf.models import sources
 
 NEED = (
     "Give a folder that a pipeline's save_pretrained wrote, or a hub id like 'stabilityai/stable-diffusion-3.5-medium'."

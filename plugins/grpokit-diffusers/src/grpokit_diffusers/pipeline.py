@@ -17,14 +17,14 @@ from torch import nn
 
 from grpokit import UsageError
 from grpokit.errors import a_type, nearest
-from grpokit.hf import dtypes, sources
-from grpokit.hf.bars import progress_bars
-from grpokit.hf.sources import Files
 from grpokit_diffusers.family import PipelineFamily
 from grpokit_diffusers.folder import NEED, absent_parts, check_parts, read_index
 from grpokit_diffusers.known import family_of
 from grpokit_diffusers.skeleton import skeleton_of
 from grpokit_diffusers.tiny import PIPELINES, tiny_pipeline
+from grpokit_hf.models import dtypes, sources
+from grpokit_hf.models.bars import progress_bars
+from grpokit_hf.models.sources import Files
 
 _LIGHT = ("*.json", "*.jinja", "*/*.txt", "*.model")  # what is fetched first
 _ERRORS = (OSError, ValueError, RuntimeError, TypeError, LookupError, AttributeError, ImportError, SafetensorError)

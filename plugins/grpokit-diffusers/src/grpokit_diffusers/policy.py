@@ -16,12 +16,12 @@ import peft
 from peft import PeftModel
 
 from grpokit import Prompt, UsageError, flow
-from grpokit.diffusion.flow_policy import FlowPolicy
-from grpokit.diffusion.saving import save_lora
-from grpokit.diffusion.settings import FlowSettings
-from grpokit.diffusion.trained_lora import find_lora
-from grpokit.hf.weights import save_whole
 from grpokit_diffusers.pipeline import prepare
+from grpokit_hf.diffusion.flow_policy import FlowPolicy
+from grpokit_hf.diffusion.saving import save_lora
+from grpokit_hf.diffusion.settings import FlowSettings
+from grpokit_hf.diffusion.trained_lora import find_lora
+from grpokit_hf.models.weights import save_whole
 
 _LORA: Mapping[str, Any] = {"r": 32, "alpha": 64}
 

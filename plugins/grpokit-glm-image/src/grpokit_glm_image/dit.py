@@ -15,9 +15,6 @@ import torch
 from torch import Tensor
 
 from grpokit import Prompt, Seeds, UsageError, flow
-from grpokit.diffusion.flow_policy import FlowPolicy
-from grpokit.policies.packed_attention import install
-from grpokit.policies.sampler import SamplerSettings
 from grpokit.sampling import mix, uniforms
 from grpokit_glm_image import saving
 from grpokit_glm_image.decoder import check_size
@@ -27,6 +24,9 @@ from grpokit_glm_image.policy import GlmImageAR
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import painting_settings
 from grpokit_glm_image.writer import Writer
+from grpokit_hf.diffusion.flow_policy import FlowPolicy
+from grpokit_hf.tokens.packed_attention import install
+from grpokit_hf.tokens.sampler import SamplerSettings
 
 _TOKENS = 0x544F4B454E53  # sets the draws of kept tokens apart from all others
 

@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpokit.diffusion.adapters import add_adapter
-from grpokit.diffusion.settings import FlowSettings
-from grpokit.diffusion.trained_lora import continue_lora, find_lora, read_lora
 from grpokit.plan import Job, Needs, Part, Remedy, Work
 from grpokit_glm_image.decoder import check_size
 from grpokit_glm_image.painter import PIXELS_PER_PASS, Painter
@@ -20,6 +17,9 @@ from grpokit_glm_image.pipeline import check_dtype, types
 from grpokit_glm_image.plan import LIVE, MAPS, MFU, TRANSFORMER_KERNELS, count, forward_flop
 from grpokit_glm_image.settings import PAINTING, painting_settings
 from grpokit_glm_image.skeleton import skeleton_of
+from grpokit_hf.diffusion.adapters import add_adapter
+from grpokit_hf.diffusion.settings import FlowSettings
+from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora, read_lora
 
 KEPT = {("fp32", "lora"): 54, ("fp32", "full"): 90, ("bf16", "lora"): 41}
 """Bytes that a layer keeps for its backward pass, for a token and a unit of width; measured on a CPU."""

@@ -25,9 +25,9 @@ from torch.nn.functional import interpolate
 
 from grpokit import Prompt, swapped
 from grpokit.builtin.quotes import quoted
-from grpokit.diffusion.family import Family, Schedule, Size
 from grpokit.images import to_rgb
 from grpokit_glm_image.grids import PIXELS
+from grpokit_hf.diffusion.family import Family, Schedule, Size
 
 _FINE = 16  # pixels of a picture's side, for one token of the transformer
 PIXELS_PER_PASS = 2**16  # of the autoencoder: more at a time take more memory, and no less time

@@ -27,9 +27,6 @@ from transformers import (
 
 from grpokit import UsageError
 from grpokit.errors import a_type, counted
-from grpokit.hf import dtypes, sources
-from grpokit.hf.bars import progress_bars
-from grpokit.hf.sources import Files
 from grpokit_glm_image.decoder import check_size
 from grpokit_glm_image.pipeline_folder import (
     LOADING_ERRORS,
@@ -44,6 +41,9 @@ from grpokit_glm_image.pipeline_folder import (
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.tiny import tiny_pipeline
 from grpokit_glm_image.turns import Turns
+from grpokit_hf.models import dtypes, sources
+from grpokit_hf.models.bars import progress_bars
+from grpokit_hf.models.sources import Files
 
 Offload = Literal["none", "idle"]
 

@@ -13,8 +13,8 @@ from transformers import GlmImageConfig
 
 from grpokit import UsageError
 from grpokit.errors import one_line
-from grpokit.hf import sources
 from grpokit_glm_image.grids import PIXELS
+from grpokit_hf.models import sources
 
 WRITER = "vision_language_encoder"
 _PIPELINE = "GlmImagePipeline"

@@ -17,18 +17,18 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from grpokit import UsageError
-from grpokit.hf import dtypes
-from grpokit.hf.adapters import AdapterSettings, add_adapter, around
-from grpokit.hf.counting import sizes_of
-from grpokit.hf.trained_adapter import find_adapter
-from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, TokenWork, Work
-from grpokit.plan.transformer import Kept
+from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, Work
 from grpokit_glm_image.decoder import TOKENS_PER_PASS, DecodeSettings
 from grpokit_glm_image.grids import Target
 from grpokit_glm_image.painter import PIXELS_PER_PASS
 from grpokit_glm_image.pipeline import check_dtype, types
 from grpokit_glm_image.settings import NAMES, Settings
 from grpokit_glm_image.skeleton import Skeleton, skeleton_of
+from grpokit_hf.models import dtypes
+from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
+from grpokit_hf.models.trained_adapter import find_adapter
+from grpokit_hf.plan.counting import sizes_of
+from grpokit_hf.plan.transformer import Kept, TokenWork
 
 MFU = 0.40  # of the diffusion transformer: 20 steps with guidance at 1024 x 1024 are reported to take 5.8 s on an H100
 

@@ -18,16 +18,6 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, swapped
-from grpokit.hf.adapters import add_adapter, inner
-from grpokit.hf.checkpointing import recomputed
-from grpokit.hf.references import Base, Reference, Twin
-from grpokit.hf.trained_adapter import check_adapter, continue_adapter, find_adapter
-from grpokit.hf.weights import load_weights, save_weights
-from grpokit.policies.fused_head import FusedHead
-from grpokit.policies.linear_layers import Casts, for_scoring
-from grpokit.policies.packed_attention import install
-from grpokit.policies.packing import Completions, score
-from grpokit.policies.ragged import padded
 from grpokit.policy import Work, layers
 from grpokit.sampling import uniforms
 from grpokit_glm_image import saving
@@ -37,6 +27,16 @@ from grpokit_glm_image.pipeline import prepare
 from grpokit_glm_image.prompts import PromptEncoder
 from grpokit_glm_image.settings import NAMES, Settings
 from grpokit_glm_image.writer import Writer
+from grpokit_hf.models.adapters import add_adapter, inner
+from grpokit_hf.models.checkpointing import recomputed
+from grpokit_hf.models.references import Base, Reference, Twin
+from grpokit_hf.models.trained_adapter import check_adapter, continue_adapter, find_adapter
+from grpokit_hf.models.weights import load_weights, save_weights
+from grpokit_hf.tokens.fused_head import FusedHead
+from grpokit_hf.tokens.linear_layers import Casts, for_scoring
+from grpokit_hf.tokens.packed_attention import install
+from grpokit_hf.tokens.packing import Completions, score
+from grpokit_hf.tokens.ragged import padded
 
 _ASK = Ask()
 

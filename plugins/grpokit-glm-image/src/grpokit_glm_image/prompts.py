@@ -14,8 +14,8 @@ from torch import Tensor
 from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
 from grpokit.errors import one_line, shown
-from grpokit.hf.own_tokens import OwnTokens, most_tokens
 from grpokit_glm_image.grids import PIXELS, Grid, Target, prompt_positions
+from grpokit_hf.tokens.reserved import OwnTokens, most_tokens
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,11 +19,11 @@ from peft import PeftModel
 from torch import nn
 
 from grpokit import UsageError
-from grpokit.diffusion.saving import save_lora
-from grpokit.hf.adapters import quiet
-from grpokit.hf.sources import in_package
-from grpokit.hf.weights import save_weights, save_whole, tensors_of
 from grpokit_glm_image.pipeline import Loaded, whole_writer
+from grpokit_hf.diffusion.saving import save_lora
+from grpokit_hf.models.adapters import quiet
+from grpokit_hf.models.sources import in_package
+from grpokit_hf.models.weights import save_weights, save_whole, tensors_of
 
 
 def export(

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpokit import UsageError
-from grpokit.diffusion.settings import FlowSettings
-from grpokit.hf.adapters import AdapterSettings
-from grpokit.policies.sampler import SamplerSettings
 from grpokit_glm_image.decoder import DecodeSettings, check_eval_size, check_size
 from grpokit_glm_image.grids import Target, target_of
+from grpokit_hf.diffusion.settings import FlowSettings
+from grpokit_hf.models.adapters import AdapterSettings
+from grpokit_hf.tokens.sampler import SamplerSettings
 
 NAMES = (
     "size",

@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.models.glm_image.image_processing_pil_glm_image import GlmImageImageProcessorPil
 
-from grpokit.hf.bars import progress_bars
+from grpokit_hf.models.bars import progress_bars
 
 CODES = 64
 SPARE = 16  # visual ids behind the codes: start and end of an image, and some that mean nothing

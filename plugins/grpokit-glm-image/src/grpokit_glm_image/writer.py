@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from grpokit import Prompt
-from grpokit.policies import group_decoding
-from grpokit.policies.group_decoding import Written
-from grpokit.policies.linear_layers import for_decoding
-from grpokit.policies.sampler import Sampler, SamplerSettings
 from grpokit_glm_image.prompts import PromptEncoder, Reading
 from grpokit_glm_image.source_pictures import source_codes
+from grpokit_hf.tokens import group_decoding
+from grpokit_hf.tokens.group_decoding import Written
+from grpokit_hf.tokens.linear_layers import for_decoding
+from grpokit_hf.tokens.sampler import Sampler, SamplerSettings
 
 
 @dataclass(frozen=True, kw_only=True)

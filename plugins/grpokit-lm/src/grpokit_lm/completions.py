@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpokit.policies import packing
 from grpokit.types import Rollout
+from grpokit_hf.tokens import packing
 from grpokit_lm.pictures import following, pictures_of
 
 

@@ -35,10 +35,10 @@ from transformers.utils import find_adapter_config_file
 
 from grpokit import UsageError
 from grpokit.errors import a_type, counted, one_line
-from grpokit.hf import dtypes, quantized
-from grpokit.hf.bars import progress_bars
-from grpokit.hf.skeleton import skeleton_of
-from grpokit.hf.sources import Files, Source, warn_of_cache, why_not
+from grpokit_hf.models import dtypes, quantized
+from grpokit_hf.models.bars import progress_bars
+from grpokit_hf.models.skeleton import skeleton_of
+from grpokit_hf.models.sources import Files, Source, warn_of_cache, why_not
 from grpokit_lm import sources
 
 Quantization = Literal["4bit", "8bit"]

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grpokit.policies import packing
-from grpokit.policies.fused_head import FusedHead
-from grpokit.policies.group_decoding import Drawn, Written, decode
-from grpokit.policies.linear_layers import Casts, for_decoding
-from grpokit.policies.packed_attention import install
 from grpokit.types import Ask, Decisions
+from grpokit_hf.tokens import packing
+from grpokit_hf.tokens.fused_head import FusedHead
+from grpokit_hf.tokens.group_decoding import Drawn, Written, decode
+from grpokit_hf.tokens.linear_layers import Casts, for_decoding
+from grpokit_hf.tokens.packed_attention import install
 from grpokit_lm.completions import Completions
 from grpokit_lm.embedding import arguments, embedded
 from grpokit_lm.head import Head
@@ -22,7 +22,7 @@ from grpokit_lm.pictures import Reading
 
 
 class PackedPath:
-    """Writes and scores with a transformers model whose attention `grpokit.policies.packed_attention` replaces.
+    """Writes and scores with a transformers model whose attention `grpokit_hf.tokens.packed_attention` replaces.
 
     Args:
         model: a causal LM; its attention is replaced on the spot.
@@ -46,7 +46,7 @@ class PackedPath:
         ended: Callable[[Tensor, int], Tensor],
         copies: bool | None = None,
     ) -> Written:
-        """Write samples: `grpokit.policies.group_decoding.decode`, where `draw` gets logits [b, V], not hidden states.
+        """Write samples: `grpokit_hf.tokens.group_decoding.decode`, where `draw` gets logits [b, V], not hidden states.
 
         Args:
             prompts: P of them.

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from grpokit import GrpokitError, UsageError
 from grpokit.errors import typed_line
-from grpokit.policies.group_decoding import Drawn, Written
-from grpokit.policies.linear_layers import Casts
 from grpokit.types import Ask, Decisions
+from grpokit_hf.tokens.group_decoding import Drawn, Written
+from grpokit_hf.tokens.linear_layers import Casts
 from grpokit_lm.completions import Completions
 from grpokit_lm.packed_path import PackedPath
 from grpokit_lm.pictures import Reading

@@ -18,8 +18,8 @@ from torch import Tensor
 from grpokit import GrpokitError, UsageError
 from grpokit.errors import typed_line
 from grpokit.images import to_rgb
-from grpokit.policies.ragged import flattened, padded, restored
 from grpokit.types import Trace
+from grpokit_hf.tokens.ragged import flattened, padded, restored
 
 _PREFIX = "pictures."
 

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit.policies.group_decoding import Drawn, Written
-from grpokit.policies.linear_layers import Casts, for_scoring
-from grpokit.policies.ragged import padded
-from grpokit.policies.truncation import restrict
 from grpokit.types import Ask, Decisions
+from grpokit_hf.tokens.group_decoding import Drawn, Written
+from grpokit_hf.tokens.linear_layers import Casts, for_scoring
+from grpokit_hf.tokens.ragged import padded
+from grpokit_hf.tokens.truncation import restrict
 from grpokit_lm.completions import Completions
 from grpokit_lm.pictures import Reading, joined
 

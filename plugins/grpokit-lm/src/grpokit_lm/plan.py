@@ -7,14 +7,15 @@ from functools import partial
 from typing import Any
 
 from grpokit import UsageError
-from grpokit.hf import dtypes
-from grpokit.hf.adapters import AdapterSettings, add_adapter, around
-from grpokit.hf.counting import sizes_of
-from grpokit.hf.quantized import stored_settings
-from grpokit.hf.references import Average, dtype_of_twin
-from grpokit.hf.trained_adapter import find_adapter
-from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy, Sizes, TokenWork
-from grpokit.policies.sampler import SamplerSettings
+from grpokit.plan import MOMENTS, Job, Moment, Needs, Part, Remedy
+from grpokit_hf.models import dtypes
+from grpokit_hf.models.adapters import AdapterSettings, add_adapter, around
+from grpokit_hf.models.quantized import stored_settings
+from grpokit_hf.models.references import Average, dtype_of_twin
+from grpokit_hf.models.trained_adapter import find_adapter
+from grpokit_hf.plan.counting import sizes_of
+from grpokit_hf.plan.transformer import Sizes, TokenWork
+from grpokit_hf.tokens.sampler import SamplerSettings
 from grpokit_lm.engines import ServerSettings, read_engine
 from grpokit_lm.loading import find_skeleton
 from grpokit_lm.vision import freeze_vision

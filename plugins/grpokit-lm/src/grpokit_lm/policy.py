@@ -30,19 +30,19 @@ from grpokit import (
     UsageError,
     swapped,
 )
-from grpokit.hf.adapters import AdapterSettings, add_adapter, inner
-from grpokit.hf.checkpointing import recomputed
-from grpokit.hf.dora import kept_norms
-from grpokit.hf.references import Average, Base, Reference, Twin, dtype_of_twin
-from grpokit.hf.trained_adapter import check_adapter, continue_adapter, find_adapter
-from grpokit.hf.weights import load_weights, save_weights
-from grpokit.policies.group_decoding import Written
-from grpokit.policies.linear_layers import for_scoring
-from grpokit.policies.ragged import padded
-from grpokit.policies.sampler import SamplerSettings
 from grpokit.policy import Work, layers
 from grpokit.sampling import uniforms
 from grpokit.types import Ask
+from grpokit_hf.models.adapters import AdapterSettings, add_adapter, inner
+from grpokit_hf.models.checkpointing import recomputed
+from grpokit_hf.models.dora import kept_norms
+from grpokit_hf.models.references import Average, Base, Reference, Twin, dtype_of_twin
+from grpokit_hf.models.trained_adapter import check_adapter, continue_adapter, find_adapter
+from grpokit_hf.models.weights import load_weights, save_weights
+from grpokit_hf.tokens.group_decoding import Written
+from grpokit_hf.tokens.linear_layers import for_scoring
+from grpokit_hf.tokens.ragged import padded
+from grpokit_hf.tokens.sampler import SamplerSettings
 from grpokit_lm import saving
 from grpokit_lm.completions import Completions
 from grpokit_lm.engines import Engine, read_engine, start_engine

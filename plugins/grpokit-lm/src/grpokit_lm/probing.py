@@ -17,11 +17,11 @@ from torch import Tensor
 
 from grpokit import UsageError
 from grpokit.errors import one_line, typed_line
-from grpokit.policies.group_decoding import Written
-from grpokit.policies.packed_attention import attention
-from grpokit.policies.ragged import padded
-from grpokit.policies.token_sampling import Draw
 from grpokit.types import Ask, Decisions
+from grpokit_hf.tokens.drawing import Draw
+from grpokit_hf.tokens.group_decoding import Written
+from grpokit_hf.tokens.packed_attention import attention
+from grpokit_hf.tokens.ragged import padded
 from grpokit_lm.completions import Completions
 from grpokit_lm.pictures import Reading, positions
 from grpokit_lm.plain_path import PlainPath

@@ -22,7 +22,7 @@ from grpokit import Prompt, UsageError
 from grpokit.data import refuse_pictures
 from grpokit.errors import a_type, counted, nearest, one_line, shown
 from grpokit.files import read_text
-from grpokit.hf.own_tokens import OwnTokens, most_tokens
+from grpokit_hf.tokens.reserved import OwnTokens, most_tokens
 from grpokit_lm.loading import Loaded
 from grpokit_lm.messages import Template, checked_messages
 from grpokit_lm.pictures import PictureReader, Reading, placeholders, positions

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from grpokit import Prompt, Rollout, Seeds
-from grpokit.policies.sampler import Sampler
 from grpokit.reference import adapter_off
+from grpokit_hf.tokens.sampler import Sampler
 from grpokit_lm.engines import Engine, refuse_ignored_adapter, refuse_untempered
 from grpokit_lm.pictures import Reading
 

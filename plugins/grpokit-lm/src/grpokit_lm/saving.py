@@ -15,10 +15,10 @@ from torch import nn
 from transformers import GenerationConfig
 
 from grpokit import UsageError, swapped
-from grpokit.hf.adapters import quiet
-from grpokit.hf.quantized import stored_settings
-from grpokit.hf.sources import in_package
-from grpokit.hf.weights import save_generation, save_weights, save_whole, tensors_of
+from grpokit_hf.models.adapters import quiet
+from grpokit_hf.models.quantized import stored_settings
+from grpokit_hf.models.sources import in_package
+from grpokit_hf.models.weights import save_generation, save_weights, save_whole, tensors_of
 from grpokit_lm import sources
 from grpokit_lm.loading import Loaded, load_model
 

@@ -17,7 +17,7 @@ from transformers import AutoConfig
 
 from grpokit import UsageError
 from grpokit.errors import one_line
-from grpokit.hf.sources import (
+from grpokit_hf.models.sources import (
     AGAIN,
     WEIGHTS,
     Files,

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from grpokit.errors import UsageError, counted, one_line
-from grpokit.hf import sources
-from grpokit.hf.bars import progress_bars
+from grpokit_hf.models import sources
+from grpokit_hf.models.bars import progress_bars
 
 _ON_HUB = re.compile(r"([\w.-]+/[\w.-]+)/([\w./-]+)")
 

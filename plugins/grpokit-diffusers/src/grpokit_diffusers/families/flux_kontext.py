@@ -12,10 +12,10 @@ from PIL.Image import Image
 from torch import Tensor
 
 from grpokit import Prompt
-from grpokit.diffusion.family import Size
 from grpokit.images import to_rgb
 from grpokit_diffusers.families.flux import Flux
 from grpokit_diffusers.family import Told
+from grpokit_hf.diffusion.family import Size
 
 _KEPT = 1024  # pictures
 

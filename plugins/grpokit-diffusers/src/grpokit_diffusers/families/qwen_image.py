@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grpokit.diffusion.family import Size
 from grpokit_diffusers.family import PackedFamily, Text, Told, rows
+from grpokit_hf.diffusion.family import Size
 
 
 class QwenImage(PackedFamily):

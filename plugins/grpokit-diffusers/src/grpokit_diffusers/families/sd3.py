@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from grpokit import UsageError
-from grpokit.diffusion.family import Schedule, Size
 from grpokit_diffusers.family import PipelineFamily, Text, Told, rows
+from grpokit_hf.diffusion.family import Schedule, Size
 
 
 class SD3(PipelineFamily):

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from grpokit import RunError
 from grpokit.files import share
-from grpokit.hf.weights import save_weights
-from grpokit.policies.group_decoding import Written
-from grpokit.policies.ragged import padded
 from grpokit.sampling import mix
+from grpokit_hf.models.weights import save_weights
+from grpokit_hf.tokens.group_decoding import Written
+from grpokit_hf.tokens.ragged import padded
 from grpokit_lm.engines.protocol import Adapter, Answer, Host, Row
 from grpokit_lm.stopping import Stops
 

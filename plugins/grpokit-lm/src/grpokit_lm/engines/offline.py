@@ -25,8 +25,8 @@ from annotated_types import Gt, Le
 
 from grpokit import RunError, UsageError, knobs
 from grpokit.errors import one_line
-from grpokit.hf.sources import cached, local
 from grpokit.knobs import Count
+from grpokit_hf.models.sources import cached, local
 from grpokit_lm.engines.protocol import Adapter, Answer, Row
 from grpokit_lm.loading import Loaded, Quantization
 

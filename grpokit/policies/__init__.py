@@ -1,1 +1,0 @@
-"""Building blocks for policies."""

@@ -1,0 +1,364 @@
+"""A policy over the denoising steps of a flow-matching pipeline.
+
+A network predicts velocities, a stochastic sampler of `grpokit.flow` walks from noise to a latent, and each noisy step
+is a Gaussian decision of C * H * W dimensions. Training may draw only a window of steps at random and follow the ODE
+before and behind it. A group shares what comes before the window: its noise, and the ODE's path from there. Evaluation
+always follows the ODE, with steps, guidance and size of its own. What a pipeline is like, its `Family` says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+from PIL.Image import Image
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from grpokit import flow
+from grpokit.errors import UsageError, one_line
+from grpokit.policy import Policy, joined
+from grpokit.reference import swapped
+from grpokit.sampling import normals
+from grpokit.types import Ask, Decisions, Prompt, Rollout, Sample, Seeds, Trace
+from grpokit_hf.diffusion.adapters import add_adapter
+from grpokit_hf.diffusion.family import Family, Schedule, Size
+from grpokit_hf.diffusion.settings import FlowSettings
+from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora
+from grpokit_hf.models.adapters import AdapterSettings, inner
+from grpokit_hf.models.references import Base, Reference, Twin
+from grpokit_hf.models.weights import load_weights, save_tensors, save_weights
+
+_ASK = Ask()
+_BEHIND_ALL_ELSE = 2**40  # the earlier random numbers of a seed draw tokens, where a pipeline has such
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mode:
+    """How latents are cleaned, in training or in evaluation."""
+
+    steps: int
+    guidance: float
+    size: Size
+    schedule: Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawn:
+    """The G samples of a prompt.
+
+    Attributes:
+        latents: [G, T + 1, ...], the starts of the decided steps, and the end of the last one.
+        old: the decisions, [G, T].
+        first: index of the first decided step.
+        pictures: G.
+    """
+
+    latents: Tensor
+    old: Decisions
+    first: int
+    pictures: list[Image]
+
+
+class FlowPolicy(Policy):
+    """A diffusion transformer whose denoising steps are decisions.
+
+    Args:
+        family: the pipeline.
+        size: height and width of the pictures in pixels.
+        steps: of denoising in training samples.
+        guidance: of training samples, the same in drawing and in scoring; 1 leaves the second pass out.
+        sampler: "flow-sde", "dance-sde" or "cps".
+        noise: the sampler's noise level (see `grpokit.flow`); None for its default.
+        window: which steps are decisions, such as {"width": 2}; None: all that have noise.
+        shared_noise: a group's training samples begin with the same noise, and differ by the steps' noise alone.
+        eval_steps: of the ODE in evaluation.
+        eval_guidance: in evaluation; None for `guidance`.
+        eval_size: of the pictures in evaluation; None for `size`.
+        lora: settings of an adapter, such as {"r": 32, "alpha": 64}, or {"adapter": "a.safetensors"} to train one on;
+            None trains the transformer's own weights.
+        ema: an average of the trained weights, such as {"decay": 0.9, "every": 8}, which evaluations draw with.
+        rows: the most pictures in one pass of the transformer while drawing; None for a whole group.
+
+    Attributes:
+        model: what trains: the transformer, or the adapter around it.
+
+    Raises:
+        UsageError: a setting cannot be used.
+    """
+
+    cut_by = "one group"  # the transformer is called with the condition of one prompt
+
+    def __init__(
+        self,
+        family: Family,
+        *,
+        size: Sequence[int],
+        steps: int = 10,
+        guidance: float = 1.0,
+        sampler: flow.Sampler = "flow-sde",
+        noise: float | None = None,
+        window: Mapping[str, Any] | None = None,
+        shared_noise: bool = True,
+        eval_steps: int = 40,
+        eval_guidance: float | None = None,
+        eval_size: Sequence[int] | None = None,
+        lora: Mapping[str, Any] | None = None,
+        ema: Mapping[str, Any] | None = None,
+        rows: int | None = None,
+    ) -> None:
+        settings = FlowSettings.read(
+            steps=steps,
+            eval_steps=eval_steps,
+            sampler=sampler,
+            noise=noise,
+            window=window,
+            lora=lora,
+            ema=ema,
+            guidance=guidance,
+            eval_guidance=eval_guidance,
+            rows=rows,
+        )
+        if any(isinstance(module, BaseTunerLayer) for module in family.transformer.modules()):
+            raise UsageError(
+                f"The {type(family.transformer).__name__} has an adapter in it, maybe of an earlier policy. Load the "
+                "model again, or merge the adapter into it first."
+            )
+        self.family = family
+        self._training = self._mode(steps, guidance, size, key="size")
+        self._evaluation = self._mode(
+            eval_steps,
+            guidance if eval_guidance is None else eval_guidance,
+            size if eval_size is None else eval_size,
+            key="eval_size",
+        )
+        sigmas = self._training.schedule.sigmas
+        self._kernel = flow.kernel(sampler, sigmas[:-1], sigmas[1:], noise=noise)  # [K] each
+        self._window = settings.window
+        self._able = settings.able
+        self._shared_noise, self._rows = shared_noise, rows
+        self.model: Any = family.transformer.eval()
+        if settings.adapter is None:
+            self.model.requires_grad_(True)
+            self._reference: Reference = Twin(self.model)
+        elif settings.adapter.adapter is not None:
+            self.model = self._continued(settings.adapter)
+            self._reference = Twin(self.model)
+        else:
+            self.model.requires_grad_(False)
+            targets = settings.adapter.targets if lora is not None and "targets" in lora else family.lora_targets
+            self.model = add_adapter(family.transformer, settings.adapter, targets)
+            self._reference = Base(self.model)
+        self._average = None if settings.average is None else Twin(self.model, average=settings.average)
+        if self._average is not None:
+            with self._average.model():  # which takes its copy before any update
+                pass
+
+    @property
+    def device(self) -> torch.device:
+        """Where the transformer is."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse prompts that the pipeline cannot read."""
+        self.family.check(prompts)
+
+    @torch.no_grad()
+    def rollout(self, prompts: Sequence[Prompt], group_size: int, *, seeds: Seeds, evaluate: bool = False) -> Rollout:
+        """Draw `group_size` pictures per prompt, group by group; in evaluation by the ODE, which decides nothing."""
+        shared = self.family.shared(prompts, seeds, evaluate=evaluate)
+        with self.averaged() if evaluate else nullcontext():
+            drawn = [
+                self._draw(
+                    prompt,
+                    {name: x[i] for name, x in shared.items()},
+                    rows=seeds.row[i * group_size :][:group_size].cpu(),
+                    group=seeds.group[i : i + 1].cpu(),
+                    step=seeds.step,
+                    evaluate=evaluate,
+                )
+                for i, prompt in enumerate(prompts)
+            ]
+        groups = seeds.group_ids.cpu().repeat_interleave(group_size)
+        pictures = [picture for group in drawn for picture in group.pictures]
+        samples = [
+            Sample(prompt=prompts[row // group_size], output=picture, group=int(groups[row]))
+            for row, picture in enumerate(pictures)
+        ]
+        order = seeds.group_ids.cpu().argsort()
+        decided = torch.cat([group.old.logprobs for group in drawn])
+        return Rollout(
+            samples=samples,
+            groups=groups,
+            old=joined([group.old for group in drawn], dim=0),
+            mask=torch.ones_like(decided, dtype=torch.bool),
+            max_decisions=self._window.width,
+            action_dims=math.prod(self.family.latent_shape(self._training.size)),
+            trace=Trace(
+                per_row={"latents": torch.cat([group.latents for group in drawn])},
+                per_group={
+                    "first": torch.tensor([drawn[i].first for i in order.tolist()]),
+                    **{name: x[order.to(x.device)] for name, x in shared.items()},
+                },
+            ),
+        )
+
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = _ASK) -> Decisions:
+        """Score the stored steps again, group by group: log-probs [b, t], means [b, t, ...] and stds [b, t, 1, ...]."""
+        start, stop, _ = steps.indices(rollout.mask.shape[1])
+        latents, shared = rollout.trace.per_row["latents"], dict(rollout.trace.per_group)
+        firsts = shared.pop("first").tolist()
+        parts, order = [], []
+        for place, first in enumerate(firsts):
+            rows = (rollout.group_index == place).nonzero()[:, 0]
+            prompt = rollout.samples[int(rows[0])].prompt
+            own = {name: x[place] for name, x in shared.items()}
+            condition = self.family.condition(prompt, self._training.size, own)
+            here = latents[rows.to(latents.device)].to(self.device)
+            views = [
+                self._score(here[:, t : t + 1], here[:, t + 1 : t + 2], first + t, condition)
+                for t in range(start, max(start, stop))
+            ]
+            parts.append(joined(views, dim=1))
+            order.append(rows)
+        return joined(parts, dim=0).select(torch.cat(order).argsort().to(self.device))
+
+    def slices(self, rollout: Rollout) -> list[slice]:
+        """One slice per step: its graph is that of a forward pass of the transformer."""
+        return [slice(k, k + 1) for k in range(rollout.mask.shape[1])]
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, `logprobs` uses the base without its adapter, or the copy that full training is held to."""
+        with self._reference.model() as model, swapped(self.family, "transformer", inner(model)):
+            yield
+
+    def updated(self, version: int) -> None:
+        """Tell the reference and the average."""
+        self._reference.updated(version)
+        if self._average is not None:
+            self._average.updated(version)
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The transformer, with its adapter."""
+        return {"transformer": self.model}
+
+    def save(self, folder: Path) -> None:
+        """Write what trains: the adapter, or the transformer; and the average."""
+        (save_tensors if self.model is self.family.transformer else save_weights)(self.model, Path(folder))
+        if self._average is not None:
+            self._average.save(Path(folder))
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        self._reference.load(Path(folder))
+        if self._average is not None:
+            self._average.load(Path(folder))
+        load_weights(self.model, Path(folder))
+
+    def _mode(self, steps: int, guidance: float, size: Any, *, key: str) -> _Mode:
+        """The settings of training or of evaluation, with the pipeline's schedule for them."""
+        whole = isinstance(size, Sequence) and not isinstance(size, str) and all(type(side) is int for side in size)
+        multiple = self.family.multiple
+        if not whole or len(size) != 2 or any(side < multiple or side % multiple for side in size):
+            raise UsageError(
+                f"{key} must be height and width in pixels, both positive multiples of {multiple}, such as "
+                f"{[32 * multiple, 32 * multiple]}; got {size!r}."
+            )
+        both = (size[0], size[1])
+        return _Mode(steps=steps, guidance=guidance, size=both, schedule=self.family.schedule(steps, both))
+
+    def _continued(self, settings: AdapterSettings) -> PeftModel:
+        """The transformer with a LoRA that was trained before."""
+        assert settings.adapter is not None
+        file = find_lora(settings.adapter, revision=settings.revision)
+        try:
+            lora = self.family.lora_of(file)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
+            raise UsageError(f"lora: adapter: '{file}' cannot be read: {one_line(error)}.") from error
+        self.model.requires_grad_(False)
+        return continue_lora(self.family.transformer, lora, name=str(settings.adapter))
+
+    @contextmanager
+    def averaged(self) -> Iterator[Any]:
+        """Inside, pictures are drawn with the average of the weights, if there is one. Yields the model."""
+        if self._average is None:
+            yield self.model
+            return
+        with self._average.model() as model, swapped(self.family, "transformer", inner(model)):
+            yield model
+
+    def _draw(
+        self,
+        prompt: Prompt,
+        shared: Mapping[str, Tensor],
+        *,
+        rows: Tensor,
+        group: Tensor,
+        step: int,
+        evaluate: bool,
+    ) -> _Drawn:
+        """The samples of a prompt: seeds of its rows [G] and of itself [1]."""
+        mode = self._evaluation if evaluate else self._training
+        width = 0 if evaluate else self._window.width
+        first = 0 if evaluate else self._window.first(int(group), step=step, decisions=self._able)
+        condition = self.family.condition(prompt, mode.size, shared)
+        same = self._shared_noise and not evaluate
+        x = self._noise(group if same else rows, 0, mode.size)
+        for k in range(first):  # with shared noise one path for the group
+            x = self._ode_step(x, k, condition, mode)
+        x = x.expand(len(rows), *x.shape[1:])
+        latents, views = [x], []
+        for k in range(first, first + width):
+            v, kernel = self._velocity(x, k, condition, mode), self._kernel_of(k)
+            there = flow.draw(kernel, x[:, None], v[:, None], self._noise(rows, 1 + k, mode.size)[:, None])
+            views.append(flow.score(kernel, x[:, None], v[:, None], there))
+            x = there[:, 0]
+            latents.append(x)
+        for k in range(first + width, mode.steps):
+            x = self._ode_step(x, k, condition, mode)
+        old = joined(views, dim=1) if views else Decisions(logprobs=torch.zeros(len(rows), 0, device=x.device))
+        pictures = self.family.pictures(x, mode.size)
+        return _Drawn(latents=torch.stack(latents, dim=1), old=old, first=first, pictures=pictures)
+
+    def _score(self, x: Tensor, there: Tensor, k: int, condition: Any) -> Decisions:
+        """The log-probs of step k from latents x to `there`, both [b, 1, ...]."""
+        v = self.family.velocity(x[:, 0], self._training.schedule.times[k], condition, guidance=self._training.guidance)
+        return flow.score(self._kernel_of(k), x, v[:, None], there)
+
+    def _velocity(self, x: Tensor, k: int, condition: Any, mode: _Mode) -> Tensor:
+        """The velocities of latents [n, ...] at step k, a few rows at a time."""
+        some = x.split(self._rows or len(x))
+        time = mode.schedule.times[k]
+        return torch.cat([self.family.velocity(part, time, condition, guidance=mode.guidance) for part in some])
+
+    def _ode_step(self, x: Tensor, k: int, condition: Any, mode: _Mode) -> Tensor:
+        v, sigmas = self._velocity(x, k, condition, mode), mode.schedule.sigmas
+        mean, _ = flow.ode(sigmas[k], sigmas[k + 1]).moments(x, v)
+        return mean
+
+    def _kernel_of(self, k: int) -> flow.Kernel:
+        """The kernel of one step, with scalars."""
+        own = self._kernel
+        return flow.Kernel(x_coef=own.x_coef[k], v_coef=own.v_coef[k], std=own.std[k])
+
+    def _noise(self, seeds: Tensor, index: int, size: Size) -> Tensor:
+        """Noise [n, ...] on the device; drawn on the CPU, so that it is the same for every device and batch.
+
+        Args:
+            seeds: [n].
+            index: 0 for where a path begins, 1 + k for step k.
+        """
+        shape = self.family.latent_shape(size)
+        count = math.prod(shape)
+        flat = normals(seeds.cpu(), count, start=_BEHIND_ALL_ELSE + index * count).float()
+        noise: Tensor = flat.unflatten(1, shape)
+        return noise.to(self.device)

@@ -1,0 +1,1 @@
+"""Memory and time of a transformer that writes tokens, for `grpokit plan`."""

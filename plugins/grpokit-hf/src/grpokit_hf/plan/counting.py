@@ -1,0 +1,101 @@
+"""Counts the weights of a model that has shapes and no values, for `grpokit plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import nn
+
+from grpokit.errors import UsageError
+from grpokit_hf.plan.transformer import Sizes
+
+QUANTISED = {"4bit": 0.516, "8bit": 1.0}  # bytes per weight; NF4 has a scale per 64 weights, quantised in turn
+
+
+def sizes_of(
+    model: Any,
+    *,
+    decoder: nn.Module,
+    head: nn.Linear,
+    width: int,
+    quantization: str | None = None,
+    adapt: Callable[[], object] | None = None,
+) -> Sizes:
+    """The sizes of a transformer, and of all that is loaded with it.
+
+    Args:
+        model: all that is loaded, such as on torch's device "meta"; what requires no gradient does not train.
+        decoder: its transformer, without the output layer.
+        head: its output layer.
+        width: bytes of a weight.
+        quantization: of the linear layers but the output layer: "4bit", "8bit" or None.
+        adapt: puts an adapter around the model; None trains the weights themselves.
+
+    Raises:
+        UsageError: it is no transformer whose sizes have the usual names, or `adapt` refuses it.
+    """
+    config = model.config.get_text_config()
+    try:
+        layers, hidden, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
+    except AttributeError as error:
+        raise UsageError(
+            f"The plan knows transformers with attention, and the configuration of {type(model).__name__} has no "
+            f"{error.name}."
+        ) from error
+    head_dim = getattr(config, "head_dim", None) or hidden // heads
+    matrices, active = _matrices(decoder, config)
+    weights = sum(p.numel() for p in model.parameters())
+    linear = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear) and m is not head)
+    narrow = linear if quantization else 0
+    quantised = QUANTISED[quantization] if quantization else float(width)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    adapted = adapter = ranks = 0
+    if adapt is not None:
+        adapt()
+        with_one: list[Any] = [m for m in decoder.modules() if isinstance(m, BaseTunerLayer)]
+        adapted = sum(m.get_base_layer().weight.numel() for m in with_one)
+        ranks = sum(sum(m.r.values()) for m in with_one)
+        adapter, trained = sum(p.numel() for p in model.parameters()) - weights, 0
+    return Sizes(
+        layers=layers,
+        hidden=hidden,
+        mlp=_mlp(config, hidden),
+        heads=heads,
+        attention=heads * head_dim,
+        keys=(getattr(config, "num_key_value_heads", None) or heads) * head_dim,
+        vocabulary=head.weight.shape[0],
+        matrices=matrices,
+        active=active,
+        stored=(weights - narrow) * width + narrow * quantised,
+        wide=weights if width == 4 and not quantization else 0,
+        width=quantised,
+        trained=trained,
+        adapted=adapted,
+        adapter=adapter,
+        ranks=ranks,
+    )
+
+
+def _matrices(decoder: nn.Module, config: Any) -> tuple[int, int]:
+    """Weights of a decoder's matrices, embeddings aside, and how many of them one token is multiplied by."""
+    tables = {id(p) for m in decoder.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    own = {name: p.numel() for name, p in decoder.named_parameters() if p.ndim > 1 and id(p) not in tables}
+    experts = sum(size for name, size in own.items() if ".experts." in name)
+    most = _experts(config)
+    used = experts * config.num_experts_per_tok // most if experts and most else experts
+    total = sum(own.values())
+    return total, total - experts + used
+
+
+def _experts(config: Any) -> int:
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return next((count for name in names if (count := getattr(config, name, None))), 0)
+
+
+def _mlp(config: Any, hidden: int) -> int:
+    if _experts(config):
+        each = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+        return int(each * config.num_experts_per_tok)
+    return int(getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden)

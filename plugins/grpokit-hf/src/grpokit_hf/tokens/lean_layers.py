@@ -1,0 +1,159 @@
+"""Norms and gated MLPs that keep less for the backward pass.
+
+A transformer's block keeps most of its memory for two cheap things: the steps of its RMS norms, and those of
+down(act(gate(x)) * up(x)). Here a norm keeps its input and one number per token, and a gated MLP keeps gate(x) and
+up(x); the rest is computed again in the backward pass, without a matrix product. Values and gradients stay the same.
+
+Modules are known by their parts, whichever family they are from: a module's own forward must give what the formula
+gives, which is tried once, or it is left alone. For models whose weights are all fp32, without autocast.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import rms_norm
+
+from grpokit_hf.cpu.products import linear, sum_of_outer
+from grpokit_hf.models.forwards import Forward
+
+SCALES = (1e-3, 1.0, 1e2, 1e4)  # of the rows of a trial: another eps shows in small numbers, a clamp in large ones
+
+_GATED = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_follows: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether a module computes the formula
+
+
+def lean_forwards(model: nn.Module) -> Iterator[tuple[nn.Module, Forward]]:
+    """The modules that can keep less, each with a forward that does."""
+    for norm, eps in rms_norms(model):
+        yield norm, _norm(norm, eps)
+    for mlp in gated_mlps(model):
+        if type(mlp.down_proj) is nn.Linear and not list(mlp.act_fn.parameters()):  # `_Down` has no gradient for those
+            yield mlp, _gated(mlp)
+
+
+def rms_norms(model: nn.Module) -> Iterator[tuple[Any, float]]:
+    """The norms weight * x / sqrt(mean(x^2) + eps) of a model that is all fp32, each with its eps."""
+    for norm in fp32_modules(model):
+        eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+        if not isinstance(eps, float) or [name for name, _ in norm.named_parameters()] != ["weight"]:
+            continue
+        width = len(norm.weight)
+        if _computes(norm, width, partial(rms_norm, normalized_shape=[width], weight=norm.weight, eps=eps)):
+            yield norm, eps
+
+
+def gated_mlps(model: nn.Module) -> Iterator[Any]:
+    """The MLPs down(act(gate(x)) * up(x)) of a model that is all fp32."""
+    for mlp in fp32_modules(model):
+        if {name for name, _ in mlp.named_children()} != _GATED or list(mlp.parameters(recurse=False)):
+            continue
+        width = getattr(mlp.gate_proj, "in_features", None)
+        if width is not None and _computes(mlp, width, partial(_gate, mlp)):
+            yield mlp
+
+
+def _gate(mlp: Any, x: Tensor) -> Tensor:
+    y: Tensor = mlp.down_proj(mlp.act_fn(mlp.gate_proj(x)) * mlp.up_proj(x))
+    return y
+
+
+def fp32_modules(model: nn.Module) -> Iterator[Any]:
+    """All modules of a model whose weights are all fp32; none of another."""
+    return iter(model.modules() if all(p.dtype == torch.float32 for p in model.parameters()) else ())
+
+
+def _computes(module: nn.Module, width: int, formula: Forward) -> bool:
+    """Whether a module computes a formula of one tensor [..., width], which is tried once."""
+    if module not in _follows:
+        x = trial_rows(width, torch.Generator().manual_seed(0)).to(next(module.parameters()).device)
+        takes_one = len(inspect.signature(module.forward).parameters) == 1  # unlike a norm with a gate
+        with torch.no_grad():
+            _follows[module] = takes_one and alike(module(x), formula(x), relative=1e-5)
+    return _follows[module]
+
+
+def trial_rows(width: int, generator: torch.Generator) -> Tensor:
+    """Random rows of all `SCALES`: [rows, width]."""
+    return torch.randn(len(SCALES), width, generator=generator) * torch.tensor(SCALES)[:, None]
+
+
+def alike(a: Tensor, b: Tensor, *, relative: float) -> bool:
+    """Whether rows [n, ...] are finite and agree to rounding, which depends on a row's largest number as well."""
+    if a.shape != b.shape:
+        return False
+    a, b = a.flatten(1), b.flatten(1)
+    return bool(((a - b).abs() <= relative * (b.abs() + 0.1 * b.abs().amax(1, keepdim=True))).all())
+
+
+def _norm(norm: Any, eps: float) -> Forward:
+    return lambda x: _Norm.apply(x, norm.weight, eps)  # type: ignore[no-untyped-call]
+
+
+def _gated(mlp: Any) -> Forward:
+    down = mlp.down_proj
+
+    def forward(x: Tensor) -> Tensor:
+        gate, up = (layer(x).flatten(0, -2) for layer in (mlp.gate_proj, mlp.up_proj))
+        y: Tensor = _Down.apply(gate, up, down.weight, down.bias, mlp.act_fn)  # type: ignore[no-untyped-call]
+        return y.view(*x.shape[:-1], -1)
+
+    return forward
+
+
+class _Norm(torch.autograd.Function):
+    """x [..., H], weight [H] -> weight * x / sqrt(mean(x^2) + eps) (Zhang and Sennrich, 2019, arXiv:1910.07467)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, scale)
+        normed: Tensor = x * scale
+        return normed.mul_(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, scale = ctx.saved_tensors
+        normed = x * scale
+        product = gradient * normed
+        mean = (product @ weight).div_(x.shape[-1])[..., None]
+        for_weight = product.flatten(0, -2).sum(0) if ctx.needs_input_grad[1] else None
+        for_x = torch.mul(gradient, weight, out=product).sub_(normed.mul_(mean)).mul_(scale)
+        return for_x, for_weight, None
+
+
+class _Down(torch.autograd.Function):
+    """gate and up [n, I], weight [H, I], bias [H] -> (act(gate) * up) weight^T + bias [n, H]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gate: Tensor, up: Tensor, weight: Tensor, bias: Tensor | None, act: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        ctx.save_for_backward(gate, up, weight)
+        ctx.act = act
+        return linear(act(gate) * up, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        gate, up, weight = ctx.saved_tensors
+        _, _, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        with torch.enable_grad():
+            leaves = gate.detach().requires_grad_(), up.detach().requires_grad_()
+            product = ctx.act(leaves[0]) * leaves[1]
+        for_gate, for_up = torch.autograd.grad(product, leaves, linear(gradient, weight.t()))
+        return (
+            for_gate,
+            for_up,
+            sum_of_outer(None, gradient, product.detach()) if wants_weight else None,
+            gradient.sum(0) if wants_bias else None,
+            None,
+        )

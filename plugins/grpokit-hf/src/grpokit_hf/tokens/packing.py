@@ -1,0 +1,229 @@
+"""Packed scoring: prompts and their completions in one row without padding, from tokens to tables of log-probs.
+
+A policy of tokens tells what it wrote (`Completions`) and hands over its decoder and its output layer; `score` gives
+the log-probs of the stored decisions again. Lengths and groups are host numbers, so cutting never waits for a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grpokit.types import Ask, Decisions
+from grpokit_hf.tokens.fused_head import FusedHead
+from grpokit_hf.tokens.linear_layers import Casts
+from grpokit_hf.tokens.packed_attention import SharedPrompts, run
+
+Inputs = Callable[[Tensor], tuple[Tensor, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completions:
+    """P prompts and b completions.
+
+    Attributes:
+        prompts: [P, S] int64, padded on the right.
+        prompt_lengths: P lengths, each at least 1.
+        tokens: [b, T] int64, padded on the right.
+        lengths: b lengths, 0 for a completion that has nothing to score.
+        groups: for each completion, the index of its prompt.
+        kept: [b, T, ...], the sets that tokens were drawn from (`token_sampling.Draw.kept`); None for all tokens.
+        positions: for each prompt, [3, n] int64 on the CPU: the positions on three axes of its tokens and of those that
+            follow, of which T - 1 are read; None: a token's position is its index.
+    """
+
+    prompts: Tensor
+    prompt_lengths: Sequence[int]
+    tokens: Tensor
+    lengths: Sequence[int]
+    groups: Sequence[int]
+    kept: Tensor | None = None
+    positions: Sequence[Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where n packed decisions stand in a table [b, t].
+
+    Attributes:
+        row: [n] int64.
+        column: [n] int64.
+        shape: (b, t).
+    """
+
+    row: Tensor
+    column: Tensor
+    shape: tuple[int, int]
+
+    def table(self, values: Tensor) -> Tensor:
+        """values [n] -> [b, t], zero where nothing was decided."""
+        return values.new_zeros(self.shape).index_put((self.row, self.column), values)
+
+    def pick(self, table: Tensor) -> Tensor:
+        """table [b, t] -> [n]."""
+        return table[self.row, self.column]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """Completions without padding: the tokens of each prompt, followed by the inputs of its completions.
+
+    The last token of a prompt is the first input of each of its completions. So the input in column k of a completion
+    predicts its decision k, and no hidden state of a prompt is needed twice.
+
+    Attributes:
+        source: [N] int64, indices into the prompts' and then the completions' tokens, all flattened.
+        prompts: the shared tokens of each prompt, all but its last.
+        samples: for each prompt, the lengths of its completions.
+        decided: [n] int64, indices into the N hidden states, of the decisions in question.
+        places: of the same decisions.
+        positions: [3, N] int64 on the CPU; None: a token's position is its index.
+        rows: the completions in their order here.
+        ends: where the decisions of each of them end among the n.
+    """
+
+    source: Tensor
+    prompts: Sequence[int]
+    samples: Sequence[Sequence[int]]
+    decided: Tensor
+    places: Places
+    positions: Tensor | None
+    rows: Sequence[int]
+    ends: Sequence[int]
+
+
+def pack(completions: Completions, start: int, *, width: int) -> Pack | None:
+    """Arrange completions for one pass; None if no decision is left.
+
+    Args:
+        completions: b of them.
+        start: the first decision that is to be scored.
+        width: t, columns of the resulting tables.
+    """
+    by_prompt: dict[int, list[int]] = {}
+    for row, (prompt, length) in enumerate(zip(completions.groups, completions.lengths, strict=True)):
+        if length > start:
+            by_prompt.setdefault(prompt, []).append(row)
+    if not by_prompt:
+        return None
+    slot, columns, behind = completions.prompts.shape[1], completions.tokens.shape[1], completions.prompts.numel()
+    groups = sorted(by_prompt.items())
+    source: list[Tensor] = []
+    decided, places, ends, samples, prompts, positions = [], [], [0], [], [], []
+    position = 0
+    for prompt, rows in groups:
+        shared = completions.prompt_lengths[prompt] - 1
+        first = prompt * slot
+        source.append(torch.arange(first, first + shared))
+        prompts.append(shared)
+        span = None if completions.positions is None else completions.positions[prompt]
+        positions += [] if span is None else [span[:, :shared]]
+        samples.append([completions.lengths[row] for row in rows])
+        position += shared
+        for row in rows:
+            length, begin = completions.lengths[row], behind + row * columns
+            positions += [] if span is None else [span[:, shared : shared + length]]
+            source += [torch.tensor([first + shared]), torch.arange(begin, begin + length - 1)]
+            decided.append(torch.arange(position + start, position + length))
+            places.append(torch.stack([torch.full((length - start,), row), torch.arange(length - start)]))
+            ends.append(ends[-1] + length - start)
+            position += length
+    device = completions.tokens.device
+    where = torch.cat(places, 1).to(device, non_blocking=True)
+    return Pack(
+        source=torch.cat(source).to(device, non_blocking=True),
+        prompts=prompts,
+        samples=samples,
+        decided=torch.cat(decided).to(device, non_blocking=True),
+        places=Places(row=where[0], column=where[1], shape=(len(completions.lengths), width)),
+        positions=torch.cat(positions, 1) if positions else None,
+        rows=[row for _, rows in groups for row in rows],
+        ends=ends[1:],
+    )
+
+
+def score(
+    completions: Completions,
+    start: int,
+    *,
+    width: int,
+    decoder: Any,
+    layer: Any,
+    head: FusedHead,
+    casts: Casts,
+    ask: Ask,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    forbidden: Tensor | None = None,
+    inputs: Inputs | None = None,
+) -> Decisions:
+    """Score decisions `start` to `start + width` of all completions in one packed pass.
+
+    Args:
+        completions: b of them.
+        start: the first decision.
+        width: t.
+        decoder: a transformers model without its head, after `packed_attention.install`.
+        layer: the output layer, with a weight [V, H], and a bias [V] or None.
+        head: gives the log-probs.
+        casts: keeps the weight's copy in the type of a mixed precision.
+        ask: what the caller will read.
+        scale: factor of the logits: 1 / temperature, times the model's own.
+        softcap: c of c * tanh(logit / c), before the scale; None for none.
+        forbidden: [V] bool, tokens that are never drawn.
+        inputs: what the decoder reads in place of tokens, such as embeddings of pictures: from indices [N] into the
+            prompts' and then the completions' tokens, all flattened, to embeddings [N, H] and further arguments of the
+            decoder.
+
+    Returns:
+        Log-probs and, if asked for, entropies: [b, t], zero where nothing was decided.
+    """
+    device = completions.tokens.device
+    plan = pack(completions, start, width=width)
+    if plan is None:
+        return Decisions(logprobs=torch.zeros(len(completions.lengths), width, device=device))
+    arrangement = SharedPrompts(plan.prompts, plan.samples, device=device)
+    positions = plan.positions if plan.positions is not None else arrangement.positions()
+    further: Mapping[str, Any] = {}
+    if inputs is None:
+        tokens = torch.cat([completions.prompts.flatten(), completions.tokens.flatten()])[plan.source]
+    else:
+        tokens, further = inputs(plan.source)
+    hidden = run(decoder, tokens, positions.to(device, non_blocking=True), arrangement, **further)[plan.decided]
+    logprobs, entropy = head(
+        hidden,
+        plan.places.pick(completions.tokens[:, start:]),
+        casts(layer.weight),
+        layer.bias,
+        scale=scale,
+        softcap=softcap,
+        kept=None if completions.kept is None else plan.places.pick(completions.kept[:, start:]),
+        forbidden=forbidden,
+        entropy=ask.entropy,
+        slope=_slope(plan, ask),
+        ends=plan.ends,
+    )
+    return Decisions(
+        logprobs=plan.places.table(logprobs), entropy=None if entropy is None else plan.places.table(entropy)
+    )
+
+
+def _slope(plan: Pack, ask: Ask) -> Callable[[Tensor, int], Tensor] | None:
+    """The prediction for packed log-probs, from the one for tables; None where completions are not in order."""
+    predict, rows = ask.slope, plan.rows
+    if predict is None or list(rows) != sorted(rows):
+        return None
+    ends = [0, *plan.ends]
+
+    def slope(logprobs: Tensor, begin: int) -> Tensor:
+        end = begin + len(logprobs)
+        first, last = rows[ends.index(begin)], rows[ends.index(end) - 1]  # between them some may have no decisions
+        row, column = plan.places.row[begin:end] - first, plan.places.column[begin:end]
+        table = logprobs.new_zeros(last - first + 1, plan.places.shape[1]).index_put((row, column), logprobs)
+        return predict(table, slice(first, last + 1))[row, column]
+
+    return slope

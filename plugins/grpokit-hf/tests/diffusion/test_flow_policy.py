@@ -1,0 +1,195 @@
+"""FlowPolicy on a small network: the contract, windows, the shared path, and exact numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_family import TinyFamily
+from torch import Tensor
+
+from grpokit import Ask, Prompt, Rollout, Trainer, UsageError
+from grpokit.builtin.image_rewards import brightness
+from grpokit.knobs import Precision
+from grpokit.objectives import GRPO, Loss
+from grpokit.sampling import derive_seeds, normals
+from grpokit.testing import outcomes, policy_checks
+from grpokit_hf.diffusion.flow_policy import FlowPolicy
+
+PROMPTS = [Prompt(text=text) for text in ("0.5", "-1", "2")]
+
+
+def build(**options: Any) -> FlowPolicy:
+    return FlowPolicy(TinyFamily(), **{"size": (32, 32), "steps": 6, "eval_steps": 4} | options)
+
+
+def drawn(policy: FlowPolicy, *, group: int = 4, step: int = 0, evaluate: bool = False) -> Rollout:
+    seeds = derive_seeds(1, stream="train", step=step, prompts=len(PROMPTS), group_size=group)
+    return policy.rollout(PROMPTS, group, seeds=seeds, evaluate=evaluate)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lora": {"r": 2}, "window": {"width": 2}, "guidance": 2.0, "ema": {"decay": 0.5}, "rows": 3},
+        {"sampler": "cps", "shared_noise": False, "window": {"width": 3, "start": "sliding", "every": 1}},
+    ],
+    ids=str,
+)
+def test_contract(options: dict[str, Any]) -> None:
+    checks = policy_checks(lambda: build(**options), PROMPTS, makes="image")
+    failures = [outcome for outcome in outcomes(checks) if outcome.state == "failed"]
+    assert not failures, failures
+
+
+class Counted(TinyFamily):
+    """Notes how many rows each pass of the transformer has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes: list[int] = []
+
+    def velocity(self, latents: Tensor, time: Tensor, condition: Tensor, *, guidance: float) -> Tensor:
+        self.passes.append(len(latents))
+        return super().velocity(latents, time, condition, guidance=guidance)
+
+
+def test_what_comes_before_the_window_is_computed_once_for_a_group() -> None:
+    """A window that has slid by two steps: two passes of one row, then the window's and the rest's with all rows."""
+    family = Counted()
+    window = {"width": 2, "start": "sliding", "every": 1}
+    policy = FlowPolicy(family, size=(32, 32), steps=6, eval_steps=4, window=window)
+    rollout = drawn(policy, step=2)
+    assert family.passes == [1, 1, 4, 4, 4, 4] * len(PROMPTS)
+    latents = rollout.trace.per_row["latents"]
+    assert latents.shape == (12, 3, 2, 4, 4)  # the window's starts and its end
+    assert torch.equal(latents[0, 0], latents[3, 0])
+    assert not torch.equal(latents[0, 1], latents[3, 1])
+    family.passes.clear()
+    policy.logprobs(rollout, slice(0, 1))
+    assert family.passes == [4] * len(PROMPTS)
+
+
+def test_evaluation_follows_the_ode() -> None:
+    """Euler's steps, written out."""
+    policy, family = build(guidance=1.5), TinyFamily()
+    seeds = derive_seeds(1, stream="train", step=0, prompts=len(PROMPTS), group_size=4)
+    rollout = drawn(policy, evaluate=True)
+    assert rollout.old.logprobs.shape == (12, 0)
+    start = normals(seeds.row, 32, start=2**40).float().unflatten(1, (2, 4, 4))
+    for row in (0, 5, 11):
+        x, condition = start[row : row + 1], torch.tensor(float(PROMPTS[row // 4].text))
+        for k in range(4):
+            with torch.no_grad():
+                x = x - 0.25 * family.velocity(x, torch.tensor(1 - k / 4), condition, guidance=1.5)
+        drawn_again = rollout.samples[row].output
+        assert drawn_again.tobytes() == family.pictures(x, (32, 32))[0].tobytes()
+
+
+def test_the_gaussian_is_that_of_the_sampler() -> None:
+    """Mean and std of the second step by the formula of Flow-SDE, at t = 5/6 with D = 1/6."""
+    policy, family = build(noise=0.9), TinyFamily()
+    rollout = drawn(policy)
+    view = policy.logprobs(rollout, slice(1, 2), ask=Ask(moments=True))
+    t, d = 5 / 6, 1 / 6
+    g = 0.9 * (t / (1 - t)) ** 0.5
+    x = rollout.trace.per_row["latents"][:4, 1]
+    v = family.velocity(x, torch.tensor(t), torch.tensor(0.5), guidance=1.0)
+    mean = x * (1 - g**2 * d / (2 * t)) - v * (1 + g**2 * (1 - t) / (2 * t)) * d
+    assert view.mean is not None
+    assert view.std is not None
+    torch.testing.assert_close(view.mean[:4, 0], mean, atol=1e-6, rtol=0)
+    assert float(view.std[0]) == pytest.approx(g * d**0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_training_with_a_guarded_ratio_and_a_penalty_on_velocities(precision: Precision) -> None:
+    """In the first update the ratio is 1 and the penalty 0, also where the old means come from a pass of their own."""
+    policy, found = build(window={"width": 2}), []
+
+    class Noted(GRPO):
+        def __call__(self, *args: Any, **options: Any) -> Loss:
+            found.append(super().__call__(*args, **options))
+            return found[-1]
+
+    trainer = Trainer(
+        policy, [brightness], PROMPTS, objective=Noted(ratio="guard", kl="velocity", kl_coef=1e-3), steps=1,
+        prompts_per_step=3, group_size=4, micro_batch_size=12, updates_per_rollout=2, learning_rate=1e-3,
+        mixed_precision=precision, device="cpu",
+    )  # fmt: skip
+    trainer.step()
+    first, second = found[:6], found[6:]  # of three groups and two steps each
+    for loss in first:
+        torch.testing.assert_close(loss.stats["ratio"], torch.ones(4, 1), atol=1e-7, rtol=0)
+        assert loss.stats["kl"].abs().max() < 1e-9
+    assert len(second) == 6
+    for loss in second:
+        assert (loss.stats["ratio"] - 1).abs().max() > 1e-5
+        assert loss.stats["kl"].min() > 1e-9
+
+
+def test_evaluations_draw_with_the_average(tmp_path: Path) -> None:
+    """With decay 0 that is the live policy; with a decay near 1 it is still the start. A saved one is there again."""
+    before = [sample.output for sample in drawn(build(), evaluate=True).samples]
+    pictures = {}
+    for decay in (0.0, 0.5, 0.9999999):
+        policy = build(ema={"decay": decay})
+        with torch.no_grad():
+            for p in policy.model.parameters():
+                p.add_(0.5)
+        policy.updated(1)
+        pictures[decay] = [sample.output.tobytes() for sample in drawn(policy, evaluate=True).samples]
+        policy.save(tmp_path)
+        again = build(ema={"decay": decay})
+        again.load(tmp_path)
+        assert pictures[decay] == [sample.output.tobytes() for sample in drawn(again, evaluate=True).samples]
+    assert len(set(map(tuple, pictures.values()))) == 3
+    live = build()
+    with torch.no_grad():
+        for p in live.model.parameters():
+            p.add_(0.5)
+    assert pictures[0.0] == [sample.output.tobytes() for sample in drawn(live, evaluate=True).samples]
+    assert pictures[0.9999999] == [picture.tobytes() for picture in before]
+
+
+def test_the_scale_of_an_adapter_is_alpha_by_the_rank() -> None:
+    policy = build(lora={"r": 2, "alpha": 6})
+    assert policy.model.get_submodule("base_model.model.to_q").scaling == {"default": 3.0}
+
+
+@pytest.mark.parametrize("options", [{}, {"lora": {"r": 2}}], ids=str)
+def test_a_transformer_with_an_adapter_is_refused(options: dict[str, Any]) -> None:
+    """It would train along, or hide the layers that are to be adapted."""
+    family = TinyFamily()
+    FlowPolicy(family, size=(32, 32), lora={"r": 2})
+    with pytest.raises(UsageError, match="Painter has an adapter in it, maybe of an earlier policy"):
+        FlowPolicy(family, size=(32, 32), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": {"width": 7}}, "width is 7, and only 6 steps of the schedule can be decisions"),
+        ({"window": {"width": 6}, "sampler": "cps"}, "only 5 steps"),
+        ({"window": {"wide": 2}}, "window has no key 'wide'"),
+        ({"size": (32, 33)}, "positive multiples of 8"),
+        ({"eval_size": 64}, "eval_size must be height and width"),
+        ({"sampler": "ode"}, "needs a sampler with noise"),
+        ({"sampler": "cps", "steps": 1}, "has no step with noise"),
+        ({"steps": 0}, "steps must be a whole number from 1 to 1000, got 0"),
+        ({"guidance": -1.0}, "guidance must be a number of at least 0, got -1"),
+        ({"eval_guidance": float("nan")}, "eval_guidance must be a number of at least 0, got nan"),
+        ({"rows": -1}, "rows must be a whole number of at least 1, or null for a whole group; got -1"),
+        ({"rows": 0}, "got 0"),
+        ({"ema": {"decay": 2}}, "ema: decay"),
+        ({"lora": {"adapter": "./nowhere"}}, "adapter: './nowhere' does not exist"),
+        ({"lora": {"targets": ["to_k"]}}, "no linear layer of Painter is called 'to_k'"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        build(**options)

@@ -1,0 +1,84 @@
+"""Checkpoints come back to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import FAMILIES, ROWS, tiny_model
+from torch import nn
+
+from grpokit import CheckpointError
+from grpokit_hf.models.adapters import AdapterSettings, add_adapter
+from grpokit_hf.models.weights import load_weights, save_weights
+
+TOKENS = torch.arange(12)[None]
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(input_ids=TOKENS).logits  # type: ignore[no-any-return]
+
+
+def change(model: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn(p.shape, generator=generator), alpha=0.1)
+
+
+def adapted(model: Any, kind: str, **settings: Any) -> Any:
+    return add_adapter(model, AdapterSettings(r=2, dora=kind == "dora", **settings))
+
+
+@pytest.mark.parametrize("adapter", ["", "lora", "dora"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_comes_back_to_the_bit(family: str, adapter: str, tmp_path: Path) -> None:
+    model: Any = tiny_model(family)
+    model = adapted(model, adapter) if adapter else model
+    change(model)
+    (tmp_path / "saved").mkdir()
+    save_weights(model, tmp_path / "saved")
+    names = {file.name for file in (tmp_path / "saved").iterdir()}
+    assert names == (
+        {"adapter_model.safetensors", "adapter_config.json"}
+        if adapter
+        else {"model.safetensors", "config.json", "generation_config.json"}
+    )
+    other: Any = adapted(tiny_model(family), adapter, seed=1) if adapter else tiny_model(family, seed=1)
+    assert not torch.equal(logits(other), logits(model))
+    load_weights(other, tmp_path / "saved")
+    assert torch.equal(logits(other), logits(model))
+
+
+def test_a_checkpoint_says_what_it_holds(tmp_path: Path) -> None:
+    model: Any = tiny_model("llama").bfloat16()
+    assert model.config.architectures is None
+    for dtype in ("bfloat16", "float32"):
+        save_weights(model.to(getattr(torch, dtype)), tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        assert (config["architectures"], config["dtype"]) == (["LlamaForCausalLM"], dtype)
+
+
+def test_weights_of_another_model(tmp_path: Path) -> None:
+    save_weights(tiny_model("llama"), tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"it differs in 1 tensor, such as 'lm_head.weight', which is \[272, 16\] in the"
+    ):
+        load_weights(tiny_model("llama", tie_word_embeddings=True), tmp_path)
+    adapted = add_adapter(tiny_model("llama"), AdapterSettings(r=2))
+    with pytest.raises(
+        CheckpointError, match=r"the folder holds whole weights, without an adapter\. Use the same lora"
+    ):
+        load_weights(adapted, tmp_path)
+    save_weights(adapted, tmp_path)
+    with pytest.raises(CheckpointError, match=r"which is \[2, 32\] in the file and \[4, 32\] here"):
+        load_weights(add_adapter(tiny_model("llama"), AdapterSettings(r=4)), tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"\0" * 64)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_weights(adapted, tmp_path)
+    assert ROWS == 272
