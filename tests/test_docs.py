@@ -76,12 +76,18 @@ def test_the_ten_lines_learn(run: Run) -> None:
     assert after["ring"] > 0.98  # another processor rounds in another way
 
 
-SHOWN = sorted(f for f in (ROOT / "grpokit").rglob("*.py") if "    >>> " in f.read_text(encoding="utf-8"))
+LIBRARY = ROOT / "plugins/grpokit-hf/src"
+SHOWN = sorted(
+    (folder, file)
+    for folder in (ROOT, LIBRARY)
+    for file in (folder / ("grpokit" if folder == ROOT else "grpokit_hf")).rglob("*.py")
+    if "    >>> " in file.read_text(encoding="utf-8")
+)
 
 
-@pytest.mark.parametrize("file", SHOWN, ids=lambda f: f.stem)
-def test_examples_in_docstrings(file: Path) -> None:
-    module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+@pytest.mark.parametrize(("folder", "file"), SHOWN, ids=[file.stem for _, file in SHOWN])
+def test_examples_in_docstrings(folder: Path, file: Path) -> None:
+    module = importlib.import_module(".".join(file.relative_to(folder).with_suffix("").parts))
     found = doctest.testmod(module, extraglobs={"torch": torch})
     assert found.attempted > 0
     assert found.failed == 0
@@ -256,6 +262,44 @@ def test_the_api_pages_have_every_public_name() -> None:
     homes = {f"grpokit.{home}": names for home, names in grpokit._HOME.items()}
     missing = [n for home, names in homes.items() for n in names if not {home, f"{home}.{n}"} & {*documented}]
     assert missing == []
+
+
+def documented() -> dict[str, list[str]]:
+    """Module on one of the pages -> the members that the page shows; empty for all."""
+    text = "".join(page.read_text() for page in PAGES)
+    found = re.findall(r"^::: (\S+)\n((?: +.*\n)*)", text, re.MULTILINE)
+    members = {module: re.search(r"members: \[(.*?)\]", options) for module, options in found}
+    return {module: shown[1].split(", ") if shown else [] for module, shown in members.items()}
+
+
+USERS = sorted(
+    file
+    for folder in (*ROOT.glob("plugins/*/src"), ROOT / "tutorials", ROOT / "benchmarks")
+    if folder != LIBRARY
+    for file in folder.rglob("*.py")
+    if "grpokit_hf" in file.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("file", USERS, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_what_others_use_of_the_library_stands_on_a_page(file: Path) -> None:
+    """So a third party's plugin may use all that ours do."""
+    pages, modules = documented(), set()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        assert not (isinstance(node, ast.Import) and any("grpokit_hf" in alias.name for alias in node.names))
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("grpokit_hf"):
+            continue
+        for alias in node.names:
+            if node.module in pages:
+                assert not alias.name.startswith("_"), alias.name
+                assert not pages[node.module] or alias.name in pages[node.module], alias.name
+            else:
+                assert f"{node.module}.{alias.name}" in pages
+                modules.add(alias.name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules:
+            assert not node.attr.startswith("_"), ast.unparse(node)
 
 
 def test_help_names_parameters_that_exist() -> None:

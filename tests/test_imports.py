@@ -5,15 +5,11 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import tomllib
-from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import architecture
 import pytest
 from architecture import MAY_IMPORT, PACKAGE, imports, row_of
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 import grpokit
 
@@ -22,8 +18,7 @@ LIGHT = {"errors", "_lazy", "files", "knobs", "types", "registry", "config"}
 NO_TORCH = [*sorted(LIGHT), "cli", "__init__", "__main__"]
 TORCH = {"torch", "accelerate", "safetensors"}
 FILES = architecture.files()
-HOMES = packages_distributions()  # what is imported -> the distributions that bring it
-MODELS = {"transformers", "peft", "huggingface-hub", "diffusers"}  # which plugins know, not even an extra of the core
+MODELS = frozenset({"transformers", "peft", "huggingface-hub", "diffusers"})  # which plugins know: no extra allows them
 
 
 def files_of(row: str) -> list[Path]:
@@ -74,39 +69,27 @@ def test_the_core_knows_no_plugin(file: Path) -> None:
     assert not [str(i) for i in imports(file) if i.module.startswith("grpokit_")]
 
 
-def undeclared(file: Path, project: Path = PACKAGE.parent) -> list[str]:
-    """What a file imports anywhere, also in functions and for type checkers, and its pyproject.toml does not name."""
-    stated = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = [*stated["dependencies"], *(line for extra in stated["optional-dependencies"].values() for line in extra)]
-    declared = {canonicalize_name(Requirement(line).name) for line in lines} - MODELS
-    found = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        for top in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"grpokit"}:
-            if not declared & set(map(canonicalize_name, HOMES.get(top, [top]))):
-                found.append(f"line {node.lineno} imports {top}")
-    return found
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(PACKAGE)))
 def test_the_core_declares_what_it_imports(file: Path) -> None:
-    assert undeclared(file) == [], "declare it, or do without"
+    undeclared = architecture.undeclared(file, PACKAGE.parent, never=MODELS)
+    assert undeclared == [], "declare it, or do without"
 
 
 def test_an_import_that_is_not_declared_is_seen(tmp_path: Path) -> None:
-    """`transformers` and its like are no dependency of the core, so none of its files may import them."""
     file = tmp_path / "x.py"
     file.write_text(
         "import os, torch, yaml\nfrom PIL import Image\nimport peft.tuners\n"
         "if TYPE_CHECKING:\n    from transformers import PreTrainedModel\n"
         "def f():\n    from huggingface_hub import constants\n    import diffusers, none_of_that_name\n"
     )
-    seen = " ".join(sorted(undeclared(file)))
-    for name in ("3 imports peft", "5 imports transformers", "7 imports huggingface_hub", "8 imports diffusers"):
-        assert name in seen
-    assert "8 imports none_of_that_name" in seen
-    assert len(undeclared(file)) == 5
+    assert sorted(architecture.undeclared(file, PACKAGE.parent, never=MODELS)) == [
+        "line 3 imports peft",
+        "line 5 imports transformers",
+        "line 7 imports huggingface_hub",
+        "line 8 imports diffusers",
+        "line 8 imports none_of_that_name",
+    ]
+    assert architecture.undeclared(file, PACKAGE.parent, never=MODELS | {"pyyaml"})[0] == "line 1 imports yaml"
 
 
 @pytest.mark.parametrize("module", NO_TORCH)

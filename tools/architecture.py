@@ -11,10 +11,16 @@ import ast
 import io
 import sys
 import tokenize
+import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 PACKAGE = Path(__file__).parent.parent / "grpokit"
 LEARNING_PATH = ("types", "policy", "sampling", "advantages", "objectives", "trainer")
@@ -130,6 +136,39 @@ def upward(file: Path) -> list[Import]:
     row = row_of(file)
     allowed = {"", row, *MAY_IMPORT[row].split()}
     return [found for found in imports(file) if found.row not in allowed]
+
+
+def undeclared(file: Path, project: Path, *, never: frozenset[str] = frozenset()) -> list[str]:
+    """What a file imports anywhere, also in functions and for type checkers, and its distribution does not declare.
+
+    Args:
+        file: to be read.
+        project: the folder of its pyproject.toml, whose extras count as well.
+        never: distributions that it must not import, declared or not.
+    """
+    declared, homes, own = _declared(project) - never, _homes(), project.name.replace("-", "_")
+    found = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for top in sorted({name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"grpokit", own}):
+            if not declared & {canonicalize_name(name) for name in homes.get(top, [top])}:
+                found.append(f"line {node.lineno} imports {top}")
+    return found
+
+
+@cache
+def _declared(project: Path) -> frozenset[str]:
+    """The distributions that a pyproject.toml names, extras included."""
+    stated = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [line for extra in stated.get("optional-dependencies", {}).values() for line in extra]
+    return frozenset(canonicalize_name(Requirement(line).name) for line in [*stated["dependencies"], *extras])
+
+
+@cache
+def _homes() -> Mapping[str, list[str]]:
+    """What is imported -> the distributions that bring it."""
+    return packages_distributions()
 
 
 def lines(file: Path) -> int:

@@ -24,18 +24,18 @@ import sys
 import warnings
 
 warnings.simplefilter("ignore")  # of libraries below, about bars and about what they will change one day
-if importlib.util.find_spec("grpokit_toy") is None:  # on Colab, for example
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[toy]"], check=True)
+if any(importlib.util.find_spec(name) is None for name in ("grpokit_toy", "grpokit_hf")):  # on Colab, for example
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "grpokit[toy]", "grpokit-hf"], check=True)
 
 # %%
 import math
 
 import matplotlib.pyplot as plt
 import torch
+from grpokit_hf.diffusion.windows import Window
 from grpokit_toy.flow import ring_prompts
 
 from grpokit import Trainer, create, draw, evaluate, flow
-from grpokit_hf.diffusion.windows import Window
 from grpokit.notebook import watch
 from grpokit.sampling import derive_seeds
 

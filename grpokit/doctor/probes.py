@@ -12,8 +12,10 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
+
+from packaging.requirements import Requirement
 
 from grpokit import registry
 from grpokit.doctor import assets
@@ -28,30 +30,24 @@ _LITTLE_MEMORY = 2e9  # bytes: torch and its libraries take about one
 
 def python() -> Iterator[Finding]:
     """Python, grpokit, and every requirement of the installed distributions."""
-    from packaging.requirements import Requirement
-
     yield Finding(
         area="python", state="ok", what=f"Python {platform.python_version()}, grpokit {_version('grpokit') or 'source'}"
     )
     entries = importlib.metadata.entry_points(group="grpokit")
-    distributions = {entry.dist.name: entry.dist for entry in entries if entry.dist is not None}
+    plugins = {entry.dist.name for entry in entries if entry.dist is not None}
     wrong = 0
-    for name, distribution in sorted(distributions.items()):
-        for line in distribution.requires or []:
-            requirement = Requirement(line)
-            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-                continue
-            version = _version(requirement.name)
-            if version and requirement.specifier.contains(version, prereleases=True):
-                continue
-            wrong += 1
-            there = f"version {version} is installed" if version else "it is not installed"
-            yield Finding(
-                area="python",
-                state="problem",
-                what=f"{name} needs {requirement.name}{requirement.specifier}, and {there}",
-                advice=f"Run: pip install '{requirement.name}{requirement.specifier}'",
-            )
+    for name, requirement in sorted({each for plugin in plugins for each in _requirements(plugin)}, key=str):
+        version = _version(requirement.name)
+        if version and requirement.specifier.contains(version, prereleases=True):
+            continue
+        wrong += 1
+        there = f"version {version} is installed" if version else "it is not installed"
+        yield Finding(
+            area="python",
+            state="problem",
+            what=f"{name} needs {requirement.name}{requirement.specifier}, and {there}",
+            advice=f"Run: pip install '{requirement.name}{requirement.specifier}'",
+        )
     if not wrong:
         versions = ", ".join(f"{name} {_version(name)}" for name in _SHOWN if _version(name))
         yield Finding(area="python", state="ok", what=f"the requirements are met ({versions})")
@@ -270,6 +266,21 @@ def main(area: str) -> None:
             )
         )
     print(f"\n{json.dumps(found)}")
+
+
+def _requirements(name: str, extras: Set[str] = frozenset()) -> Iterator[tuple[str, Requirement]]:
+    """What a distribution needs, and what libraries need that stand between it and grpokit: each behind its owner."""
+    for requirement in map(Requirement, _requires(name)):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            yield name, requirement
+            if any(Requirement(line).name == "grpokit" for line in _requires(requirement.name)):
+                yield from _requirements(requirement.name, requirement.extras)
+
+
+def _requires(name: str) -> list[str]:
+    """The requirements of a distribution; none without it."""
+    return (importlib.metadata.requires(name) or []) if _version(name) else []
 
 
 def _version(name: str) -> str:

@@ -95,20 +95,23 @@ def test_a_broken_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip uninstall grpokit-mine" in finding.advice
 
 
+def distribution(folder: Path, name: str, *needs: str) -> Path:
+    """Installed, without any code."""
+    place = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    place.mkdir()
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", "Version: 1.0", *(f"Requires-Dist: {need}" for need in needs)]
+    (place / "METADATA").write_text("\n".join(lines) + "\n")
+    return place
+
+
 def test_requirements_that_are_not_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "grpokit_mine-1.0.dist-info"
-    folder.mkdir()
+    needs = "numpy>=1000", "no-such-package-anywhere", "absent; extra == 'more'", "grpokit-shared[more]"
+    folder = distribution(tmp_path, "grpokit-mine", *needs)
     (folder / "entry_points.txt").write_text("[grpokit]\nmine = mine.plugin\n")
-    needs = "numpy>=1000", "no-such-package-anywhere", "absent; extra == 'more'"
-    lines = [
-        "Metadata-Version: 2.1",
-        "Name: grpokit-mine",
-        "Version: 1.0",
-        *(f"Requires-Dist: {need}" for need in needs),
-    ]
-    (folder / "METADATA").write_text("\n".join(lines) + "\n")
+    distribution(tmp_path, "grpokit-shared", "grpokit", "behind-an-extra; extra == 'more'", "no; extra == 'other'")
     monkeypatch.syspath_prepend(tmp_path)
-    old, absent = problems(list(probes.python()))
+    absent, old, behind = problems(list(probes.python()))
+    assert behind.what == "grpokit-shared needs behind-an-extra, and it is not installed"
     assert old.what.startswith("grpokit-mine needs numpy>=1000, and version ")
     assert old.advice == "Run: pip install 'numpy>=1000'"
     assert absent.what == "grpokit-mine needs no-such-package-anywhere, and it is not installed"
