@@ -16,6 +16,7 @@ from grpokit_lm.loading import load_model
 def test_a_bar_shows_once_for_a_model_and_on_a_terminal_only(
     terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    logging.enable_progress_bar()  # the script that makes tiny models hides it, and another test calls that
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     folder, seen = save_tiny_model(tmp_path), []
     capsys.readouterr()
