@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 from grpokit import Trainer
@@ -25,5 +26,6 @@ def planned(trainer: Trainer, *, tiny: bool, prompt_tokens: int, **parameters: A
     defaults = {p.name: p.default for p in inspect.signature(GlmImageAR).parameters.values()}
     source = {"model": "tiny"} if tiny else {"local_files_only": True}
     step = PlannedStep.of(trainer, reference=trainer.objective.needs_reference, prompt_tokens=prompt_tokens)
+    step = replace(step, micro_batch_size=trainer.sizes.micro_batch_size)
     card = cards.here() or cards.by_name("H100")
     return Estimate(card=card, needs=plan({**defaults, "dtype": "bfloat16", **source, **parameters}, step))

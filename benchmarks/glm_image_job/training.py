@@ -127,7 +127,7 @@ def _train(job: Job, prompts: int, checkpointing: bool, rounds: int, decodes: Ma
     trainer.close()
     return Steps(
         counted=counted,
-        micro=trainer.micro_batch_size,
+        micro=trainer.sizes.micro_batch_size,
         metrics=[report.metrics for report in reports],
         pictures=pictures,
         plans=plans,

@@ -171,7 +171,8 @@ def test_sizes_that_memory_forced_are_resumed(tmp_path: Path) -> None:
     for resumed in (same, other):
         resumed.load(tmp_path / "here")
     assert (same.sizes.micro_batch_size, same.sizes.rollout_batch_size) == (4, 8)
-    assert (other.sizes.micro_batch_size, other.sizes.rollout_batch_size) == (2, 8)  # a size that was changed counts as it is
+    sizes = other.sizes  # of which one was changed, and counts as it is
+    assert (sizes.micro_batch_size, sizes.rollout_batch_size) == (2, 8)
     make(TinyTokens()).save(tmp_path / "untouched")
     same.load(tmp_path / "untouched")
     assert (same.sizes.micro_batch_size, same.sizes.rollout_batch_size) == (16, None)
@@ -184,7 +185,7 @@ def test_a_bound_on_decisions_that_memory_forced_is_resumed(tmp_path: Path) -> N
     same, other, none = (make(TinyTokens(), micro_batch_tokens=tokens) for tokens in (90, 80, None))
     for resumed in (same, other, none):
         resumed.load(tmp_path / "here")
-    assert (same.sizes.micro_batch_tokens, other.sizes.micro_batch_tokens, none.sizes.micro_batch_tokens) == (42, 80, None)
+    assert [resumed.sizes.micro_batch_tokens for resumed in (same, other, none)] == [42, 80, None]
 
 
 def test_evaluations_shrink_too() -> None:
