@@ -90,7 +90,7 @@ def _default(key: str, field: dict[str, Any]) -> str:
     if key in OBJECTIVE_KEYS:
         return "the objective's"
     if "default" not in field:
-        return "empty" if not list(_named(field)) or "items" in field or "anyOf" in field else "as below"
+        return "empty" if not list(_named(field)) or "items" in field else "as below"
     return f"`{json.dumps(field['default']).strip(chr(34))}`"
 
 
@@ -102,8 +102,6 @@ def _values(field: dict[str, Any]) -> str:
         return "name with parameters" if field["$ref"].endswith("/Component") else "keys"
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
-    if "const" in field:
-        return f"`{field['const']}`"
     kind = field["type"]
     if kind == "array":
         return f"list of {_values(field['items'])}"

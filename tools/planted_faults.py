@@ -25,7 +25,6 @@ PHASE_FROZEN = "tests/phases/test_phased_trainer.py::test_what_others_train_has_
 PHASE_VERSIONS = "tests/phases/test_phased_trainer.py::test_a_policy_of_two_phases_is_told_of_every_change"
 PHASE_RESUME = "tests/phases/test_phased_trainer.py::test_a_resume_is_exact_at_every_step[3]"
 PHASE_RUN = "tests/phases/test_runs.py::test_a_run_has_one_folder"
-PHASE_CHOSEN = "tests/phases/test_runs.py::test_the_phase_that_moves_the_reward_is_chosen[first_is_high-a]"
 HALVES_AVERAGE = "plugins/grpokit-glm-image/tests/test_halves.py::test_evaluations_paint_with_the_average"
 BY_HAND = "tests/test_run_by_hand.py::test_a_run_equals_one_written_by_hand"
 BLOCKS = f"{HF_TESTS}cpu/test_causal_blocks.py::test_values_and_gradients_are_those_of_the_table"
@@ -1065,13 +1064,6 @@ FAULTS = (
         "seed=mix(config.seed, place) if phase.name else config.seed",
         "seed=config.seed + 0 * place",
         (PHASE_RUN,),
-    ),
-    Fault(
-        "the phase that moves the reward less",
-        "runs/choosing.py",
-        "if total.row >= total.group",
-        "if total.row < total.group",
-        (PHASE_CHOSEN,),
     ),
     Fault(
         "evaluations of both halves without the average",

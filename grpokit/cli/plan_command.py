@@ -11,8 +11,7 @@ import typer
 from grpokit.cli.app import FAILED, app, console
 from grpokit.cli.config_options import ConfigCommand
 from grpokit.cli.options import Overrides, Source, whole_number
-from grpokit.errors import UsageError, nearest, shown
-from grpokit.files import is_plain_name
+from grpokit.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from grpokit.config.phases import PhaseConfig
@@ -69,11 +68,7 @@ def _phase(config: RunConfig, name: str | None) -> tuple[PhaseConfig, RunConfig]
     Raises:
         UsageError: there is no such phase.
     """
-    if config.order == "auto" and not config.phases and name and not is_plain_name(name):
-        raise UsageError(f"With phases: auto a phase has the name of a policy, got {shown(name)}.")
-    phases = config.phased([name] if name else [])
-    if not phases:
-        raise UsageError("With phases: auto each policy has a phase. Name one with --phase.")
+    phases = config.phased()
     names = [phase.name for phase, _ in phases]
     if name is None or name in names:
         return phases[names.index(name) if name else 0]

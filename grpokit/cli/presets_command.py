@@ -79,4 +79,4 @@ def _presets(name: str) -> Iterator[dict[str, Any]]:
 
 def _steps(config: RunConfig) -> int:
     """The steps of all phases and rounds; 0 where they depend on the policy."""
-    return config.rounds * sum(phase.steps for phase, _ in config.phased([]))
+    return config.rounds * sum(phase.steps for phase, _ in config.phased())

@@ -372,14 +372,14 @@ def _started_as() -> list[str]:
 
 def _complete(result: Result, config: RunConfig) -> str:
     """The line for a resume of a run that is complete, and how to train it further."""
-    total, several = result.planned, bool(config.phases or config.order == "auto")
+    total = result.planned
     if result.steps < total:
         return f"{result.folder} is already complete: it converged after {result.steps} of {counted(total, 'step')}."
-    schedules = {config.trainer.schedule, *(own.trainer.schedule for _, own in config.phased([]))}
+    schedules = {config.trainer.schedule, *(own.trainer.schedule for _, own in config.phased())}
     more = "" if schedules == {"constant"} else " (with this schedule it also needs --force)"
     return (
         f"{result.folder} is already complete ({result.steps} of {counted(total, 'step')}). Raise "
-        f"{'rounds' if several else 'trainer.steps'} to train further{more}."
+        f"{'rounds' if config.phases else 'trainer.steps'} to train further{more}."
     )
 
 

@@ -98,12 +98,6 @@ class RunSettings(Strict):
         return self
 
 
-def _or_auto(schema: dict[str, Any]) -> None:
-    """Allow the word `auto` in the place of a list, for editors."""
-    listed = {key: schema.pop(key) for key in ("type", "items") if key in schema}
-    schema["anyOf"] = [listed, {"const": "auto"}]
-
-
 class RunConfig(Strict, SeedSettings):
     """A whole run."""
 
@@ -113,26 +107,9 @@ class RunConfig(Strict, SeedSettings):
     data: DataConfig
     rewards: list[RewardConfig] = Field(min_length=1)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
-    phases: list[PhaseConfig] = Field(
-        default_factory=list,
-        description="policies that learn in turn; `auto`: each of the policy's, in the order `auto`",
-        json_schema_extra=_or_auto,
-    )
+    phases: list[PhaseConfig] = Field(default_factory=list, description="policies that learn in turn")
     rounds: Count = Field(default=1, description="how often the phases are gone through")
-    order: Literal["listed", "auto"] = Field(
-        default="listed", description="of phases; auto: next learns what moves the reward most (`grpokit attribute`)"
-    )
     run: RunSettings = Field(default_factory=RunSettings)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _phases_auto(cls, data: Any) -> Any:
-        """`phases: auto` is a phase for each policy, in the order `auto`."""
-        if isinstance(data, dict) and data.get("phases") == "auto":
-            if data.get("order", "auto") != "auto":
-                raise ValueError(f"phases: auto goes with order: auto, got order: {shown(data['order'])}")
-            return {**data, "phases": [], "order": "auto"}
-        return data
 
     @field_validator("rewards")
     @classmethod
@@ -152,12 +129,8 @@ class RunConfig(Strict, SeedSettings):
     def _keys_that_go_with_phases(self) -> RunConfig:
         if self.phases and "steps" in self.trainer.model_fields_set:
             raise ValueError("trainer.steps does not go with phases: each phase has steps, and rounds repeats them all")
-        if self.rounds > 1 and not self.phases and self.order == "listed":
+        if self.rounds > 1 and not self.phases:
             raise ValueError("rounds repeats phases, and there are none")
-        if self.order == "auto" and self.run.sharding:
-            raise ValueError("order: auto draws in one process, so it does not go with run.sharding; list the phases")
-        if self.order == "auto" and len(self.phases) == 1:
-            raise ValueError("order: auto chooses between phases, and there is only one")
         return self
 
     _source: Source | None = PrivateAttr(default=None)
@@ -178,32 +151,24 @@ class RunConfig(Strict, SeedSettings):
         key = ".".join(map(str, path))
         return f"{where(self._source, path, message)}: {key}: " if self._source else ""
 
-    def phased(self, policies: Sequence[str]) -> list[tuple[PhaseConfig, RunConfig]]:
+    def phased(self) -> list[tuple[PhaseConfig, RunConfig]]:
         """Each phase with the config of a run that would consist of it alone; a single one without phases.
-
-        Args:
-            policies: the names of all policies; of `phases: auto` each has a phase.
 
         Raises:
             ConfigError: the keys of a phase and those of the run do not fit together.
         """
-        phases = self.phases
-        if self.order == "auto" and not phases:
-            phases = [PhaseConfig(name=name, policy=name, steps=self.trainer.steps) for name in policies]
-        elif not phases:
+        if not self.phases:
             return [(PhaseConfig.model_construct(name="", steps=self.trainer.steps), self)]
-        total = self.rounds * sum(phase.steps for phase in phases)
         views = []
-        for place, phase in enumerate(phases):
-            steps = total if self.order == "auto" else self.rounds * phase.steps
+        for place, phase in enumerate(self.phases):
             try:
-                trainer = phase.merged(self.trainer, steps)
+                trainer = phase.merged(self.trainer, self.rounds * phase.steps)
             except UsageError as error:
                 raise ConfigError(
                     f"{self.place('phases', place, 'trainer', message=str(error))}{error}", page="configs#phases"
                 ) from error
             view = self.model_copy(update={"trainer": trainer, "rewards": phase.rewards or self.rewards})
-            view._phase = place if self.phases else None
+            view._phase = place
             views.append((phase, view))
         return views
 
@@ -253,7 +218,7 @@ def parse(
     except ValidationError as error:
         raise ConfigError(explain(error, source, RunConfig), page="configs") from error
     config._source = source
-    config.phased([])  # which refuses keys that do not fit together
+    config.phased()  # which refuses keys that do not fit together
     return config
 
 
@@ -284,8 +249,8 @@ def resolved(config: BaseModel) -> dict[str, Any]:
     if isinstance(config, RunConfig):
         if config.phases:
             del keys["trainer"]["steps"]
-        elif config.order == "listed":
-            keys = {name: value for name, value in keys.items() if name not in ("phases", "rounds", "order")}
+        else:
+            keys = {name: value for name, value in keys.items() if name not in ("phases", "rounds")}
     return keys
 
 

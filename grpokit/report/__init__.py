@@ -13,7 +13,6 @@ from grpokit.report.reading import ATTRIBUTION as ATTRIBUTION
 from grpokit.report.reading import END as END
 from grpokit.report.reading import MACHINE as MACHINE
 from grpokit.report.reading import listed as listed
-from grpokit.report.reading import read_attributions as read_attributions
 from grpokit.report.reading import read_journal as read_journal
 from grpokit.report.samples import kept as kept
 from grpokit.report.story import figure as figure
@@ -27,7 +26,6 @@ __all__ = [
     "figure",
     "kept",
     "listed",
-    "read_attributions",
     "read_journal",
     "write",
 ]

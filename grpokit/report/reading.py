@@ -192,8 +192,6 @@ def _planned(settings: Mapping[str, Any]) -> int:
     if phases and isinstance(phases, list) and isinstance(rounds, int):
         of_phases = [phase.get("steps") if isinstance(phase, dict) else None for phase in phases]
         return rounds * sum(steps for steps in of_phases if isinstance(steps, int))
-    if "phases" in settings:  # as many as there are policies
-        return 0
     steps = trainer.get("steps") if isinstance(trainer, dict) else None
     return steps if isinstance(steps, int) else 0
 
@@ -342,7 +340,7 @@ def _is_attribution(row: Row) -> bool:
     shares = row.get("shares")
     return (
         _is_step(row.get("step"))
-        and all(isinstance(row.get(name), str) for name in ("row", "group", "phase"))
+        and all(isinstance(row.get(name), str) for name in ("row", "group"))
         and isinstance(shares, dict)
         and all(isinstance(own, dict) and _are_shares(own) for own in shares.values())
     )

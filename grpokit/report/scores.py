@@ -67,22 +67,16 @@ def _ends(run: Run) -> tuple[Row, Row, Scored | None, Scored | None, dict[str, f
 
 
 def moved(run: Run) -> dict[str, Any] | None:
-    """What `grpokit attribute`, or a run that chooses its phases by itself, has found: the cells of a table.
+    """What `grpokit attribute` has found: the cells of a table.
 
     A step that was looked at twice is shown as it was found last.
     """
     found = {(row["step"], row["row"], row["group"]): row for row in run.attributions}
     if not found:
         return None
-    chosen = any(row["phase"] for row in found.values())
-    body = [
-        [row["step"], name, *_shares(own), *([row["phase"] or "–"] if chosen else [])]
-        for row in found.values()
-        for name, own in row["shares"].items()
-    ]
+    body = [[row["step"], name, *_shares(own)] for row in found.values() for name, own in row["shares"].items()]
     last = run.attributions[-1]
-    head = ["after step", "reward", last["row"], last["group"], "both", "std", *(["learns next"] if chosen else [])]
-    return {"head": head, "body": body}
+    return {"head": ["after step", "reward", last["row"], last["group"], "both", "std"], "body": body}
 
 
 def _shares(own: Mapping[str, float]) -> list[str]:

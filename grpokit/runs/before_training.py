@@ -68,8 +68,7 @@ def unscorable_prompts(config: RunConfig, prompts: PromptSequence, held_out: Pro
     Raises:
         UsageError: a reward with a weight can score no training prompt of its phase, or a prompt is wrong for it.
     """
-    configs = [own for _, own in config.phased([])] or [config]
-    return list(dict.fromkeys(line for own in configs for line in _unscorable(own, prompts, held_out)))
+    return list(dict.fromkeys(line for _, own in config.phased() for line in _unscorable(own, prompts, held_out)))
 
 
 def _unscorable(config: RunConfig, prompts: PromptSequence, held_out: PromptSequence | None) -> list[str]:

@@ -175,7 +175,7 @@ def all_rewards(config: RunConfig) -> Iterator[tuple[list[RewardTerm], dict[str,
     try:
         terms = rewards(config)
         built.append((config, terms))
-        for phase, own in config.phased([]):
+        for phase, own in config.phased():
             if own.rewards is not config.rewards:
                 own_terms[phase.name] = rewards(own, others=built)
                 built.append((own, own_terms[phase.name]))
@@ -364,7 +364,6 @@ def trainer(
     prompts: Sequence[Prompt],
     *,
     own_rewards: Mapping[str, list[RewardTerm]] | None = None,
-    choose: Callable[[], str] | None = None,
 ) -> PhasedTrainer:
     """Build the trainer of a run: of its phases, or of the only one, which is called "".
 
@@ -374,10 +373,9 @@ def trainer(
         rewards: the run's terms.
         prompts: the training prompts.
         own_rewards: by name, the terms of those phases that have their own.
-        choose: gives the name of the next phase, with `order: auto`.
     """
     phases: list[Phase] = []
-    for place, (phase, own) in enumerate(config.phased(list(policies))):
+    for place, (phase, own) in enumerate(config.phased()):
         terms = (own_rewards or {}).get(phase.name, rewards)
         named = _policy_of(config, place, phase, policies)
         settings: dict[str, Any] = {name: getattr(own.trainer, name) for name in meanings(TrainerSettings)}
@@ -393,7 +391,7 @@ def trainer(
                 **settings,
             )
         phases.append(Phase(name=phase.name, trainer=built, steps=phase.steps, policy=named))
-    return PhasedTrainer(phases, rounds=config.rounds, choose=choose)
+    return PhasedTrainer(phases, rounds=config.rounds)
 
 
 def _policy_of(config: RunConfig, place: int, phase: PhaseConfig, policies: Mapping[str, Policy]) -> str:

@@ -16,7 +16,7 @@ from grpokit.errors import counted, shown
 from grpokit.evaluation.held_out import draw
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import score
-from grpokit.runs import before_training, build, choosing, resuming, tracking
+from grpokit.runs import before_training, build, resuming, tracking
 from grpokit.trainer import Trainer
 from grpokit.training.progress import score_text
 from grpokit.types import Sample
@@ -46,8 +46,7 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
         if held_out is not None:
             check_prompts(build.drawing(policies), held_out)
         folder = Path(config.run.dir or Path("runs") / name)
-        choose = choosing.chooser(config, policies, terms, held_out)
-        trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms, choose=choose)
+        trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms)
         yield f"policy: {config.policy.use} on {next(iter(trainer.phases.values())).trainer.accelerator.device}"
         held = counted(len(held_out), "held-out prompt") if held_out is not None else "no held-out prompts"
         yield f"prompts: {len(prompts):,} for training, {held}"

@@ -25,7 +25,7 @@ from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation
 from grpokit.files import delete, step_folders, step_name
 from grpokit.images import Drawable
-from grpokit.report import ATTRIBUTION, END, kept, listed, read_attributions, read_journal
+from grpokit.report import ATTRIBUTION, END, kept, listed, read_journal
 from grpokit.runs.folder import write_text, writing
 from grpokit.training.step_report import StepReport
 from grpokit.types import Sample
@@ -70,12 +70,6 @@ class Journal:
                 self.last_step = rows[-1]["step"]
             if name == "metrics.jsonl" and (missing := set(range(1, completed + 1)) - {row["step"] for row in rows}):
                 self.damage.append(f"{name} lacks the rows of some steps: {listed(missing)}")
-        if (folder / ATTRIBUTION).is_file():  # a phase is chosen again where a resume begins at its border
-            found, bad_lines = read_attributions(folder / ATTRIBUTION)
-            if bad_lines:
-                self.damage.append(f"{ATTRIBUTION} had damaged lines, which the resume left out: {listed(bad_lines)}")
-            rows = [row for row in found if row["step"] < completed or (row["step"] == completed and not row["phase"])]
-            write_text(folder / ATTRIBUTION, "".join(json.dumps(row) + "\n" for row in rows))
         for number, place in [*step_folders(folder / "samples"), *step_folders(folder / "groups")]:
             if number > completed:
                 shutil.rmtree(place)
@@ -182,9 +176,7 @@ def _append(path: Path, row: Mapping[str, Any]) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def append_attribution(
-    folder: Path, step: int, shares: Mapping[str, Shares], causes: tuple[str, str], phase: str = ""
-) -> None:
+def append_attribution(folder: Path, step: int, shares: Mapping[str, Shares], causes: tuple[str, str]) -> None:
     """Append to a run what moves its rewards.
 
     Args:
@@ -192,11 +184,10 @@ def append_attribution(
         step: completed steps.
         shares: of each reward's variance.
         causes: what rows draw, and what groups share.
-        phase: that learns next because of it; empty where nothing follows from it.
     """
     row, group = causes
     found = {name: asdict(own) for name, own in shares.items()}
-    _append(folder / ATTRIBUTION, {"step": step, "row": row, "group": group, "phase": phase, "shares": found})
+    _append(folder / ATTRIBUTION, {"step": step, "row": row, "group": group, "shares": found})
 
 
 def journal_row(report: StepReport) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from grpokit.files import check_run_folder, read_json
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.report import read_journal
 from grpokit.rewards.scoring import RewardTerm
-from grpokit.runs import build, choosing, rollout_record
+from grpokit.runs import build, rollout_record
 from grpokit.runs.folder import versions
 from grpokit.runs.journal import journal_row
 from grpokit.runs.rollout_record import Recorded
@@ -162,10 +162,9 @@ def _trainer(
     """The run's trainer as it was some steps before `step`, as few as its checkpoints allow."""
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
-    prompts, held_out = build.prompts(config)
+    prompts, _ = build.prompts(config)
     policies = build.policies(config)
-    choose = choosing.chooser(config, policies, terms, held_out)
-    trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms, choose=choose)
+    trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms)
     start = None
     for place in checkpoint.steps(run / "checkpoints"):
         state = checkpoint.read_state(place)

@@ -59,14 +59,13 @@ def refuse_other_config(folder: Path, config: RunConfig) -> None:
 
     The part `run` (folders, how often) may change, where rewards run, what stops the run, and the number of steps or
     rounds where no schedule depends on it.
-    With `order: auto` steps say how often a phase is chosen, so they may not change.
 
     Raises:
         UsageError: lists what differs.
     """
-    configs = [config, *(own for _, own in config.phased([]))]
+    configs = [config, *(own for _, own in config.phased())]
     constant = all(own.trainer.schedule == "constant" for own in configs)
-    lasts = [] if not constant else ["rounds"] if config.order == "auto" else ["rounds", "trainer.steps"]
+    lasts = ["rounds", "trainer.steps"] if constant else []
     changes = [f"  {line}" for line in changed_config(folder, config, lasts)]
     if changes:
         raise UsageError(

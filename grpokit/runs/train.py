@@ -19,7 +19,6 @@ from grpokit import registry, report
 from grpokit.config.schema import RunConfig, resolved
 from grpokit.data import PromptSequence, check_prompts
 from grpokit.errors import UsageError, counted
-from grpokit.evaluation.attribution import Shares
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
 from grpokit.phases.phased_trainer import PhasedTrainer
@@ -28,10 +27,10 @@ from grpokit.processes.team import Team
 from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.scoring import RewardTerm, as_terms
-from grpokit.runs import before_training, build, choosing, resuming, rollout_record, signals, tracking
+from grpokit.runs import before_training, build, resuming, rollout_record, signals, tracking
 from grpokit.runs.failing import Others, no_exit, saved_on_error
 from grpokit.runs.folder import claimed, locked, versions, write_header, write_machine
-from grpokit.runs.journal import Journal, append_attribution, has_start
+from grpokit.runs.journal import Journal, has_start
 from grpokit.training import checkpoint
 from grpokit.training.step_report import StepReport
 from grpokit.types import Prompt
@@ -195,12 +194,6 @@ def _train(
             team=team,
         )
 
-    def attributed(shares: Mapping[str, Shares], causes: tuple[str, str], phase: str) -> None:
-        append_attribution(folder, trainer.completed, shares, causes, phase)
-        total = shares["reward"]
-        drawn = f"{causes[0]} {total.row:.0%}, {causes[1]} {total.group:.0%}"
-        watcher.say(f"after step {trainer.completed} the reward is moved by {drawn}: '{phase}' learns next")
-
     def evaluate_now(step: int) -> None:
         if held_out is None or last_evaluation() == step:
             return
@@ -270,9 +263,7 @@ def _train(
             claim.enter_context(claimed(folder, resume=resume, overwrite=overwrite))
         found, changes = team.first(compared)
         warnings += found
-        choose = choosing.chooser(config, policies, terms, held_out, found=attributed)
-        chosen = choose and (lambda: team.first(choose))
-        trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms, choose=chosen)
+        trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms)
         own_trainers = [phase.trainer for phase in trainer.phases.values()]
         for own in own_trainers:
             before_training.refuse_what_cannot_fit(own)

@@ -813,6 +813,9 @@ def test_attribute(call: Call, finished: Path, monkeypatch: pytest.MonkeyPatch) 
     header, *lines = [re.split(r"\s{2,}", line.strip()) for line in done.out.splitlines()]
     assert header[:4] == ["reward", "own draws", "shared draws", "both"]
     assert {name: parts[:3] for name, *parts in lines}["digit_sum"] == ["100%", "0%", "0%"]
+    (kept,) = rows(Path("out/attribution.jsonl"))
+    assert kept["shares"]["digit_sum"]["row"] == pytest.approx(1)
+    assert "What moves the rewards" in Path("out/report.html").read_text()
     assert call("attribute", "out", "--groups", 1).code == 2
 
 

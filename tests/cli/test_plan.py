@@ -109,8 +109,6 @@ def test_nothing_helps(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         ((PRESET, "policy.mx_new_tokens=3"), "policy: The policy 'hf-lm' has no parameter 'mx_new_tokens' (did"),
         ((PRESET, "policy.model=nowhere/at-all"), "policy: The model 'nowhere/at-all' is no folder here"),
         ((PRESET, "--prompt-tokens", "0"), "--prompt-tokens must be at least 1, got 0."),
-        ((PRESET, "phases=auto"), "With phases: auto each policy has a phase. Name one with --phase."),
-        ((PRESET, "phases=auto", "--phase", "a b"), "With phases: auto a phase has the name of a policy, got 'a b'."),
         (("no-such-preset",), "There is no preset called 'no-such-preset'"),
     ],
 )

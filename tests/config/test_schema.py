@@ -438,9 +438,7 @@ def test_what_an_override_replaces_leaves_no_place_behind() -> None:
 def test_schema_is_valid_and_agrees() -> None:
     found = json.loads(schema())
     Draft202012Validator.check_schema(found)
-    assert list(found["properties"]) == [
-        *("seed", "policy", "data", "rewards", "trainer", "phases", "rounds", "order", "run")
-    ]
+    assert list(found["properties"]) == [*("seed", "policy", "data", "rewards", "trainer", "phases", "rounds", "run")]
     assert found["required"] == ["policy", "data", "rewards"]
     judge = Draft202012Validator(found)
     good = "policy: {use: toy-flow, steps: 9}\ndata: {prompts: a}\nrewards: [{use: ring, weight: 2}, {use: 'm:f'}]\n"

@@ -1,4 +1,4 @@
-"""Runs in phases: their files, their resume, their mistakes, and phases that are chosen."""
+"""Runs in phases: their files, their resume, and their mistakes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 import torch
 import yaml
 
-from grpokit import ConfigError, Decisions, PolicySpec, RunError, UsageError, registry, report
+from grpokit import Decisions, RunError, UsageError, registry, report
 from grpokit.config.schema import parse, resolved, schema
-from grpokit.report import read_attributions
 from grpokit.runs import build
 from grpokit.runs import train as run
 from grpokit.runs.export import export
@@ -169,11 +168,11 @@ def test_a_config_survives_its_own_text() -> None:
     text = yaml.safe_dump(resolved(config))
     again = parse(text, "again.yaml")
     assert resolved(again) == resolved(config)
-    (_, first), (_, second) = again.phased([])
+    (_, first), (_, second) = again.phased()
     assert (first.trainer.learning_rate, second.trainer.learning_rate) == (0.3, 0.5)
     assert (first.trainer.steps, second.trainer.steps) == (4, 2)
     plain = resolved(parse(CONFIG[: CONFIG.index("phases:")] + "run: {dir: out}", "c.yaml"))
-    assert not {"phases", "rounds", "order"} & set(plain)
+    assert not {"phases", "rounds"} & set(plain)
 
 
 def test_an_editor_offers_the_keys_that_a_phase_can_have() -> None:
@@ -201,13 +200,9 @@ MISTAKES = {
     "phases.0.rewards.0.use=ssmi": "phases.0.rewards.0: ",
     "phases.1.trainer.kl_coef=null": "phases.1.trainer.objective: The objective 'grpo' takes a number as 'kl_coef'",
     "phases.1.trainer.objective=grop": "phases.1.trainer.objective: ",
-    "order=auto": "order: auto needs a phase for each of two policies, and a plugin that says which of them draws what",
-    "phases=[{name: a, policy: first, steps: 2}] order=auto": "auto chooses between phases, and there is only one",
-    "phases=auto policy.use=tests.two_halves:one": "auto chooses between policies, and 'tests.two_halves:one'",
-    "phases=auto order=listed": "phases: auto goes with order: auto, got order: 'listed'",
-    "phases=auto policy.use=tests.two_halves:misnamed": "The factory of policy 'tests.two_halves:misnamed' gave a "
-    "policy the name 'a/b'; expected a policy, or a mapping from names of letters, digits",
-    "phases=auto policy.use=tests.two_halves:none": "gave no policy; expected a policy, or a mapping from names",
+    "phases=[] rounds=1 policy.use=tests.two_halves:misnamed": "gave a policy the name 'a/b'; expected a policy, or a "
+    "mapping from names of letters, digits",
+    "phases=[] rounds=1 policy.use=tests.two_halves:none": "gave no policy; expected a policy, or a mapping from names",
     "policy.use=tests.two_halves:one": "there is no policy 'first': 'tests.two_halves:one' gives a single policy",
 }
 
@@ -239,16 +234,13 @@ SHARES = {"row": 0.5, "group": 0.5, "both": 0.0, "variance": 1.0, "prompts": 3}
 )
 def test_damaged_attributions_are_left_out_and_named(shares: dict[str, Any], step: int) -> None:
     train("rounds=1")
-    row = {"step": 2, "row": "first", "group": "second", "phase": ""}
+    row = {"step": 2, "row": "first", "group": "second"}
     lines = [{**row, "shares": {"reward": SHARES}}, {**row, "step": step, "shares": {"reward": shares}}]
     path = Path("out/attribution.jsonl")
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3, "ro')  # the last one is torn
     page = report.write(Path("out")).read_text()
     assert "What moves the rewards" in page
     assert "attribution.jsonl has damaged lines, which are left out here: 2." in page
-    train("rounds=1", resume=True)
-    assert path.read_text() == json.dumps(lines[0]) + "\n"
-    assert "attribution.jsonl had damaged lines, which the resume left out: 2" in Path("out/warnings.jsonl").read_text()
 
 
 def test_a_reward_of_a_later_phase_is_missing_in_the_first_third() -> None:
@@ -273,65 +265,3 @@ def test_an_export_has_a_folder_for_each_policy(monkeypatch: pytest.MonkeyPatch)
     assert sorted(str(p.relative_to("there")) for p in Path("there").rglob("*.*")) == [
         *["first/README.md", "first/half.safetensors", "second/README.md", "second/half.safetensors"]
     ]
-
-
-@pytest.fixture
-def announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The policy of two halves as if a plugin brought it."""
-    spec = PolicySpec(name="both", factory="tests.two_halves:both", row_draws="first", group_draws="second")
-    find = registry.spec_of
-    monkeypatch.setattr(registry, "spec_of", lambda kind, name: spec if kind == "policy" else find(kind, name))
-
-
-@pytest.mark.usefixtures("announced")
-@pytest.mark.parametrize(("reward", "phase"), [("first_is_high", "a"), ("second_is_high", "b")])
-def test_the_phase_that_moves_the_reward_is_chosen(reward: str, phase: str) -> None:
-    said: list[str] = []
-    text = CONFIG.replace(
-        '[{use: "tests.two_halves:first_is_high"}, {use: "tests.two_halves:second_is_high"}]',
-        f'[{{use: "tests.two_halves:{reward}"}}]',
-    ).replace(', rewards: [{use: "tests.two_halves:first_is_high", weight: 2}]', "")
-    train("order=auto", text=text, watcher=run.Watcher(say=said.append))
-    assert {row["phase"] for row in rows("out/metrics.jsonl")} == {phase}
-    found, bad = read_attributions(Path("out/attribution.jsonl"))
-    assert not bad
-    assert [row["step"] for row in found] == ([0, 2, 4] if phase == "a" else [0, 1, 2, 3, 4, 5])
-    cause = "row" if phase == "a" else "group"
-    assert all(row["shares"]["reward"][cause] > 0.9 for row in found)
-    assert all((row["row"], row["group"], row["phase"]) == ("first", "second", phase) for row in found)
-    name = "first" if phase == "a" else "second"
-    assert any(f"{name} 100%" in line and f"'{phase}' learns next" in line for line in said)
-    page = Path("out/report.html").read_text()
-    assert "What moves the rewards" in page
-    text = Path("out/attribution.jsonl").read_text()
-    Path("out/attribution.jsonl").write_text("{" + text)
-    report.write(Path("out"))
-    assert "attribution.jsonl has damaged lines, which are left out here: 1." in Path("out/report.html").read_text()
-
-
-@pytest.mark.usefixtures("announced")
-def test_chosen_phases_are_chosen_again_on_resume() -> None:
-    """Each policy has a phase with the config's settings; what was chosen before the stop is the same after it."""
-    text = CONFIG[: CONFIG.index("phases:")] + CONFIG[CONFIG.index("run:") :]
-    auto = ("phases=auto", "trainer.steps=2", "rounds=2")
-    assert train("run.dir=whole", *auto, text=text).planned == 8
-
-    def step(report: Any) -> None:
-        if report.step == 5:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        train("run.dir=half", *auto, text=text, watcher=run.Watcher(step=step))
-    train("run.dir=half", *auto, text=text, resume=True)
-    assert_same(Path("whole"), Path("half"))
-    assert Path("whole/attribution.jsonl").read_text() == Path("half/attribution.jsonl").read_text()
-    assert {row["phase"] for row in rows("whole/metrics.jsonl")} <= {"first", "second"}
-    assert "order: auto" in Path("whole/config.yaml").read_text()
-    assert train("run.dir=half", *auto, "rounds=3", text=text, resume=True).steps == 12
-    with pytest.raises(UsageError, match=r"trainer\.steps: 2 -> 3"):
-        train("run.dir=half", "phases=auto", "trainer.steps=3", "rounds=3", text=text, resume=True)
-
-
-def test_phases_cannot_be_chosen_without_held_out_prompts() -> None:
-    with pytest.raises(ConfigError, match=r"auto compares the policies on held-out prompts, and the config names none"):
-        train("order=auto", "data.eval_jsonl=null", "run.eval_every=0")

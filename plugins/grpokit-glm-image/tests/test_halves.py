@@ -173,7 +173,7 @@ def test_prompts_are_read_without_weights() -> None:
 @pytest.mark.parametrize(("phase", "part"), [("tokens", "ar"), ("painting", "dit")])
 def test_each_phase_has_a_plan(phase: str, part: str) -> None:
     config = parse(CONFIG, "c.yaml")
-    own = {each.name: view for each, view in config.phased([])}[phase]
+    own = {each.name: view for each, view in config.phased()}[phase]
     job, needs = needs_of(own, reference=False, policy=part)
     assert isinstance(job, Job)
     assert job.policy == part
@@ -183,7 +183,7 @@ def test_each_phase_has_a_plan(phase: str, part: str) -> None:
 
 
 def test_a_plan_of_a_half_that_does_not_exist() -> None:
-    _, own = parse(CONFIG, "c.yaml").phased([])[0]
+    _, own = parse(CONFIG, "c.yaml").phased()[0]
     with pytest.raises(
         UsageError, match=r"There is no half 'dti' \(did you mean 'dit'\?\): glm-image gives ar and dit"
     ):

@@ -50,8 +50,8 @@ def grpokit_policies() -> Iterable[PolicySpec]:
         install=_INSTALL,
         plan="grpokit_glm_image.halves:plan",
         reader="grpokit_glm_image.halves:reader",
-        row_draws="ar",
-        group_draws="dit",
+        row_draws="visual tokens",
+        group_draws="the decoder's noise",
     )
 
 
