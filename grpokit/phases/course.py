@@ -1,12 +1,12 @@
-"""Which phase of a run learns when: in the order of a list, or as somebody chooses before each stretch."""
+"""Which phase of a run learns when: the list of phases, in its order, as often as there are rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpokit.errors import UsageError, counted
+from grpokit.errors import counted
 
 
 @dataclass(kw_only=True)
@@ -30,105 +30,52 @@ class Course:
     Args:
         steps: for each phase the steps of a stretch.
         rounds: how often the list of phases is gone through.
-        choose: gives the name of the next phase; None for the order of the list. Then a run has as many steps as with
-            the list, but a phase may have more or fewer of them.
 
     Attributes:
-        stretches: begun so far; the last one may be under way.
+        stretches: of all rounds, in their order.
     """
 
-    def __init__(self, steps: Mapping[str, int], *, rounds: int, choose: Callable[[], str] | None = None) -> None:
-        self._steps, self._rounds, self._choose = dict(steps), rounds, choose
+    def __init__(self, steps: Mapping[str, int], *, rounds: int) -> None:
+        self._steps, self._rounds = dict(steps), rounds
+        self._listed = [*steps.items()] * rounds
         self.stretches: list[Stretch] = []
+        self.restore([])
 
     @property
     def total(self) -> int:
         """Steps of all rounds; stretches that were begun with other steps count with theirs."""
-        if self._choose:
-            return self._rounds * sum(self._steps.values())
-        begun = self.stretches[: len(self._listed)]
-        return sum(stretch.planned for stretch in begun) + sum(self._steps[name] for name in self._to_come)
+        return sum(stretch.planned for stretch in self.stretches[: len(self._listed)])
 
     @property
     def completed(self) -> int:
         """Steps taken so far."""
         return sum(stretch.steps for stretch in self.stretches)
 
-    def of(self, phase: str) -> int:
-        """The steps that a phase may take in all."""
-        return self.total if self._choose else self._steps[phase] * self._rounds
+    @property
+    def begun(self) -> list[Stretch]:
+        """The stretches up to the latest one that has a step."""
+        last = max((place for place, stretch in enumerate(self.stretches) if stretch.steps), default=-1)
+        return self.stretches[: last + 1]
 
     def under_way(self, finished: Sequence[str]) -> Stretch | None:
-        """The stretch that the next step belongs to; begins one if none is under way, and None at the end.
+        """The stretch that the next step belongs to; None at the end.
 
         Args:
             finished: phases that have nothing left to learn, which are skipped.
         """
-        if not self.goes_on(finished):
-            return None
-        if self._last_goes_on(finished):
-            return self.stretches[-1]
-        left = [name for name in self._steps if name not in finished]
-        if self._choose is not None:
-            phase = left[0] if len(left) == 1 else self._choose()
-            if phase not in left:
-                raise UsageError(f"The phase '{phase}' was chosen; expected one of {', '.join(map(repr, left))}.")
-            self._begin(phase)
-            return self.stretches[-1]
-        while True:
-            self._begin(self._to_come[0])
-            if self.stretches[-1].phase in left:
-                return self.stretches[-1]
-
-    def goes_on(self, finished: Sequence[str]) -> bool:
-        """Whether a step follows, if the phases `finished` are skipped."""
-        if self._last_goes_on(finished):
-            return True
-        left = [name for name in self._steps if name not in finished]
-        if self._choose is not None:
-            return bool(left) and self.completed < self.total
-        return any(name in left for name in self._to_come)
-
-    def stepped(self) -> None:
-        """Count a step of the stretch under way."""
-        self.stretches[-1].steps += 1
-
-    @property
-    def _listed(self) -> list[str]:
-        """The phase of each stretch, in the order of the list."""
-        return list(self._steps) * self._rounds
-
-    @property
-    def _to_come(self) -> list[str]:
-        """Those that have not begun."""
-        return self._listed[len(self.stretches) :]
-
-    def _begin(self, phase: str) -> None:
-        self.stretches.append(Stretch(phase=phase, planned=self._steps[phase]))
-
-    def _last_goes_on(self, finished: Sequence[str]) -> bool:
-        """Whether the latest stretch has steps left."""
-        if not self.stretches or self.stretches[-1].phase in finished:
-            return False
-        last = self.stretches[-1]
-        return last.steps < last.planned and self.completed < self.total
+        ahead = self.stretches[max(0, len(self.begun) - 1) : len(self._listed)]
+        return next((each for each in ahead if each.steps < each.planned and each.phase not in finished), None)
 
     def state(self) -> list[dict[str, Any]]:
-        """All stretches as plain data, but for those at the end that have no step yet: they are begun again."""
-        stretches = [vars(stretch).copy() for stretch in self.stretches]
-        while stretches and not stretches[-1]["steps"]:
-            stretches.pop()
-        return stretches
+        """All stretches that have begun, as plain data."""
+        return [vars(stretch).copy() for stretch in self.begun]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Take over a result of `state`; a stretch that does not say what was planned has the steps of now."""
-        self.stretches = [Stretch(**{"planned": self._steps[stretch["phase"]], **stretch}) for stretch in state]
+        """Take over a result of `state`."""
+        begun = [Stretch(**stretch) for stretch in state]
+        self.stretches = begun + [Stretch(phase=name, planned=steps) for name, steps in self._listed[len(begun) :]]
 
     def describe(self) -> str:
         """The order of phases in words."""
         names = [f"'{name}' ({counted(steps, 'step')})" for name, steps in self._steps.items()]
-        if self._choose is not None:
-            return (
-                f"{counted(self.total, 'step')} of the phases {', '.join(names)}, each chosen by what moves the reward"
-            )
         return f"{counted(self._rounds, 'round')} of the phases {', then '.join(names)} = {counted(self.total, 'step')}"

@@ -6,7 +6,7 @@ train is frozen. Steps count through all phases, and so do reports and checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,25 +48,26 @@ class PhasedTrainer:
         phases: in their order. Trainers need seeds of their own, such as `grpokit.sampling.mix(seed, index)`, since
             they would draw the same prompts and the same noise else, and one accelerator.
         rounds: how often the phases are gone through.
-        choose: gives the name of the next phase before each stretch; None for their order.
 
     Attributes:
         phases: as given, by name.
-        course: which phases have learnt so far, and which does now.
+        course: which phases have learnt so far, and which come next.
+        current: the phase of the latest step, or of the one under way; at first the first phase.
 
     Raises:
         UsageError: names, seeds, steps or accelerators that do not go together, or two policies that train the same
             weights.
     """
 
-    def __init__(self, phases: Sequence[Phase], *, rounds: int = 1, choose: Callable[[], str] | None = None) -> None:
+    def __init__(self, phases: Sequence[Phase], *, rounds: int = 1) -> None:
         _check_names(phases)
         if rounds < 1:
             raise UsageError(f"rounds must be at least 1, got {rounds}.")
         self.phases = {phase.name: phase for phase in phases}
-        self.course = Course({phase.name: phase.steps for phase in phases}, rounds=rounds, choose=choose)
+        self.course = Course({phase.name: phase.steps for phase in phases}, rounds=rounds)
+        self.current = phases[0]
         for phase in phases:
-            _check_steps(phase, self.course.of(phase.name))
+            _check_steps(phase, rounds)
         _check_seeds(phases)
         _check_accelerators(phases)
         self._policies = _policies(phases)
@@ -93,24 +94,16 @@ class PhasedTrainer:
 
     @property
     def steps_left(self) -> dict[str, int]:
-        """The steps to come of each phase; all under an empty name where phases are chosen as the run goes on."""
-        left = {name: self.course.of(name) - phase.trainer.completed for name, phase in self.phases.items()}
-        total = self.steps - self.completed
-        return left if sum(left.values()) == total else {"": total}
+        """The steps to come of each phase."""
+        return {name: phase.trainer.steps - phase.trainer.completed for name, phase in self.phases.items()}
 
     @property
     def converged(self) -> str:
         """Why no phase has anything left to learn; empty until then."""
-        if self.course.goes_on(self._finished):
+        if self.course.under_way(self._finished):
             return ""
         reasons = {name: self.phases[name].trainer.converged for name in self._finished}
         return " ".join(f"Phase '{name}': {reason}" if name else reason for name, reason in reasons.items())
-
-    @property
-    def current(self) -> Phase:
-        """The phase of the latest step, or the first phase."""
-        stretches = self.course.stretches
-        return self.phases[stretches[-1].phase] if stretches else next(iter(self.phases.values()))
 
     def step(self) -> StepReport:
         """Take a step of the phase whose turn it is.
@@ -122,7 +115,7 @@ class PhasedTrainer:
         stretch = self.course.under_way(self._finished)
         if stretch is None:
             raise UsageError(f"All {counted(self.steps, 'step')} are taken, or nothing is left to learn.")
-        phase = self.phases[stretch.phase]
+        phase = self.current = self.phases[stretch.phase]
         trainer, number = phase.trainer, self.completed + 1
         trainer.follow(self._version(trainer.policy))
         try:
@@ -132,7 +125,7 @@ class PhasedTrainer:
             if not phase.name:
                 raise
             raise reworded(error, f"In {_where(phase, trainer.completed + 1)}: {error}") from error
-        self.course.stepped()
+        stretch.steps += 1
         if phase.name:
             report = replace(
                 report,
@@ -185,8 +178,10 @@ class PhasedTrainer:
             versions = [own["version"] for own in of_policy if "version" in own]
             newest = {"version": max(versions)} if versions else {}
             phase.trainer.take_up({**states[name], **newest}, when=f"after loading {folder}")
-        only = [{"phase": "", "steps": state["step"]}]
+        only = [{"phase": "", "planned": self.steps, "steps": state["step"]}]
         self.course.restore(only if "" in self.phases else state["course"])
+        latest = self.course.begun[-1:] or self.course.stretches[:1]
+        self.current = self.phases[latest[0].phase]
 
     def close(self) -> None:
         """As `Trainer.close`."""
@@ -249,8 +244,9 @@ def _check_names(phases: Sequence[Phase]) -> None:
             raise UsageError(f"Two phases are called '{name}'. Give each a name of its own.", page="configs#phases")
 
 
-def _check_steps(phase: Phase, total: int) -> None:
+def _check_steps(phase: Phase, rounds: int) -> None:
     """Refuse a trainer whose schedule would end before its last step, or go on behind it."""
+    total = rounds * phase.steps
     if phase.trainer.steps != total:
         raise UsageError(
             f"The phase '{phase.name}' may take {counted(total, 'step')} in all rounds, and its trainer has steps="

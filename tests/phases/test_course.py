@@ -6,8 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from grpokit import UsageError
 from grpokit.phases.course import Course
+
+
+def step(course: Course, finished: Sequence[str] = ()) -> str:
+    """Take a step; returns its phase, or nothing at the end."""
+    stretch = course.under_way(finished)
+    if stretch is None:
+        return ""
+    stretch.steps += 1
+    return stretch.phase
 
 
 def walked(course: Course, *, finished: dict[int, Sequence[str]] | None = None) -> str:
@@ -15,13 +23,10 @@ def walked(course: Course, *, finished: dict[int, Sequence[str]] | None = None) 
     phases, over = "", ()
     while True:
         over = (finished or {}).get(len(phases), over)
-        goes_on = course.goes_on(over)
-        stretch = course.under_way(over)
-        assert goes_on == (stretch is not None)
-        if stretch is None:
+        phase = step(course, over)
+        if not phase:
             return phases
-        phases += stretch.phase
-        course.stepped()
+        phases += phase
 
 
 def test_phases_follow_each_other_in_every_round() -> None:
@@ -45,31 +50,11 @@ def test_a_phase_with_nothing_left_to_learn_is_skipped(finished: dict[int, Seque
     assert walked(Course({"a": 2, "b": 1}, rounds=3), finished=finished) == phases
 
 
-def test_phases_can_be_chosen_until_all_steps_are_taken() -> None:
-    choices = iter("bbaba")
-    course = Course({"a": 2, "b": 1}, rounds=2, choose=lambda: next(choices))
-    assert walked(course) == "bbaaba"  # the last stretch is cut
-    assert next(choices, None) is None
-
-
-def test_the_only_phase_left_is_not_chosen() -> None:
-    course = Course({"a": 2, "b": 1}, rounds=1, choose=lambda: pytest.fail("there is no choice"))
-    assert walked(course, finished={0: ["a"]}) == "bbb"
-
-
-def test_a_choice_that_does_not_exist() -> None:
-    course = Course({"a": 2, "b": 1}, rounds=1, choose=lambda: "c")
-    with pytest.raises(UsageError, match="The phase 'c' was chosen; expected one of 'a', 'b'"):
-        course.under_way([])
-    assert course.state() == []
-
-
 def test_a_stretch_keeps_its_length_where_the_steps_change() -> None:
     """The next ones have the new one, and the total is what a walk to the end takes."""
     before = Course({"a": 2, "b": 1}, rounds=2)
     for _ in range(4):
-        before.under_way([])
-        before.stepped()
+        step(before)
     for steps, rest, total in ((3, "ab", 6), (1, "ab", 6)):
         after = Course({"a": steps, "b": 1}, rounds=2)
         after.restore(before.state())
@@ -83,12 +68,10 @@ def test_a_stretch_keeps_its_length_where_the_steps_change() -> None:
 
 @pytest.mark.parametrize("steps", range(7))
 def test_a_course_goes_on_where_it_was(steps: int) -> None:
-    whole, half = (Course({"a": 2, "b": 1}, rounds=2) for _ in range(2))
-    for _ in range(min(steps, 6)):
-        half.under_way([])
-        half.stepped()
-    half.under_way([])  # a stretch may have begun, and its first step failed
-    again = Course({"a": 2, "b": 1}, rounds=2)
-    again.restore(half.state())
+    half, again = (Course({"a": 2, "b": 1}, rounds=2) for _ in range(2))
+    for _ in range(steps):
+        step(half)
+    assert walked(again) == "aabaab"
+    again.restore(half.state())  # after steps of its own
     assert again.completed == steps
-    assert walked(again) == walked(whole)[steps:]
+    assert walked(again) == "aabaab"[steps:]

@@ -120,9 +120,11 @@ def test_a_resume_is_exact_at_every_step(step: int, tmp_path: Path) -> None:
         half.step()
     half.save(tmp_path / "state")
     again.load(tmp_path / "state")
-    assert again.completed == step
+    assert (again.completed, again.current.name) == (step, half.current.name)
     assert versions(again) == versions(half)
+    left = again.steps_left
     rest = list(again)
+    assert left == {name: [r.phase for r in rest].count(name) for name in left}
     assert [r.phase for r in rest] == [r.phase for r in reports[step:]]
     for ours, theirs in zip(rest, reports[step:], strict=True):
         assert torch.equal(ours.rewards, theirs.rewards)
