@@ -37,8 +37,8 @@ _HOME = {
     "policy": ["Policy"],
     "reference": ["adapter_off", "frozen_copy", "swapped"],
     "registry": ["create"],
-    "rewards.scoring": ["RewardTerm"],
     "rewards.submission": ["Pending", "Placed", "Portion", "Submits"],
+    "rewards.terms": ["RewardTerm"],
     "rewards.worker_pool": ["PooledReward"],
     "knobs": ["Correction"],
     "objectives": ["Objective"],
@@ -79,11 +79,11 @@ if TYPE_CHECKING:
     from grpokit.registry.specs import PolicySpec as PolicySpec
     from grpokit.registry.specs import PresetSpec as PresetSpec
     from grpokit.registry.specs import RewardSpec as RewardSpec
-    from grpokit.rewards.scoring import RewardTerm as RewardTerm
     from grpokit.rewards.submission import Pending as Pending
     from grpokit.rewards.submission import Placed as Placed
     from grpokit.rewards.submission import Portion as Portion
     from grpokit.rewards.submission import Submits as Submits
+    from grpokit.rewards.terms import RewardTerm as RewardTerm
     from grpokit.rewards.worker_pool import PooledReward as PooledReward
     from grpokit.runs.trained import load as load
     from grpokit.trainer import Trainer as Trainer

@@ -15,7 +15,7 @@ import torch
 
 from grpokit import Correction, Prompt, Sample, Trainer, advantages
 from grpokit.processes.team import is_sharded, local
-from grpokit.rewards.scoring import RewardTerm
+from grpokit.rewards.terms import RewardTerm
 from grpokit.runs import train as run
 from grpokit.training.step_report import StepReport
 from grpokit_toy.lm import ToyLM

@@ -14,7 +14,8 @@ from torch import nn
 
 from grpokit import Decisions, Prompt, RunError, Sample, Trainer, adapter_off, frozen_copy, swapped
 from grpokit.objectives import GRPO
-from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.scoring import score
+from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import sample_categorical, uniforms
 from grpokit.testing.policy.checks import _CHECKS
 from tiny_policies import OBJECTIVES_BY_NAME, TinyTokens, digit_sum

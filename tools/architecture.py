@@ -1,8 +1,9 @@
-"""Prints how grpokit is built: its folders, the learning path, and who imports whom.
+"""Prints how grpokit is built and how long it is: its folders, the learning path, the engine, and who imports whom.
 
-`MAY_IMPORT` below is the architecture: a row may name rows above it only, so imports point one way and cannot form a
-circle. `python tools/architecture.py` prints the tree, the number of root modules, the lines of the learning path and
-the table, and exits with 1 on an import that the table does not allow. The tests walk the same functions.
+`MAY_IMPORT` below is the architecture: a row may name rows above it only, so folders import one way and form no circle.
+Files form none either, and `LIMITS` says how long things may be. `python tools/architecture.py` prints all of it, and
+exits with 1 on an import that the table does not allow, on a circle, or beyond a limit. The tests walk the same
+functions.
 """
 
 from __future__ import annotations
@@ -22,9 +23,23 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 PACKAGE = Path(__file__).parent.parent / "grpokit"
-LEARNING_PATH = ("types", "policy", "sampling", "advantages", "objectives", "trainer")
-MOST_ROOT_MODULES = 17
+LEARNING_PATH = ("types", "policy", "sampling", "advantages", "divergence", "objectives", "trainer")
+ENGINE = {"trainer", "training", "guards", "processes", "phases"}
+NOT_ENGINE = {"trackers.py", "progress.py", "process_memory.py"}  # they only move elsewhere, which shortens nothing
+LONG = 60  # a function of more lines holds two ideas
+
+# Lines, docstrings included, or how many there are. They follow the code down, and nothing may grow beyond them.
+LIMITS = {
+    "root modules": 17,
+    "learning path": 1490,
+    "trainer.py": 460,
+    "Trainer._step": 40,
+    "engine": 5560,
+    "longest function": 80,
+    "long functions": 1,
+}
 
 # Each module at the root and each folder, with the rows that it may import. A new one goes as far up as it can.
 MAY_IMPORT = {
@@ -62,8 +77,9 @@ MAY_IMPORT = {
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
     "doctor": "errors types sampling policy reference registry trainer",
     "cli": "errors files knobs types images processes data registry config scaffold rewards remote training trainer "
-    "evaluation report runs plan testing doctor",
-    "__init__": "_lazy",  # its other names are imported on first use
+    "phases evaluation report runs plan testing doctor",
+    "__init__": "errors _lazy knobs types policy reference objectives registry rewards training trainer phases "
+    "evaluation runs",  # for type checkers: its names are imported on first use
     "__main__": "cli",
 }
 
@@ -75,7 +91,7 @@ class Import:
     file: Path
     line: int
     module: str  # dotted
-    inside: bool  # in a function's body, so not run on import
+    inside: bool  # in a function's body or for type checkers, so not run on import
 
     @property
     def row(self) -> str:
@@ -98,14 +114,12 @@ def files() -> list[Path]:
 
 
 def imports(file: Path) -> list[Import]:
-    """All imports of a file except those for type checkers."""
+    """All imports of a file, also in functions and for type checkers."""
     return list(_walk(file, ast.parse(file.read_text(encoding="utf-8")), False))
 
 
 def _walk(file: Path, node: ast.AST, inside: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            continue
         if isinstance(child, ast.Import):
             for alias in child.names:
                 yield Import(file, child.lineno, alias.name, inside)
@@ -114,13 +128,16 @@ def _walk(file: Path, node: ast.AST, inside: bool) -> Iterator[Import]:
             for alias in child.names:
                 yield Import(file, child.lineno, _home(child.module or "", alias.name), inside)
         else:
-            function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-            yield from _walk(file, child, inside or function)
+            typing = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            yield from _walk(file, child, inside or typing or isinstance(child, FUNCTION))
 
 
 def _home(module: str, name: str) -> str:
-    """`from grpokit import Prompt` is an import of grpokit.types, `from grpokit import data` one of grpokit.data."""
-    return f"grpokit.{public_names().get(name, name)}" if module == "grpokit" else module
+    """`from grpokit import Prompt` imports grpokit.types, and `from grpokit.cli import app` imports grpokit.cli.app."""
+    if module == "grpokit":
+        return f"grpokit.{public_names().get(name, name)}"
+    inner = f"{module}.{name}"
+    return inner if (PACKAGE.parent / inner.replace(".", "/")).with_suffix(".py").is_file() else module
 
 
 def public_names() -> dict[str, str]:
@@ -136,6 +153,16 @@ def upward(file: Path) -> list[Import]:
     row = row_of(file)
     allowed = {"", row, *MAY_IMPORT[row].split()}
     return [found for found in imports(file) if found.row not in allowed]
+
+
+def circles() -> list[tuple[str, ...]]:
+    """The modules that import each other, be it through others, in functions or for type checkers."""
+    modules = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file for file in files()}
+    reach = {name.removesuffix(".__init__"): {each.module for each in imports(modules[name])} for name in modules}
+    for via in reach:  # Warshall: at last, all that a module leads to
+        for found in reach.values():
+            found |= reach[via] if via in found else set()
+    return sorted({tuple(sorted(b for b in reach if b in reach[a] and a in reach[b])) for a in reach if a in reach[a]})
 
 
 def undeclared(file: Path, project: Path, *, never: frozenset[str] = frozenset()) -> list[str]:
@@ -188,33 +215,71 @@ def code_lines(file: Path) -> int:
     return len(code)
 
 
+def learning_path() -> list[Path]:
+    """Its files, in the order in which they are read."""
+    return [file for name in LEARNING_PATH if (file := PACKAGE / f"{name}.py").is_file()]
+
+
+def engine() -> list[Path]:
+    """The files that a step of one policy, or of several, runs through."""
+    return [file for file in files() if row_of(file) in ENGINE and file.name not in NOT_ENGINE]
+
+
+def longest() -> list[tuple[int, str]]:
+    """The lines and the names of the engine's functions, as in (48, "trainer.py Trainer._step"), the longest first."""
+    found = []
+    for file in engine():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            name = f"{file.relative_to(PACKAGE)} {f'{node.name}.' if isinstance(node, ast.ClassDef) else ''}"
+            inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, FUNCTION)]
+            found += [((each.end_lineno or 0) - each.lineno + 1, name + each.name) for each in inner]
+    return sorted(found, reverse=True)
+
+
+def sizes() -> dict[str, int]:
+    """How much there is of what `LIMITS` holds."""
+    found = longest()  # not by name: a file may have two functions of one
+    return {
+        "root modules": sum(file.parent == PACKAGE for file in files()),
+        "learning path": sum(map(lines, learning_path())),
+        "trainer.py": lines(PACKAGE / "trainer.py"),
+        "Trainer._step": next(size for size, name in found if name == "trainer.py Trainer._step"),
+        "engine": sum(map(lines, engine())),
+        "longest function": found[0][0],
+        "long functions": sum(size > LONG for size, _ in found),
+    }
+
+
 def main() -> int:
     """Print everything; returns the exit code."""
-    folders: dict[str, list[str]] = defaultdict(list)
+    folders, rows = defaultdict[str, list[str]](list), defaultdict[str, int](int)
+    used = defaultdict[str, set[str]](set)
     for file in files():
-        place = file.relative_to(PACKAGE).parent.as_posix()
+        place, row = file.relative_to(PACKAGE).parent.as_posix(), row_of(file)
         if file.stem != "__init__" or place == ".":
             folders[place].append(f"{file.stem} {lines(file)}")
+        rows[row] += lines(file)
+        used[row] |= {found.row for found in imports(file)} - {"", row}
     print("the tree (modules with their lines)")
     for place, modules in sorted(folders.items()):
         print(f"  {'grpokit' if place == '.' else place}/  {'  '.join(modules)}")
-    count = len(folders["."])
-    print(f"\nroot modules: {count} (at most {MOST_ROOT_MODULES})")
-    path = {name: PACKAGE / f"{name}.py" for name in LEARNING_PATH}
-    shown = ", ".join(f"{name} {lines(file)} ({code_lines(file)})" for name, file in path.items())
-    total, code = (sum(count(file) for file in path.values()) for count in (lines, code_lines))
-    print(f"learning path, lines (of code): {shown}; {total} ({code}) in all")
-    print("\nwho imports whom")
-    used: dict[str, set[str]] = defaultdict(set)
-    for file in files():
-        used[row_of(file)] |= {found.row for found in imports(file)} - {"", row_of(file)}
+    shown = ", ".join(f"{file.stem} {lines(file)} ({code_lines(file)})" for file in learning_path())
+    total, code = (sum(map(count, learning_path())) for count in (lines, code_lines))
+    print(f"\nlearning path, lines (of code): {shown}; {total} ({code}) in all")
+    print(f"\nthe longest functions of the engine ({' '.join(sorted(ENGINE & set(rows)))}); over {LONG} lines are long")
+    for size, name in longest()[:5]:
+        print(f"  {size:>5}  {name}")
+    print("\nsizes, and their limits")
+    grown = {what for what, size in sizes().items() if size > LIMITS[what]}
+    for what, size in sizes().items():
+        print(f"  {what:<16} {size:>5} {LIMITS[what]:>5}{'  has grown beyond it' if what in grown else ''}")
+    print(f"\nlines ({sum(rows.values())} in all), and who imports whom")
     for row in MAY_IMPORT:
-        print(f"  {row:<11} {' '.join(other for other in MAY_IMPORT if other in used[row])}")
-    wrong = [found for file in files() for found in upward(file)]
-    for found in wrong:
-        print(f"not allowed: {found}")
-    print(f"\n{len(wrong)} imports that the table does not allow, which has no circle")
-    return 1 if wrong or count > MOST_ROOT_MODULES else 0
+        print(f"  {row:<16} {rows[row]:>5}  {' '.join(other for other in MAY_IMPORT if other in used[row])}".rstrip())
+    wrong, closed = [found for file in files() for found in upward(file)], circles()
+    print("", *(f"not allowed: {each}" for each in wrong), *(f"circle: {' '.join(each)}" for each in closed), sep="\n")
+    print(f"{len(wrong)} imports that the table does not allow; {len(closed)} circles of files")
+    return 1 if wrong or closed or grown else 0
 
 
 if __name__ == "__main__":

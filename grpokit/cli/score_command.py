@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from grpokit.config.schema import RunConfig
     from grpokit.evaluation.sample_files import Entry
     from grpokit.evaluation.score_files import Column, Row, Tally
-    from grpokit.rewards.scoring import RewardTerm
+    from grpokit.rewards.terms import RewardTerm
 
 _FEW = 20  # rows that a table shows one by one
 _NAMED = 5  # files that a message names
@@ -198,7 +198,7 @@ def _rewards(
 ) -> Iterator[tuple[list[RewardTerm], list[str]]]:
     """The rewards of --reward or of --config, with the names that plugins know them by."""
     from grpokit import registry
-    from grpokit.rewards.scoring import RewardTerm, as_terms
+    from grpokit.rewards.terms import RewardTerm, as_terms
     from grpokit.runs import build
 
     if settings is not None:

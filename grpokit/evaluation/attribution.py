@@ -17,7 +17,8 @@ from torch import Tensor
 from grpokit.data import as_prompts
 from grpokit.errors import UsageError
 from grpokit.policy import Policy
-from grpokit.rewards.scoring import Rewards, as_terms, score
+from grpokit.rewards.scoring import score
+from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.sampling import derive_seeds
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.memory import fitting

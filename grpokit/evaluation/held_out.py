@@ -16,7 +16,8 @@ from grpokit.evaluation.intervals import half_width, mean_of_totals
 from grpokit.policy import Policy
 from grpokit.processes.sharded import gathered
 from grpokit.processes.team import Team
-from grpokit.rewards.scoring import Rewards, Scores, as_terms, joined, score
+from grpokit.rewards.scoring import Scores, joined, score
+from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.sampling import derive_seeds
 from grpokit.training.arguments import check_policy
 from grpokit.training.checked_policy import CheckedPolicy

@@ -19,7 +19,8 @@ from grpokit.evaluation.intervals import mean_of_totals
 from grpokit.evaluation.sample_files import Entry
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.failures import too_many
-from grpokit.rewards.scoring import Rewards, RewardTerm, as_terms, score
+from grpokit.rewards.scoring import score
+from grpokit.rewards.terms import Rewards, RewardTerm, as_terms
 from grpokit.types import Prompt, Sample
 
 

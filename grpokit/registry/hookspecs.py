@@ -9,14 +9,11 @@ A plugin is a light module (it imports only grpokit) named in its package's meta
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pluggy
 
 from grpokit.registry.specs import AdvantageSpec, ObjectiveSpec, PlacementSpec, PolicySpec, PresetSpec, RewardSpec
-
-if TYPE_CHECKING:
-    from grpokit.training.step_report import StepReport
 
 PROJECT = "grpokit"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -134,8 +131,8 @@ def grpokit_run_start(folder: Any, config: Any) -> None:
 
 
 @hookspec
-def grpokit_step_end(report: StepReport) -> None:
-    """A training step is done. Watch; change nothing.
+def grpokit_step_end(report: Any) -> None:
+    """A training step is done, as `report` (a `grpokit.StepReport`) tells. Watch; change nothing.
 
     Example:
         ```python

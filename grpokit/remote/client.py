@@ -16,8 +16,9 @@ from grpokit.errors import GrpokitError, UsageError, one_line, shown
 from grpokit.remote.web import AnswerError, ask, checked_address, public, secret
 from grpokit.remote.wire import PROTOCOL, to_json
 from grpokit.rewards.asking import ENDING, Asking
-from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.scoring import score
 from grpokit.rewards.submission import LATE, Pending, Portion, by_group
+from grpokit.rewards.terms import RewardTerm
 from grpokit.types import Sample
 
 TOKEN = "GRPOKIT_REWARD_TOKEN"

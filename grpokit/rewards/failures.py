@@ -15,16 +15,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from grpokit.errors import GrpokitError, RewardError, UsageError, a_type, counted, one_line, reworded, shown, typed_line
 from grpokit.rewards.isolation import own_copies, process_state_kept
 from grpokit.rewards.submission import REORDERED, Pending, Portion, Submits, by_group, in_words, meta_keys, reordered
+from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.validation import checked
 from grpokit.types import Sample
-
-if TYPE_CHECKING:
-    from grpokit.rewards.scoring import RewardTerm
 
 _REMEDY = "Correct it, or set `on_error: skip` in its config to count its rows as unscored."
 

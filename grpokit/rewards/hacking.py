@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpokit.errors import counted
-from grpokit.rewards.scoring import RewardTerm, Scores
+from grpokit.rewards.scoring import Scores
+from grpokit.rewards.terms import RewardTerm
 
 LEAST, MOST = 9, 30
 """How many measurements a judgement needs, and how many of the last ones count."""

@@ -15,8 +15,9 @@ from grpokit import registry
 from grpokit.errors import UsageError
 from grpokit.registry.specs import RewardSpec
 from grpokit.rewards.asking import Asking
-from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.scoring import score
 from grpokit.rewards.submission import Pending, by_group
+from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_supervisor import Worker
 from grpokit.types import Sample
 

@@ -31,7 +31,8 @@ from grpokit.config.schema import resolved
 from grpokit.remote.client import TOKEN, RemoteReward
 from grpokit.remote.service import RewardService
 from grpokit.remote.wire import Limits, WireError, from_json, to_json
-from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.scoring import score
+from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.runs.resuming import refuse_other_config
 from grpokit.runs.signals import stopping

@@ -15,7 +15,8 @@ from grpokit import Prompt, RewardError, Sample, UsageError
 from grpokit.remote.client import TOKEN, RemoteReward
 from grpokit.remote.web import AnswerError, ask
 from grpokit.remote.wire import PROTOCOL
-from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.scoring import score
+from grpokit.rewards.terms import RewardTerm
 
 KEY = 'a "secret" \\'
 

@@ -44,7 +44,8 @@ from grpokit.builtin.text_rewards import (
     contains,
 )
 from grpokit.rewards import answers
-from grpokit.rewards.scoring import as_terms, score
+from grpokit.rewards.scoring import score
+from grpokit.rewards.terms import as_terms
 from grpokit.runs import build
 
 NAN = math.nan

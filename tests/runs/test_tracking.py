@@ -17,7 +17,8 @@ from PIL import Image
 
 from grpokit.errors import UsageError
 from grpokit.evaluation.held_out import Evaluation
-from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.scoring import score
+from grpokit.rewards.terms import RewardTerm
 from grpokit.runs import tracking
 from grpokit.runs import train as run
 from grpokit.training import trackers

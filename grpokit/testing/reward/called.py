@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grpokit.rewards.failures import collected
-from grpokit.rewards.scoring import Reward, RewardTerm
 from grpokit.rewards.submission import Submits
+from grpokit.rewards.terms import Reward, RewardTerm
 from grpokit.types import Sample
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from grpokit.errors import GrpokitError, UsageError
 from grpokit.registry.specs import RewardSpec
-from grpokit.rewards.scoring import Reward
 from grpokit.rewards.submission import Submits
+from grpokit.rewards.terms import Reward
 from grpokit.testing.check import Check, common_checks, expect, expect_untouched, random_states
 from grpokit.testing.reward.called import as_callable
 from grpokit.testing.reward.dependencies import announcing_plugin, check_declared, check_missing

@@ -14,7 +14,7 @@ from typing import Any
 
 from grpokit.errors import UsageError, typed_line
 from grpokit.registry.specs import RewardSpec
-from grpokit.rewards.scoring import Reward
+from grpokit.rewards.terms import Reward
 from grpokit.testing.check import NotChecked, expect
 from grpokit.types import Prompt, Sample
 

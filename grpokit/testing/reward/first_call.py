@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpokit.errors import GrpokitError, RewardError, one_line, typed_line
-from grpokit.rewards.scoring import Reward, RewardTerm, score
+from grpokit.rewards.scoring import score
+from grpokit.rewards.terms import Reward, RewardTerm
 from grpokit.testing.check import NotChecked, error_text, expect
 from grpokit.testing.reward.examples import brief
 from grpokit.types import Sample

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from grpokit.errors import GrpokitError
-from grpokit.rewards.scoring import Reward
+from grpokit.rewards.terms import Reward
 from grpokit.testing.check import expect
 from grpokit.training.process_memory import rise
 from grpokit.types import Sample

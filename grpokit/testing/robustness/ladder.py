@@ -10,8 +10,8 @@ import functools
 from collections.abc import Collection, Iterator
 
 from grpokit.registry.specs import RewardSpec
-from grpokit.rewards.scoring import Reward
 from grpokit.rewards.submission import Submits
+from grpokit.rewards.terms import Reward
 from grpokit.testing.check import Check, NotChecked, expect
 from grpokit.testing.reward.called import as_callable
 from grpokit.testing.reward.examples import accepted, spec_examples

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from PIL.Image import Image
 
-from grpokit.rewards.scoring import Reward
+from grpokit.rewards.terms import Reward
 from grpokit.testing.robustness import ladder_outputs
 from grpokit.testing.robustness.grades import Attack, Drop, Problem, Section
 from grpokit.testing.robustness.probe import (

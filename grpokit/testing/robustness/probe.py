@@ -13,7 +13,7 @@ from typing import Any
 
 from PIL.Image import Image
 
-from grpokit.rewards.scoring import Reward
+from grpokit.rewards.terms import Reward
 from grpokit.testing.check import error_text
 from grpokit.types import Prompt, Sample
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from grpokit.rewards.scoring import Reward
+from grpokit.rewards.terms import Reward
 from grpokit.testing.robustness import ladder_outputs
 from grpokit.testing.robustness.grades import Attack, Drop, Problem, Section
 from grpokit.testing.robustness.probe import (

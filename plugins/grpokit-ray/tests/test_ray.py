@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import pytest
 
 from grpokit import PluginError, Prompt, Sample, UsageError, create
-from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.scoring import score
+from grpokit.rewards.terms import RewardTerm
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")

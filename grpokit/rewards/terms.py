@@ -1,0 +1,88 @@
+"""What a reward is, and the term that gives it a name and a part in the mix.
+
+`scoring` calls terms and `failures` judges what they raise, so terms stand in a file above both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from grpokit.errors import UsageError, shown
+from grpokit.knobs import RewardSettings
+from grpokit.registry import refuse_columns
+from grpokit.rewards.submission import Submits
+from grpokit.types import Prompt, Sample
+
+Reward: TypeAlias = Callable[[Sequence[Sample]], Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardTerm(RewardSettings):
+    """A reward with its name and its part in the mix.
+
+    Attributes:
+        name: the column's name in metrics.
+        reward: the callable, or an object with `submit` and `close`.
+        unscorable: says why no sample of a prompt can be scored, or "" if they can be; None where that is not known.
+    """
+
+    name: str
+    reward: Reward | Submits
+    unscorable: Callable[[Prompt], str] | None = None
+
+    @property
+    def monitor(self) -> bool:
+        """Whether it is only measured."""
+        return self.weight == 0
+
+    def due(self, step: int | None) -> bool:
+        """Whether it is measured in a training step, counted from 1; None stands for an evaluation."""
+        return step is None or not self.monitor or (step - 1) % self.every == 0
+
+
+Rewards: TypeAlias = Sequence[Reward | Submits | RewardTerm] | Mapping[str, Reward | Submits]
+
+
+def as_terms(
+    rewards: Rewards,
+) -> list[RewardTerm]:
+    """Rewards as a user gives them -> named terms; a name that is taken gets a number.
+
+    Raises:
+        UsageError: there is no reward, an object that cannot score, or a function of another trainer.
+    """
+    if isinstance(rewards, Mapping):
+        unnumbered: list[RewardTerm] = [RewardTerm(name=str(name), reward=reward) for name, reward in rewards.items()]
+    elif callable(rewards) or not isinstance(rewards, Iterable):
+        raise UsageError(
+            f"rewards is {shown(rewards)}; expected a list of rewards, as in [reward], or a mapping from names to "
+            "rewards."
+        )
+    else:
+        unnumbered = [r if isinstance(r, RewardTerm) else RewardTerm(name=_name_of(r), reward=r) for r in rewards]
+    if not unnumbered:
+        raise UsageError("No reward was given: training needs at least one.")
+    terms: list[RewardTerm] = []
+    for term in unnumbered:
+        if not (callable(term.reward) or isinstance(term.reward, Submits)):
+            raise UsageError(
+                f"Reward '{term.name}' is {term.reward!r}; expected something to call with samples, or an object with "
+                "the methods `submit` and `close`."
+            )
+        if callable(term.reward):
+            refuse_columns(term.reward, f"reward '{term.name}'")
+        if not math.isfinite(term.weight):
+            raise UsageError(f"Reward '{term.name}' has the weight {term.weight}; expected a finite number.")
+        reserved = {"reward", "step", *(t.name for t in terms)}  # the first two mean something else in metrics
+        names = [term.name, *(f"{term.name}-{i}" for i in range(2, len(unnumbered) + 2))]
+        name = next(n for n in names if n not in reserved)
+        terms.append(term if name == term.name else replace(term, name=name))
+    return terms
+
+
+def _name_of(reward: Any) -> str:
+    reward = getattr(reward, "func", reward)  # functools.partial
+    return str(getattr(reward, "__name__", type(reward).__name__))
