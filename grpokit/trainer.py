@@ -31,8 +31,9 @@ from grpokit.policy import Policy
 from grpokit.processes import sharded
 from grpokit.processes.joining import join
 from grpokit.rewards.hacking import RewardHacking
-from grpokit.rewards.scoring import Rewards, Scores, as_terms
+from grpokit.rewards.scoring import Scores
 from grpokit.rewards.submission import LATE
+from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.all_rows import whole_report

@@ -20,9 +20,7 @@ from grpokit.errors import RewardError, counted
 from grpokit.reward_totals import totals
 from grpokit.rewards.failures import Column, Others, collected, measured, submitted, too_many
 from grpokit.rewards.submission import Pending, Submits
-from grpokit.rewards.terms import Rewards as Rewards  # trainer, training and runs import these three here
-from grpokit.rewards.terms import RewardTerm as RewardTerm
-from grpokit.rewards.terms import as_terms as as_terms
+from grpokit.rewards.terms import RewardTerm
 from grpokit.types import Sample
 
 

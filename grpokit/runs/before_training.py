@@ -21,7 +21,7 @@ from grpokit import registry
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence
 from grpokit.errors import ConfigError, DataError, UsageError, counted, nearest, reworded, shown
-from grpokit.rewards.scoring import RewardTerm, as_terms
+from grpokit.rewards.terms import RewardTerm, as_terms
 from grpokit.runs import build
 from grpokit.runs.resuming import Digests
 from grpokit.sampling import derive_seeds

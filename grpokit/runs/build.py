@@ -32,8 +32,8 @@ from grpokit.phases.phased_trainer import Phase, PhasedTrainer
 from grpokit.policy import Policy, missing_methods
 from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
 from grpokit.rewards.isolation import process_state_kept
-from grpokit.rewards.scoring import RewardTerm
 from grpokit.rewards.submission import Submits
+from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.runs.placing import placed
 from grpokit.sampling import mix

@@ -22,7 +22,7 @@ from grpokit.errors import UsageError
 from grpokit.files import check_run_folder, read_json
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.report import read_journal
-from grpokit.rewards.scoring import RewardTerm
+from grpokit.rewards.terms import RewardTerm
 from grpokit.runs import build, rollout_record
 from grpokit.runs.folder import versions
 from grpokit.runs.journal import journal_row

@@ -20,7 +20,8 @@ from grpokit import advantages, registry
 from grpokit.config import presets
 from grpokit.errors import DataError, RunError, UsageError, counted
 from grpokit.files import check_run_folder, replacing
-from grpokit.rewards.scoring import RewardTerm, score
+from grpokit.rewards.scoring import score
+from grpokit.rewards.terms import RewardTerm
 from grpokit.runs import build, resuming, rollout_record
 from grpokit.runs.rollout_record import Described, Recorded
 from grpokit.types import Prompt, Sample

@@ -26,7 +26,7 @@ from grpokit.processes.joining import join
 from grpokit.processes.team import Team
 from grpokit.report import alarm
 from grpokit.rewards.hacking import too_seldom
-from grpokit.rewards.scoring import RewardTerm, as_terms
+from grpokit.rewards.terms import RewardTerm, as_terms
 from grpokit.runs import before_training, build, resuming, rollout_record, signals, tracking
 from grpokit.runs.failing import Others, no_exit, saved_on_error
 from grpokit.runs.folder import claimed, locked, versions, write_header, write_machine

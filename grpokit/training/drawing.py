@@ -20,7 +20,8 @@ from grpokit.data import further_indices, prompt_indices
 from grpokit.knobs import TrainerSettings
 from grpokit.processes.sharded import gathered
 from grpokit.processes.team import Team
-from grpokit.rewards.scoring import RewardTerm, Scores, begin, joined
+from grpokit.rewards.scoring import Scores, begin, joined
+from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import derive_seeds
 from grpokit.training import guards
 from grpokit.training.all_rows import AllRows, gather_rows

@@ -16,7 +16,8 @@ from torch import Tensor
 from grpokit.errors import RunError, UsageError, shown
 from grpokit.processes.team import Team, local
 from grpokit.rewards.needs import lacking
-from grpokit.rewards.scoring import RewardTerm, Scores
+from grpokit.rewards.scoring import Scores
+from grpokit.rewards.terms import RewardTerm
 from grpokit.training.batch import Batch, Limit
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
 from grpokit.training.parts import State
