@@ -37,8 +37,8 @@ LIMITS = {
     "trainer.py": 460,
     "Trainer._step": 40,
     "engine": 5510,
-    "longest function": 80,
-    "long functions": 1,
+    "longest function": 60,
+    "long functions": 0,
 }
 
 # Each module at the root and each folder, with the rows that it may import. A new one goes as far up as it can.

@@ -388,8 +388,8 @@ FAULTS = (
     Fault(
         "a slice cut too short",
         "training/batch.py",
-        "end = max(lengths[row] for row in rows.tolist())",
-        "end = min(lengths[row] for row in rows.tolist())",
+        "end = max(self.lengths[row] for row in rows.tolist())",
+        "end = min(self.lengths[row] for row in rows.tolist())",
         (ADDITIVITY,),
     ),
     Fault(

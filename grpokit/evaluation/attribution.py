@@ -8,7 +8,7 @@ reward. Its components are those of the random-effects model without replication
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,8 +21,8 @@ from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.sampling import derive_seeds
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.memory import fitting
-from grpokit.types import Prompt, Rollout, Sample
+from grpokit.training.memory import Halving
+from grpokit.types import Prompt, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +102,7 @@ def attribute(
     if min(row_seeds, group_seeds) < 2:
         raise UsageError(f"Attribution needs at least 2 seeds of each kind, got {row_seeds} by {group_seeds}.")
     checked, count = CheckedPolicy(policy, mixed_precision=mixed_precision), len(prompts)
-    size = max(1, batch_size)
-
-    def fit(attempt: Callable[[int], Rollout]) -> Rollout:
-        nonlocal size
-        rollout, size = fitting(attempt, size, what="drawing samples")
-        return rollout
-
+    fit = Halving(max(1, batch_size))
     columns: dict[str, list[Tensor]] = {}
     own = derive_seeds(seed, stream="evaluate", step=0, prompts=count, group_size=row_seeds)
     for index in range(group_seeds):

@@ -5,7 +5,7 @@ So the results before and after training differ only by the weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -22,8 +22,8 @@ from grpokit.sampling import derive_seeds
 from grpokit.training.arguments import check_policy
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.dynamic_sampling import at_places
-from grpokit.training.memory import fitting
-from grpokit.types import Prompt, Rollout, Sample
+from grpokit.training.memory import Halving
+from grpokit.types import Prompt, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,14 +117,7 @@ def draw(
     share = (team or Team()).share(len(prompts))
     prompts, seeds = prompts[share.start : share.stop], at_places(seeds, share)
     checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
-
-    size = max(1, min(batch_size, len(seeds.row)))
-
-    def fit(attempt: Callable[[int], Rollout]) -> Rollout:
-        nonlocal size
-        rollout, size = fitting(attempt, size, what="drawing samples")
-        return rollout
-
+    fit = Halving(max(1, min(batch_size, len(seeds.row))))
     with gathered():  # by all processes, also by one without prompts
         if not prompts:
             return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from grpokit.runs.resuming import Digests
 from grpokit.sampling import derive_seeds
 from grpokit.trainer import Trainer
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.memory import fitting
+from grpokit.training.memory import Halving
 from grpokit.training.process_memory import rise
 from grpokit.types import Prompt, Rollout
 
@@ -202,14 +202,8 @@ def _trial(trainer: Trainer, rows: int, at_once: int) -> tuple[Rollout, int]:
     """A rollout of the first prompt, from a stream that no step uses, and how many of its rows fit at a time."""
     policy = CheckedPolicy(trainer.policy, mixed_precision=trainer.mixed_precision)
     seeds = derive_seeds(trainer.seed, stream="sample", step=0, prompts=1, group_size=rows)
-    size = min(rows, at_once)
-
-    def fit(draw: Callable[[int], Rollout]) -> Rollout:
-        nonlocal size
-        rollout, size = fitting(draw, size, what="drawing samples")
-        return rollout
-
-    return policy.rollout(trainer.train_prompts[:1], rows, seeds, fit=fit), size
+    fit = Halving(min(rows, at_once))
+    return policy.rollout(trainer.train_prompts[:1], rows, seeds, fit=fit), fit.size
 
 
 def _entry(file: Path, key: str) -> int:

@@ -118,7 +118,7 @@ def train(
     tracking.require(config.run.trackers)
     team = join(config.run.process_timeout)  # before anything is built, since it takes this process's GPU
     early = signals.handled(signal.default_int_handler, *signals.ENDS)  # leaves all tidy, too
-    with early, ExitStack() as stack:
+    with early, no_exit(), ExitStack() as stack:
         with team.failing_together(), no_exit():
             data = build.prompts(config)  # before rewards, which may fetch weights
             if len(data[0]) >= _MANY and watcher and team.rank == 0:

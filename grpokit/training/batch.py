@@ -115,55 +115,12 @@ def cuts(
     decided = row_lengths(mask)
     starts, stops = torch.tensor([s.start for s in slices]), torch.tensor([s.stop for s in slices])
     widths = (torch.minimum(decided[:, None], stops) - starts).clamp(min=0)  # [B, slices]
-    lengths: list[int] = decided.tolist()
-
-    def fit(count: int, load: Tensor) -> bool:
-        """Whether so many rows, of this load, can be one micro-batch."""
-        if limit.tokens is None or count == 1:
-            return count <= limit.rows
-        return count <= limit.rows and int(load.max()) * (1 if packed else count) <= limit.tokens
-
-    def add(batches: list[_Rows], more: _Rows) -> None:
-        """Put rows into the last micro-batch if they fit there, else into a new one."""
-        if batches:
-            last = batches[-1]
-            load = last.load + more.load if packed else torch.maximum(last.load, more.load)
-            if fit(len(last.rows) + len(more.rows), load):
-                last.rows += more.rows
-                last.load = load
-                return
-        batches.append(more)
-
-    def by_length(rows: Iterable[int]) -> list[_Rows]:
-        parts: list[_Rows] = []
-        for row in sorted(rows, key=lambda row: -lengths[row]):
-            add(parts, _Rows([row], widths[row]))
-        return parts
-
-    batches = by_length(range(len(lengths))) if by == "length" else []
-    if by != "length":
-        members: dict[int, list[int]] = {}
-        for row, group in enumerate(groups.tolist()):
-            members.setdefault(group, []).append(row)
-        for _, rows in sorted(members.items()):
-            load = widths[rows].sum(0) if packed else widths[rows].amax(0)
-            parts = [_Rows(rows, load)] if fit(len(rows), load) else by_length(rows)
-            if by == "one group":
-                batches += parts
-            else:
-                for part in parts:
-                    add(batches, part)
-
-    def trimmed(batch: _Rows) -> Cut:
-        rows = torch.tensor(batch.rows)
-        columns: list[bool] = mask[rows].any(0).tolist()  # [b, T] -> [T]
-        end = max(lengths[row] for row in rows.tolist())
-        short = [slice(s.start, min(s.stop, end)) for s in slices]
-        kept = [i for i, s in enumerate(short) if any(columns[s])]
-        positions = batch.load * (1 if packed else len(rows))  # [slices]
-        return Cut(rows=rows, slices=tuple(short[i] for i in kept), passes=tuple(positions[kept].tolist()))
-
-    return [trimmed(batch) for batch in batches]
+    packing = _Packing(limit, widths, decided.tolist(), packed=packed)
+    if by == "length":
+        batches = packing.by_length(range(len(mask)))
+    else:
+        batches = packing.by_group(groups.tolist(), apart=by == "one group")
+    return [packing.trimmed(batch, mask, slices) for batch in batches]
 
 
 @dataclass
@@ -177,6 +134,70 @@ class _Rows:
 
     rows: list[int]
     load: Tensor
+
+
+class _Packing:
+    """Puts rows together as long as they fit.
+
+    Args:
+        limit: the most that a micro-batch holds.
+        widths: [B, slices] how many positions each row takes in each pass.
+        lengths: of the B rows.
+        packed: as in `cuts`.
+    """
+
+    def __init__(self, limit: Limit, widths: Tensor, lengths: list[int], *, packed: bool) -> None:
+        self.limit, self.widths, self.lengths, self.packed = limit, widths, lengths, packed
+
+    def by_length(self, rows: Iterable[int]) -> list[_Rows]:
+        """The longest rows first."""
+        parts: list[_Rows] = []
+        for row in sorted(rows, key=lambda row: -self.lengths[row]):
+            self._add(parts, _Rows([row], self.widths[row]))
+        return parts
+
+    def by_group(self, groups: Sequence[int], *, apart: bool) -> list[_Rows]:
+        """Whole groups, or parts of one that is too large; if `apart`, never two groups together."""
+        members: dict[int, list[int]] = {}
+        for row, group in enumerate(groups):
+            members.setdefault(group, []).append(row)
+        batches: list[_Rows] = []
+        for _, rows in sorted(members.items()):
+            load = self.widths[rows].sum(0) if self.packed else self.widths[rows].amax(0)
+            parts = [_Rows(rows, load)] if self._fit(len(rows), load) else self.by_length(rows)
+            if apart:
+                batches += parts
+            else:
+                for part in parts:
+                    self._add(batches, part)
+        return batches
+
+    def trimmed(self, batch: _Rows, mask: Tensor, slices: Sequence[slice]) -> Cut:
+        """The micro-batch, cut short at its longest row, without slices in which nothing is decided."""
+        rows = torch.tensor(batch.rows)
+        columns: list[bool] = mask[rows].any(0).tolist()  # [b, T] -> [T]
+        end = max(self.lengths[row] for row in rows.tolist())
+        short = [slice(s.start, min(s.stop, end)) for s in slices]
+        kept = [i for i, s in enumerate(short) if any(columns[s])]
+        positions = batch.load * (1 if self.packed else len(rows))  # [slices]
+        return Cut(rows=rows, slices=tuple(short[i] for i in kept), passes=tuple(positions[kept].tolist()))
+
+    def _fit(self, count: int, load: Tensor) -> bool:
+        """Whether so many rows, of this load, can be one micro-batch."""
+        if self.limit.tokens is None or count == 1:
+            return count <= self.limit.rows
+        return count <= self.limit.rows and int(load.max()) * (1 if self.packed else count) <= self.limit.tokens
+
+    def _add(self, batches: list[_Rows], more: _Rows) -> None:
+        """Put rows into the last micro-batch if they fit there, else into a new one."""
+        if batches:
+            last = batches[-1]
+            load = last.load + more.load if self.packed else torch.maximum(last.load, more.load)
+            if self._fit(len(last.rows) + len(more.rows), load):
+                last.rows += more.rows
+                last.load = load
+                return
+        batches.append(more)
 
 
 @dataclass(frozen=True, kw_only=True)

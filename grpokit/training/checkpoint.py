@@ -257,11 +257,6 @@ def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
     return trained
 
 
-def load_policy(folder: Path, policy: Policy) -> None:
-    """As `load_policies`, for the only policy of a run."""
-    load_policies(folder, {"": policy})
-
-
 def _load_policy(folder: Path, policy: Policy, name: str) -> None:
     try:
         policy.load(_place(folder) / POLICY / name)

@@ -22,18 +22,14 @@ T = TypeVar("T")
 Warn: TypeAlias = Callable[[str], None]
 
 
-def _all(size: int) -> int:
-    return size
-
-
-def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable[[int], int] = _all) -> tuple[T, int]:
+def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable[[int], int] = int) -> tuple[T, int]:
     """Call `attempt(size)`, halving the size as long as memory runs out.
 
     Args:
         attempt: starts from scratch in every call.
         size: the rows at a time in the first attempt, or whatever it bounds.
         what: names the work in the error, such as "drawing".
-        used: a size -> what the work takes at a time with it, which may be far less; below 2 for a single row.
+        used: a size -> what the work takes at a time with it, which may be far less, and is below 2 for a single row.
 
     Returns:
         The result of `attempt`, and the size that fitted.
@@ -59,6 +55,22 @@ def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable
             )
 
 
+class Halving:
+    """Draws samples in calls of at most `size` rows, half as many from then on where memory runs out.
+
+    Attributes:
+        size: the most rows of a call.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, draw: Callable[[int], T]) -> T:
+        """What `draw` gives for the size that fits."""
+        result, self.size = fitting(draw, self.size, what="drawing samples")
+        return result
+
+
 class Sizes:
     """How much work is done at a time: what the settings say until memory runs out, then what fits.
 
@@ -71,13 +83,11 @@ class Sizes:
         rollout_batch_size, micro_batch_size, micro_batch_tokens: as in `TrainerSettings`, or smaller.
     """
 
-    NAMES = ("micro_batch_size", "micro_batch_tokens", "rollout_batch_size")
-
     def __init__(self, settings: TrainerSettings) -> None:
-        self._wanted = {name: getattr(settings, name) for name in self.NAMES}
         self.micro_batch_size = settings.micro_batch_size
         self.micro_batch_tokens = settings.micro_batch_tokens
         self.rollout_batch_size = settings.rollout_batch_size
+        self._wanted = vars(self).copy()
 
     @property
     def limit(self) -> Limit:
@@ -93,10 +103,11 @@ class Sizes:
             warn: gets a message if the size was reduced.
         """
         size = min(self.rollout_batch_size or rows, rows)
-        result, fits = fitting(attempt, size, what="drawing samples")
-        if fits < size:
-            self.rollout_batch_size = fits
-            warn(_reduced("drawing samples", f"{size} rows", "rollout_batch_size", fits))
+        fit = Halving(size)
+        result = fit(attempt)
+        if fit.size < size:
+            self.rollout_batch_size = fit.size
+            warn(_reduced("drawing samples", f"{size} rows", "rollout_batch_size", fit.size))
         return result
 
     def score(self, attempt: Callable[[Limit], T], cut: Callable[[Limit], Sequence[Cut]], warn: Warn) -> T:
@@ -110,13 +121,15 @@ class Sizes:
             cut: the micro-batches that a limit gives.
             warn: gets a message if a bound was reduced.
         """
-        name, unit, load = "micro_batch_tokens", "decisions", lambda cut: cut.largest_pass if len(cut.rows) > 1 else 0
-        if self.micro_batch_tokens is None:
-            name, unit, load = "micro_batch_size", "rows", lambda cut: len(cut.rows)
+        by_rows = self.micro_batch_tokens is None
+        name, unit = ("micro_batch_size", "rows") if by_rows else ("micro_batch_tokens", "decisions")
         size: int = getattr(self, name)
 
         def limit(size: int) -> Limit:
-            return replace(self.limit, **{"rows" if unit == "rows" else "tokens": size})
+            return replace(self.limit, rows=size) if by_rows else replace(self.limit, tokens=size)
+
+        def load(cut: Cut) -> int:
+            return len(cut.rows) if by_rows else cut.largest_pass if len(cut.rows) > 1 else 0
 
         def largest(size: int) -> int:
             return max(map(load, cut(limit(size))), default=0)

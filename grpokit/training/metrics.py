@@ -114,19 +114,16 @@ class Tally:
         """All statistics of several tallies."""
         whole = cls()
         for tally in tallies:
-            whole.merge(tally)
+            whole.scored, whole.decided = whole.scored + tally.scored, whole.decided + tally.decided
+            for name, total in tally._sums.items():
+                zero = total.new_zeros(())
+                whole._sums[name] = whole._sums.get(name, zero) + total
+                whole._counts[name] = whole._counts.get(name, zero.long()) + tally._counts[name]
+            for name, top in tally._max.items():
+                low = tally._min[name]
+                whole._max[name] = torch.maximum(whole._max.get(name, top), top)
+                whole._min[name] = torch.minimum(whole._min.get(name, low), low)
         return whole
-
-    def merge(self, other: Tally) -> None:
-        """Add another tally's statistics."""
-        self.scored, self.decided = self.scored + other.scored, self.decided + other.decided
-        for name, total in other._sums.items():
-            zero = total.new_zeros(())
-            self._sums[name] = self._sums.get(name, zero) + total
-            self._counts[name] = self._counts.get(name, zero.long()) + other._counts[name]
-        for name, top in other._max.items():
-            self._max[name] = torch.maximum(self._max.get(name, top), top)
-            self._min[name] = torch.minimum(self._min.get(name, other._min[name]), other._min[name])
 
     def on_cpu(self) -> Tally:
         """The same, for another process."""

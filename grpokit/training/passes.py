@@ -27,7 +27,6 @@ from grpokit.training.memory import Sizes, explained
 from grpokit.training.metrics import Notes, Tally
 from grpokit.types import Ask, Decisions, Rollout
 
-LOGPROBS = Ask(entropy="no")
 _MOMENTS = ("mean", "std", "v_coef")
 
 
@@ -93,7 +92,7 @@ def all_logprobs(
     limit: Limit,
     context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     *,
-    ask: Ask = LOGPROBS,
+    ask: Ask = Ask(entropy="no"),
 ) -> Decisions:
     """Score all decisions without gradient, inside `context`, in the micro-batches of training: [B, T].
 
@@ -128,7 +127,7 @@ class Surrogate:
     objective: Objective
     correction: Correction | None
 
-    def terms(self, batch: Batch, slices: Sequence[slice], tally: Tally) -> Sequence[Term]:
+    def terms(self, batch: Batch, slices: Sequence[slice], tally: Tally) -> Sequence[Term | LinearTerm]:
         """The loss of a micro-batch as a sum over its slices.
 
         A loss of whole sequences takes two passes. The first one, without the policy's graph, gives the derivative of
@@ -139,32 +138,26 @@ class Surrogate:
             slices: of its decisions.
             tally: collects statistics of the decisions.
         """
+
+        def term(decisions: slice | Tensor, parts: Sequence[slice]) -> Term:
+            return Term(surrogate=self, batch=batch, decisions=decisions, slices=parts, tally=tally)
+
         if not self.objective.whole_sequence or len(slices) == 1:
-            return [Term(surrogate=self, batch=batch, decisions=decisions, tally=tally) for decisions in slices]
+            return [term(decisions, [decisions]) for decisions in slices]
         new = joined([self.policy.logprobs(batch.rollout, s, self.ask, grad=False) for s in slices], dim=1).detach()
-        for x in vars(new).values():
-            if x is not None:
-                x.requires_grad_()
+        inputs = {name: x.requires_grad_() for name, x in vars(new).items() if x is not None}
         columns = torch.cat([torch.arange(s.start, s.stop) for s in slices])
-        columns = columns.to(batch.weights.device, non_blocking=True)
-        whole = _Whole(surrogate=self, batch=batch, decisions=columns, tally=tally, slices=slices)
-        value, total = whole(new)
-        inputs = {name: x for name, x in vars(new).items() if x is not None}
+        value, total = term(columns.to(batch.weights.device, non_blocking=True), slices)(new)
         derivatives = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
-        gradients = {name: x for name, x in zip(inputs, derivatives, strict=True) if x is not None}
-        totals = [total, *[torch.zeros_like(total)] * (len(slices) - 1)]
         widths = [s.stop - s.start for s in slices]
-        parts = {name: x.split(widths, dim=1) for name, x in gradients.items()}
+        gradients = {n: x.split(widths, dim=1) for n, x in zip(inputs, derivatives, strict=True) if x is not None}
         return [
-            _LinearTerm(
-                surrogate=self,
-                batch=batch,
+            LinearTerm(
                 decisions=decisions,
-                tally=tally,
-                gradients={name: x[i] for name, x in parts.items()},
-                total=own,
+                gradients={name: parts[i] for name, parts in gradients.items()},
+                total=torch.zeros_like(total) if i else total,
             )
-            for i, (decisions, own) in enumerate(zip(slices, totals, strict=True))
+            for i, decisions in enumerate(slices)
         ]
 
     @property
@@ -176,18 +169,20 @@ class Surrogate:
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """The loss of a slice of a micro-batch.
+    """The loss of some decisions of a micro-batch.
 
     Attributes:
         surrogate: the loss.
         batch: the micro-batch.
-        decisions: the slice.
+        decisions: a slice, or the columns of several.
+        slices: those that it consists of.
         tally: collects statistics of the decisions.
     """
 
     surrogate: Surrogate
     batch: Batch
     decisions: Any
+    slices: Sequence[slice]
     tally: Tally
 
     def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
@@ -201,7 +196,8 @@ class Term:
         for name, values in loss.stats.items():
             self.tally.add(name, values, mask)
         if self.batch.fresh:
-            self.tally.add_differences(new.logprobs.detach() - self._sampled, mask)
+            sampled = self.batch.rollout.old.logprobs[:, self.decisions]
+            self.tally.add_differences(new.logprobs.detach() - sampled, mask)
         return value, value.detach()
 
     @property
@@ -249,16 +245,7 @@ class Term:
             return batch.reference and batch.reference.select(decisions=self.decisions)
         ask = Ask(entropy="no", moments=True)
         with surrogate.policy.reference():
-            return joined([surrogate.policy.logprobs(batch.rollout, s, ask, grad=False) for s in self._slices], dim=1)
-
-    @property
-    def _slices(self) -> Sequence[slice]:
-        return [self.decisions]
-
-    @property
-    def _sampled(self) -> Tensor:
-        """[b, t] the log-probs that the sampler stated."""
-        return self.batch.rollout.old.logprobs[:, self.decisions]
+            return joined([surrogate.policy.logprobs(batch.rollout, s, ask, grad=False) for s in self.slices], dim=1)
 
     def _correction(self, old: Decisions, rows: slice) -> Tensor | None:
         """The factors of some rows' surrogate: [b', t]."""
@@ -272,30 +259,21 @@ class Term:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Whole(Term):
-    """The loss of several slices together."""
-
-    slices: Sequence[slice]
-
-    @property
-    def _slices(self) -> Sequence[slice]:
-        return self.slices
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LinearTerm(Term):
-    """A loss that is linear in a slice's decisions.
+class LinearTerm:
+    """A loss that is linear in the decisions of a slice, which were counted in the first pass.
 
     Attributes:
+        decisions: the slice.
         gradients: name -> [b, t, ...], the derivative of the loss by that field of the decisions.
         total: its part in the batch's loss.
     """
 
+    decisions: slice
     gradients: Mapping[str, Tensor]
     total: Tensor
 
     def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
-        """As in `Term`; the decisions were counted in the first pass."""
+        """As `Term`."""
         return torch.stack([(x * getattr(new, name)).sum() for name, x in self.gradients.items()]).sum(), self.total
 
     @property
@@ -345,10 +323,10 @@ class Gradient:
 
         if batch.filler is not None:  # all processes make the same passes, so none can repeat its own with fewer rows
             with self.team.passing_together(), explained("training", remedies="a smaller trainer.micro_batch_size"):
-                own = attempt(self.sizes.limit)
+                loss, tally = attempt(self.sizes.limit)
         else:
-            own = self.sizes.score(attempt, partial(self.policy.cuts, batch.rollout), notes.warn)
-        losses, tallies = zip(*self.team.gather((own[0], own[1].on_cpu())), strict=True)
+            loss, tally = self.sizes.score(attempt, partial(self.policy.cuts, batch.rollout), notes.warn)
+        losses, tallies = zip(*self.team.gather((loss, tally.on_cpu())), strict=True)
         return losses, Tally.merged(tallies)
 
     def _attempt(self, batch: Batch, surrogate: Surrogate, limit: Limit, notes: Notes) -> tuple[Tensor, Tally]:

@@ -74,7 +74,7 @@ class ScoringPasses:
         old, reference, entropy = rollout.old if same else None, None, None
         if not (rescored or referred or probed or filtered):
             return replace(Batch.of(rollout), old=old)
-        with self.policy.during("score"), notes.time("logprobs"):
+        with notes.time("logprobs"), self.policy.during("score"):
             if rescored:
                 ask = Ask(
                     entropy="value" if filtered and rollout.old.entropy is None else "no",

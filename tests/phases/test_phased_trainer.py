@@ -313,7 +313,7 @@ def test_a_checkpoint_of_other_phases(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="a run with no phases, and this one has the phases 'first', 'second'"):
         phased().load(tmp_path / "one")
     with pytest.raises(CheckpointError, match="the policies 'first', 'second', and the config gives no policies"):
-        checkpoint.load_policy(tmp_path / "two", one())
+        checkpoint.load_policies(tmp_path / "two", {"": one()})
     policies = {**both(), "third": one()}
     assert checkpoint.load_policies(tmp_path / "two", policies) == ["first", "second"]
 

@@ -298,7 +298,7 @@ def test_a_checkpoint_of_an_earlier_state_gives_its_weights_alone() -> None:
     assert Path("out/metrics.jsonl").read_bytes() == before
     assert checkpoint.read_state(place) == former
     policy = Switched(seed=1)
-    checkpoint.load_policy(place, policy)
+    checkpoint.load_policies(place, {"": policy})
     assert torch.equal(policy.net[0].weight, load_file(place / "policy/net.safetensors")["0.weight"])
 
 
@@ -403,7 +403,7 @@ def test_a_reader_between_the_two_renames_breaks_no_save(monkeypatch: pytest.Mon
         replace(old, new)
         if new.name.endswith(".former"):
             policy = Switched()
-            checkpoint.load_policy(old, policy)
+            checkpoint.load_policies(old, {"": policy})
             state = checkpoint.read_state(old)
             seen.append((checkpoint.latest(folder), state["step"], policy.net[4].bias.tolist()))
 

@@ -15,7 +15,10 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from grpokit_hf.models.adapters import AdapterSettings, add_adapter
+
 CONTEXT = 128
+TOKENS = torch.arange(12)[None]
 _PICTURES = ("<image>", "<vision>", "</vision>", "<video>")
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<user>", "<assistant>", "<system>", *_PICTURES)
 CHAT_TEMPLATE = (
@@ -176,3 +179,23 @@ def seeded(make: Callable[[], PreTrainedModel], seed: int) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make().eval()
+
+
+def logits(model: Any) -> torch.Tensor:
+    """Of the same tokens for each model."""
+    with torch.no_grad():
+        return model.eval()(input_ids=TOKENS).logits  # type: ignore[no-any-return]
+
+
+def change(model: torch.nn.Module) -> None:
+    """Move what trains, as an update would."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn(p.shape, generator=generator), alpha=0.1)
+
+
+def adapted(model: Any, kind: str, **settings: Any) -> Any:
+    """The model with a small adapter, "lora" or "dora"."""
+    return add_adapter(model, AdapterSettings(r=2, dora=kind == "dora", **settings))

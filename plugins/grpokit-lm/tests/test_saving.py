@@ -12,9 +12,8 @@ import torch
 from gguf_files import needs_gguf, save_gguf
 from peft import PeftModel
 from safetensors.torch import load_file
-from tiny_models import FAMILIES, save_tiny_model, tiny_model, tiny_tokenizer
+from tiny_models import FAMILIES, adapted, change, logits, save_tiny_model, tiny_model, tiny_tokenizer
 from tiny_vision import VISION_FAMILIES, save_tiny_vision_model
-from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from grpokit import UsageError
@@ -23,25 +22,6 @@ from grpokit_hf.models.adapters import AdapterSettings, add_adapter
 from grpokit_hf.models.weights import save_weights
 from grpokit_lm.loading import Loaded, load_model
 from grpokit_lm.saving import export
-
-TOKENS = torch.arange(12)[None]
-
-
-def logits(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        return model.eval()(input_ids=TOKENS).logits  # type: ignore[no-any-return]
-
-
-def change(model: nn.Module) -> None:
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.requires_grad:
-                p.add_(torch.randn(p.shape, generator=generator), alpha=0.1)
-
-
-def adapted(model: Any, kind: str, **settings: Any) -> Any:
-    return add_adapter(model, AdapterSettings(r=2, dora=kind == "dora", **settings))
 
 
 def by_card(usage: str, folder: Path, base: str = "") -> dict[str, Any]:

@@ -8,31 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import FAMILIES, ROWS, tiny_model
-from torch import nn
+from tiny_models import FAMILIES, ROWS, adapted, change, logits, tiny_model
 
 from grpokit import CheckpointError
 from grpokit_hf.models.adapters import AdapterSettings, add_adapter
 from grpokit_hf.models.weights import load_weights, save_weights
-
-TOKENS = torch.arange(12)[None]
-
-
-def logits(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        return model.eval()(input_ids=TOKENS).logits  # type: ignore[no-any-return]
-
-
-def change(model: nn.Module) -> None:
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.requires_grad:
-                p.add_(torch.randn(p.shape, generator=generator), alpha=0.1)
-
-
-def adapted(model: Any, kind: str, **settings: Any) -> Any:
-    return add_adapter(model, AdapterSettings(r=2, dora=kind == "dora", **settings))
 
 
 @pytest.mark.parametrize("adapter", ["", "lora", "dora"])
