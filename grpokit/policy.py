@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from types import MethodType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -51,7 +50,7 @@ class Policy(Protocol):
         packs: whether `logprobs` scores rows without padding between them; optional. Then a micro-batch counts with the
             sum of its rows' lengths, and else with its longest row's, once for each row.
         reference_moves: whether the reference follows the policy, as an average of its weights does; optional. If so,
-            `save` keeps it, and a run does not check that it stays the same.
+            `state_dict` keeps it, and a run does not check that it stays the same.
     """
 
     cut_by: ClassVar[CutBy] = "group"
@@ -150,16 +149,26 @@ class Policy(Protocol):
 
         Args:
             version: how often the weights have changed in the run. It is called after each optimizer step that changed
-                some, and after `load` with the number that the checkpoint had: so an average moves only where the
-                number has grown.
+                some, and after `load_state_dict` with the number that the checkpoint had: so an average moves only
+                where the number has grown.
         """
 
-    def save(self, folder: Path) -> None:
-        """Write the weights into `folder` (safetensors; only the adapter, if there is one)."""
+    def state_dict(self) -> Mapping[str, Any]:
+        """The weights that train, as tensors by name, and plain data that a resume needs; only the adapter, if any.
+
+        Names are those of modules: letters, digits and . _ / -. Tensors may be the weights themselves.
+        """
         ...
 
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote."""
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Take over what `state_dict` gave, to the bit.
+
+        Args:
+            state: tensors are on the CPU, or sharded as the policy's own.
+
+        Raises:
+            CheckpointError: it is of another model; the message goes on behind "The checkpoint FOLDER ".
+        """
         ...
 
 
@@ -173,7 +182,7 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from layers(child)
 
 
-METHODS = ("rollout", "logprobs", "slices", "reference", "modules", "save", "load")
+METHODS = ("rollout", "logprobs", "slices", "reference", "modules", "state_dict", "load_state_dict")
 
 
 def missing_methods(policy: object) -> list[str]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.submission import LATE
 from grpokit.rewards.terms import Rewards, as_terms
-from grpokit.training import checkpoint, guards, logprob_diff, metrics, parts
+from grpokit.training import checkpoint, guards, logprob_diff, metrics
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.all_rows import whole_report
 from grpokit.training.arguments import check_arguments
@@ -44,12 +43,13 @@ from grpokit.training.devices import make_accelerator, shared_accelerator
 from grpokit.training.drawing import Drawing, Drawn
 from grpokit.training.entropy_filter import keep_top_entropy
 from grpokit.training.memory import Sizes
-from grpokit.training.parts import Part
 from grpokit.training.passes import Gradient, filled
 from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.training.scoring_passes import ScoringPasses
+from grpokit.training.state import Stateful, undone_on_error
 from grpokit.training.step_report import StepReport
+from grpokit.training.trainer_state import LossScale, Moments, Position
 from grpokit.training.updates import Updates, settled
 from grpokit.types import Prompt
 
@@ -151,11 +151,12 @@ class Trainer(TrainerSettings, SeedSettings):
             probe=self._probe,
             team=self.team,
         )
-        self._parts: dict[str, Part] = {
+        self._parts: dict[str, Stateful] = {
             "batch_sizes": self.sizes,
             "zero_std": self._zero_std,
             "reward_hacking": self._reward_hacking,
-            **self.updates.parts,
+            "skipped_updates": self.updates.skipped,
+            "loss_scale": LossScale(self.updates),
         }
         if self.entropy_target is not None:
             self._parts["adaptive_entropy"] = self._adaptive_entropy
@@ -190,7 +191,7 @@ class Trainer(TrainerSettings, SeedSettings):
             RewardError: a reward failed or returned something unusable.
             RunError: a guard stopped the step; `updates.done` says how many of its updates were made.
         """
-        with self.team.failing_together(), parts.undone_on_error(self._parts):
+        with self.team.failing_together(), undone_on_error(self._parts):
             report = self._step(self.completed + 1)
         if log and self.accelerator.trackers:
             self.accelerator.log(dict(report.metrics), step=report.step)
@@ -338,11 +339,8 @@ class Trainer(TrainerSettings, SeedSettings):
             RunError: it cannot be written, or the reference has changed.
         """
         self.check_before_save()
-        policies, learners = {"": self.policy}, {"": self.learner()}
-        write = partial(
-            checkpoint.save, Path(folder), policies=policies, learners=learners, state={"notes": dict(notes or {})}
-        )
-        sharded.save(policies.values(), self.team, write)
+        parts, together = {**self.parts(), checkpoint.POLICY: self.policy}, bool(self.sharding)
+        checkpoint.save(Path(folder), parts, step=self.completed, notes=notes or {}, team=self.team, together=together)
 
     def load(self, folder: Path | str) -> None:
         """Continue from a checkpoint of `save`.
@@ -351,11 +349,9 @@ class Trainer(TrainerSettings, SeedSettings):
             CheckpointError: it is incomplete, was not written by grpokit, or belongs to another policy.
             RunError: the policy's reference is not the one of the checkpoint's run.
         """
-        policies, learners = {"": self.policy}, {"": self.learner()}
         with self.team.failing_together():
-            with sharded.whole(policies.values(), loading=True):
-                state = checkpoint.load(Path(folder), policies=policies, learners=learners)
-            self.take_up(state, when=f"after loading {folder}")
+            checkpoint.load(Path(folder), {**self.parts(), checkpoint.POLICY: self.policy})
+            self.go_on(self.updates.version, when=f"after loading {folder}")
 
     def check_before_save(self) -> None:
         """Make sure that the reference is still what it was.
@@ -365,29 +361,23 @@ class Trainer(TrainerSettings, SeedSettings):
         """
         self._probe.check_before_save(step=self.completed)
 
-    def learner(self) -> checkpoint.Learner:
-        """What a checkpoint keeps of this trainer besides the policy's weights; with `sharding` all processes ask."""
-        position = {"step": self.completed, "updates_done": self.updates.done, "version": self.updates.version}
-        optimizer = self.updates.optimizer
-        if self.updates.sharded:
-            optimizer = sharded.WholeState(optimizer)
-        return checkpoint.Learner(optimizer=optimizer, parts=self._parts, position=position)
+    def parts(self) -> dict[str, Stateful]:
+        """What a checkpoint keeps of this trainer besides the policy's weights, by name; the optimizer comes first."""
+        return {"optimizer": Moments(self.updates), checkpoint.POSITION: Position(self), **self._parts}
 
-    def take_up(self, state: Mapping[str, Any], *, when: str) -> None:
-        """Continue from a position whose weights, optimizer and parts are read already.
+    def go_on(self, version: int, *, when: str) -> None:
+        """Continue from what was loaded.
 
         Args:
-            state: of a checkpoint's learner.
+            version: how often the weights have changed.
             when: for a message, such as "after loading runs/a".
 
         Raises:
             RunError: the policy's reference is not the one of the checkpoint's run.
         """
         self.drop_pending()
-        self.completed = int(state["step"])
-        self.updates.done, self.updates.incomplete = 0, False
-        self.updates.version = int(state.get("version", self.completed * self.updates_per_step))
-        self._policy.updated(self.updates.version)
+        self.updates.version = version
+        self._policy.updated(version)
         self._probe.check(when=when)
 
     def follow(self, version: int) -> None:

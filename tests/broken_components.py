@@ -8,12 +8,10 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from grpokit import Decisions, Prompt, RewardError, Rollout, Sample, Seeds, Trace, frozen_copy, swapped
@@ -49,7 +47,7 @@ def with_outputs(rollout: Rollout, outputs: Sequence[Any]) -> Rollout:
 
 
 class NoSave(Tokens):
-    save = None  # type: ignore[assignment]
+    state_dict = None  # type: ignore[assignment]
 
 
 class GroupsFromZero(After):
@@ -259,22 +257,19 @@ class ReferenceCopiedAnew(Tokens):
 
 
 class SavesHalf(Tokens):
-    def save(self, folder: Path) -> None:
-        state = {name: x for name, x in self.net.state_dict().items() if name != "4.weight"}
-        save_file(state, folder / "net.safetensors")
+    def state_dict(self) -> Any:
+        return {name: x for name, x in self.net.state_dict().items() if name != "4.weight"}
 
-    def load(self, folder: Path) -> None:
-        from safetensors.torch import load_file
-
-        self.net.load_state_dict(load_file(folder / "net.safetensors"), strict=False)
+    def load_state_dict(self, state: Any) -> None:
+        self.net.load_state_dict(state, strict=False)
 
 
 class Pickles(Tokens):
-    def save(self, folder: Path) -> None:
-        torch.save(self.net.state_dict(), folder / "net.pt")
+    def state_dict(self) -> Any:
+        return {"net": self.net}
 
-    def load(self, folder: Path) -> None:
-        self.net.load_state_dict(torch.load(folder / "net.pt"))
+    def load_state_dict(self, state: Any) -> None:
+        self.net = state["net"]
 
 
 class EvaluationUnseeded(Tokens):

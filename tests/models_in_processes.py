@@ -162,7 +162,7 @@ def trained_adapter() -> str:
     for name, parameter in policy.model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.constant_(parameter, 0.01)
-    policy.save(Path(folder))
+    policy.export(Path(folder))
     return folder
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from safetensors.torch import save_file
+
 from grpokit import DataError, Prompt, Sample, UsageError
 from tiny_policies import TinyTokens, digit_sum
 
@@ -50,7 +52,7 @@ class Exported(Switched):
     def export(self, folder: Path, *, merge: bool) -> dict[str, str]:
         if merge:
             raise UsageError("There is no adapter to merge.")
-        self.save(folder)
+        save_file(self.state_dict(), folder / "net.safetensors")
         return {
             "base_model": "org/base",
             "library_name": "peft",

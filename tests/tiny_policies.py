@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, frozen_copy, swapped
@@ -125,11 +123,11 @@ class TinyTokens(Policy):
     def modules(self) -> Mapping[str, nn.Module]:
         return {"net": self.net}
 
-    def save(self, folder: Path) -> None:
-        save_model(self.net, str(folder / "net.safetensors"))
+    def state_dict(self) -> Any:
+        return self.net.state_dict()
 
-    def load(self, folder: Path) -> None:
-        load_model(self.net, str(folder / "net.safetensors"))
+    def load_state_dict(self, state: Any) -> None:
+        self.net.load_state_dict(state)
 
 
 class BatchesSeen(TinyTokens):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_model, save_model
 from torch import nn
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, frozen_copy, swapped
@@ -76,11 +75,11 @@ class Writer(Policy):
     def updated(self, version: int) -> None:
         self.versions.append(version)
 
-    def save(self, folder: Path) -> None:
-        save_model(self.halves[self.own], folder / "half.safetensors")
+    def state_dict(self) -> Any:
+        return self.halves[self.own].state_dict()
 
-    def load(self, folder: Path) -> None:
-        load_model(self.halves[self.own], folder / "half.safetensors")
+    def load_state_dict(self, state: Any) -> None:
+        self.halves[self.own].load_state_dict(state)
 
 
 def both() -> dict[str, Policy]:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,13 +72,13 @@ class TinyPolicy(Policy):
         """The logits."""
         return {"net": self.net}
 
-    def save(self, folder: Path) -> None:
-        """Write the weights."""
-        torch.save(self.net.state_dict(), folder / "net.pt")
+    def state_dict(self) -> Mapping[str, Any]:
+        """See `Policy`."""
+        return dict(self.net.state_dict())
 
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote."""
-        self.net.load_state_dict(torch.load(folder / "net.pt", weights_only=True))
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """See `Policy`."""
+        self.net.load_state_dict(state)
 
 
 def zeros(samples: Sequence[Sample]) -> list[float]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from grpokit.errors import counted
+from grpokit.training.state import State
 
 
 @dataclass(kw_only=True)
@@ -39,7 +39,7 @@ class Course:
         self._steps, self._rounds = dict(steps), rounds
         self._listed = [*steps.items()] * rounds
         self.stretches: list[Stretch] = []
-        self.restore([])
+        self.load_state_dict({"stretches": []})
 
     @property
     def total(self) -> int:
@@ -66,13 +66,13 @@ class Course:
         ahead = self.stretches[max(0, len(self.begun) - 1) : len(self._listed)]
         return next((each for each in ahead if each.steps < each.planned and each.phase not in finished), None)
 
-    def state(self) -> list[dict[str, Any]]:
-        """All stretches that have begun, as plain data."""
-        return [vars(stretch).copy() for stretch in self.begun]
+    def state_dict(self) -> State:
+        """All stretches that have begun."""
+        return {"stretches": [vars(stretch).copy() for stretch in self.begun]}
 
-    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Take over a result of `state`."""
-        begun = [Stretch(**stretch) for stretch in state]
+    def load_state_dict(self, state: State) -> None:
+        """Take over a result of `state_dict`."""
+        begun = [Stretch(**stretch) for stretch in state["stretches"]]
         self.stretches = begun + [Stretch(phase=name, planned=steps) for name, steps in self._listed[len(begun) :]]
 
     def describe(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ from grpokit.errors import GrpokitError, UsageError, counted, reworded, shown
 from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.phases.course import Course
 from grpokit.policy import Policy
-from grpokit.processes import sharded
 from grpokit.trainer import Trainer
 from grpokit.training import checkpoint
 from grpokit.training.progress import IntervalLines
+from grpokit.training.state import Stateful
 from grpokit.training.step_report import StepReport
 
 
@@ -152,15 +151,11 @@ class PhasedTrainer:
         """
         for trainer in self._trainers:
             trainer.check_before_save()
-        position = {} if "" in self.phases else {"step": self.completed, "course": self.course.state()}
-        write = partial(
-            checkpoint.save,
-            Path(folder),
-            policies=self._policies,
-            learners=self._learners(),
-            state={**position, "notes": dict(notes or {})},
+        together = any(trainer.sharding for trainer in self._trainers)
+        team = self.current.trainer.team
+        checkpoint.save(
+            Path(folder), self._parts(), step=self.completed, notes=notes or {}, team=team, together=together
         )
-        sharded.save(self._policies.values(), self.current.trainer.team, write)
 
     def load(self, folder: Path | str) -> None:
         """As `Trainer.load`.
@@ -169,19 +164,24 @@ class PhasedTrainer:
             CheckpointError: it is incomplete, was not written by grpokit, or belongs to other phases or policies.
             RunError: a policy's reference is not the one of the checkpoint's run.
         """
-        learners = self._learners()
-        with self.current.trainer.team.failing_together(), sharded.whole(self._policies.values(), loading=True):
-            state = checkpoint.load(Path(folder), policies=self._policies, learners=learners)
-        states = checkpoint.learners_of(state)
+        with self.current.trainer.team.failing_together():
+            checkpoint.load(Path(folder), self._parts())
+            for trainer in self._trainers:
+                trainer.go_on(self._version(trainer.policy), when=f"after loading {folder}")
+            if "" in self.phases:
+                only = {"phase": "", "planned": self.steps, "steps": self.phases[""].trainer.completed}
+                self.course.load_state_dict({"stretches": [only]})
+            latest = self.course.begun[-1:] or self.course.stretches[:1]
+            self.current = self.phases[latest[0].phase]
+
+    def _parts(self) -> dict[str, Stateful]:
+        """What a checkpoint keeps, by name."""
+        parts: dict[str, Stateful] = {}
         for name, phase in self.phases.items():
-            of_policy = [states[other] for other, p in self.phases.items() if p.policy == phase.policy]
-            versions = [own["version"] for own in of_policy if "version" in own]
-            newest = {"version": max(versions)} if versions else {}
-            phase.trainer.take_up({**states[name], **newest}, when=f"after loading {folder}")
-        only = [{"phase": "", "planned": self.steps, "steps": state["step"]}]
-        self.course.restore(only if "" in self.phases else state["course"])
-        latest = self.course.begun[-1:] or self.course.stretches[:1]
-        self.current = self.phases[latest[0].phase]
+            place = f"{checkpoint.PHASES}/{name}/" if name else ""
+            parts |= {f"{place}{part}": x for part, x in phase.trainer.parts().items()}
+        policies = {checkpoint.named(checkpoint.POLICY, name): policy for name, policy in self._policies.items()}
+        return {**parts, **({} if "" in self.phases else {"course": self.course}), **policies}
 
     def close(self) -> None:
         """As `Trainer.close`."""
@@ -204,9 +204,6 @@ class PhasedTrainer:
     def _finished(self) -> list[str]:
         """The phases that have nothing left to learn."""
         return [name for name, phase in self.phases.items() if phase.trainer.converged]
-
-    def _learners(self) -> dict[str, checkpoint.Learner]:
-        return {name: phase.trainer.learner() for name, phase in self.phases.items()}
 
     def _version(self, policy: Policy) -> int:
         """How often a policy's weights have changed, in all phases that train it."""

@@ -12,9 +12,8 @@ import itertools
 import math
 import warnings
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -122,74 +121,22 @@ def _living() -> list[Any]:
     return [blocks[number] for number in sorted(set.intersection(*join().gather(set(blocks))))]
 
 
-def save(policies: Iterable[Policy], team: Team, write: Callable[[], None]) -> None:
-    """Write policies, in process 0 alone. Where weights are sharded all processes must call this."""
-    policies = list(policies)
-    with ExitStack() as stack:
-        if any(map(has_shards, policies)):
-            stack.enter_context(team.failing_together())
-            stack.enter_context(whole(policies))
-        if team.rank == 0:
-            write()
+def full(tensor: Tensor) -> Tensor | None:
+    """A sharded tensor from all processes' parts, on the CPU; all must ask for it.
 
-
-@contextmanager
-def whole(policies: Iterable[Policy], *, loading: bool = False) -> Iterator[None]:
-    """Inside, sharded parameters that train are plain tensors in the CPU's memory, to be saved or loaded.
-
-    All processes must enter it. Where nothing sharded trains, as with adapters, nothing changes.
-
-    Args:
-        policies: whose parameters.
-        loading: every process gets the tensors, and what it writes into them is kept. Else only process 0 gets them.
-    """
-    places = [
-        (owner, name, p)
-        for policy in policies
-        for module in policy.modules().values()
-        for owner in module.modules()
-        for name, p in owner._parameters.items()
-        if p is not None and is_sharded(p)
-    ]
-    if not any(p.requires_grad for _, _, p in places):
-        places = []
-    plain: dict[nn.Parameter, nn.Parameter] = {}
-    for p in dict.fromkeys(p for _, _, p in places):
-        tensor = full(p, everywhere=loading)
-        if tensor is not None:
-            plain[p] = nn.Parameter(tensor, requires_grad=p.requires_grad)
-    hooks = {owner: owner._load_state_dict_post_hooks for owner, _, _ in places}  # FSDP's, which want its own tensors
-    try:
-        for owner, name, p in places:
-            owner._parameters[name] = plain.get(p, p)
-            owner._load_state_dict_post_hooks = OrderedDict()
-        yield
-    finally:
-        for owner, name, p in places:
-            owner._parameters[name] = p
-            owner._load_state_dict_post_hooks = hooks[owner]
-    if loading:
-        with torch.no_grad():
-            for p, tensor in plain.items():
-                local(p).copy_(local(cut(tensor.data, p)))
-
-
-def full(tensor: Tensor, *, everywhere: bool = False) -> Tensor | None:
-    """A sharded tensor from all processes' parts, on the CPU; all processes must ask for it.
-
-    Args:
-        tensor: sharded.
-        everywhere: every process gets it. Else only process 0 does, since a machine's memory would hold it many times.
+    Only process 0 gets it, since a machine's memory would hold it many times.
     """
     gathered_tensor: Tensor = tensor.detach().full_tensor()  # type: ignore[attr-defined]
-    return gathered_tensor.cpu() if everywhere or distributed.get_rank() == 0 else None
+    return gathered_tensor.cpu() if distributed.get_rank() == 0 else None
 
 
-def cut(tensor: Tensor, like: Any) -> Tensor:
-    """Cut a whole tensor as another one is sharded, without a word between processes."""
+def cut_as(value: Any, like: Any) -> Any:
+    """Cut a whole tensor as another one is sharded, without a word between processes; else return it as it is."""
+    if not isinstance(value, Tensor) or not isinstance(like, Tensor) or not is_sharded(like):
+        return value
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
 def clip(parameters: Sequence[nn.Parameter], limit: float, team: Team) -> float:
@@ -210,44 +157,6 @@ def clip(parameters: Sequence[nn.Parameter], limit: float, team: Team) -> float:
         for gradient in gradients:
             local(gradient).mul_(factor)
     return norm
-
-
-class WholeState:
-    """An optimizer as a checkpoint sees it: whole tensors on the CPU, in process 0. All processes must make it.
-
-    Args:
-        optimizer: of sharded and whole parameters.
-    """
-
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
-        self._state = optimizer.state_dict()
-        self._state["state"] = {
-            index: {key: full(x) if isinstance(x, Tensor) and is_sharded(x) else x for key, x in entries.items()}
-            for index, entries in self._state["state"].items()
-        }
-
-    @property
-    def param_groups(self) -> Any:
-        """Those of the optimizer."""
-        return self._optimizer.param_groups
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state when this was made; in other processes than the first, None stands for its sharded tensors."""
-        return dict(self._state)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state of whole tensors."""
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        own = {
-            index: {
-                key: cut(x, p) if isinstance(x, Tensor) and is_sharded(p) and x.shape == p.shape else x
-                for key, x in entries.items()
-            }
-            for index, entries in state["state"].items()
-            for p in [parameters[index]]
-        }
-        self._optimizer.load_state_dict({**state, "state": own})
 
 
 def _blocks_of(policy: Policy) -> list[nn.Module]:

@@ -66,13 +66,13 @@ class RewardHacking:
                 warnings.append(_alarm(name, rows, rising))
         return warnings
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps, so that a resumed run goes on watching."""
         rows = {name: [[_plain(x) for x in row] for row in rows] for name, rows in self._rows.items()}
         return {"rows": rows, "alarmed": sorted(self._alarmed), "trained": self._trained}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Read what `state` returned; after an empty mapping, the watch starts again."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Read what `state_dict` returned; after an empty mapping, the watch starts again."""
         rows = state.get("rows", {})
         self._rows = {
             n: [[math.nan if x is None else x for x in row] for row in monitor] for n, monitor in rows.items()

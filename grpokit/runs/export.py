@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from safetensors import SafetensorError
+
 from grpokit.config import yaml_source
 from grpokit.config.schema import RunConfig
-from grpokit.errors import RunError, UsageError
+from grpokit.errors import RunError, UsageError, typed_line
 from grpokit.files import delete, partial_of, replacing
 from grpokit.report import reading
 from grpokit.report.model_card import model_card
@@ -69,7 +71,7 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
             which = f"'{name}' of '{config.policy.use}'" if name else f"'{config.policy.use}'"
             raise UsageError(
                 f"The policy {which} cannot be exported: it has no method export. Its weights are in "
-                f"{place / checkpoint.POLICY / name}."
+                f"{place / checkpoint.named(checkpoint.POLICY, name)}.safetensors."
             )
         exporters[name] = policy
     trained = checkpoint.load_policies(place, policies)
@@ -85,8 +87,10 @@ def export(config: RunConfig, place: Path, to: Path, *, merge: bool = False) -> 
             for name in trained:  # several each have a folder of their own
                 own = temporary / name
                 own.mkdir(exist_ok=True)
-                with checkpoint.policy_writes("export"):
+                try:
                     facts = exporters[name].export(own, merge=merge)
+                except (RuntimeError, ValueError, TypeError, SafetensorError) as error:  # such as over a full disk
+                    raise OSError(f"the policy's export raised {typed_line(error)}") from error
                 title = f"{to.resolve().name}/{name}" if name else to.resolve().name
                 card = model_card(_run_of(place), step=step, title=title, facts=facts)
                 (own / CARD).write_text(card, encoding="utf-8", errors="backslashreplace")

@@ -85,19 +85,19 @@ def _left(
     if isinstance(error, UsageError):
         remedy, resume = "correct the input, then", "--resume (and --force, where that changes prompts)"
     checkpoints = folder / "checkpoints"
-    last, here = checkpoint.latest(checkpoints), checkpoints / step_name(trainer.completed)
+    last, place = checkpoint.latest(checkpoints), checkpoints / step_name(trainer.completed)
     go_on = f"{remedy} go on from {last} with {resume}" if last else "start again with --overwrite"
     learning = trainer.current.trainer
     updates = learning.updates
     try:
         half = updates.incomplete or journal.last_step != trainer.completed  # an update, or a gap in the journal
-        saved = here == last and (updates.done or not checkpoint.broken_off(checkpoint.read_state(here)))
+        saved = place.exists()
         if others is not None:
             others.called(error, wanted=not half and not saved)
         if half:
             left = f"This state was not saved: {go_on}"
         elif saved:
-            left = f"The state after step {trainer.completed} is saved in {here}; {remedy} go on with {resume}"
+            left = f"The state after step {trainer.completed} is saved in {place}; {remedy} go on with {resume}"
         elif updates.done:
             left = (
                 f"The weights after {updates.done} of {learning.updates_per_step} updates of step "
@@ -106,7 +106,7 @@ def _left(
             )
         else:
             left = f"The state after step {trainer.completed} is saved in {save()}; {remedy} go on with {resume}"
-    except Exception as second:  # a policy may fail in its `save`, too
+    except Exception as second:  # a policy may fail in its `state_dict`, too
         why = "" if str(second) == str(error) else f" ({_words(second)})"
         left = f"The state after step {trainer.completed} could not be saved{why}; {go_on}"
     with suppress(GrpokitError, OSError):  # a full disk may be the very cause

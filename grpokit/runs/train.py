@@ -220,8 +220,11 @@ def _train(
 
     def keep_best() -> None:
         name = config.run.best
-        if name is not None and team.first(lambda: journal.is_best(name, weight=weights[name])) and saves:
-            trainer.save(checkpoints / "best", notes=notes)
+        if name is not None and team.first(lambda: journal.is_best(name, weight=weights[name])):
+            save_once()
+            if team.rank == 0:
+                checkpoint.mark_best(checkpoints / step_name(trainer.completed))
+                checkpoint.prune(checkpoints, config.run.keep_last)
 
     def stale() -> bool:
         """Whether the score of `run.stop` has not improved for as long as it may."""
@@ -236,6 +239,10 @@ def _train(
         if team.rank == 0:
             checkpoint.prune(checkpoints, config.run.keep_last)
         return place
+
+    def save_once() -> None:
+        if not team.first((checkpoints / step_name(trainer.completed)).exists) and saves:
+            save()
 
     def keep(step_report: StepReport, *, groups: bool) -> None:
         if config.run.record:  # first: a step is there with its record, or not at all
@@ -331,10 +338,9 @@ def _train(
             del step_report  # frees the rollout before the next one is drawn
             if every and number % every == 0:
                 evaluate_now(number)
-            if config.run.save_every and number % config.run.save_every == 0 and saves:
-                save()
-        if not team.first(lambda: (checkpoints / step_name(trainer.completed)).exists()) and saves:
-            save()
+            if config.run.save_every and number % config.run.save_every == 0:
+                save_once()
+        save_once()
         if team.rank == 0:
             checkpoint.prune(checkpoints, config.run.keep_last)  # a kill may have come before it
     if ended:

@@ -141,7 +141,7 @@ def _words(what: str, name: str, kind: str) -> dict[str, Any]:
     under = name.replace("-", "_")
     policy = what == "policy"
     preset = name if policy else shipped.preset_making(kind)
-    needs = ["safetensors>=0.5", "torch>=2.6"] if policy else []
+    needs = ["torch>=2.6"] if policy else []
     return {
         **(_POLICY_WORDS[kind] if policy else {}),
         "what": what,

@@ -13,7 +13,7 @@ from grpokit.errors import UsageError
 from grpokit.knobs import TrainerSettings
 from grpokit.objectives import Objective
 from grpokit.training.metrics import Tally
-from grpokit.training.parts import State
+from grpokit.training.state import State
 
 
 class AdaptiveEntropy:
@@ -70,12 +70,12 @@ class AdaptiveEntropy:
         """The coefficient for the next optimizer step."""
         return {"entropy_coef": self.coef} if self.active else {}
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """The coefficient and the entropy."""
         return {"coef": self.coef, "entropy": self.entropy if math.isfinite(self.entropy) else None}
 
-    def restore(self, state: State) -> None:
-        """Take over a result of `state`."""
+    def load_state_dict(self, state: State) -> None:
+        """Take over a result of `state_dict`."""
         entropy = state.get("entropy")
         self.coef = float(state.get("coef", self._objective.entropy_coef))
         self.entropy = math.inf if entropy is None else float(entropy)

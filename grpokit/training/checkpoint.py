@@ -1,4 +1,4 @@
-"""Checkpoints: weights, optimizer state and position in a folder that is complete or does not exist.
+"""Checkpoints: a folder with the state of everything that a run goes on from, complete or not there.
 
 All randomness follows from the seed and the step's number, so this is enough for an exact resume. Tensors are stored as
 safetensors, the rest as JSON; nothing is pickled. The learning rate follows from the position. `notes` hold the config
@@ -13,8 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,211 +21,120 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, one_line, typed_line
+from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, one_line, reworded, typed_line
 from grpokit.files import read_json, replacing, step_number
 from grpokit.policy import Policy
-from grpokit.training.parts import Part, restore, split
+from grpokit.processes import sharded
+from grpokit.processes.team import Team, is_sharded
+from grpokit.training.state import State, Stateful
 
-FORMAT = 4
-STATE, OPTIMIZER, PARTS = "state.json", "optimizer.safetensors", "parts.safetensors"
-POLICY = "policy"
-_PHASES, _POLICIES = "phases", "policies"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Learner:
-    """What a checkpoint keeps of a trainer besides the policy's weights.
-
-    Attributes:
-        optimizer: a torch optimizer that knows its parameters' names.
-        parts: the trainer's parts by name.
-        position: plain data; `step` is the number of completed steps.
-    """
-
-    optimizer: Any
-    parts: Mapping[str, Part]
-    position: Mapping[str, Any]
+FORMAT = 5
+STATE = "state.json"
+POLICY, POSITION, PHASES, BEST = "policy", "position", "phases", "best"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Loaded:
-    """What a checkpoint has kept of a trainer.
-
-    Attributes:
-        parts: part -> its plain data.
-        optimizer: for the optimizer's `load_state_dict`.
-        tensors: the tensors of the parts.
-    """
-
-    parts: Mapping[str, Any]
-    optimizer: dict[str, Any]
-    tensors: dict[str, Tensor]
+def named(prefix: str, name: str) -> str:
+    """The name of a part that may be the only one of its kind: "policy", or "policy/ar"."""
+    return f"{prefix}/{name}" if name else prefix
 
 
 def save(
-    folder: Path, *, policies: Mapping[str, Policy], learners: Mapping[str, Learner], state: Mapping[str, Any]
+    folder: Path, parts: Mapping[str, Stateful], *, step: int, notes: Mapping[str, Any], team: Team, together: bool
 ) -> None:
-    """Write a checkpoint, replacing one of the same name; `folder` appears only once all of it is on disk.
+    """Write a checkpoint, in process 0; `folder` appears only once all of it is on disk.
 
     Args:
-        folder: where to write it.
-        policies: each writes its own weights, into `folder/policy/<name>`; a single one is called "".
-        learners: what is to be kept of each trainer, by the name of its phase; a single one is called "".
-        state: further plain data. With several learners it has the number of completed steps, `step`.
+        folder: where to write it; an earlier checkpoint there is replaced.
+        parts: what a run goes on from, by name.
+        step: the number of completed steps.
+        notes: further plain data.
+        team: the processes.
+        together: whether they hold tensors together; then all must call this.
 
     Raises:
         UsageError: the folder is a file, or contains files that are not a checkpoint.
         RunError: the disk is full or the folder cannot be written.
     """
+    if team.rank and not together:
+        return
+    with ExitStack() as stack:
+        if together:
+            stack.enter_context(team.failing_together())
+        states = {name: _whole(name, part) for name, part in parts.items()}
+        if team.rank == 0:
+            _write(folder, states, step=step, notes=notes)
+
+
+def _whole(name: str, part: Stateful) -> dict[str, Any]:
+    """The state of a part with whole tensors, which all processes gather where they hold them together."""
+    try:
+        state = part.state_dict()
+    except (RuntimeError, ValueError, TypeError, OSError) as error:
+        raise RunError(f"The checkpoint cannot be written: {name}.state_dict() raised {typed_line(error)}.") from error
+    return {key: sharded.full(x) if isinstance(x, Tensor) and is_sharded(x) else x for key, x in state.items()}
+
+
+def _write(folder: Path, states: Mapping[str, State], *, step: int, notes: Mapping[str, Any]) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; a checkpoint is a folder. Choose another name.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / STATE).is_file():
         raise UsageError(
             f"{folder} contains files that are not a checkpoint; saving would replace them. Choose another folder."
         )
-    states = {name: split(learner.parts) for name, learner in learners.items()}
-    _put_back(folder)
-    former = _former(folder)
     try:
         with replacing(folder) as temporary:
-            for name, policy in policies.items():
-                own = temporary / POLICY / name
-                own.mkdir(parents=True)
-                with policy_writes("save"):
-                    policy.save(own)
-            entries = {
-                name: _write_learner(_place_of(temporary, name), learner, *states[name])
-                for name, learner in learners.items()
-            }
-            kept = entries.get("") or {_PHASES: entries, _POLICIES: list(policies)}
-            content = {"format": FORMAT, **state, **kept, "files": _digests(temporary)}
+            temporary.mkdir(parents=True)
+            for name, state in states.items():
+                tensors = _apart({key: x for key, x in state.items() if isinstance(x, Tensor)})
+                if tensors:
+                    (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                    save_file(tensors, temporary / f"{name}.safetensors", metadata={"format": "pt"})
+            plain = {name: {k: x for k, x in s.items() if not isinstance(x, Tensor)} for name, s in states.items()}
+            content = {"format": FORMAT, "step": step, "notes": notes, "parts": plain, "files": _digests(temporary)}
             text = json.dumps({**content, "digest": _digest_of(content)})
             (temporary / STATE).write_text(text, encoding="utf-8")
             _flush(temporary)
-            _discard(former)
-            if folder.exists():
-                os.replace(folder, former)
-        _discard(former)
+            _discard(folder)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
-        if former.exists() and not folder.exists():
-            os.replace(former, folder)
         raise RunError(f"The checkpoint {folder} cannot be written: {error}.") from error
 
 
-def _write_learner(
-    place: Path, learner: Learner, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> dict[str, Any]:
-    """Write the tensors of a learner with the state of its parts; returns what belongs into `state.json`."""
-    place.mkdir(parents=True, exist_ok=True)
-    moments, numbers = _split(learner.optimizer.state_dict()["state"])
-    save_file(moments, place / OPTIMIZER)
-    if tensors:
-        save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, place / PARTS)
-    parameters = _parameters(learner.optimizer)
-    return {**learner.position, "parts": plain, "parameters": parameters, "optimizer": numbers}
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors on the CPU, of which no two share memory, as tied weights do."""
+    apart: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        place = own.untyped_storage().data_ptr()
+        apart[name] = own.clone() if place in storages else own
+        storages.add(place)
+    return apart
 
 
-@contextmanager
-def policy_writes(method: str) -> Iterator[None]:
-    """Inside, a policy writes; other libraries' errors, as over a full disk or over NaN, count as an `OSError` too.
-
-    Args:
-        method: the policy's, for the message.
-    """
-    try:
-        yield
-    except (RuntimeError, ValueError, TypeError, SafetensorError) as error:
-        raise OSError(f"the policy's {method} raised {typed_line(error)}") from error
-
-
-def load(folder: Path, *, policies: Mapping[str, Policy], learners: Mapping[str, Learner]) -> Mapping[str, Any]:
-    """Read a checkpoint into policies, optimizers and the trainers' parts; all of them are checked first.
+def load(folder: Path, parts: Mapping[str, Stateful]) -> None:
+    """Read a checkpoint into the parts of a run; all files are checked first.
 
     Args:
         folder: the checkpoint.
-        policies: as in `save`.
-        learners: as in `save`; their positions are not read.
-
-    Returns:
-        All plain data; `learners_of` gives that of each learner.
+        parts: as in `save`; the optimizers know whether it belongs to this policy, and come first.
 
     Raises:
-        CheckpointError: something is missing, damaged, of another policy, or from a newer grpokit.
+        CheckpointError: something is missing, damaged, of another policy, or from another version of grpokit.
     """
     state = read_state(folder)
-    if state["format"] < FORMAT:  # an older format lacks parts of the state
-        raise CheckpointError(
-            f"The checkpoint {folder} was written by an earlier version of grpokit, and training cannot continue from "
-            "it. Start a new run in another run.dir; `grpokit sample` and `grpokit evaluate` still read it.",
-            page="guards#checkpoints",
-        )
-    entries = learners_of(state)
-    for what, theirs, ours in (
-        ("phases", list(entries), list(learners)),
-        ("policies", state.get(_POLICIES, [""]), list(policies)),
-    ):
-        if sorted(theirs) != sorted(ours):
+    for what in (PHASES, POLICY):
+        theirs, ours = (sorted({*_names(what, some)}) for some in (state["parts"], parts))
+        if theirs != ours:
             raise CheckpointError(
-                f"The checkpoint {folder} belongs to a run with {_named(what, theirs)}, and this one has "
-                f"{_named(what, ours)}. Resume with the run's own config.",
+                f"The checkpoint {folder} belongs to a run with {_few_of(what, theirs)}, and this one has "
+                f"{_few_of(what, ours)}. Resume with the run's own config.",
                 page="guards#checkpoints",
             )
-    for name, learner in learners.items():
-        _check_parameters(folder, entries[name]["parameters"], _parameters(learner.optimizer))
     with _explained(folder):
         _check_files(folder, state)
-    loaded = {name: _read(folder, name, entries[name], learner) for name, learner in learners.items()}
-    for name, learner in learners.items():
-        restore(learner.parts, loaded[name].parts, loaded[name].tensors)
-    for name, policy in policies.items():
-        _load_policy(folder, policy, name)
-    for name, learner in learners.items():
-        learner.optimizer.load_state_dict(loaded[name].optimizer)
-    return state
-
-
-def _named(what: str, names: Sequence[str]) -> str:
-    return f"no {what}" if list(names) == [""] else f"the {what} {', '.join(map(repr, names))}"
-
-
-def _check_parameters(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Compare the parameters that a checkpoint's run has trained with those of now.
-
-    Raises:
-        CheckpointError: they differ, in other things than their order.
-    """
-    if theirs == ours:
-        return
-    changes = {
-        "only in the checkpoint": [name for name in theirs if name not in ours],
-        "only in this policy": [name for name in ours if name not in theirs],
-        "with another shape": [n for n in theirs if n in ours and theirs[n] != ours[n]],
-    }
-    difference = "; ".join(f"{_few(names)} {how}" for how, names in changes.items() if names)
-    raise CheckpointError(
-        f"The checkpoint {folder} belongs to another policy, with other trainable parameters ({difference}). "
-        "Resume with the policy of the run's config.",
-        page="guards#checkpoints",
-    )
-
-
-def _read(folder: Path, name: str, entry: Mapping[str, Any], learner: Learner) -> _Loaded:
-    """Read what a checkpoint has kept of a trainer; nothing is changed."""
-    place = _place_of(_place(folder), name)
-    ours, theirs = _parameters(learner.optimizer), entry["parameters"]
-    try:
-        moments = load_file(place / OPTIMIZER)
-        tensors = load_file(place / PARTS) if (place / PARTS).is_file() else {}
-    except (OSError, SafetensorError) as error:
-        raise _damaged(folder, f"{error}") from error
-    moments_by_place = _join(moments, entry["optimizer"])
-    index = {parameter: i for i, parameter in enumerate(ours)}
-    ordered = {index[parameter]: moments_by_place[i] for i, parameter in enumerate(theirs) if i in moments_by_place}
-    return _Loaded(
-        parts=entry["parts"],
-        optimizer={**learner.optimizer.state_dict(), "state": ordered},  # by name, in our own order
-        tensors=tensors,
-    )
+    states = {name: _read(folder, state, name) for name in parts}
+    for name, part in parts.items():
+        _take_over(folder, name, part, states[name])
 
 
 def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
@@ -234,7 +142,7 @@ def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
 
     Args:
         folder: the checkpoint.
-        policies: by name, as in `save`.
+        policies: by name; a single one is called "".
 
     Returns:
         The names of those policies.
@@ -243,27 +151,51 @@ def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
         CheckpointError: the weights were changed, a policy cannot read them, or there is none of that name.
     """
     state = read_state(folder)
-    trained: list[str] = state.get(_POLICIES, [""])
+    trained = _names(POLICY, state["parts"])
     if not set(trained) <= set(policies):
         raise CheckpointError(
-            f"The checkpoint {folder} belongs to a run with {_named('policies', trained)}, and the config gives "
-            f"{_named('policies', list(policies))}.",
+            f"The checkpoint {folder} belongs to a run with {_few_of('policies', trained)}, and the config gives "
+            f"{_few_of('policies', list(policies))}.",
             page="guards#checkpoints",
         )
     with _explained(folder):
-        _check_files(folder, state, below=f"{POLICY}/")
+        _check_files(folder, state, below=POLICY)
     for name in trained:
-        _load_policy(folder, policies[name], name)
+        part = named(POLICY, name)
+        _take_over(folder, part, policies[name], _read(folder, state, part))
     return trained
 
 
-def _load_policy(folder: Path, policy: Policy, name: str) -> None:
+def _names(kind: str, parts: Mapping[str, Any]) -> list[str]:
+    """The names of policies or of phases; empty for an only one."""
+    names = (part.split("/") for part in parts)
+    found = dict.fromkeys(path[1] if len(path) > 1 else "" for path in names if path[0] == kind)
+    return list(found) or [""]
+
+
+def _few_of(what: str, names: Sequence[str]) -> str:
+    what = {POLICY: "policies"}.get(what, what)
+    return f"no {what}" if list(names) == [""] else f"the {what} {', '.join(map(repr, names))}"
+
+
+def _read(folder: Path, state: State, name: str) -> State:
+    """What a checkpoint has kept of a part."""
+    place = folder / f"{name}.safetensors"
     try:
-        policy.load(_place(folder) / POLICY / name)
-    except GrpokitError:
-        raise
+        tensors = load_file(place) if f"{name}.safetensors" in state["files"] else {}
+    except (OSError, SafetensorError) as error:
+        raise _damaged(folder, f"{error}") from error
+    return {**state["parts"].get(name, {}), **tensors}
+
+
+def _take_over(folder: Path, name: str, part: Stateful, state: State) -> None:
+    own = part.state_dict()
+    try:
+        part.load_state_dict({key: sharded.cut_as(x, own.get(key)) for key, x in state.items()})
+    except GrpokitError as error:
+        raise reworded(error, f"The checkpoint {folder} {error}") from error
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise _damaged(folder, f"the policy cannot read its weights ({one_line(error)})") from error
+        raise _damaged(folder, f"its {name} cannot be read ({one_line(error)})") from error
 
 
 class _DamageError(Exception):
@@ -271,59 +203,54 @@ class _DamageError(Exception):
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The plain data of a checkpoint.
+    """The plain data of a checkpoint: `step`, `notes`, and `parts`, each with its own.
 
     Raises:
-        CheckpointError: it does not exist, is damaged, or is from a newer grpokit.
+        CheckpointError: it does not exist, is damaged, or is from another version of grpokit.
     """
-    if not (_place(folder) / STATE).is_file():
+    if not (folder / STATE).is_file():
         others = f" {_remedy(folder)}" if step_number(folder.name) is not None and _undamaged(folder) else ""
         raise CheckpointError(f"{folder} is not a checkpoint of grpokit: it has no {STATE}.{others}")
     with _explained(folder):
         return _state(folder)
 
 
-def learners_of(state: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """The plain data of each learner by its name, with what its `position` was."""
-    learners: Mapping[str, Mapping[str, Any]] = state.get(_PHASES, {"": state})
-    return learners
-
-
-def broken_off(state: Mapping[str, Any]) -> tuple[str, int] | None:
+def broken_off(state: State) -> tuple[str, int] | None:
     """Where a checkpoint was saved in the middle of a step, its phase and how many of its updates were made."""
-    made = {name: entry.get("updates_done", 0) for name, entry in learners_of(state).items()}
-    return next(((name, updates) for name, updates in made.items() if updates), None)
+    for name, part in state["parts"].items():
+        if name.endswith(POSITION) and part["updates_done"]:
+            return name.removesuffix(POSITION).removeprefix(PHASES).strip("/"), part["updates_done"]
+    return None
 
 
 def _state(folder: Path) -> dict[str, Any]:
     try:
-        state = read_json(_place(folder) / STATE)
+        state = read_json(folder / STATE)
     except (OSError, ValueError) as error:
         raise _DamageError(f"{STATE} is not JSON ({one_line(error)})") from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int):
         raise CheckpointError(f"{folder} is not a checkpoint of grpokit: its {STATE} has no format.")
-    if state["format"] > FORMAT:
+    if state["format"] != FORMAT:
+        remedy = "Update grpokit." if state["format"] > FORMAT else "Start a new run in another run.dir."
         raise CheckpointError(
-            f"The checkpoint {folder} has format {state['format']}; this grpokit reads up to {FORMAT}. Update grpokit.",
+            f"The checkpoint {folder} has format {state['format']}; this grpokit reads format {FORMAT}. {remedy}",
             page="guards#checkpoints",
         )
-    changed = state["format"] == FORMAT and state.pop("digest", None) != _digest_of(state)
-    if changed or not isinstance(state.get("step"), int):
+    if state.pop("digest", None) != _digest_of(state):
         raise _DamageError(f"{STATE} was changed after it was written")
     return state
 
 
-def _check_files(folder: Path, state: Mapping[str, Any], *, below: str = "") -> None:
-    """Compare a checkpoint's files with their digests; those of an earlier format have none.
+def _check_files(folder: Path, state: State, *, below: str = "") -> None:
+    """Compare a checkpoint's files with their digests.
 
     Raises:
         _DamageError: names the first file that is missing or was changed.
     """
-    place = _place(folder)
-    for name, digest in state.get("files", {}).items():
+    for name, digest in state["files"].items():
         if name.startswith(below):
             try:
-                same = _digest(place / name) == digest
+                same = _digest(folder / name) == digest
             except OSError as error:
                 raise _DamageError(f"{name} cannot be read ({error.strerror})") from error
             if not same:
@@ -340,7 +267,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest_of(state: Mapping[str, Any]) -> str:
+def _digest_of(state: State) -> str:
     return hashlib.sha256(json.dumps(json.loads(json.dumps(state))).encode()).hexdigest()  # as it is read again
 
 
@@ -367,12 +294,12 @@ def _remedy(folder: Path) -> str:
 
 def _undamaged(folder: Path) -> list[Path]:
     """The undamaged checkpoints beside one."""
-    return [place for place in steps(folder.parent) if place != folder and _whole(place)]
+    return [place for place in steps(folder.parent) if place != folder and _is_undamaged(place)]
 
 
-def _whole(folder: Path) -> bool:
+def _is_undamaged(folder: Path) -> bool:
     """Whether a checkpoint is as it was written."""
-    if not (_place(folder) / STATE).is_file():
+    if not (folder / STATE).is_file():
         return False
     try:
         _check_files(folder, _state(folder))
@@ -383,9 +310,8 @@ def _whole(folder: Path) -> bool:
 
 def steps(folder: Path) -> list[Path]:
     """The checkpoints `step_...` in a run's `checkpoints` folder, the earliest first."""
-    places = {_own(p) for p in folder.glob("*step_*")}  # includes those that wait at `_former`
-    numbered = sorted((number, p) for p in places if (number := step_number(p.name)) is not None)
-    return [p for _, p in numbered if _place(p).is_dir()]  # without its state it is damaged, and says so when read
+    numbered = sorted((number, p) for p in folder.glob("step_*") if (number := step_number(p.name)) is not None)
+    return [p for _, p in numbered if p.is_dir()]  # without its state it is damaged, and says so when read
 
 
 def latest(folder: Path) -> Path | None:
@@ -393,93 +319,54 @@ def latest(folder: Path) -> Path | None:
     return next(reversed(steps(folder)), None)
 
 
+def mark_best(place: Path) -> None:
+    """Let `best` beside a checkpoint be a link to it; `prune` then keeps it.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    best, link = place.with_name(BEST), place.with_name(f".{BEST}.partial")
+    try:
+        link.unlink(missing_ok=True)
+        link.symlink_to(place.name, target_is_directory=True)
+        if not best.is_symlink():  # a copy of a run may have a folder there
+            _discard(best)
+        os.replace(link, best)
+    except OSError as error:
+        raise RunError(f"{best} cannot be written: {error}.") from error
+
+
 def prune(folder: Path, keep_last: int | None) -> None:
-    """Delete all but the last `keep_last` checkpoints `step_...` (None keeps all), and clean up after a kill.
+    """Delete all but the best and the last `keep_last` checkpoints `step_...`, and what a kill has left.
 
     Only the process that trains in the folder may call it.
+
+    Args:
+        folder: a run's `checkpoints` folder.
+        keep_last: None keeps all.
 
     Raises:
         RunError: the folder cannot be written.
     """
-    for former in folder.glob(".*.former"):
-        _put_back(_own(former))
-    readable = [place for place in steps(folder) if (_place(place) / STATE).is_file()]
+    best = os.path.realpath(folder / BEST)
+    readable = [place for place in steps(folder) if (place / STATE).is_file()]
     for old in readable[: -keep_last if keep_last else 0]:
-        try:
-            _discard(_former(old))
-            _discard(old)
-        except OSError as error:
-            raise RunError(f"The old checkpoint {old} cannot be deleted: {error}.") from error
+        if os.path.realpath(old) != best:
+            try:
+                _discard(old)
+            except OSError as error:
+                raise RunError(f"The old checkpoint {old} cannot be deleted: {error}.") from error
     for rest in [*folder.glob(".*.deleted"), *folder.glob(".*.partial")]:  # from a killed deletion or save
         shutil.rmtree(rest, ignore_errors=True)
 
 
-def _former(folder: Path) -> Path:
-    """Where a checkpoint is kept while a new one replaces it."""
-    return folder.with_name(f".{folder.name}.former")
-
-
-def _own(folder: Path) -> Path:
-    """The checkpoint whose `_former` this is; any other folder is returned unchanged."""
-    return folder.with_name(folder.name.removeprefix(".").removesuffix(".former"))
-
-
-def _place(folder: Path) -> Path:
-    """Where to read a checkpoint: at its `_former` between the two renames of a replacement, else in its folder."""
-    return _former(folder) if not folder.exists() and (_former(folder) / STATE).is_file() else folder
-
-
-def _place_of(folder: Path, learner: str) -> Path:
-    """Where the tensors of a learner are."""
-    return folder / _PHASES / learner if learner else folder
-
-
-def _put_back(folder: Path) -> None:
-    """Undo a replacement that was killed between its two renames; not for readers, since it may still be running."""
-    if _place(folder) != folder:
-        with suppress(OSError):  # the next write reports a folder that cannot be written
-            os.replace(_former(folder), folder)
-
-
 def _discard(folder: Path) -> None:
     """Delete a folder; it is renamed first, so that a kill cannot leave a half-deleted checkpoint under its name."""
-    trash = folder.with_name(f".{folder.name.removeprefix('.')}.deleted")
-    shutil.rmtree(trash, ignore_errors=True)
     if folder.exists():
+        trash = folder.with_name(f".{folder.name}.deleted")
+        shutil.rmtree(trash, ignore_errors=True)
         os.replace(folder, trash)
         shutil.rmtree(trash, ignore_errors=True)
-
-
-def _parameters(optimizer: Any) -> dict[str, list[int]]:
-    """The names and shapes of an optimizer's parameters, in the order of the numbers in its state."""
-    groups = optimizer.param_groups
-    return {n: list(p.shape) for group in groups for n, p in zip(group["param_names"], group["params"], strict=True)}
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
-
-
-def _split(state: dict[int, dict[str, Any]]) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:
-    """Optimizer state -> tensors named "index.key", and the plain numbers."""
-    tensors, numbers = {}, {}
-    for index, entries in state.items():
-        plain = {}
-        for key, value in entries.items():
-            if isinstance(value, Tensor):
-                tensors[f"{index}.{key}"] = value.contiguous()
-            else:
-                plain[key] = value
-        numbers[str(index)] = plain
-    return tensors, numbers
-
-
-def _join(tensors: dict[str, Tensor], numbers: dict[str, dict[str, float]]) -> dict[int, dict[str, Any]]:
-    state: dict[int, dict[str, Any]] = {int(index): dict(plain) for index, plain in numbers.items()}
-    for name, tensor in tensors.items():
-        index, _, key = name.partition(".")
-        state.setdefault(int(index), {})[key] = tensor
-    return state
 
 
 def _flush(folder: Path) -> None:

@@ -20,8 +20,8 @@ from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import RewardTerm
 from grpokit.training.batch import Batch, Limit
 from grpokit.training.checked_policy import CheckedPolicy, not_finite
-from grpokit.training.parts import State
 from grpokit.training.passes import all_logprobs
+from grpokit.training.state import State
 from grpokit.types import Prompt, Rollout
 
 
@@ -205,7 +205,7 @@ class ZeroStd:
                 )
         return warnings
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """The counts and the best rewards."""
         bests = {"best": self.best, "streak_best": self.streak_best}
         finite = {name: value if math.isfinite(value) else None for name, value in bests.items()}
@@ -218,8 +218,8 @@ class ZeroStd:
             **finite,
         }
 
-    def restore(self, state: State) -> None:
-        """Take over a result of `state`; under another limit the run counts as not converged."""
+    def load_state_dict(self, state: State) -> None:
+        """Take over a result of `state_dict`; under another limit the run counts as not converged."""
         self.count, self.warned = int(state.get("count", 0)), bool(state.get("warned", False))
         self.best, self.streak_best = (
             -math.inf if state.get(name) is None else float(state[name]) for name in ("best", "streak_best")
@@ -300,12 +300,12 @@ class SkippedUpdates:
                 page="guards#while-it-runs",
             )
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """The count."""
         return {"count": self.count}
 
-    def restore(self, state: State) -> None:
-        """Take over a result of `state`."""
+    def load_state_dict(self, state: State) -> None:
+        """Take over a result of `state_dict`."""
         self.count = int(state.get("count", 0))
 
 

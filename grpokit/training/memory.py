@@ -16,7 +16,7 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from grpokit.errors import RunError
 from grpokit.knobs import TrainerSettings
 from grpokit.training.batch import Cut, Limit
-from grpokit.training.parts import State
+from grpokit.training.state import State
 
 T = TypeVar("T")
 Warn: TypeAlias = Callable[[str], None]
@@ -140,12 +140,12 @@ class Sizes:
             setattr(self, name, fits)
         return result
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """Name -> the size that was wanted, and the one that fits, where these differ."""
         return {name: [size, getattr(self, name)] for name, size in self._wanted.items() if getattr(self, name) != size}
 
-    def restore(self, state: State) -> None:
-        """Take over a result of `state`, except for a size that is now wanted to be another."""
+    def load_state_dict(self, state: State) -> None:
+        """Take over a result of `state_dict`, except for a size that is now wanted to be another."""
         for name, size in self._wanted.items():
             wanted, fits = state.get(name, (size, size))
             setattr(self, name, fits if wanted == size else size)

@@ -16,8 +16,8 @@ from grpokit.processes.team import Team
 from grpokit.training.batch import Limit
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.logprob_diff import LogprobDiffLimit
-from grpokit.training.parts import State
 from grpokit.training.passes import all_logprobs
+from grpokit.training.state import State
 from grpokit.types import Decisions, Prompt, Rollout, Sample, Trace
 
 
@@ -64,10 +64,10 @@ class ReferenceProbe:
             return
         if team.rank == owner:
             self._take(rollout, prompts)
-        own = {key: x.cpu() if isinstance(x, Tensor) else x for key, x in self.state().items()}
+        own = {key: x.cpu() if isinstance(x, Tensor) else x for key, x in self.state_dict().items()}
         state = team.gather(own)[owner]
         if team.rank != owner:
-            self.restore(state)
+            self.load_state_dict(state)
 
     def _take(self, rollout: Rollout, prompts: Sequence[int]) -> None:
         """Store the longest row of a rollout."""
@@ -112,7 +112,7 @@ class ReferenceProbe:
         except Exception:
             pass
 
-    def state(self) -> State:
+    def state_dict(self) -> State:
         """The row and its log-probs; empty before the first step."""
         if self.rollout is None:
             return {}
@@ -128,8 +128,8 @@ class ReferenceProbe:
             **{f"per_group.{name}": x for name, x in self.rollout.trace.per_group.items()},
         }
 
-    def restore(self, state: State) -> None:
-        """Take over a result of `state`.
+    def load_state_dict(self, state: State) -> None:
+        """Take over a result of `state_dict`.
 
         Raises:
             CheckpointError: entries are missing, or there are fewer prompts than before.
@@ -139,8 +139,8 @@ class ReferenceProbe:
             return
         if self.prompt >= len(self.prompts):
             raise CheckpointError(
-                f"The checkpoint's run had at least {self.prompt + 1} training prompts, this one has "
-                f"{len(self.prompts)}. Resume with the prompts of the run's start."
+                f"is of a run that had at least {self.prompt + 1} training prompts, this one has {len(self.prompts)}. "
+                "Resume with the prompts of the run's start."
             )
         device = self.policy.device
         tensors = {name: x.to(device) for name, x in state.items() if isinstance(x, Tensor)}
@@ -162,6 +162,5 @@ class ReferenceProbe:
             self.logprobs = tensors["reference"]
         except (KeyError, UsageError) as error:
             raise CheckpointError(
-                f"The checkpoint's sample for the reference cannot be read ({error}): it was changed, or its file is "
-                "missing. Resume from another checkpoint."
+                f"has a sample for the reference that cannot be read ({error}). Resume from another checkpoint."
             ) from error

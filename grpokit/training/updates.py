@@ -18,7 +18,6 @@ from grpokit.training import guards
 from grpokit.training.devices import is_low_precision, place, wait_for
 from grpokit.training.lr_schedule import learning_rate
 from grpokit.training.memory import explained
-from grpokit.training.parts import Part, State
 
 _MANY = 0.1  # the share of weak updates from which a warning is due
 
@@ -83,7 +82,7 @@ class Updates:
         names: name -> trainable parameter.
         parameters: the same without names.
         incomplete: whether an error interrupted an update.
-        parts: state that lasts from one update to the next.
+        skipped: counts updates that a loss scaler skips.
 
     Args:
         parameters: name -> trainable parameter.
@@ -120,8 +119,7 @@ class Updates:
         self.done, self.version, self.incomplete = 0, 0, False
         self._changed = False  # by the latest update
         self._warned = False  # of updates that epsilon has swallowed
-        self._no_update, self._skipped = guards.NoUpdate(self.parameters, team), guards.SkippedUpdates()
-        self.parts: dict[str, Part] = {"skipped_updates": self._skipped, "loss_scale": _LossScale(accelerator)}
+        self._no_update, self.skipped = guards.NoUpdate(self.parameters, team), guards.SkippedUpdates()
 
     def begin(self, step: int) -> list[str]:
         """Begin a step; returns a warning if its updates were interrupted before."""
@@ -182,7 +180,7 @@ class Updates:
             else:
                 self.optimizer.step()
                 self._changed = not self.optimizer.step_was_skipped
-                self._skipped.look(skipped=self.optimizer.step_was_skipped, scale=scaler.get_scale())
+                self.skipped.look(skipped=self.optimizer.step_was_skipped, scale=scaler.get_scale())
         self.optimizer.zero_grad()
         return norm
 
@@ -225,20 +223,3 @@ class Updates:
             "numbers: their gradients are so small that they hardly learn. Set trainer.adam_epsilon=1e-15, or give the "
             "rewards more weight."
         ]
-
-
-class _LossScale:
-    """The state of the loss scaler, which only exists with fp16."""
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self.accelerator = accelerator
-
-    def state(self) -> State:
-        """The scale and its growth counter."""
-        scaler = self.accelerator.scaler
-        return {} if scaler is None else dict(scaler.state_dict())
-
-    def restore(self, state: State) -> None:
-        """Take over a result of `state`."""
-        if self.accelerator.scaler is not None and state:
-            self.accelerator.scaler.load_state_dict(dict(state))

@@ -30,6 +30,7 @@ from grpokit.config import presets
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.runs import rollout_record
 from grpokit.runs import train as run
+from grpokit.training import checkpoint
 from tiny_policies import TinyTokens
 
 HERE = Path(__file__).parent.parent
@@ -104,7 +105,7 @@ def test_run_folder(finished: Path) -> None:
         *(f"groups/step_00000{n}/samples.jsonl" for n in (1, 2, 4, 5)),
         *(
             f"checkpoints/step_000005/{name}"
-            for name in ("state.json", "optimizer.safetensors", "parts.safetensors", "policy/net.safetensors")
+            for name in ("state.json", "optimizer.safetensors", "reference_probe.safetensors", "policy.safetensors")
         ),
     }
     versions = json.loads((finished / "out/versions.json").read_text())
@@ -311,7 +312,7 @@ def test_resume_is_exact(call: Call, tmp_path: Path, finished: Path) -> None:
     assert steady(rows(tmp_path / "out/metrics.jsonl")) == steady(rows(finished / "out/metrics.jsonl"))
     evaluations = [row for row in rows(tmp_path / "out/eval.jsonl") if row["step"] != 3]
     assert evaluations == rows(finished / "out/eval.jsonl")
-    for file in ("optimizer.safetensors", "policy/net.safetensors"):
+    for file in ("optimizer.safetensors", "policy.safetensors"):
         a, b = (load_file(f / "out/checkpoints/step_000005" / file) for f in (tmp_path, finished))
         assert a.keys() == b.keys()
         assert all(torch.equal(a[name], b[name]) for name in a)
@@ -457,13 +458,13 @@ def test_ctrl_c_in_the_last_step_ends_a_whole_run(call: Call, tmp_path: Path) ->
 def test_a_signal_during_the_last_save_does_no_harm(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    whole = TinyTokens.save
+    save = checkpoint.save
 
-    def save(self: TinyTokens, folder: Path) -> None:
+    def interrupted(*given: Any, **options: Any) -> None:
         signal.raise_signal(number)
-        whole(self, folder)
+        save(*given, **options)
 
-    monkeypatch.setattr(TinyTokens, "save", save)
+    monkeypatch.setattr(checkpoint, "save", interrupted)
     config(tmp_path, data={"jsonl": "prompts.jsonl"}, trainer__steps=2)
     done = call("train", "c.yaml")
     assert done.code == 0, done.err
@@ -872,10 +873,10 @@ def test_a_checkpoint_can_be_used_without_its_run(call: Call, finished: Path, tm
         assert call("sample", source, "--out", out, *words).code == 0
     a, b, start = ((tmp_path / out / "samples.jsonl").read_text() for out in "abc")
     assert a == b != start
-    (tmp_path / "mine/policy/net.safetensors").write_bytes(b"torn")
+    (tmp_path / "mine/policy.safetensors").write_bytes(b"torn")
     done = call("sample", "mine", "--out", "d", *words)
     assert done.code == 2
-    assert done.err.startswith("error: The checkpoint mine is damaged: policy/net.safetensors was changed after it ")
+    assert done.err.startswith("error: The checkpoint mine is damaged: policy.safetensors was changed after it ")
     assert not (tmp_path / "d").exists()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,10 +78,10 @@ class TwoHalves(Policy):
     def modules(self) -> dict[str, torch.nn.Module]:
         return {"nothing": torch.nn.Identity()}
 
-    def save(self, folder: Path) -> None:
+    def state_dict(self) -> Any:
         raise NotImplementedError
 
-    def load(self, folder: Path) -> None:
+    def load_state_dict(self, state: Any) -> None:
         raise NotImplementedError
 
 

@@ -57,11 +57,11 @@ def test_a_stretch_keeps_its_length_where_the_steps_change() -> None:
         step(before)
     for steps, rest, total in ((3, "ab", 6), (1, "ab", 6)):
         after = Course({"a": steps, "b": 1}, rounds=2)
-        after.restore(before.state())
+        after.load_state_dict(before.state_dict())
         assert (after.total, walked(after)) == (total, rest)
     longer, shorter = Course({"a": 3, "b": 2}, rounds=3), Course({"a": 2, "b": 1}, rounds=1)
-    longer.restore(before.state())
-    shorter.restore(before.state())
+    longer.load_state_dict(before.state_dict())
+    shorter.load_state_dict(before.state_dict())
     assert (longer.total, walked(longer)) == (12, "abbaaabb")
     assert (shorter.total, walked(shorter)) == (3, "")
 
@@ -72,6 +72,6 @@ def test_a_course_goes_on_where_it_was(steps: int) -> None:
     for _ in range(steps):
         step(half)
     assert walked(again) == "aabaab"
-    again.restore(half.state())  # after steps of its own
+    again.load_state_dict(half.state_dict())  # after steps of its own
     assert again.completed == steps
     assert walked(again) == "aabaab"[steps:]

@@ -176,7 +176,7 @@ def test_a_policy_of_two_phases_is_told_of_every_change(tmp_path: Path) -> None:
     assert sorted(policy.versions) == policy.versions
     assert set(policy.versions) == set(range(1, 13))
     trainer.save(tmp_path / "state")
-    assert (tmp_path / "state/policy/half.safetensors").is_file()
+    assert (tmp_path / "state/policy.safetensors").is_file()
     again = built()
     again.load(tmp_path / "state")
     policy = again.current.trainer.policy

@@ -53,7 +53,7 @@ def test_all_end_with_the_message_of_the_one_that_failed(how: str, here: str, th
         ("fails_later", FAILED, 1, 1, ["run.sharding=fsdp2", "run.save_every=0", "run.process_timeout=30"]),
         (
             "full disk",
-            "step_000001 cannot be written: the policy's save raised SafetensorError",
+            "step_000001 cannot be written: ",
             0,
             0,
             ["run.process_timeout=30"],

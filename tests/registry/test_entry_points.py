@@ -552,7 +552,8 @@ def test_a_preset_whose_file_is_not_there() -> None:
 def test_a_policy_that_lacks_methods() -> None:
     config = parse("policy: {use: half-a-policy}\ndata: {prompts: a}\nrewards: [{use: r}]", "c.yaml")
     with pytest.raises(
-        PluginError, match="policy 'half-a-policy' lacks logprobs, slices, reference, save, load of the"
+        PluginError,
+        match="lacks logprobs, slices, reference, state_dict, load_state_dict of the",
     ):
         build.policy(config)
 

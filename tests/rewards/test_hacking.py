@@ -160,7 +160,7 @@ def test_a_resumed_watch_goes_on() -> None:
     expected = [whole.look(s, step=i) for i, s in enumerate(steps)]
     found = [first.look(s, step=i) for i, s in enumerate(steps[:6])]
     second = RewardHacking()
-    second.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
     assert found + [second.look(s, step=i + 6) for i, s in enumerate(steps[6:])] == expected
     assert any(expected)
 
@@ -170,7 +170,7 @@ def test_columns_of_other_rewards_are_not_continued() -> None:
     watch = RewardHacking()
     for i in range(20):
         watch.look(scores(i / 10, float(i)), step=i + 1)
-    watch.restore(json.loads(json.dumps(watch.state())))
+    watch.load_state_dict(json.loads(json.dumps(watch.state_dict())))
     two = scores(1.0, 30.0)
     two = replace(
         two,
@@ -179,7 +179,7 @@ def test_columns_of_other_rewards_are_not_continued() -> None:
         names=["trained", "monitor", "late"],
     )
     assert watch.look(two, step=21) == []
-    assert watch.state()["rows"] == {"monitor": [[21, 30.0, 1.0, 1.0]]}
+    assert watch.state_dict()["rows"] == {"monitor": [[21, 30.0, 1.0, 1.0]]}
 
 
 def change(name: str, gap: float, *, monitor: bool = False, width: float = 0.1) -> Change:

@@ -27,7 +27,7 @@ def test_an_export_and_its_card(run: Path, call: Call) -> None:
     done = call("export", "run", "--to", "out/mine")
     assert (done.code, done.out) == (0, "exported: out/mine\n")
     folder = run.parent / "out" / "mine"
-    weights, own = (load_file(place / "net.safetensors") for place in (folder, run / "checkpoints/step_000006/policy"))
+    weights, own = map(load_file, (folder / "net.safetensors", run / "checkpoints/step_000006/policy.safetensors"))
     assert {name: x.tolist() for name, x in weights.items()} == {name: x.tolist() for name, x in own.items()}
     assert sorted(file.name for file in (run.parent / "out").iterdir()) == ["mine"]
     _, header, text = (folder / "README.md").read_text().split("---\n", 2)

@@ -438,7 +438,7 @@ def test_trackers_do_not_hear_of_it(copy: Path) -> None:
 
 def test_other_weights_make_other_samples(copy: Path) -> None:
     place = copy / "checkpoints" / "step_000004"
-    weights = Path("policy") / "model.safetensors"
+    weights = Path("policy.safetensors")
     (place / weights).write_bytes((copy / "checkpoints" / "step_000005" / weights).read_bytes())
     state = json.loads((place / "state.json").read_text())
     state["files"][weights.as_posix()] = checkpoint._digest(place / weights)
@@ -455,7 +455,8 @@ def test_other_weights_make_other_samples(copy: Path) -> None:
 
 def test_a_checkpoint_from_the_middle_of_a_step_is_no_start(copy: Path) -> None:
     place = copy / "checkpoints" / "step_000005"
-    state = checkpoint.read_state(place) | {"updates_done": 1}
+    state = checkpoint.read_state(place)
+    state["parts"]["position"]["updates_done"] = 1
     (place / "state.json").write_text(json.dumps({**state, "digest": checkpoint._digest_of(state)}))
     found = redraw(copy, 6)
     assert found.equal

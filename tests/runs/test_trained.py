@@ -34,7 +34,7 @@ def test_the_weights_are_those_of_the_checkpoint(run: Path, step: int | str, nam
     place = run / "checkpoints" / name
     for policy in (grpokit.load("run", step=step), grpokit.load(place)):  # type: ignore[arg-type]
         state = {k: v for module in policy.modules().values() for k, v in module.state_dict().items()}
-        stored = load_file(next((place / "policy").glob("*.safetensors")))
+        stored = load_file(place / "policy.safetensors")
         assert state.keys() == stored.keys()
         assert all(torch.equal(state[key], stored[key]) for key in stored)
 

@@ -116,14 +116,18 @@ def test_a_method_that_only_the_protocol_has_is_missing() -> None:
         def rollout(self, prompts, group_size, *, seeds, evaluate=False):
             raise NotImplementedError
 
-        def save(self, folder):
+        def state_dict(self):
             raise NotImplementedError
 
-    assert missing_methods(Forgetful()) == missing_methods(Forgetful) == ["logprobs", "reference", "modules", "load"]
+    assert (
+        missing_methods(Forgetful())
+        == missing_methods(Forgetful)
+        == ["logprobs", "reference", "modules", "load_state_dict"]
+    )
     assert missing_methods(broken.Tokens()) == missing_methods(broken.Tokens) == []
     assert failed(policy_checks(Forgetful, PROMPTS))["protocol"].startswith(
-        "Expected the methods rollout, logprobs, slices, reference, modules, save, load; got none called logprobs, "
-        "reference, modules, load."
+        "Expected the methods rollout, logprobs, slices, reference, modules, state_dict, load_state_dict; got none "
+        "called logprobs, reference, modules, load_state_dict."
     )
 
 

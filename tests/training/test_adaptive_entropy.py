@@ -68,11 +68,11 @@ def test_a_resumed_run_has_the_same_coefficients(tmp_path: Path) -> None:
 def test_a_failed_step_changes_no_coefficient() -> None:
     trainer = make(Fails())
     trainer.step()
-    before = dict(trainer._adaptive_entropy.state())
+    before = dict(trainer._adaptive_entropy.state_dict())
     trainer.policy.left = 2  # in the second of two updates
     with pytest.raises(ValueError, match="a fault"):
         trainer.step()
-    assert trainer._adaptive_entropy.state() == before
+    assert trainer._adaptive_entropy.state_dict() == before
 
 
 def test_what_cannot_work_is_told() -> None:

@@ -174,7 +174,7 @@ def test_a_policy_need_not_be_a_subclass() -> None:
     class Own(nn.Module):  # has the methods of the contract and nothing optional
         rollout, logprobs, slices = TinyTokens.rollout, TinyTokens.logprobs, TinyTokens.slices
         reference, modules, logits = TinyTokens.reference, TinyTokens.modules, TinyTokens.logits
-        save, load = TinyTokens.save, TinyTokens.load
+        state_dict, load_state_dict = TinyTokens.state_dict, TinyTokens.load_state_dict
 
     own = Own()
     vars(own).update({k: v for k, v in vars(TinyTokens()).items() if k != "net"})

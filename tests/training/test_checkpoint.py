@@ -20,7 +20,6 @@ from safetensors.torch import load_file
 from command_line import write_no_report
 from grpokit import ConfigError, RewardError, RunError, Sample, Trainer, UsageError
 from grpokit.config import schema
-from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.runs import train as run
 from grpokit.runs.folder import claimed, locked
 from grpokit.runs.journal import Journal
@@ -64,11 +63,11 @@ def test_the_best_by_a_held_out_score_is_kept_beside_them() -> None:
     scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl") if row["step"] > 0}
     best = max(scores, key=lambda step: (scores[step], -step))  # the first of equals
     assert best != STEPS, "the test needs a run whose best is not its last"
-    assert kept("out") == ["best", f"step_{STEPS:06d}"]
+    assert kept("out") == ["best", f"step_{best:06d}", f"step_{STEPS:06d}"]
     assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == best
     train("all", trainer__learning_rate=0.3, run__save_every=1, run__keep_last=None)
-    a = load_file("out/checkpoints/best/policy/net.safetensors")
-    b = load_file(f"all/checkpoints/step_{best:06d}/policy/net.safetensors")
+    a = load_file("out/checkpoints/best/policy.safetensors")
+    b = load_file(f"all/checkpoints/step_{best:06d}/policy.safetensors")
     assert all(torch.equal(a[name], b[name]) for name in b)
 
 
@@ -132,7 +131,7 @@ def test_the_best_is_the_same_after_a_resume() -> None:
     for name in ("step_000004", "step_000005", "step_000006"):
         shutil.rmtree(Path("out/checkpoints", name))
     train("out", run__eval_every=1, run__best="digits", resume=True)
-    a, b = (load_file(f"{f}/checkpoints/best/policy/net.safetensors") for f in ("straight", "out"))
+    a, b = (load_file(f"{f}/checkpoints/best/policy.safetensors") for f in ("straight", "out"))
     assert all(torch.equal(a[name], b[name]) for name in b)
     assert rows("out/eval.jsonl") == rows("straight/eval.jsonl")
 
@@ -154,7 +153,7 @@ def test_a_checkpoint_holds_config_and_versions() -> None:
     assert notes["config"]["trainer"]["learning_rate"] == 0.02
     assert notes["versions"] == json.loads(Path("out/versions.json").read_text())
     files = {p.name for p in Path(f"out/checkpoints/step_{STEPS:06d}").rglob("*") if p.is_file()}
-    assert files == {"state.json", "optimizer.safetensors", "net.safetensors"}  # nothing pickled
+    assert files == {"state.json", "optimizer.safetensors", "policy.safetensors"}  # nothing pickled
 
 
 # --- failures lose nothing ------------------------------------------------------------------------------------------
@@ -283,23 +282,14 @@ def test_a_damaged_last_checkpoint_names_the_one_before() -> None:
     assert steady("out") == steady("straight")
 
 
-def test_a_checkpoint_of_an_earlier_state_gives_its_weights_alone() -> None:
+def test_a_checkpoint_of_another_format_is_refused() -> None:
     train("out", trainer__steps=2)
-    place = Path("out/checkpoints/step_000002")
-    state = json.loads((place / "state.json").read_text())
-    assert list(state["parameters"]) == [f"net/{i}.{part}" for i in (0, 2, 4) for part in ("weight", "bias")]
-    former = {k: v for k, v in state.items() if k not in ("parameters", "tensors")} | {"format": 1}
-    (place / "state.json").write_text(json.dumps(former))
+    file = Path("out/checkpoints/step_000002/state.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 4}))
     before = Path("out/metrics.jsonl").read_bytes()
-    with pytest.raises(
-        UsageError, match=r"step_000002 was written by an earlier version of grpokit.* Start a new run in"
-    ):
+    with pytest.raises(UsageError, match=r"step_000002 has format 4; this grpokit reads format 5\. Start a new run in"):
         train("out", resume=True)
     assert Path("out/metrics.jsonl").read_bytes() == before
-    assert checkpoint.read_state(place) == former
-    policy = Switched(seed=1)
-    checkpoint.load_policies(place, {"": policy})
-    assert torch.equal(policy.net[0].weight, load_file(place / "policy/net.safetensors")["0.weight"])
 
 
 def test_another_policy_is_named_as_that_where_it_is_forced() -> None:
@@ -387,39 +377,16 @@ def test_a_replacement_that_was_killed_is_undone() -> None:
     assert not Path(".out.replaced").exists()
 
 
-def test_a_reader_between_the_two_renames_breaks_no_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `grpokit sample` does in another process while a checkpoint is replaced."""
-    trainer = Trainer(Switched(), [reward], ["1", "2"], group_size=4, device="cpu")
-    folder = Path("out/checkpoints")
-    places = [folder / "best", folder / "step_000001"]
-    trainer.step()
-    for place in places:
-        trainer.save(place)
-    before = trainer.policy.net[4].bias.tolist()
-    trainer.step()
-    replace, seen = os.replace, []
-
-    def and_read(old: Path, new: Path) -> None:
-        replace(old, new)
-        if new.name.endswith(".former"):
-            policy = Switched()
-            checkpoint.load_policies(old, {"": policy})
-            state = checkpoint.read_state(old)
-            seen.append((checkpoint.latest(folder), state["step"], policy.net[4].bias.tolist()))
-
-    monkeypatch.setattr(os, "replace", and_read)
-    for place in places:
-        trainer.save(place)
-    assert seen == [(places[1], 1, before)] * 2
-    assert [checkpoint.read_state(place)["step"] for place in places] == [2, 2]
-    assert kept("out") == ["best", "step_000001"]
-
-
-def test_a_best_whose_replacement_was_killed_is_put_back_on_resume() -> None:
-    train("out", run__eval_every=3, run__best="digits")
-    Path("out/checkpoints/best").rename("out/checkpoints/.best.former")
-    train("out", resume=True)
-    assert kept("out") == ["best", "step_000006"]
+def test_a_copy_of_a_run_with_a_folder_for_its_best_goes_on() -> None:
+    """Many ways to copy a folder put what a link leads to in its place."""
+    options = {"run__eval_every": 1, "run__best": "digits", "trainer__learning_rate": 0.3}
+    train("whole", **options)
+    train("half", **options, trainer__steps=2)
+    shutil.copytree("half", "copy")
+    assert not Path("copy/checkpoints/best").is_symlink()
+    train("copy", **options, resume=True)
+    assert kept("copy") == kept("whole")
+    assert os.readlink("copy/checkpoints/best") == os.readlink("whole/checkpoints/best")
 
 
 def test_a_converged_run_stays_converged_when_it_is_resumed() -> None:
@@ -457,19 +424,17 @@ def test_a_failure_between_two_updates_leaves_a_clean_checkpoint_alone(monkeypat
     assert steady("out") == steady("straight")
 
 
-def test_a_best_that_could_not_be_written_is_written_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    save = PhasedTrainer.save
+def test_a_best_that_could_not_be_marked_is_marked_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = checkpoint.mark_best
 
-    def full(self: PhasedTrainer, folder: Path, **options: Any) -> None:
-        if folder.name == "best" and self.completed == 3:
-            raise RunError("The checkpoint best cannot be written: No space left on device.")
-        save(self, folder, **options)
+    def full(place: Path) -> None:
+        raise RunError("The checkpoint best cannot be written: No space left on device.")
 
-    monkeypatch.setattr(PhasedTrainer, "save", full)
+    monkeypatch.setattr(checkpoint, "mark_best", full)
     options = {"run__eval_every": 3, "run__best": "digits"}
     with pytest.raises(RunError, match=r"best cannot be written.*\nThe state after step 3 is saved"):
         train("out", **options, trainer__steps=4)
-    monkeypatch.setattr(PhasedTrainer, "save", save)
+    monkeypatch.setattr(checkpoint, "mark_best", mark)
     train("out", **options, trainer__steps=4, resume=True)
     scores = {row["step"]: row["digits"] for row in rows("out/eval.jsonl")}
     assert checkpoint.read_state(Path("out/checkpoints/best"))["step"] == max((3, 4), key=lambda s: (scores[s], -s))

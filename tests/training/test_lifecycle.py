@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from grpokit import Decisions, Rollout, RunError, Trainer, evaluate, frozen_copy, objectives
 from grpokit.policy import Work
@@ -207,15 +206,15 @@ class Averaged(TinyTokens):
                     mean.lerp_(p, 0.5)
         self.version = version
 
-    def save(self, folder: Path) -> None:
-        super().save(folder)
-        save_file({"version": torch.tensor(self.version), **self.frozen.state_dict()}, folder / "mean.safetensors")
+    def state_dict(self) -> Any:
+        mean = {f"mean/{name}": x for name, x in self.frozen.state_dict().items()}
+        return {**super().state_dict(), **mean, "version": self.version}
 
-    def load(self, folder: Path) -> None:
-        super().load(folder)
-        stored = load_file(folder / "mean.safetensors")
-        self.version = int(stored.pop("version"))
-        self.frozen.load_state_dict(stored)
+    def load_state_dict(self, state: Any) -> None:
+        own = {name: x for name, x in state.items() if name != "version" and not name.startswith("mean/")}
+        super().load_state_dict(own)
+        self.version = state["version"]
+        self.frozen.load_state_dict({n.removeprefix("mean/"): x for n, x in state.items() if n.startswith("mean/")})
 
 
 def test_a_reference_that_moves_is_resumed_to_the_bit(tmp_path: Path) -> None:

@@ -170,10 +170,10 @@ def test_a_run_from_a_folder_of_pictures(call: Call) -> None:
     assert all(row["logprob_diff/max"] < 1e-4 and row["unscored_rows"] == 0 for row in steps)
     after = rows(here / "run/eval.jsonl")[-1]
     assert {"structure", "ssim", "brightness", "reward"} <= set(after)
-    trained = (here / "run/checkpoints/step_000002/policy/adapter_model.safetensors").read_bytes()
+    trained = (here / "run/checkpoints/step_000002/policy.safetensors").read_bytes()
     shutil.rmtree(here / "run/checkpoints/step_000002")
     assert call("train", "edits.yaml", "--resume").code == 0
-    assert (here / "run/checkpoints/step_000002/policy/adapter_model.safetensors").read_bytes() == trained
+    assert (here / "run/checkpoints/step_000002/policy.safetensors").read_bytes() == trained
     assert "equal to the bit" in call("redraw", "run", "--step", 2).out
 
     assert call("sample", "run", "--out", "drawn", "--before").code == 0

@@ -65,8 +65,7 @@ def metrics(folder: str) -> list[dict[str, Any]]:
 
 
 def weights(folder: str, step: int, policy: str) -> dict[str, torch.Tensor]:
-    place = Path(folder, f"checkpoints/step_{step:06d}/policy/{policy}")
-    return {f"{file.name}:{n}": x for file in sorted(place.glob("*.safetensors")) for n, x in load_file(file).items()}
+    return load_file(Path(folder, f"checkpoints/step_{step:06d}/policy/{policy}.safetensors"))
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -289,7 +289,7 @@ def test_a_run_reads_the_weights(call: Call, reads: list[str]) -> None:
     assert sorted(reads) == ["text_encoder", "transformer", "vae", "vision_language_encoder"]
     for words, message in (
         (["sample", "out", "policy.lora.r=8"], "belongs to another model or adapter: it differs in 24 tensors, such"),
-        (["export", "out", "--to", "new", "policy.lora=null"], "is missing: the folder holds an adapter. Use the same"),
+        (["export", "out", "--to", "new", "policy.lora=null"], "step_000001 holds an adapter. Use the same lora"),
     ):
         done = call(*words)
         assert (done.code, message in done.err, done.err.count("\n")) == (2, True, 1), done.err

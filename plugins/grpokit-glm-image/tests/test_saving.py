@@ -137,6 +137,6 @@ def test_the_vision_tower_of_a_merged_model_is_that_of_the_base(base: Path, tmp_
 def test_what_cannot_be_exported_or_loaded(base: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no adapter to merge"):
         build(base).export(tmp_path, merge=True)
-    build(base, lora={"r": 4}).save(tmp_path)
+    state = build(base, lora={"r": 4}).state_dict()
     with pytest.raises(CheckpointError, match="belongs to another model or adapter"):
-        build(base, lora={"r": 8}).load(tmp_path)
+        build(base, lora={"r": 8}).load_state_dict(state)

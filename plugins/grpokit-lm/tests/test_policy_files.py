@@ -72,7 +72,7 @@ def test_resume_is_equal_to_the_bit_at_every_step(kind: str, base: Path, tmp_pat
     assert metrics[-1]["kl"] > 0
     assert any(not torch.equal(start[name], x) for name, x in weights(policy).items())
     end = saved(tmp_path / str(STEPS))
-    assert any(name.startswith("reference") for name in end) == ("average" in kind)
+    assert any("reference/" in name for name in end) == ("average" in kind)
     for step in (3,) if kind in ("dora", "recomputed") else range(1, STEPS):
         _, resumed = trainer(base, kind)
         resumed.load(tmp_path / str(step))

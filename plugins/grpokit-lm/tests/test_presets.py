@@ -62,7 +62,7 @@ def test_micro_batches_of_two_give_the_same_update(tmp_path: Path) -> None:
     for size in (2, 8):
         folder = tmp_path / str(size)
         train("lm-arithmetic", folder, "trainer.steps=1", f"trainer.micro_batch_size={size}", "data.limit=8")
-        weights = load_file(folder / "checkpoints/step_000001/policy/adapter_model.safetensors")
+        weights = load_file(folder / "checkpoints/step_000001/policy.safetensors")
         found.append((rows(folder / "metrics.jsonl")[0]["grad_norm"], weights))
     (norm, one), (other_norm, other) = found
     assert norm == pytest.approx(other_norm, rel=1e-5)

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from grpokit import Prompt, UsageError
+from grpokit import CheckpointError, Prompt, UsageError
 from grpokit.sampling import derive_seeds
 from grpokit_toy.codebook import COLUMNS, PATCH, ROWS, codebook
 from grpokit_toy.data import glyph_prompts
@@ -133,12 +134,12 @@ def test_the_reference_is_frozen_and_the_policy_restored():
     assert policy.model is live
 
 
-def test_save_and_load_round_trip_and_the_reference_stays_the_start(tmp_path):
+def test_state_round_trip_and_the_reference_stays_the_start(tmp_path):
     trained = ToyGlyph()
     nudge(trained)
-    trained.save(tmp_path / "run")
-    resumed, started = ToyGlyph(), ToyGlyph(weights=tmp_path / "run")
-    resumed.load(tmp_path / "run")
+    save_file(trained.state_dict(), tmp_path / "policy.safetensors")
+    resumed, started = ToyGlyph(), ToyGlyph(weights=tmp_path / "policy.safetensors")
+    resumed.load_state_dict(trained.state_dict())
     for policy in (resumed, started):
         for name, value in trained.model.state_dict().items():
             assert torch.equal(value, policy.model.state_dict()[name])
@@ -148,19 +149,14 @@ def test_save_and_load_round_trip_and_the_reference_stays_the_start(tmp_path):
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):
-    from safetensors.torch import load_file, save_file
-
     policy = ToyGlyph()
-    with pytest.raises(UsageError, match="No weights at"):
-        policy.load(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(UsageError, match="not a readable safetensors file"):
-        policy.load(tmp_path)
-    policy.save(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    save_file({**tensors, "head.bias": torch.zeros(3)}, tmp_path / "model.safetensors")
-    with pytest.raises(UsageError, match=r"head\.bias should be \(52,\), the file has \(3,\)"):
-        policy.load(tmp_path)
+    state = {**policy.state_dict(), "head.bias": torch.zeros(3)}
+    with pytest.raises(CheckpointError, match=r"^does not fit this policy: head\.bias should be \(52,\), the file has"):
+        policy.load_state_dict(state)
+    file = tmp_path / "other.safetensors"
+    save_file(state, file)
+    with pytest.raises(UsageError, match=r"other\.safetensors does not fit this policy: head\.bias"):
+        ToyGlyph(weights=file)
 
 
 def test_modules_hold_the_trainable_parameters():

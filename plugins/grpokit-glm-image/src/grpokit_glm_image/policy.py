@@ -31,7 +31,7 @@ from grpokit_hf.models.adapters import add_adapter, inner
 from grpokit_hf.models.checkpointing import recomputed
 from grpokit_hf.models.references import Base, Reference, Twin
 from grpokit_hf.models.trained_adapter import check_adapter, continue_adapter, find_adapter
-from grpokit_hf.models.weights import load_weights, save_weights
+from grpokit_hf.models.weights import load_weights, tensors_of
 from grpokit_hf.tokens.fused_head import FusedHead
 from grpokit_hf.tokens.linear_layers import Casts, for_scoring
 from grpokit_hf.tokens.packed_attention import install
@@ -283,16 +283,16 @@ class GlmImageAR(Policy):
         """The layers that write visual tokens; those that read source pictures are called for some rows only."""
         return layers(self._ar.model.language_model)
 
-    def save(self, folder: Path) -> None:
-        """Write what trains: the adapter, or the autoregressive half."""
-        save_weights(self.model, Path(folder))
+    def state_dict(self) -> dict[str, Any]:
+        """What trains: the adapter, or the autoregressive half."""
+        return tensors_of(self.model)
 
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote."""
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Take over what `state_dict` gave."""
         self._casts.clear()
         self.writer.changes += 1
-        self._reference.load(Path(folder))
-        load_weights(self.model, Path(folder))
+        self._reference.load_state_dict(state)
+        load_weights(self.model, state)
 
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain diffusers and peft load; returns facts for its model card."""

@@ -38,7 +38,7 @@ from grpokit_hf.models.checkpointing import recomputed
 from grpokit_hf.models.dora import kept_norms
 from grpokit_hf.models.references import Average, Base, Reference, Twin, dtype_of_twin
 from grpokit_hf.models.trained_adapter import check_adapter, continue_adapter, find_adapter
-from grpokit_hf.models.weights import load_weights, save_weights
+from grpokit_hf.models.weights import load_weights, tensors_of
 from grpokit_hf.tokens.group_decoding import Written
 from grpokit_hf.tokens.linear_layers import for_scoring
 from grpokit_hf.tokens.ragged import padded
@@ -427,18 +427,17 @@ class CausalLMPolicy(Policy):
         """The layers of the language model; a vision tower's are called for some rows only."""
         return layers(inner(self.model).get_decoder())
 
-    def save(self, folder: Path) -> None:
-        """Write what trains: the adapter, or the model; and a reference that moves."""
-        save_weights(self.model, Path(folder))
-        self._reference.save(Path(folder))
+    def state_dict(self) -> dict[str, Any]:
+        """What trains: the adapter, or the model; and a reference that moves."""
+        return {**tensors_of(self.model), **self._reference.state_dict()}
 
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote."""
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Take over what `state_dict` gave."""
         self.path.casts.clear()
         if self._engine is not None:
             self._engine.forget()
-        self._reference.load(Path(folder))
-        load_weights(self.model, Path(folder))
+        self._reference.load_state_dict(state)
+        load_weights(self.model, state)
 
     def export(self, folder: Path, *, merge: bool = False) -> Mapping[str, str]:
         """Write a folder that plain peft or transformers loads; returns facts for its model card."""

@@ -1,6 +1,6 @@
 """The policy that all toy generators share: prompt tokens -> response tokens, one categorical draw per token.
 
-It holds everything that GRPO needs (rollout, logprobs, reference, save and load) and leaves to a subclass only what a
+It holds everything that GRPO needs (rollout, logprobs, reference and state) and leaves to a subclass only what a
 prompt's tokens are and what a response's tokens mean. Written to be read next to the contract in `grpokit.policy`:
 each of the contract's rules is one or two lines here.
 """
@@ -15,15 +15,26 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from grpokit import Ask, Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, frozen_copy, swapped
+from grpokit import (
+    Ask,
+    CheckpointError,
+    Decisions,
+    Policy,
+    Prompt,
+    Rollout,
+    Sample,
+    Seeds,
+    Trace,
+    UsageError,
+    frozen_copy,
+    swapped,
+)
 from grpokit.data import refuse_pictures
 from grpokit.sampling import sample_categorical, uniforms
 from grpokit_toy.transformer import PAD, Transformer
-
-WEIGHTS = "model.safetensors"
 
 
 class AutoregressivePolicy(Policy, ABC):
@@ -143,20 +154,14 @@ class AutoregressivePolicy(Policy, ABC):
         refuse_pictures(prompts, "this policy")
         self._encode_all(prompts)
 
-    def save(self, folder: Path) -> None:
-        """Write the weights to `folder/model.safetensors`."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: x.detach().cpu().contiguous() for name, x in self.model.state_dict().items()}, folder / WEIGHTS
-        )
+    def state_dict(self) -> dict[str, Any]:
+        """The network's weights."""
+        return self.model.state_dict()
 
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote; the reference stays what the policy was built with, as resuming a run needs it."""
-        path = Path(folder) / WEIGHTS
-        stored = read_weights(path)
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Take over weights; the reference stays what the policy was built with, as resuming a run needs it."""
         self._reference_model()
-        load_weights(self.model, stored, path)
+        load_weights(self.model, state)
 
     def _reference_model(self) -> Transformer:
         if self._frozen is None:  # first use, so before the first update: runs without a reference pay nothing
@@ -183,28 +188,35 @@ class AutoregressivePolicy(Policy, ABC):
         return {"finish": "stop" if tokens[-1] == self.eos else "length", "tokens": len(tokens)}
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or a `UsageError` that names it."""
-    if not path.is_file():
-        raise UsageError(f"No weights at {path}. Give a folder that the policy's `save` wrote.")
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise UsageError(f"{path} is not a readable safetensors file ({error}). Save it again.") from error
-
-
-def load_weights(model: nn.Module, stored: Mapping[str, Tensor], path: Path) -> None:
-    """Copy `stored` into `model`, in the model's own dtype and device.
+def read_weights(model: nn.Module, path: Path) -> None:
+    """Fill `model` from a safetensors file, which may hold a codebook too.
 
     Raises:
-        UsageError: a tensor is missing, unknown or of another shape; the file is another model's.
+        UsageError: names the file that is missing, cannot be read, or does not fit.
     """
-    wanted = {name: tuple(x.shape) for name, x in model.state_dict().items()}
-    found = {name: tuple(x.shape) for name, x in stored.items()}
+    if not path.is_file():
+        raise UsageError(f"No weights at {path}. Give a safetensors file, such as policy.safetensors of a checkpoint.")
+    try:
+        stored = load_file(path)
+    except SafetensorError as error:
+        raise UsageError(f"{path} is not a readable safetensors file ({error}). Save it again.") from error
+    try:
+        load_weights(model, {name: x for name, x in stored.items() if not name.startswith("codebook.")})
+    except CheckpointError as error:
+        raise UsageError(f"{path} {error}") from error
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Copy `state` into `model`, in the model's own dtype and device.
+
+    Raises:
+        CheckpointError: a tensor is missing, unknown or of another shape: it is another model's.
+    """
+    wanted, found = ({name: tuple(x.shape) for name, x in some.items()} for some in (model.state_dict(), state))
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
-            raise UsageError(
-                f"{path} does not fit this policy: {name} should be {wanted.get(name, 'absent')}, "
+            raise CheckpointError(
+                f"does not fit this policy: {name} should be {wanted.get(name, 'absent')}, "
                 f"the file has {found.get(name, 'nothing')}. It was saved by another policy or another size of it."
             )
-    model.load_state_dict(dict(stored))
+    model.load_state_dict(dict(state))

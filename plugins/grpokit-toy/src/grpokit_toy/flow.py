@@ -14,16 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image, ImageDraw
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from grpokit import Decisions, Policy, Prompt, Rollout, Sample, Seeds, Trace, UsageError, flow, frozen_copy, swapped
 from grpokit.data import refuse_pictures
 from grpokit.sampling import normals, permutation
-from grpokit_toy.autoregressive import WEIGHTS, load_weights, read_weights
+from grpokit_toy.autoregressive import load_weights, read_weights
 
 START_FILE = Path(__file__).parent / "assets" / "toy-flow.safetensors"
 DIMS = 2
@@ -62,7 +62,8 @@ class ToyFlow(Policy):
     """A policy of `steps` Gaussian decisions in two dimensions; about nine thousand parameters.
 
     Args:
-        weights: a folder that `save` wrote, to begin from there; None for the start that ships with the package.
+        weights: a safetensors file to begin from, such as policy.safetensors of a checkpoint; None for the start that
+            ships with the package.
         sampler: "flow-sde", "dance-sde" or "cps", for training samples.
         noise: the sampler's noise level (see `grpokit.flow`); None for its default.
         steps: of the sampler. Each is a decision, but for the last one of "cps", which has no noise.
@@ -82,8 +83,7 @@ class ToyFlow(Policy):
         shared_noise: bool = False,
     ) -> None:
         self.net = Velocity().eval()
-        path = START_FILE if weights is None else Path(weights) / WEIGHTS
-        load_weights(self.net, read_weights(path), path)
+        read_weights(self.net, START_FILE if weights is None else Path(weights))
         if sampler == "ode" or noise == 0:
             raise UsageError(
                 "Training needs a sampler with noise ('flow-sde', 'dance-sde' or 'cps', with a noise above 0); "
@@ -175,18 +175,14 @@ class ToyFlow(Policy):
         for prompt in prompts:
             prompt_radius(prompt)
 
-    def save(self, folder: Path) -> None:
-        """Write the weights to `folder/model.safetensors`."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: x.detach().cpu().contiguous() for name, x in self.net.state_dict().items()}, folder / WEIGHTS)
+    def state_dict(self) -> dict[str, Any]:
+        """The network's weights."""
+        return self.net.state_dict()
 
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote; the reference stays what the policy was built with, as resuming a run needs it."""
-        path = Path(folder) / WEIGHTS
-        stored = read_weights(path)
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Take over weights; the reference stays what the policy was built with, as resuming a run needs it."""
         self._reference_net()
-        load_weights(self.net, stored, path)
+        load_weights(self.net, state)
 
     @property
     def _weight(self) -> Tensor:

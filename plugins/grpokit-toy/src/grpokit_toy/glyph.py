@@ -14,7 +14,7 @@ from PIL import Image
 
 from grpokit import Prompt, UsageError
 from grpokit.builtin.quotes import quoted
-from grpokit_toy.autoregressive import WEIGHTS, AutoregressivePolicy, load_weights, read_weights
+from grpokit_toy.autoregressive import AutoregressivePolicy, read_weights
 from grpokit_toy.codebook import ALPHABET, COLUMNS, MAX_LETTERS, ROWS, START_FILE, checked_word, codebook
 from grpokit_toy.transformer import Shape, Transformer
 
@@ -45,8 +45,8 @@ class ToyGlyph(AutoregressivePolicy):
     The network reads the quoted word only; the words around it are for people.
 
     Args:
-        weights: a folder that `save` wrote, to begin from there; None for the mediocre start that ships with the
-            package.
+        weights: a safetensors file to begin from, such as policy.safetensors of a checkpoint; None for the mediocre
+            start that ships with the package.
         temperature: of the training samples.
         eval_temperature: of the evaluation samples; None for `temperature`, 0 for greedy.
     """
@@ -60,9 +60,7 @@ class ToyGlyph(AutoregressivePolicy):
     ) -> None:
         self.codebook = codebook()
         model = build(len(self.codebook.patches))
-        path = START_FILE if weights is None else Path(weights) / WEIGHTS
-        stored = {name: x for name, x in read_weights(path).items() if not name.startswith("codebook.")}
-        load_weights(model, stored, path)
+        read_weights(model, START_FILE if weights is None else Path(weights))
         super().__init__(model, temperature=temperature, eval_temperature=eval_temperature)
 
     def encode(self, prompt: Prompt) -> list[int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from grpokit import Prompt, UsageError
 from grpokit.sampling import permutation
-from grpokit_toy.autoregressive import WEIGHTS, AutoregressivePolicy, load_weights, read_weights
+from grpokit_toy.autoregressive import AutoregressivePolicy, read_weights
 from grpokit_toy.transformer import Shape, Transformer
 
 START_FILE = Path(__file__).parent / "assets" / "toy-lm.safetensors"
@@ -31,8 +31,8 @@ class ToyLM(AutoregressivePolicy):
     """A policy of up to 46 decisions per text; about a quarter of a million parameters.
 
     Args:
-        weights: a folder that `save` wrote, to begin from there; None for the mediocre start that ships with the
-            package.
+        weights: a safetensors file to begin from, such as policy.safetensors of a checkpoint; None for the mediocre
+            start that ships with the package.
         temperature: of the training samples.
         eval_temperature: of the evaluation samples; None for `temperature`, 0 for greedy.
     """
@@ -45,8 +45,7 @@ class ToyLM(AutoregressivePolicy):
         eval_temperature: float | None = None,
     ) -> None:
         model = build()
-        path = START_FILE if weights is None else Path(weights) / WEIGHTS
-        load_weights(model, read_weights(path), path)
+        read_weights(model, START_FILE if weights is None else Path(weights))
         super().__init__(model, temperature=temperature, eval_temperature=eval_temperature, eos=END)
 
     def encode(self, prompt: Prompt) -> list[int]:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ from grpokit_hf.diffusion.settings import FlowSettings
 from grpokit_hf.diffusion.trained_lora import continue_lora, find_lora
 from grpokit_hf.models.adapters import AdapterSettings, inner
 from grpokit_hf.models.references import Base, Reference, Twin
-from grpokit_hf.models.weights import load_weights, save_tensors, save_weights
+from grpokit_hf.models.weights import load_weights, tensors_of
 
 _ASK = Ask()
 _BEHIND_ALL_ELSE = 2**40  # the earlier random numbers of a seed draw tokens, where a pipeline has such
@@ -156,7 +155,7 @@ class FlowPolicy(Policy):
             targets = settings.adapter.targets if lora is not None and "targets" in lora else family.lora_targets
             self.model = add_adapter(family.transformer, settings.adapter, targets)
             self._reference = Base(self.model)
-        self._average = None if settings.average is None else Twin(self.model, average=settings.average)
+        self._average = None if settings.average is None else Twin(self.model, average=settings.average, name="average")
         if self._average is not None:
             with self._average.model():  # which takes its copy before any update
                 pass
@@ -251,18 +250,17 @@ class FlowPolicy(Policy):
         """The transformer, with its adapter."""
         return {"transformer": self.model}
 
-    def save(self, folder: Path) -> None:
-        """Write what trains: the adapter, or the transformer; and the average."""
-        (save_tensors if self.model is self.family.transformer else save_weights)(self.model, Path(folder))
-        if self._average is not None:
-            self._average.save(Path(folder))
+    def state_dict(self) -> dict[str, Any]:
+        """What trains: the adapter, or the transformer; and the average."""
+        average = {} if self._average is None else self._average.state_dict()
+        return {**tensors_of(self.model), **self._reference.state_dict(), **average}
 
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote."""
-        self._reference.load(Path(folder))
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Take over what `state_dict` gave."""
+        self._reference.load_state_dict(state)
         if self._average is not None:
-            self._average.load(Path(folder))
-        load_weights(self.model, Path(folder))
+            self._average.load_state_dict(state)
+        load_weights(self.model, state)
 
     def _mode(self, steps: int, guidance: float, size: Any, *, key: str) -> _Mode:
         """The settings of training or of evaluation, with the pipeline's schedule for them."""

@@ -11,14 +11,11 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 import torch
 from annotated_types import Ge, Lt
 from peft import PeftModel
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from grpokit import knobs
@@ -27,8 +24,6 @@ from grpokit.knobs import Count
 from grpokit.reference import adapter_off, refuse_shards
 from grpokit_hf.models.dtypes import DTYPES, dtype_of
 from grpokit_hf.models.settings import read_settings
-
-FILE = "reference.safetensors"
 
 
 class Reference(Protocol):
@@ -48,12 +43,12 @@ class Reference(Protocol):
         """Hear that the policy has made `version` optimizer steps in all."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write what the policy's own weights do not tell."""
+    def state_dict(self) -> dict[str, Any]:
+        """What the policy's own weights do not tell, under names of its own."""
         ...
 
-    def load(self, folder: Path) -> None:
-        """Read what `save` wrote; called before the policy's own weights are replaced."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take its part of a policy's state; called before the policy's own weights are replaced."""
         ...
 
 
@@ -134,10 +129,11 @@ class Base:
     def updated(self, version: int) -> None:
         """Nothing: the base never changes."""
 
-    def save(self, folder: Path) -> None:
+    def state_dict(self) -> dict[str, Any]:
         """Nothing: the base is where it was loaded from."""
+        return {}
 
-    def load(self, folder: Path) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Nothing."""
 
 
@@ -153,6 +149,7 @@ class Twin:
         dtype: of the twin's own weights; None for the model's.
         offload: whether they wait in the CPU's memory between two passes.
         average: how it follows the policy; None: it stays.
+        name: what its part of a policy's state is called.
     """
 
     def __init__(
@@ -162,8 +159,10 @@ class Twin:
         dtype: torch.dtype | None = None,
         offload: bool = False,
         average: Average | None = None,
+        name: str = "reference",
     ) -> None:
         self.moves = average is not None
+        self._prefix, self._count = f"{name}/", f"{name}_version"
         self._live, self._dtype, self._offload, self._average = live, dtype, offload, average
         self._twin: nn.Module | None = None
         self._version = 0
@@ -175,7 +174,7 @@ class Twin:
         if self._twin is None and self._replaced:
             raise UsageError(
                 "The reference was asked for only after the policy's weights had changed. Call reference() once before "
-                "training and before load(), or set a kl_coef from the start."
+                "training and before load_state_dict(), or set a kl_coef from the start."
             )
         twin, device = self._make(), next(self._live.parameters()).device
         own = [*_own(twin, self._live).values(), *_own_buffers(twin, self._live)]
@@ -201,34 +200,34 @@ class Twin:
             for name, tensor in _own(self._twin, self._live).items():
                 tensor.lerp_(_whole(live[name].detach()).to(tensor.device), 1 - self._average.decay)
 
-    def save(self, folder: Path) -> None:
-        """Write a reference that moves, if one was asked for."""
-        if self.moves and self._twin is not None:
-            own = {name: tensor.detach().cpu().contiguous() for name, tensor in _own(self._twin, self._live).items()}
-            save_file(own, folder / FILE, metadata={"version": str(self._version)})
+    def state_dict(self) -> dict[str, Any]:
+        """A reference that moves, if one was asked for; empty for any other."""
+        if not self.moves or self._twin is None:
+            return {}
+        own = {self._prefix + name: tensor for name, tensor in _own(self._twin, self._live).items()}
+        return {**own, self._count: self._version}
 
-    def load(self, folder: Path) -> None:
-        """Read a reference that moves, if one was asked for.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a reference that moves, if one was asked for.
 
         Raises:
-            CheckpointError: the file is missing, or of another model.
+            CheckpointError: there is none, or it is of another model.
         """
         self._replaced = True
         if not self.moves or self._twin is None:
             return
-        own, path = _own(self._twin, self._live), folder / FILE
-        if not path.is_file():
+        if self._count not in state:
             raise CheckpointError(
-                f"'{path}' is missing: the checkpoint holds no average of the weights. It was saved without ema, or "
-                "without reference_ema and a KL."
+                "holds no average of the weights: it was saved without ema, or without reference_ema and a KL."
             )
-        with safe_open(path, framework="pt") as file:
-            names = set(file.keys())
-            if names != set(own):
-                raise CheckpointError(f"'{path}' belongs to another model: {sorted(names ^ set(own))[0]} differs.")
-            for name, tensor in own.items():
-                tensor.data.copy_(file.get_tensor(name))
-            self._version = int(file.metadata()["version"])
+        own = {self._prefix + name: tensor for name, tensor in _own(self._twin, self._live).items()}
+        theirs = {name: x for name, x in state.items() if name.startswith(self._prefix)}
+        differing = {n for n in {*own, *theirs} if n not in own or n not in theirs or own[n].shape != theirs[n].shape}
+        if differing:
+            raise CheckpointError(f"belongs to another model: '{min(differing)}' differs.")
+        for name, tensor in own.items():
+            tensor.data.copy_(theirs[name])
+        self._version = state[self._count]
 
     def _make(self) -> nn.Module:
         if self._twin is None:

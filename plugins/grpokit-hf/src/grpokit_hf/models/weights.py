@@ -1,6 +1,6 @@
-"""Weights on disk: a checkpoint's come back to the bit.
+"""The weights that train: a checkpoint's come back to the bit.
 
-They are files of transformers and peft: an adapter folder for a model with an adapter, a model folder for any other.
+An export has files of transformers and peft: an adapter folder for a model with an adapter, else a model folder.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from peft import PeftModel, get_peft_model_state_dict
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from grpokit.errors import CheckpointError, counted, one_line
+from grpokit.errors import CheckpointError, counted
 from grpokit.files import share
 from grpokit_hf.models.bars import progress_bars
 
 MODEL, ADAPTER = "model.safetensors", "adapter_model.safetensors"
+_ADAPTED = "base_model.model."  # how names in a model of peft begin
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
@@ -30,7 +30,10 @@ def save_weights(model: nn.Module, folder: Path) -> None:
         model: a model of transformers, or one with an adapter by peft.
         folder: exists already.
     """
-    save_tensors(model, folder)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()}
+    path = folder / (ADAPTER if isinstance(model, PeftModel) else MODEL)
+    save_file(tensors, path, metadata={"format": "pt"})
+    share(path)
     known: Any = model
     if isinstance(model, PeftModel):
         config = copy.deepcopy(known.peft_config["default"])
@@ -47,14 +50,6 @@ def save_weights(model: nn.Module, folder: Path) -> None:
     save_generation(known, folder)
 
 
-def save_tensors(model: nn.Module, folder: Path) -> None:
-    """Write the weights alone, which is all that `load_weights` reads: the adapter's if there is one."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()}
-    path = folder / (ADAPTER if isinstance(model, PeftModel) else MODEL)
-    save_file(tensors, path, metadata={"format": "pt"})
-    share(path)
-
-
 def save_whole(model: Any, folder: Path) -> None:
     """Write a whole model or pipeline as its library does, with a progress bar, in files that others may read too."""
     with progress_bars(f"save {folder}"):
@@ -62,26 +57,21 @@ def save_whole(model: Any, folder: Path) -> None:
     share(folder)
 
 
-def load_weights(model: nn.Module, folder: Path) -> None:
-    """Read what `save_weights` wrote for the same model, to the bit.
+def load_weights(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Take over what `tensors_of` gave for the same model, to the bit.
+
+    Args:
+        model: what gets the weights.
+        state: a policy's; plain data, and names with a slash, are of other parts of it.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or of another model.
+        CheckpointError: it is of another model.
     """
-    path = folder / (ADAPTER if isinstance(model, PeftModel) else MODEL)
-    if not path.is_file():
-        other = folder / (MODEL if isinstance(model, PeftModel) else ADAPTER)
-        kind = "an adapter" if other.name == ADAPTER else "whole weights, without an adapter"
-        why = f": the folder holds {kind}. Use the same lora as in its run" if other.is_file() else ""
-        raise CheckpointError(f"'{path}' is missing{why}.")
+    theirs = {name: x for name, x in state.items() if isinstance(x, Tensor) and "/" not in name}
     own = tensors_of(model)
-    try:
-        with safe_open(path, framework="pt") as file:
-            _compare({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}, own, path)  # noqa: SIM118
-            for name, tensor in own.items():
-                tensor.data.copy_(file.get_tensor(name))
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"'{path}' cannot be read: {one_line(error)}.") from error
+    _compare(theirs, own, adapted=isinstance(model, PeftModel))
+    for name, tensor in own.items():
+        tensor.data.copy_(theirs[name])
 
 
 def save_generation(model: Any, folder: Path) -> None:
@@ -107,15 +97,15 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return parameters | {n: x for n, x in model.state_dict().items() if n not in parameters and n not in tied}
 
 
-def _compare(theirs: Mapping[str, tuple[int, ...]], own: Mapping[str, Tensor], path: Path) -> None:
-    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    changed = sorted(name for name in {*theirs, *shapes} if theirs.get(name) != shapes.get(name))
+def _compare(theirs: Mapping[str, Tensor], own: Mapping[str, Tensor], *, adapted: bool) -> None:
+    found, wanted = ({name: list(x.shape) for name, x in some.items()} for some in (theirs, own))
+    if any(name.startswith(_ADAPTED) for name in found) != adapted:
+        kind = "whole weights, without an adapter" if adapted else "an adapter"
+        raise CheckpointError(f"holds {kind}. Use the same lora as in its run.")
+    changed = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
     if changed:
         first = changed[0]
-        sides = [
-            f"{list(shape)}" if shape is not None else "absent" for shape in (theirs.get(first), shapes.get(first))
-        ]
         raise CheckpointError(
-            f"'{path}' belongs to another model or adapter: it differs in {counted(len(changed), 'tensor')}, such as "
-            f"'{first}', which is {sides[0]} in the file and {sides[1]} here."
+            f"belongs to another model or adapter: it differs in {counted(len(changed), 'tensor')}, such as '{first}', "
+            f"which is {found.get(first, 'absent')} in the file and {wanted.get(first, 'absent')} here."
         )

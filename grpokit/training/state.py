@@ -1,0 +1,38 @@
+"""How everything that a run goes on from is kept: one protocol, torch's.
+
+A checkpoint is a mapping from names to such parts: policies, optimizers, guards, forced sizes, the position. A failed
+step leaves the small ones as they were before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeAlias
+
+State: TypeAlias = Mapping[str, Any]
+"""Names of letters, digits and . _ / - to tensors, and to plain data as JSON has it."""
+
+
+class Stateful(Protocol):
+    """Something with its own state."""
+
+    def state_dict(self) -> State:
+        """Everything that a resumed run needs to continue exactly."""
+        ...
+
+    def load_state_dict(self, state: State, /) -> None:
+        """Take over a result of `state_dict`."""
+        ...
+
+
+@contextmanager
+def undone_on_error(parts: Mapping[str, Stateful]) -> Iterator[None]:
+    """Restore every part after an error inside the context."""
+    before = {name: part.state_dict() for name, part in parts.items()}
+    try:
+        yield
+    except BaseException:
+        for name, part in parts.items():
+            part.load_state_dict(before[name])
+        raise

@@ -1,0 +1,100 @@
+"""What a checkpoint keeps of a trainer besides weights and guards: its optimizer, its loss scale, and its position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from grpokit.errors import CheckpointError
+from grpokit.processes.sharded import cut_as
+from grpokit.training.state import State
+from grpokit.training.updates import Updates
+
+
+@dataclass(frozen=True)
+class Moments:
+    """An optimizer's state by the names of its parameters, so that their order does not matter."""
+
+    updates: Updates
+
+    def state_dict(self) -> State:
+        """Each moment as "moments/NAME/KEY", and the shapes of all parameters."""
+        names = list(self.updates.names)
+        moments = {
+            f"moments/{names[i]}/{key}": x
+            for i, entries in self.updates.optimizer.state_dict()["state"].items()
+            for key, x in entries.items()
+        }
+        return {"parameters": {name: list(p.shape) for name, p in self.updates.names.items()}, **moments}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over a result of `state_dict`, with whole tensors.
+
+        Raises:
+            CheckpointError: it is of other parameters.
+        """
+        theirs, ours = state["parameters"], self.state_dict()["parameters"]
+        if theirs != ours:
+            changes = {
+                "only in the checkpoint": [name for name in theirs if name not in ours],
+                "only in this policy": [name for name in ours if name not in theirs],
+                "with another shape": [n for n in theirs if n in ours and theirs[n] != ours[n]],
+            }
+            difference = "; ".join(f"{_few(names)} {how}" for how, names in changes.items() if names)
+            raise CheckpointError(
+                f"belongs to another policy, with other trainable parameters ({difference}). Resume with the policy "
+                "of the run's config.",
+                page="guards#checkpoints",
+            )
+        index, moments = {name: i for i, name in enumerate(ours)}, dict[int, dict[str, Any]]()
+        for key, x in state.items():
+            if key.startswith("moments/"):
+                name, _, moment = key.removeprefix("moments/").rpartition("/")
+                parameter = self.updates.names[name]
+                own = cut_as(x, parameter) if isinstance(x, Tensor) and x.shape == parameter.shape else x
+                moments.setdefault(index[name], {})[moment] = own
+        optimizer = self.updates.optimizer
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """The loss scaler's state, which exists with fp16 alone."""
+
+    updates: Updates
+
+    def state_dict(self) -> State:
+        """The scale and its growth counter."""
+        scaler = self.updates.accelerator.scaler
+        return {} if scaler is None else dict(scaler.state_dict())
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over a result of `state_dict`."""
+        scaler = self.updates.accelerator.scaler
+        if scaler is not None and state:
+            scaler.load_state_dict(dict(state))
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a trainer has come."""
+
+    trainer: Any
+
+    def state_dict(self) -> State:
+        """Completed steps, updates of the step that was broken off, and how often the weights have changed."""
+        updates = self.trainer.updates
+        return {"step": self.trainer.completed, "updates_done": updates.done, "version": updates.version}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over a result of `state_dict`; a step that was broken off begins anew."""
+        updates = self.trainer.updates
+        self.trainer.completed, updates.version = int(state["step"]), int(state["version"])
+        updates.done, updates.incomplete = 0, False
