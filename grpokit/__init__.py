@@ -42,6 +42,8 @@ _HOME = {
     "rewards.worker_pool": ["PooledReward"],
     "knobs": ["Correction"],
     "objectives": ["Objective"],
+    "guards.observer": ["Observer"],
+    "training.step": ["Step"],
     "training.step_report": ["StepReport"],
     "trainer": ["Trainer"],
     "phases.phased_trainer": ["Phase", "PhasedTrainer"],
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from grpokit.errors import UsageError as UsageError
     from grpokit.evaluation.held_out import draw as draw
     from grpokit.evaluation.held_out import evaluate as evaluate
+    from grpokit.guards.observer import Observer as Observer
     from grpokit.knobs import Correction as Correction
     from grpokit.objectives import Objective as Objective
     from grpokit.phases.phased_trainer import Phase as Phase
@@ -87,6 +90,7 @@ if TYPE_CHECKING:
     from grpokit.rewards.worker_pool import PooledReward as PooledReward
     from grpokit.runs.trained import load as load
     from grpokit.trainer import Trainer as Trainer
+    from grpokit.training.step import Step as Step
     from grpokit.training.step_report import StepReport as StepReport
     from grpokit.types import Ask as Ask
     from grpokit.types import Decisions as Decisions

@@ -7,11 +7,9 @@ batch. Several processes share out the groups of a step; whatever is decided fro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +21,37 @@ from grpokit import advantages as advantage_functions
 from grpokit import knobs
 from grpokit.advantages import AdvantageFn
 from grpokit.data import as_prompts, check_prompts
-from grpokit.errors import UsageError, counted
+from grpokit.errors import UsageError
+from grpokit.guards.first_scores import FirstScores, Late
+from grpokit.guards.gradients import Gradients
+from grpokit.guards.hacking import RewardHacking
+from grpokit.guards.observer import Observer
+from grpokit.guards.zero_std import ZeroStd
 from grpokit.knobs import Correction, SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
 from grpokit.processes import sharded
 from grpokit.processes.joining import join
-from grpokit.rewards.hacking import RewardHacking
 from grpokit.rewards.scoring import Scores
-from grpokit.rewards.submission import LATE
 from grpokit.rewards.terms import Rewards, as_terms
-from grpokit.training import checkpoint, guards, logprob_diff, metrics
+from grpokit.training import checkpoint, metrics
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.all_rows import whole_report
 from grpokit.training.arguments import check_arguments
 from grpokit.training.batch import Batch, minibatches
 from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.checks import check_advantages
 from grpokit.training.devices import make_accelerator, shared_accelerator
 from grpokit.training.drawing import Drawing, Drawn
 from grpokit.training.entropy_filter import keep_top_entropy
+from grpokit.training.logprob_diff import LogprobDiffLimit
 from grpokit.training.memory import Sizes
 from grpokit.training.passes import Gradient, filled
 from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.training.scoring_passes import ScoringPasses
 from grpokit.training.state import Stateful, undone_on_error
+from grpokit.training.step import Step
 from grpokit.training.step_report import StepReport
 from grpokit.training.trainer_state import LossScale, Moments, Position
 from grpokit.training.updates import Updates, settled
@@ -73,6 +77,7 @@ class Trainer(TrainerSettings, SeedSettings):
         sharding: "fsdp2" spreads the policy's weights over the processes, "fsdp2-offload" keeps each one's part in the
             CPU's memory; nothing with a single process.
         accelerator: that of another trainer, where several share a process; made from the knobs if it is not given.
+        observers: follow each step, beside those of the trainer itself; names are for checkpoints.
         progress: iterating prints the batches, warnings, and a line about every ten seconds on stderr, in process 0.
         completed: the number of completed steps.
 
@@ -92,6 +97,7 @@ class Trainer(TrainerSettings, SeedSettings):
     folder: Path | str | None = None
     sharding: sharded.How | None = None
     accelerator: Accelerator = None
+    observers: Mapping[str, Observer] = field(default_factory=dict)
     progress: bool = True
     completed: int = field(default=0, init=False)
 
@@ -128,10 +134,11 @@ class Trainer(TrainerSettings, SeedSettings):
             optimizer=self.updates.optimizer,
             backward=self.accelerator.backward,
         )
-        self._zero_std, self._reward_hacking = guards.ZeroStd(self.max_zero_std_steps), RewardHacking()
-        self._waited = False  # for a reward that took too long
+        self._zero_std = ZeroStd(self.max_zero_std_steps)
+        self.observers = {**self._guards(), **self.observers}
         self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
-        self._probe = ReferenceProbe(self._policy, self.train_prompts, self._limit(exact=True))
+        limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
+        self._probe = ReferenceProbe(self._policy, self.train_prompts, limit)
         self._drawing = Drawing(
             self,
             sizes=self.sizes,
@@ -153,8 +160,7 @@ class Trainer(TrainerSettings, SeedSettings):
         )
         self._parts: dict[str, Stateful] = {
             "batch_sizes": self.sizes,
-            "zero_std": self._zero_std,
-            "reward_hacking": self._reward_hacking,
+            **{name: each for name, each in self.observers.items() if isinstance(each, Stateful)},
             "skipped_updates": self.updates.skipped,
             "loss_scale": LossScale(self.updates),
         }
@@ -162,6 +168,16 @@ class Trainer(TrainerSettings, SeedSettings):
             self._parts["adaptive_entropy"] = self._adaptive_entropy
         if self.objective.needs_reference:
             self._parts["reference_probe"] = self._probe
+
+    def _guards(self) -> dict[str, Observer]:
+        """What follows the steps of every trainer, in this order."""
+        return {
+            "late": Late(self.steps),
+            "reward_hacking": RewardHacking(),
+            "first_scores": FirstScores(self.terms, self.train_prompts),
+            "zero_std": self._zero_std,
+            "gradients": Gradients(self, self._policy, sizes=self.sizes, updates=self.updates, team=self.team),
+        }
 
     def __iter__(self) -> Iterator[StepReport]:
         """Take the remaining steps, or stop earlier when the policy has converged."""
@@ -199,49 +215,48 @@ class Trainer(TrainerSettings, SeedSettings):
 
     def _step(self, number: int) -> StepReport:
         """DeepSeekMath (Shao et al., 2024, arXiv:2402.03300), algorithm 1, lines 4 to 11."""
-        notes = metrics.Notes(self.accelerator.device)
-        notes.warn(*self.updates.begin(number))
+        step = Step(number=number, notes=metrics.Notes(self.accelerator.device))
+        step.notes.warn(*self.updates.begin(number))
         version = self.updates.version
 
         # Sample G outputs for each of P prompts, and score their decisions while the rewards are at work.
-        with self._drawing(self.completed, version=version, notes=notes) as drawn:
-            self.objective.check_dimensions(drawn.rollout.action_dims)
-            batch = self._scoring(drawn.rollout, drawn.own_prompts, version=version, notes=notes)
-            scores = drawn.scores()  # [B, R] of all processes
+        with self._drawing(self.completed, version=version, notes=step.notes) as step.drawn:
+            self.objective.check_dimensions(step.rollout.action_dims)
+            batch = self._scoring(step.rollout, step.drawn.own_prompts, version=version, notes=step.notes)
+            step.scores = step.drawn.scores()  # [B, R] of all processes
+        step.notes.warn(*step.scores.notes)
+        self._tell("drawn", step)
 
         # One reward per output, and its advantage inside its group.
-        self._check_scores(scores, drawn, notes)
-        advantages = self._advantages(scores.trained).to(drawn.rollout.old.logprobs.dtype)  # [B] or [B, T]
-        guards.check_advantages(advantages, len(drawn.rows.groups), drawn.rows.width)
-        notes.warn(*self._zero_std.look(scores.trained, advantages, step=number))
-        batch = replace(batch, advantages=drawn.rows.own(advantages).to(batch.rollout.old.logprobs))
+        step.advantages = self._advantages(step.scores.trained).to(step.rollout.old.logprobs.dtype)  # [B] or [B, T]
+        check_advantages(step.advantages, len(step.scores.groups), step.drawn.rows.width)
+        self._tell("scored", step)
+        batch = replace(batch, advantages=step.drawn.rows.own(step.advantages).to(batch.rollout.old.logprobs))
         if self.sharding:
             batch = filled(batch, self._policy, self.team)
 
         # Maximise the objective, one optimizer step for each minibatch.
-        losses, norms, tallies = [], [], []
         with self._policy.during("train"):
-            for part in self._minibatches(batch, drawn):
-                part = replace(part, fresh=self.updates.version == version)
-                part = keep_top_entropy(part, self.top_entropy_quantile, self.team)
-                loss, tally = self._differentiate(part, notes)
-                norms.append(self._update(number, tally, notes))
+            for minibatch in self._minibatches(batch, step.drawn):
+                minibatch = replace(minibatch, fresh=self.updates.version == version)
+                step.minibatch = keep_top_entropy(minibatch, self.top_entropy_quantile, self.team)
+                losses, tally = self._gradient(step.minibatch, self._adaptive_entropy.objective, step.notes)
+                step.losses.append(losses)
+                step.tallies.append(tally)
+                self._tell("differentiated", step)
+                step.norms.append(self._update(number, tally, step.notes))
+                self._tell("updated", step)
                 self._adaptive_entropy.look(tally)
-                losses.append(loss)
-                tallies.append(tally)
 
         if number == 1:
             self._probe.check(when="after the first step")
         self.completed, self.updates.done = number, 0
-        return self._report(number, drawn, scores, advantages, losses, norms, metrics.Tally.merged(tallies), notes)
+        return self._report(step)
 
-    def _check_scores(self, scores: Scores, drawn: Drawn, notes: metrics.Notes) -> None:
-        """Warnings of a step's scores; those of the first step have to be of some use."""
-        number = self.completed + 1
-        notes.warn(*scores.notes, *self._waiting(scores, left=self.steps - number))
-        notes.warn(*self._reward_hacking.look(scores, step=number))
-        if number == 1:
-            guards.check_scored(scores, self.terms, [self.train_prompts.unopened(i) for i in drawn.prompts])
+    def _tell(self, moment: str, step: Step) -> None:
+        """Let all observers look at a moment of a step."""
+        for observer in self.observers.values():
+            step.notes.warn(*getattr(observer, moment)(step))
 
     def _minibatches(self, batch: Batch, drawn: Drawn) -> Iterator[Batch]:
         return minibatches(
@@ -253,22 +268,6 @@ class Trainer(TrainerSettings, SeedSettings):
             reduction=self.objective.reduction,
         )
 
-    def _differentiate(self, batch: Batch, notes: metrics.Notes) -> tuple[float, metrics.Tally]:
-        """Add up the gradient of one optimizer step and check it; returns the loss and the statistics."""
-        step, update = self.completed + 1, self.updates.done + 1
-        losses, tally = self._gradient(batch, self._adaptive_entropy.objective, notes)
-        if not all(map(math.isfinite, losses)):
-            own = losses[self.team.rank]
-            with sharded.gathered():
-                guards.check_finite(own, self._policy, batch, self.sizes.limit, step=step, update=update)
-        if not tally.decided:
-            notes.warn(f"Update {update} of step {step} changes nothing: all decisions of its rows are masked.")
-        if batch.rollout.version == self.updates.version:  # no weight has changed since the rollout
-            mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
-            exact = batch.rollout.exact
-            logprob_diff.check_logprob_diff(mean, largest, self._limit(exact=exact), step=step, exact=exact)
-        return sum(losses), tally
-
     def _update(self, number: int, tally: metrics.Tally, notes: metrics.Notes) -> float:
         """Make one optimizer step with the gradient of all processes; returns its norm before clipping."""
         with notes.time("optimizer"):
@@ -279,42 +278,32 @@ class Trainer(TrainerSettings, SeedSettings):
                 self._policy.updated(self.updates.version)
         return norm
 
-    def _report(
-        self,
-        number: int,
-        drawn: Drawn,
-        scores: Scores,
-        advantages: Tensor,
-        losses: Sequence[float],
-        norms: Sequence[float],
-        tally: metrics.Tally,
-        notes: metrics.Notes,
-    ) -> StepReport:
+    def _report(self, step: Step) -> StepReport:
         """What the step did, in all processes."""
-        swallowed, lines = self.updates.swallowed(number)
-        notes.warn(*lines)
-        times, warnings = zip(*self.team.gather((notes.metrics(), notes.warnings)), strict=True)
+        swallowed, lines = self.updates.swallowed(step.number)
+        step.notes.warn(*lines)
+        times, warnings = zip(*self.team.gather((step.notes.metrics(), step.notes.warnings)), strict=True)
         return StepReport(
-            step=number,
+            step=step.number,
             metrics={
-                "step": number,
-                "loss": sum(losses) / len(losses),
-                **metrics.reward_metrics(scores, advantages),
-                **drawn.metrics,
-                **metrics.decision_metrics(tally),
+                "step": step.number,
+                "loss": sum(map(sum, step.losses)) / len(step.losses),
+                **metrics.reward_metrics(step.scores, step.advantages),
+                **step.drawn.metrics,
+                **metrics.decision_metrics(metrics.Tally.merged(step.tallies)),
                 **self._adaptive_entropy.metrics(),
-                "grad_norm": sum(norms) / len(norms),
+                "grad_norm": sum(step.norms) / len(step.norms),
                 "updates_swallowed": swallowed,
-                "learning_rate": self.updates.rate(number * self.updates_per_step - 1),
-                **metrics.length_metrics(drawn.rows.decided, drawn.rows.ends),
+                "learning_rate": self.updates.rate(step.number * self.updates_per_step - 1),
+                **metrics.length_metrics(step.drawn.rows.decided, step.drawn.rows.ends),
                 **metrics.slowest(times),
             },
-            rollout=drawn.rollout,
-            rewards=scores.matrix,
-            reward_names=scores.names,
-            totals=scores.totals,
-            advantages=advantages,
-            prompts=drawn.prompts,
+            rollout=step.rollout,
+            rewards=step.scores.matrix,
+            reward_names=step.scores.names,
+            totals=step.scores.totals,
+            advantages=step.advantages,
+            prompts=step.prompts,
             warnings=list(dict.fromkeys(line for part in warnings for line in part)),
         )
 
@@ -403,26 +392,8 @@ class Trainer(TrainerSettings, SeedSettings):
     def _advantages(self, scores: Scores) -> Tensor:
         """[B] or [B, T], of the rows of all processes, with their values checked."""
         advantages = self.advantage(scores.matrix, scores.weights, scores.groups)
-        guards.check_advantages(advantages, len(scores.groups))
+        check_advantages(advantages, len(scores.groups))
         return advantages
-
-    def _waiting(self, scores: Scores, *, left: int) -> list[str]:
-        """Said once: how long the run will wait for rewards that take too long, where `on_error` skips these."""
-        if self._waited or not left or not any(LATE in note for note in scores.notes):
-            return []
-        self._waited = True
-        seconds = max(scores.seconds)
-        return [
-            f"The step waited {seconds:.1f} s for its rewards, of which one gave no answer in time. At this rate the "
-            f"{counted(left, 'step')} to come take {timedelta(seconds=round(left * seconds))}. Set a lower "
-            "reward_timeout or more workers, or on_error: stop, and find out why it hangs."
-        ]
-
-    def _limit(self, *, exact: bool) -> logprob_diff.LogprobDiffLimit:
-        """How far the log-probs of a rollout may be from those of training with the same weights."""
-        return logprob_diff.LogprobDiffLimit.of(
-            self.max_logprob_diff, low_precision=self._policy.low_precision or not exact
-        )
 
     def _check(self) -> None:
         """Refuse settings that cannot work, before anything is set up."""

@@ -67,18 +67,19 @@ MAY_IMPORT = {
     "builtin": "errors knobs types images objectives registry rewards",  # what a third party may import, and no more
     "remote": "errors types images rewards",
     "training": "errors files knobs types sampling policy processes advantages objectives data rewards",
-    "trainer": "errors knobs types sampling policy processes advantages objectives data rewards training",
+    "guards": "errors knobs data processes rewards training",
+    "trainer": "errors knobs types sampling policy processes advantages objectives data rewards training guards",
     "phases": "errors files policy processes training trainer",
     "evaluation": "errors types images sampling policy processes reward_totals data registry rewards training",
     "report": "errors files images config remote evaluation",
     "runs": "errors files knobs types images sampling policy processes advantages objectives data registry config "
-    "rewards remote training trainer phases evaluation report",
+    "rewards remote training guards trainer phases evaluation report",
     "notebook": "errors types images trainer training phases evaluation runs",
     "testing": "errors _lazy types flow sampling policy objectives registry config rewards training evaluation runs",
     "doctor": "errors types sampling policy reference registry trainer",
     "cli": "errors files knobs types images processes data registry config scaffold rewards remote training trainer "
     "phases evaluation report runs plan testing doctor",
-    "__init__": "errors _lazy knobs types policy reference objectives registry rewards training trainer phases "
+    "__init__": "errors _lazy knobs types policy reference objectives registry rewards training guards trainer phases "
     "evaluation runs",  # for type checkers: its names are imported on first use
     "__main__": "cli",
 }

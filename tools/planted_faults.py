@@ -179,7 +179,7 @@ FAULTS = (
     ),
     Fault(
         "a bad row is numbered inside its minibatch",
-        "training/guards.py",
+        "guards/gradients.py",
         "logprobs, batch.numbers)",
         "logprobs)",
         (ROW_NUMBER,),
@@ -187,8 +187,8 @@ FAULTS = (
     Fault(
         "prompts reported in another order",
         "trainer.py",
-        "prompts=drawn.prompts,\n",
-        "prompts=drawn.prompts[::-1],\n",
+        "prompts=step.prompts,\n",
+        "prompts=step.prompts[::-1],\n",
         (PROMPTS,),
     ),
     # --- old log-probs
@@ -373,8 +373,8 @@ FAULTS = (
     ),
     Fault(
         "older weights held against the limit of a sampler with these",
-        "trainer.py",
-        "if batch.rollout.version == self.updates.version:",
+        "guards/gradients.py",
+        "if rollout.version == self.updates.version:",
         "if self.updates.done == 0:",
         (OLDER,),
     ),
@@ -414,8 +414,20 @@ FAULTS = (
         (FIXED,),
     ),
     # --- what is reported
-    Fault("the last update's loss", "trainer.py", "sum(losses) / len(losses)", "losses[-1]", (BY_HAND,)),
-    Fault("the last update's gradient norm", "trainer.py", "sum(norms) / len(norms)", "norms[-1]", (BY_HAND,)),
+    Fault(
+        "the last update's loss",
+        "trainer.py",
+        "sum(map(sum, step.losses)) / len(step.losses)",
+        "sum(step.losses[-1])",
+        (BY_HAND,),
+    ),
+    Fault(
+        "the last update's gradient norm",
+        "trainer.py",
+        "sum(step.norms) / len(step.norms)",
+        "step.norms[-1]",
+        (BY_HAND,),
+    ),
     Fault(
         "padding counts in means over decisions",
         "training/metrics.py",
@@ -439,9 +451,9 @@ FAULTS = (
     ),
     Fault(
         "a monitor's spread counts as something to learn from",
-        "trainer.py",
-        "_zero_std.look(scores.trained,",
-        "_zero_std.look(scores,",
+        "guards/zero_std.py",
+        "scores = step.scores.trained",
+        "scores = step.scores",
         (AGAIN,),
     ),
     # --- advantages
@@ -462,8 +474,8 @@ FAULTS = (
     Fault(
         "monitors are trained on",
         "trainer.py",
-        "self._advantages(scores.trained)",
-        "self._advantages(scores)",
+        "self._advantages(step.scores.trained)",
+        "self._advantages(step.scores)",
         (ADVANTAGE,),
     ),
     Fault(
@@ -696,8 +708,8 @@ FAULTS = (
     Fault(
         "an entropy coefficient that nobody uses",
         "trainer.py",
-        "self._gradient(batch, self._adaptive_entropy.objective, notes)",
-        "self._gradient(batch, self.objective, notes)",
+        "self._gradient(step.minibatch, self._adaptive_entropy.objective, step.notes)",
+        "self._gradient(step.minibatch, self.objective, step.notes)",
         (BONUS,),
     ),
     Fault(

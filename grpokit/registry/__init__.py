@@ -8,6 +8,7 @@ from __future__ import annotations
 from grpokit.registry.accepts import check_accepts as check_accepts
 from grpokit.registry.entry_points import Plugin as Plugin
 from grpokit.registry.entry_points import notify as notify
+from grpokit.registry.entry_points import observers as observers
 from grpokit.registry.entry_points import plugins as plugins
 from grpokit.registry.factories import call as call
 from grpokit.registry.factories import create as create

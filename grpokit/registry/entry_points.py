@@ -174,6 +174,23 @@ def described(error: BaseException) -> str:
     return line
 
 
+def observers() -> dict[str, Any]:
+    """New observers of all plugins, by the names of plugin and observer.
+
+    Raises:
+        PluginError: a plugin cannot make its own.
+    """
+    found: dict[str, Any] = {}
+    for plugin in plugins():
+        if plugin.manager is not None:
+            try:
+                for named in plugin.manager.hook.grpokit_observers():
+                    found |= {f"{plugin.name}.{name}": observer for name, observer in named.items()}
+            except Exception as error:
+                raise PluginError(f"plugin '{plugin.name}' failed in grpokit_observers: {described(error)}") from error
+    return found
+
+
 def notify(hook: str, **arguments: Any) -> list[str]:
     """Call a run event on every plugin; returns one line per plugin that raised (the run goes on)."""
     failures = []

@@ -8,7 +8,7 @@ A plugin is a light module (it imports only grpokit) named in its package's meta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pluggy
@@ -113,6 +113,27 @@ def grpokit_presets() -> Iterable[PresetSpec]:  # type: ignore[empty-body]
         @hookimpl
         def grpokit_presets():
             yield PresetSpec(name="my-run", factory="mypackage:presets/my-run.yaml", summary="what it trains")
+        ```
+    """
+
+
+@hookspec
+def grpokit_observers() -> Mapping[str, Any]:  # type: ignore[empty-body]
+    """Return observers (`grpokit.Observer`) of a trainer that is being built, by name; checkpoints keep their state.
+
+    Example:
+        ```python
+        from grpokit import Observer, RunError, hookimpl
+
+        class Patience(Observer):
+            def drawn(self, step):
+                if step.number == 100 and step.scores.totals.nanmean() < 0.1:
+                    raise RunError("After 100 steps the mean reward is below 0.1.")
+                return []
+
+        @hookimpl
+        def grpokit_observers():
+            return {"patience": Patience()}
         ```
     """
 

@@ -388,6 +388,7 @@ def trainer(
                 seed=mix(config.seed, place) if phase.name else config.seed,
                 sharding=config.run.sharding,
                 accelerator=phases[0].trainer.accelerator if phases else None,
+                observers=registry.observers(),
                 **settings,
             )
         phases.append(Phase(name=phase.name, trainer=built, steps=phase.steps, policy=named))

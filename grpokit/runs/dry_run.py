@@ -14,7 +14,7 @@ from grpokit.data import PromptSequence, check_prompts
 from grpokit.data.order import prompt_indices
 from grpokit.errors import counted, shown
 from grpokit.evaluation.held_out import draw
-from grpokit.rewards.hacking import too_seldom
+from grpokit.guards.hacking import too_seldom
 from grpokit.rewards.scoring import score
 from grpokit.runs import before_training, build, resuming, tracking
 from grpokit.trainer import Trainer

@@ -21,11 +21,11 @@ from grpokit.data import PromptSequence, check_prompts
 from grpokit.errors import UsageError, counted
 from grpokit.evaluation.held_out import Evaluation, evaluate
 from grpokit.files import step_name
+from grpokit.guards.hacking import too_seldom
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.processes.joining import join
 from grpokit.processes.team import Team
 from grpokit.report import alarm
-from grpokit.rewards.hacking import too_seldom
 from grpokit.rewards.terms import RewardTerm, as_terms
 from grpokit.runs import before_training, build, resuming, rollout_record, signals, tracking
 from grpokit.runs.failing import Others, no_exit, saved_on_error

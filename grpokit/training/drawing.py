@@ -23,7 +23,7 @@ from grpokit.processes.team import Team
 from grpokit.rewards.scoring import Scores, begin, joined
 from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import derive_seeds
-from grpokit.training import guards
+from grpokit.training import checks
 from grpokit.training.all_rows import AllRows, gather_rows
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.dynamic_sampling import Groups, at_places, with_spread
@@ -134,7 +134,7 @@ class Drawing:
                     if not attempt:
                         self._begin(completed + 1, version)
         if rollout:
-            guards.check_age(rollout, version, self.settings.max_age)
+            checks.check_age(rollout, version, self.settings.max_age)
         with notes.time("reward"):
             scoring = begin(self.terms, rollout.samples if rollout else [], step=completed + 1)
         in_flight.callback(scoring.cancel)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 State: TypeAlias = Mapping[str, Any]
 """Names of letters, digits and . _ / - to tensors, and to plain data as JSON has it."""
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """Something with its own state."""
 

@@ -14,7 +14,7 @@ from grpokit.knobs import TrainerSettings
 from grpokit.policy import Policy
 from grpokit.processes.sharded import How, clip, has_shards, shard
 from grpokit.processes.team import Team, is_sharded, local, refuse_other_weights
-from grpokit.training import guards
+from grpokit.training import checks
 from grpokit.training.devices import is_low_precision, place, wait_for
 from grpokit.training.lr_schedule import learning_rate
 from grpokit.training.memory import explained
@@ -119,7 +119,7 @@ class Updates:
         self.done, self.version, self.incomplete = 0, 0, False
         self._changed = False  # by the latest update
         self._warned = False  # of updates that epsilon has swallowed
-        self._no_update, self.skipped = guards.NoUpdate(self.parameters, team), guards.SkippedUpdates()
+        self._no_update, self.skipped = checks.NoUpdate(self.parameters, team), checks.SkippedUpdates()
 
     def begin(self, step: int) -> list[str]:
         """Begin a step; returns a warning if its updates were interrupted before."""
@@ -154,7 +154,7 @@ class Updates:
         self._changed = False
         if not decided:  # such as where all samples were cut and are masked
             return 0.0
-        guards.check_gradient(self.parameters)
+        checks.check_gradient(self.parameters)
         scaler = self.accelerator.scaler
         if scaler is not None:
             scaler.scale(torch.zeros((), device=self.accelerator.device))  # sets it up where a process has no rows
@@ -170,7 +170,7 @@ class Updates:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if scaler is None:  # with one, an update whose gradient is not finite is skipped
-            guards.check_norm(norm, step=step, update=self.done + 1)
+            checks.check_norm(norm, step=step, update=self.done + 1)
         self.incomplete = True  # until `made`, since the device may still be at work
         with explained("making an update", remedies="LoRA, which needs fewer optimizer states"):
             if scaler is None:

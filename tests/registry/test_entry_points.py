@@ -689,8 +689,25 @@ def tiny_run(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("fixtures")
+def test_an_observer_of_a_plugin_counts_on_after_a_resume(tmp_path: Path) -> None:
+    from fixture_good.plugin import SEEN  # type: ignore[import-not-found]
+
+    SEEN.clear()
+    config, warnings = tiny_run(tmp_path), tmp_path / "run/warnings.jsonl"
+    run.train(parse(yaml.safe_dump(config), "c.yaml", ["trainer.steps=1"]))
+    run.train(parse(yaml.safe_dump(config), "c.yaml"), resume=True)
+    assert SEEN == [(1, 1), (2, 2)]
+    assert [row for row in map(json.loads, warnings.read_text().splitlines()) if "counted" in row["message"]] == [
+        {"step": 2, "message": "counted 2"}
+    ]
+
+
+@pytest.mark.usefixtures("fixtures")
 def test_run_events(tmp_path: Path) -> None:
     """A watcher that raises is warned about at every step; the run, and the other watchers, go on."""
+    from fixture_good.plugin import EVENTS  # type: ignore[import-not-found]
+
+    EVENTS.clear()
     lines: list[str] = []
     done = run.train(parse(yaml.safe_dump(tiny_run(tmp_path)), "c.yaml"), watcher=run.Watcher(say=lines.append))
     assert done.steps == 2
@@ -699,8 +716,6 @@ def test_run_events(tmp_path: Path) -> None:
         f"warning: plugin 'watcher' failed in grpokit_step_end: CancelledError: no connection in step {step}"
         for step in (1, 2)
     ]
-    from fixture_good.plugin import EVENTS  # type: ignore[import-not-found]
-
     assert EVENTS == [("start", "run", 42), ("step", 1), ("step", 2), ("end", True)]
     versions = json.loads((done.folder / "versions.json").read_text())
     assert versions["plugins"]["good"] == "grpokit-fixture-good 1.2.3"

@@ -26,10 +26,12 @@ from grpokit import (
     objectives,
     swapped,
 )
+from grpokit.guards.zero_std import ZeroStd
 from grpokit.rewards.scoring import Scores
 from grpokit.training import checkpoint
-from grpokit.training.guards import SkippedUpdates, ZeroStd
+from grpokit.training.checks import SkippedUpdates
 from grpokit.training.logprob_diff import LogprobDiffLimit, check_logprob_diff
+from steps import a_step
 from tiny_policies import Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -295,7 +297,7 @@ GROUPS = torch.tensor([0, 0, 1, 1])
 
 def look(zero_std: ZeroStd, *columns: list[float], step: int) -> list[str]:
     scores = scores_of(*columns)
-    return zero_std.look(scores, advantages.group(scores.matrix, scores.weights, GROUPS), step=step)
+    return zero_std.scored(a_step(step, scores, advantages.group(scores.matrix, scores.weights, GROUPS)))
 
 
 def test_a_reward_that_never_tells_samples_apart_stops_the_run() -> None:
@@ -372,8 +374,8 @@ def test_rewards_that_cancel_in_the_sum_but_not_in_the_advantages_count_as_sprea
     one = torch.zeros(4, dtype=torch.int64)
     scores = replace(scores, weights=torch.tensor([2.0, 1.0], dtype=torch.float64), groups=one)
     assert advantages.gdpo(scores.matrix, scores.weights, one).abs().min() > 0.5
-    assert ZeroStd(1).look(scores, advantages.gdpo(scores.matrix, scores.weights, one), step=1) == []
-    said = ZeroStd(None).look(scores, advantages.group(scores.matrix, scores.weights, one), step=1)
+    assert ZeroStd(1).scored(a_step(1, scores, advantages.gdpo(scores.matrix, scores.weights, one))) == []
+    said = ZeroStd(None).scored(a_step(1, scores, advantages.group(scores.matrix, scores.weights, one)))
     assert "'ocr' gave 0 to 1, which did not count" in said[0]
 
 
@@ -440,8 +442,9 @@ def test_a_step_that_is_taken_again_counts_once() -> None:
         again.step()
     assert found + [again.step().warnings for _ in range(2)] == expected
     assert again._zero_std.state_dict() == clean._zero_std.state_dict()
-    assert again._reward_hacking.state_dict() == clean._reward_hacking.state_dict()
-    assert [row[0] for row in again._reward_hacking.state_dict()["rows"]["watched"]] == [1, 2, 3]
+    ours, theirs = (trainer.observers["reward_hacking"].state_dict() for trainer in (again, clean))
+    assert ours == theirs
+    assert [row[0] for row in ours["rows"]["watched"]] == [1, 2, 3]
     for trainer in (clean, again):
         with pytest.raises(RunError, match=r"For 4 steps in a row, .* In step 4"):
             trainer.step()

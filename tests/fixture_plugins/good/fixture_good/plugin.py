@@ -1,8 +1,27 @@
 """Two rewards, a function and a class, an advantage, an objective, a preset and all run events."""
 
-from grpokit import AdvantageSpec, ObjectiveSpec, PolicySpec, PresetSpec, RewardSpec, hookimpl
+from grpokit import AdvantageSpec, ObjectiveSpec, Observer, PolicySpec, PresetSpec, RewardSpec, hookimpl
 
 EVENTS = []
+SEEN = []
+
+
+class Counter(Observer):
+    """Counts steps."""
+
+    def __init__(self):
+        self.count = 0
+
+    def updated(self, step):
+        self.count += 1
+        SEEN.append((step.number, self.count))
+        return [f"counted {self.count}"] if self.count == 2 else []
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
 
 
 @hookimpl
@@ -32,6 +51,11 @@ def grpokit_objectives():
 @hookimpl
 def grpokit_presets():
     yield PresetSpec(name="quick", factory="fixture_good:quick.yaml", summary="a preset without its file")
+
+
+@hookimpl
+def grpokit_observers():
+    return {"counter": Counter()}
 
 
 @hookimpl

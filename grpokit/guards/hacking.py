@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpokit.errors import counted
-from grpokit.rewards.scoring import Scores
+from grpokit.guards.observer import Observer
 from grpokit.rewards.terms import RewardTerm
+from grpokit.training.step import Step
 
 LEAST, MOST = 9, 30
 """How many measurements a judgement needs, and how many of the last ones count."""
@@ -33,7 +34,7 @@ def too_seldom(terms: Sequence[RewardTerm], steps: int) -> list[str]:
     ]
 
 
-class RewardHacking:
+class RewardHacking(Observer):
     """Compares the trained rewards with the monitors, step by step."""
 
     def __init__(self) -> None:
@@ -41,8 +42,9 @@ class RewardHacking:
         self._alarmed: set[str] = set()
         self._trained: list[str] = []
 
-    def look(self, scores: Scores, *, step: int) -> list[str]:
-        """Add a step; returns a warning for each monitor that begins to fall while a trained reward rises."""
+    def drawn(self, step: Step) -> list[str]:
+        """Add a step; warns of each monitor that begins to fall while a trained reward rises."""
+        scores = step.scores
         means = dict(zip(scores.names, scores.matrix.nanmean(0).tolist(), strict=True))
         weights = dict(zip(scores.names, scores.weights.tolist(), strict=True))
         trained = {name: weight for name, weight in weights.items() if weight}
@@ -51,7 +53,7 @@ class RewardHacking:
         warnings = []
         for name in (n for n in weights if n not in trained and math.isfinite(means[n])):
             rows = self._rows.setdefault(name, [])
-            rows.append([step, means[name], *(means[n] for n in trained)])
+            rows.append([step.number, means[name], *(means[n] for n in trained)])
             del rows[:-MOST]
             rising = [
                 (other, column)

@@ -1,0 +1,77 @@
+"""Looks at the scores of the first step, and at the time that rewards take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from grpokit.data import PromptSequence
+from grpokit.errors import UsageError, counted, shown
+from grpokit.guards.observer import Observer
+from grpokit.rewards.needs import lacking
+from grpokit.rewards.submission import LATE
+from grpokit.rewards.terms import RewardTerm
+from grpokit.training.step import Step
+
+
+class FirstScores(Observer):
+    """Stops if a reward could score no sample of the first step, and did not fail: the data lack what it needs.
+
+    Args:
+        terms: the rewards. One that knows that it cannot score any of the step's prompts is let through, since other
+            steps have others.
+        prompts: all training prompts.
+    """
+
+    def __init__(self, terms: Sequence[RewardTerm], prompts: PromptSequence) -> None:
+        self.terms, self.prompts = terms, prompts
+
+    def drawn(self, step: Step) -> list[str]:
+        """Look at the first step.
+
+        Raises:
+            UsageError: with the probable cause.
+        """
+        if step.number > 1:
+            return []
+        prompts = [self.prompts.unopened(i) for i in step.prompts]
+        for i, term in enumerate(self.terms):
+            if term.monitor or step.scores.failed[i] or not bool(step.scores.matrix[:, i].isnan().all()):
+                continue
+            if term.unscorable is not None and all(map(term.unscorable, prompts)):
+                continue
+            targets, images = any(p.target is not None for p in prompts), any(p.images for p in prompts)
+            where = shown(prompts[0].text)
+            lacks = [lacking(role, prompts) for role, there in (("target", targets), ("image", images)) if not there]
+            raise UsageError(
+                f"The reward '{term.name}' could score no sample of the first step, so it would train nothing. Of its "
+                f"prompts, first {where}: {' and '.join(lacks) or 'they have targets and source pictures'}. "
+                "Give the prompts what it reads, or take it out (weight: 0 only measures it). One that can score some "
+                "prompts only says so with `unscorable`.",
+                page="guards#before-the-first-step",
+            )
+        return []
+
+
+class Late(Observer):
+    """Says once how long the run will wait for rewards that take too long, where `on_error` skips these.
+
+    Args:
+        steps: of the run.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.said = steps, False
+
+    def drawn(self, step: Step) -> list[str]:
+        """Look at the notes of the rewards."""
+        left = self.steps - step.number
+        if self.said or not left or not any(LATE in note for note in step.scores.notes):
+            return []
+        self.said = True
+        seconds = max(step.scores.seconds)
+        return [
+            f"The step waited {seconds:.1f} s for its rewards, of which one gave no answer in time. At this rate the "
+            f"{counted(left, 'step')} to come take {timedelta(seconds=round(left * seconds))}. Set a lower "
+            "reward_timeout or more workers, or on_error: stop, and find out why it hangs."
+        ]

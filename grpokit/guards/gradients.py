@@ -1,0 +1,74 @@
+"""Stops before an optimizer step whose loss is no number, or whose log-probs are not those of the rollout."""
+
+from __future__ import annotations
+
+import math
+
+from grpokit.errors import RunError
+from grpokit.guards.observer import Observer
+from grpokit.knobs import TrainerSettings
+from grpokit.processes.sharded import gathered
+from grpokit.processes.team import Team
+from grpokit.training.checked_policy import CheckedPolicy, not_finite
+from grpokit.training.logprob_diff import LogprobDiffLimit, check_logprob_diff
+from grpokit.training.memory import Sizes
+from grpokit.training.passes import all_logprobs
+from grpokit.training.step import Step
+from grpokit.training.updates import Updates
+
+
+class Gradients(Observer):
+    """Looks at the loss and the statistics of each optimizer step before it is made.
+
+    Args:
+        settings: how far log-probs may differ.
+        policy: scores the rows of a bad loss again, to find the cause.
+        sizes: of micro-batches.
+        updates: count how often the weights have changed.
+        team: the processes.
+    """
+
+    def __init__(
+        self, settings: TrainerSettings, policy: CheckedPolicy, *, sizes: Sizes, updates: Updates, team: Team
+    ) -> None:
+        self.settings, self.policy, self.sizes, self.updates, self.team = settings, policy, sizes, updates, team
+
+    def differentiated(self, step: Step) -> list[str]:
+        """Look at an optimizer step.
+
+        Raises:
+            RunError: its loss is not finite, or its log-probs differ from the rollout's before any update.
+        """
+        if not all(map(math.isfinite, step.losses[-1])):
+            with gathered():  # by all processes
+                self._explain(step)
+        tally, rollout = step.tallies[-1], step.minibatch.rollout
+        if rollout.version == self.updates.version:  # no weight has changed since the rollout
+            limit = LogprobDiffLimit.of(
+                self.settings.max_logprob_diff, low_precision=self.policy.low_precision or not rollout.exact
+            )
+            mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
+            check_logprob_diff(mean, largest, limit, step=step.number, exact=rollout.exact)
+        if not tally.decided:
+            return [
+                f"Update {step.update} of step {step.number} changes nothing: all decisions of its rows are masked."
+            ]
+        return []
+
+    def _explain(self, step: Step) -> None:
+        """Find the row, its prompt and the decision behind a loss of this process that is not finite."""
+        loss, batch = step.losses[-1][self.team.rank], step.minibatch
+        if math.isfinite(loss):
+            return
+        logprobs = all_logprobs(self.policy, batch.rollout, self.sizes.limit).logprobs
+        place = not_finite(batch.rollout, logprobs, batch.numbers)
+        cause = (
+            f"logprobs() gives {place}"
+            if place
+            else "the new log-probs are finite, so it comes from the objective, the reference or the advantages"
+        )
+        raise RunError(
+            f"The loss is {loss} in step {step.number}, update {step.update}; this update was not made: {cause}. Usual "
+            "causes: a learning rate that is too high, or an overflow in low precision.",
+            page="guards#while-it-runs",
+        )

@@ -1,0 +1,32 @@
+"""What follows a trainer's steps from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from grpokit.training.step import Step
+
+
+class Observer:
+    """Follows the steps of a trainer; in a run of several processes each process has its own.
+
+    Every method is called with the step as far as it is known. It returns warnings, a sentence or two each, and may
+    raise an error, which stops the step. It changes nothing of the step. An observer with `state_dict` and
+    `load_state_dict` is kept in checkpoints under its name, and a failed step leaves it as it was before.
+    """
+
+    def drawn(self, step: Step) -> Iterable[str]:
+        """The groups are drawn and have their rewards: `step.rollout`, `step.prompts`, `step.scores`."""
+        return ()
+
+    def scored(self, step: Step) -> Iterable[str]:
+        """Each sample has its advantage: `step.advantages`."""
+        return ()
+
+    def differentiated(self, step: Step) -> Iterable[str]:
+        """An optimizer step has its loss and its gradient: `step.minibatch`, `step.losses`, `step.tallies`."""
+        return ()
+
+    def updated(self, step: Step) -> Iterable[str]:
+        """An optimizer step is made: `step.norms`."""
+        return ()

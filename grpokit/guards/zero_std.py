@@ -1,0 +1,129 @@
+"""Watches for steps from which nothing can be learned, since the samples of every group have the same reward."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from grpokit.errors import RunError
+from grpokit.guards.observer import Observer
+from grpokit.rewards.scoring import Scores
+from grpokit.training.state import State
+from grpokit.training.step import Step
+
+
+class ZeroStd(Observer):
+    """Watches for steps with only zero-std groups: each group's totals are equal, so every advantage is 0.
+
+    After `most` such steps in a row there are two cases. If the reward is at least as high as in any step with spread,
+    the policy has converged, and `converged` says so. Otherwise something is wrong, and it raises.
+
+    A single reward that has never told the samples of a group apart in `FLAT` steps is said once, too.
+
+    Args:
+        most: how many steps in a row end the training; None for no limit.
+    """
+
+    FLAT = 3
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self.flat: dict[str, int | None] = {}  # reward -> steps in which others taught alone; None: it is settled
+        self.best = self.streak_best = -math.inf  # mean reward, of steps with spread and of the current streak
+        self.count, self.warned, self.converged = 0, False, ""
+
+    def scored(self, step: Step) -> list[str]:
+        """Count a step.
+
+        Raises:
+            RunError: too many such steps in a row, without convergence.
+        """
+        scores = step.scores.trained
+        reward = float(scores.totals.nanmean())
+        if bool(step.advantages.any()):
+            self.count, self.streak_best = 0, -math.inf
+            self.best = max(self.best, reward) if reward == reward else self.best
+            return self._flat(scores, step.number)
+        self.count += 1
+        self.streak_best = max(self.streak_best, reward) if reward == reward else self.streak_best
+        columns = zip(scores.names, scores.matrix.T, strict=True)
+        spread = "; ".join(_spread(name, column, scores.groups) for name, column in columns)
+        if self.most is not None and self.count >= self.most:
+            stretch = (
+                f"For {self.count} steps in a row, all samples of every group got the same rewards, so there was "
+                f"nothing to learn from. In step {step.number}: {spread}."
+            )
+            if math.isfinite(self.best) and self.streak_best >= self.best:
+                self.converged = (
+                    f"{stretch} No step had a higher mean reward, so the policy has converged. Raise "
+                    "trainer.max_zero_std_steps to continue anyway."
+                )
+                return [self.converged]
+            raise RunError(
+                f"{stretch} Usual causes: the task is too hard for every sample; the reward gives all these samples "
+                "the same score; the temperature is too low for samples to differ. Change the prompts or the rewards, "
+                "or raise trainer.max_zero_std_steps (null never stops).",
+                page="guards#while-it-runs",
+            )
+        if self.warned:
+            return []
+        self.warned = True
+        limit = "" if self.most is None else f" If this goes on for {self.most} steps, the run stops."
+        return [
+            f"In step {step.number} all samples of every group got the same rewards, so there was nothing to learn "
+            f"from: {spread}.{limit}"
+        ]
+
+    def _flat(self, scores: Scores, step: int) -> list[str]:
+        warnings = []
+        for name, column in zip(scores.names, scores.matrix.T, strict=True):
+            steps = self.flat.get(name, 0)
+            self.flat[name] = steps = None if steps is None or not _is_flat(column, scores.groups) else steps + 1
+            if steps == self.FLAT:
+                self.flat[name] = None
+                warnings.append(
+                    f"In {self.FLAT} steps the reward '{name}' has not told the samples of any group apart, so it "
+                    f"taught nothing; the others did. In step {step}: {_spread(name, column, scores.groups)}. Usual "
+                    "causes: the prompts lack what it reads, or it is too hard or too easy for every sample."
+                )
+        return warnings
+
+    def state_dict(self) -> State:
+        """The counts and the best rewards."""
+        bests = {"best": self.best, "streak_best": self.streak_best}
+        finite = {name: value if math.isfinite(value) else None for name, value in bests.items()}
+        return {
+            "most": self.most,
+            "count": self.count,
+            "warned": self.warned,
+            "converged": self.converged,
+            "flat": {**self.flat},
+            **finite,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over a result of `state_dict`; under another limit the run counts as not converged."""
+        self.count, self.warned = int(state.get("count", 0)), bool(state.get("warned", False))
+        self.best, self.streak_best = (
+            -math.inf if state.get(name) is None else float(state[name]) for name in ("best", "streak_best")
+        )
+        self.flat = {**state.get("flat", {})}
+        self.converged = str(state.get("converged", "")) if state.get("most") == self.most else ""
+
+
+def _spread(name: str, column: Tensor, groups: Tensor) -> str:
+    values = column[~column.isnan()]
+    if not len(values):
+        return f"'{name}' scored no row"
+    low, high = float(values.min()), float(values.max())
+    if low == high:
+        return f"'{name}' gave {low:g} to all {len(values)} rows that it scored"
+    reason = "the same inside each group" if _is_flat(column, groups) else "which did not count"
+    return f"'{name}' gave {low:g} to {high:g}, {reason}"
+
+
+def _is_flat(column: Tensor, groups: Tensor) -> bool:
+    """Whether a reward gave all rows of each group that it scored the same."""
+    per_group = [column[(groups == group) & ~column.isnan()] for group in groups.unique()]
+    return all(len(part.unique()) < 2 for part in per_group)

@@ -1,0 +1,172 @@
+"""What is checked around the advantages, the age of a rollout, and an optimizer step, where a wrong value goes unseen.
+
+Each message has the measured number, the usual causes and the remedy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from grpokit.errors import RunError
+from grpokit.processes.team import Team, local
+from grpokit.training.state import State
+from grpokit.types import Rollout
+
+
+def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None) -> None:
+    """Stop unless the advantage function gave finite numbers, one per row or one per decision.
+
+    Args:
+        advantages: of all rows.
+        rows: B.
+        decisions: T, or None where it does not matter yet.
+
+    Raises:
+        RunError: with the shape and the number of bad values.
+    """
+    shapes = ((rows,), (rows, advantages.shape[-1] if decisions is None and advantages.ndim == 2 else decisions))
+    if tuple(advantages.shape) not in shapes or not bool(advantages.isfinite().all()):
+        raise RunError(
+            f"The advantage function gave {tuple(advantages.shape)} values, "
+            f"{int((~advantages.isfinite()).sum())} of them not finite; expected finite numbers, one per row "
+            f"{shapes[0]} or one per decision {shapes[1]}.",
+            page="guards#while-it-runs",
+        )
+
+
+def check_age(rollout: Rollout, version: int, max_age: int) -> None:
+    """Stop at a rollout of weights that are too old.
+
+    Args:
+        rollout: with the version of its weights.
+        version: of the weights now, in optimizer steps.
+        max_age: how many of these the rollout may be behind.
+
+    Raises:
+        RunError: with both versions.
+    """
+    drawn = version if rollout.version is None else rollout.version
+    if not 0 <= version - drawn <= max_age:
+        raise RunError(
+            f"The rollout was drawn with the weights of version {drawn}, and the policy has version {version} "
+            f"(optimizer steps): the limit is trainer.max_age={max_age}. Usual causes: an engine that did not take "
+            "over the weights in updated(), or a Rollout.version that counts something else.",
+            page="guards#while-it-runs",
+        )
+
+
+def check_gradient(parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Stop if no parameter got a gradient.
+
+    Raises:
+        RunError: with the usual causes.
+    """
+    if all(p.grad is None for p in parameters):
+        raise RunError(
+            "No trainable parameter got a gradient. Usual causes: logprobs() uses other modules than the policy's "
+            "modules(), or logprobs() runs under no_grad.",
+            page="guards#while-it-runs",
+        )
+
+
+def check_norm(norm: float, *, step: int, update: int) -> None:
+    """Stop before an update with a gradient that is not finite, although the loss is.
+
+    Raises:
+        RunError: with the norm.
+    """
+    if not math.isfinite(norm):
+        raise RunError(
+            f"The gradient's norm is {norm} in step {step}, update {update}, though the loss is finite; this update "
+            "was not made. Usual causes: an infinite derivative in the policy or the objective (the root or the "
+            "logarithm of 0), or an overflow in low precision.",
+            page="guards#while-it-runs",
+        )
+
+
+class SkippedUpdates:
+    """Counts consecutive updates that the loss scaler skipped because the gradient was not finite."""
+
+    MOST = 20
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def look(self, *, skipped: bool, scale: float) -> None:
+        """Count an update.
+
+        Args:
+            skipped: whether the scaler skipped it.
+            scale: the scaler's scale after it.
+
+        Raises:
+            RunError: too many in a row.
+        """
+        self.count = self.count + 1 if skipped else 0
+        if self.count >= self.MOST:
+            raise RunError(
+                f"The loss scaler skipped {self.count} updates in a row, and its scale fell to {scale:.3g}: the "
+                "gradient is not finite at any scale. Use mixed_precision: bf16, or a lower learning rate.",
+                page="guards#while-it-runs",
+            )
+
+    def state_dict(self) -> State:
+        """The count."""
+        return {"count": self.count}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over a result of `state_dict`."""
+        self.count = int(state.get("count", 0))
+
+
+class NoUpdate:
+    """Checks that the first update with a gradient changes some weight.
+
+    Args:
+        parameters: the trainable parameters.
+        team: the processes, of which each may have a part of them.
+    """
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], team: Team) -> None:
+        self.parameters, self.team = parameters, team
+        self.seen = False
+
+    @contextmanager
+    def watch(self, *, norm: float, rate: float) -> Iterator[None]:
+        """Wrap an update.
+
+        Args:
+            norm: of the update's gradient.
+            rate: the update's learning rate.
+
+        Raises:
+            RunError: no weight changed.
+        """
+        if self.seen or norm == 0 or rate == 0:
+            yield
+            return
+        before = self._sums()
+        yield
+        if all(self.team.gather(torch.equal(before, self._sums()))):
+            raise RunError(
+                f"No weight changed in the first update, though the gradient's norm is {norm:.3g} and the learning "
+                f"rate {rate:.3g}. Usual causes: the rate is too small for the weights' precision, or the optimizer "
+                "holds other parameters than the policy.",
+                page="guards#while-it-runs",
+            )
+        self.seen = True
+
+    def _sums(self) -> Tensor:
+        """The sum and the norm of each parameter in fp64, [n, 2]; any real update changes some of them."""
+        with torch.no_grad():
+            return torch.stack(
+                [
+                    torch.stack([p.sum(dtype=torch.float64), torch.linalg.vector_norm(p, dtype=torch.float64)]).cpu()
+                    for p in map(local, self.parameters)  # offloaded ones are on the CPU, the others on the device
+                ]
+            )

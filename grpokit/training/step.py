@@ -1,0 +1,56 @@
+"""A training step while it is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from grpokit.rewards.scoring import Scores
+from grpokit.training.batch import Batch
+from grpokit.training.drawing import Drawn
+from grpokit.training.metrics import Notes, Tally
+from grpokit.types import Rollout
+
+
+@dataclass(kw_only=True)
+class Step:
+    """What is known of a step so far; later moments know more.
+
+    Attributes:
+        number: of the step, from 1.
+        notes: warnings and times.
+        drawn: its groups.
+        scores: of the rows of all processes.
+        advantages: [B] or [B, T], of the same rows.
+        minibatch: this process's rows of the latest optimizer step.
+        losses: of the optimizer steps so far, each as the parts of all processes.
+        tallies: statistics of their decisions.
+        norms: of their gradients, before clipping.
+    """
+
+    number: int
+    notes: Notes
+    drawn: Drawn = field(init=False)
+    scores: Scores = field(init=False)
+    advantages: Tensor = field(init=False)
+    minibatch: Batch = field(init=False)
+    losses: list[Sequence[float]] = field(default_factory=list)
+    tallies: list[Tally] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+
+    @property
+    def update(self) -> int:
+        """The latest optimizer step of this step, from 1."""
+        return len(self.losses)
+
+    @property
+    def rollout(self) -> Rollout:
+        """This process's rows."""
+        return self.drawn.rollout
+
+    @property
+    def prompts(self) -> Sequence[int]:
+        """P indices into the training prompts."""
+        return self.drawn.prompts
