@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from grpokit import UsageError, flow
-from grpokit.objectives import kl_divergence
+from grpokit.divergence import kl_divergence
 from grpokit.sampling import normals, uniforms
 
 STD = 0.4  # of the data in the one-dimensional case below

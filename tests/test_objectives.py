@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from grpokit import Decisions, UsageError, objectives
 from grpokit.builtin.objectives import CISPO, VESPO
+from grpokit.divergence import kl_divergence, log_ratio
 from grpokit.flow import flow_sde, gaussian_logprobs, score
-from grpokit.objectives import GRPO, kl_divergence, log_ratio
+from grpokit.objectives import GRPO
 from grpokit.training.batch import reduction_weights
 from grpokit.training.entropy_filter import top_entropy
 from tiny_policies import OBJECTIVES_BY_NAME

@@ -55,7 +55,8 @@ MAY_IMPORT = {
     "group_statistics": "errors",
     "reward_totals": "errors group_statistics",
     "advantages": "errors group_statistics reward_totals",
-    "objectives": "errors knobs types",
+    "divergence": "errors knobs types",
+    "objectives": "errors knobs types divergence",
     "flow": "errors types",
     "data": "errors files types images sampling policy",
     "processes": "errors types policy",
@@ -66,7 +67,7 @@ MAY_IMPORT = {
     "rewards": "errors knobs types reward_totals registry",
     "builtin": "errors knobs types images objectives registry rewards",  # what a third party may import, and no more
     "remote": "errors types images rewards",
-    "training": "errors files knobs types sampling policy processes advantages objectives data rewards",
+    "training": "errors files knobs types sampling policy processes advantages divergence objectives data rewards",
     "guards": "errors knobs data processes rewards training",
     "trainer": "errors knobs types sampling policy processes advantages objectives data rewards training guards",
     "phases": "errors files policy processes training trainer",

@@ -380,7 +380,7 @@ FAULTS = (
     ),
     Fault(
         "a biased sampler's weights upside down",
-        "training/correction.py",
+        "divergence.py",
         "old - sampled",
         "sampled - old",
         (f"{CORRECTION}a_biased_sampler_gives_the_true_gradient",),
@@ -609,11 +609,11 @@ FAULTS = (
         "(ratio.detach() if self.kl_bias_correction",
         (KL_HAND, KL_TRUE, GOLDEN),
     ),
-    Fault("a guarded ratio that drifts", "objectives.py", "(difference + drift)", "difference", (GUARD, GUARD_DRIFT)),
-    Fault("a guarded ratio without s", "objectives.py", "_per_dimension(std) * (diff", "(diff", (GUARD,)),
+    Fault("a guarded ratio that drifts", "divergence.py", "(difference + drift)", "difference", (GUARD, GUARD_DRIFT)),
+    Fault("a guarded ratio without s", "divergence.py", "_per_dimension(std) * (diff", "(diff", (GUARD,)),
     Fault(
         "a velocity penalty that is one of means",
-        "objectives.py",
+        "divergence.py",
         "((mean - ref_mean) / v_coef)",
         "(mean - ref_mean)",
         (VELOCITY_KL,),

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from grpokit.divergence import correction_weights
 from grpokit.errors import RunError
 from grpokit.knobs import Correction
 from grpokit.objectives import Loss, Objective
@@ -22,7 +23,6 @@ from grpokit.policy import joined
 from grpokit.processes.team import Team
 from grpokit.training.batch import Batch, Cut, Limit
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.correction import correction_weights
 from grpokit.training.memory import Sizes, explained
 from grpokit.training.metrics import Notes, Tally
 from grpokit.types import Ask, Decisions, Rollout

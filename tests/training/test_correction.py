@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from grpokit import Correction, Decisions, Rollout, RunError, Trainer, UsageError, objectives
+from grpokit.divergence import correction_weights
 from grpokit.processes.team import Team
-from grpokit.training.correction import correction_weights
 from tiny_policies import TinyTokens, digit_sum
 
 PROMPTS = [str(i) for i in range(12)]

@@ -14,9 +14,9 @@ from engine_server import MODEL, Served, served
 from grpokit import Correction, RunError, Sample, Trainer, UsageError
 from grpokit.advantages import centred
 from grpokit.data import as_prompts
+from grpokit.divergence import correction_weights
 from grpokit.objectives import DrGRPO
 from grpokit.sampling import derive_seeds
-from grpokit.training.correction import correction_weights
 from grpokit_lm.engines import refuse_ignored_adapter
 from grpokit_lm.policy import CausalLMPolicy
 from grpokit_lm.tasks.arithmetic import prompts

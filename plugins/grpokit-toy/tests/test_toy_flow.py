@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from grpokit import CheckpointError, Prompt, Sample, Trainer, UsageError, create, evaluate, objectives
 from grpokit.config import presets
-from grpokit.objectives import kl_divergence
+from grpokit.divergence import kl_divergence
 from grpokit.runs import build
 from grpokit.sampling import derive_seeds
 from grpokit.types import Rollout, Seeds
