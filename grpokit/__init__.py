@@ -44,7 +44,7 @@ _HOME = {
     "objectives": ["Objective"],
     "guards.observer": ["Observer"],
     "training.step": ["Step"],
-    "training.step_report": ["StepReport"],
+    "tracking.step_report": ["StepReport"],
     "trainer": ["Trainer"],
     "phases.phased_trainer": ["Phase", "PhasedTrainer"],
     "evaluation.held_out": ["draw", "evaluate"],
@@ -89,9 +89,9 @@ if TYPE_CHECKING:
     from grpokit.rewards.terms import RewardTerm as RewardTerm
     from grpokit.rewards.worker_pool import PooledReward as PooledReward
     from grpokit.runs.trained import load as load
+    from grpokit.tracking.step_report import StepReport as StepReport
     from grpokit.trainer import Trainer as Trainer
     from grpokit.training.step import Step as Step
-    from grpokit.training.step_report import StepReport as StepReport
     from grpokit.types import Ask as Ask
     from grpokit.types import Decisions as Decisions
     from grpokit.types import PendingRollout as PendingRollout

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from grpokit import advantages as advantage_functions
@@ -34,6 +33,9 @@ from grpokit.processes import sharded
 from grpokit.processes.joining import join
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import Rewards, as_terms
+from grpokit.tracking.progress import IntervalLines
+from grpokit.tracking.step_report import StepReport
+from grpokit.tracking.trackers import start
 from grpokit.training import checkpoint, metrics
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.all_rows import whole_report
@@ -41,18 +43,16 @@ from grpokit.training.arguments import check_arguments
 from grpokit.training.batch import Batch, minibatches
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import check_advantages
-from grpokit.training.devices import make_accelerator, shared_accelerator
+from grpokit.training.devices import find
 from grpokit.training.drawing import Drawing, Drawn
 from grpokit.training.entropy_filter import keep_top_entropy
 from grpokit.training.logprob_diff import LogprobDiffLimit
 from grpokit.training.memory import Sizes
 from grpokit.training.passes import Gradient, filled
-from grpokit.training.progress import IntervalLines
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.training.scoring_passes import ScoringPasses
 from grpokit.training.state import Stateful, undone_on_error
 from grpokit.training.step import Step
-from grpokit.training.step_report import StepReport
 from grpokit.training.trainer_state import LossScale, Moments, Position
 from grpokit.training.updates import Updates, settled
 from grpokit.types import Prompt
@@ -76,14 +76,15 @@ class Trainer(TrainerSettings, SeedSettings):
         folder: where trackers write.
         sharding: "fsdp2" spreads the policy's weights over the processes, "fsdp2-offload" keeps each one's part in the
             CPU's memory; nothing with a single process.
-        accelerator: that of another trainer, where several share a process; made from the knobs if it is not given.
         observers: follow each step, beside those of the trainer itself; names are for checkpoints.
         progress: iterating prints the batches, warnings, and a line about every ten seconds on stderr, in process 0.
         completed: the number of completed steps.
+        torch_device: where the policy is, which `device` stands for.
+        loggers: the trackers at work, in process 0.
 
     Raises:
         UsageError: numbers that do not fit together (the message names them), no reward, no prompt, no trainable
-            parameter, an accelerator of another precision or device, processes with different weights.
+            parameter, a device or tracker that is not there, processes with different weights.
     """
 
     policy: Policy
@@ -96,7 +97,6 @@ class Trainer(TrainerSettings, SeedSettings):
     trackers: Sequence[str] = ()
     folder: Path | str | None = None
     sharding: sharded.How | None = None
-    accelerator: Accelerator = None
     observers: Mapping[str, Observer] = field(default_factory=dict)
     progress: bool = True
     completed: int = field(default=0, init=False)
@@ -111,19 +111,17 @@ class Trainer(TrainerSettings, SeedSettings):
     def _set_up(self) -> None:
         """Check the prompts, bring the policy to its device, and build the parts of the step."""
         check_prompts(self.policy, self.train_prompts)
-        self.accelerator = shared_accelerator(
-            self.accelerator, self.mixed_precision, self.device, self.trackers
-        ) or make_accelerator(self.mixed_precision, self.device, self.trackers, self.folder)
+        self.torch_device = find(self.device)
         if self.team.size == 1:
             self.sharding = None
         parameters = settled(
             self.policy,
-            self.accelerator.device,
+            self.torch_device,
             self.team,
             sharding=self.sharding,
             needs_reference=self.objective.needs_reference,
         )
-        self.updates = Updates(parameters, self, self.accelerator, self.team)
+        self.updates = Updates(parameters, self, self.torch_device, self.team)
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self.sizes = Sizes(self)
         self._gradient = Gradient(
@@ -132,7 +130,7 @@ class Trainer(TrainerSettings, SeedSettings):
             sizes=self.sizes,
             team=self.team,
             optimizer=self.updates.optimizer,
-            backward=self.accelerator.backward,
+            backward=self.updates.backward,
         )
         self._zero_std = ZeroStd(self.max_zero_std_steps)
         self.observers = {**self._guards(), **self.observers}
@@ -168,6 +166,7 @@ class Trainer(TrainerSettings, SeedSettings):
             self._parts["adaptive_entropy"] = self._adaptive_entropy
         if self.objective.needs_reference:
             self._parts["reference_probe"] = self._probe
+        self.loggers = start(self.trackers, self.folder) if self.team.rank == 0 else []
 
     def _guards(self) -> dict[str, Observer]:
         """What follows the steps of every trainer, in this order."""
@@ -209,13 +208,13 @@ class Trainer(TrainerSettings, SeedSettings):
         """
         with self.team.failing_together(), undone_on_error(self._parts):
             report = self._step(self.completed + 1)
-        if log and self.accelerator.trackers:
-            self.accelerator.log(dict(report.metrics), step=report.step)
+        for logger in self.loggers if log else ():
+            logger.log(report.metrics, step=report.step)
         return report
 
     def _step(self, number: int) -> StepReport:
         """DeepSeekMath (Shao et al., 2024, arXiv:2402.03300), algorithm 1, lines 4 to 11."""
-        step = Step(number=number, notes=metrics.Notes(self.accelerator.device))
+        step = Step(number=number, notes=metrics.Notes(self.torch_device))
         step.notes.warn(*self.updates.begin(number))
         version = self.updates.version
 
@@ -386,8 +385,8 @@ class Trainer(TrainerSettings, SeedSettings):
     def close(self) -> None:
         """Let trackers write everything and finish, and an engine stop. Other processes stay within reach."""
         self.drop_pending()
-        for tracker in self.accelerator.trackers:
-            tracker.finish()
+        for logger in self.loggers:
+            logger.finish()
 
     def _advantages(self, scores: Scores) -> Tensor:
         """[B] or [B, T], of the rows of all processes, with their values checked."""

@@ -17,7 +17,7 @@ from grpokit import Correction, Prompt, Sample, Trainer, advantages
 from grpokit.processes.team import is_sharded, local
 from grpokit.rewards.terms import RewardTerm
 from grpokit.runs import train as run
-from grpokit.training.step_report import StepReport
+from grpokit.tracking.step_report import StepReport
 from grpokit_toy.lm import ToyLM
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 from whole_runs import train_preset
@@ -98,8 +98,7 @@ def other_policies() -> dict[str, Any]:
 def with_a_loss_scaler() -> Any:
     """As in fp16, which needs a GPU; the scaler itself runs anywhere. Two of four processes have no rows."""
     trainer = make(prompts_per_step=2)
-    updates, trainer.accelerator.scaler = trainer.updates, torch.amp.GradScaler("cpu", init_scale=64.0)
-    updates.optimizer = trainer.accelerator.prepare_optimizer(updates.optimizer.optimizer)
+    trainer.updates.scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     return learned(trainer)
 
 

@@ -88,8 +88,7 @@ def both_halves() -> PhasedTrainer:
         for module in policy.modules().values():
             module.double()
         objective = OBJECTIVES_BY_NAME["grpo"](kl_coef=0.1, **({} if name == "ar" else {"kl": "gaussian"}))
-        shared = {"accelerator": phases[0].trainer.accelerator} if phases else {}
-        sizes = {**SIZES, "group_size": 3, **shared}
+        sizes = {**SIZES, "group_size": 3}
         trainer = Trainer(policy, [red], PROMPTS, steps=2, seed=seed, objective=objective, **sizes)
         phases.append(Phase(name=name, trainer=trainer, steps=1, policy=name))
     return PhasedTrainer(phases, rounds=2)

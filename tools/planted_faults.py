@@ -366,9 +366,9 @@ FAULTS = (
     ),
     Fault(
         "gradients are measured and not clipped",
-        "training/updates.py",
-        "torch.nn.utils.clip_grad_norm_(self.parameters, limit)",
-        "torch.nn.utils.get_total_norm([p.grad for p in self.parameters])",
+        "processes/sharded.py",
+        "clip_grads_with_norm_(parameters, limit, norm",
+        "clip_grads_with_norm_(parameters, math.inf, norm",
         (BY_HAND,),
     ),
     Fault(
@@ -438,8 +438,8 @@ FAULTS = (
     Fault(
         "trackers get every step as one",
         "trainer.py",
-        "self.accelerator.log(dict(report.metrics), step=report.step)",
-        "self.accelerator.log(dict(report.metrics), step=1)",
+        "logger.log(report.metrics, step=report.step)",
+        "logger.log(report.metrics, step=1)",
         (TRACKERS,),
     ),
     Fault(

@@ -73,7 +73,8 @@ class Clock:
         from accelerate import Accelerator
 
         self.watch(torch.Tensor, "backward", "backward")
-        self.watch(torch.nn.utils, "clip_grad_norm_", "optimizer")
+        for name in ("clip_grad_norm_", "get_total_norm", "clip_grads_with_norm_"):
+            self.watch(torch.nn.utils, name, "optimizer")
         self.watch(Accelerator, "clip_grad_norm_", "optimizer")
         self.watch(torch.optim.AdamW, "step", "optimizer")
 

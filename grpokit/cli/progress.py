@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from grpokit.evaluation.held_out import Evaluation
     from grpokit.phases.phased_trainer import PhasedTrainer
     from grpokit.runs.train import Watcher
-    from grpokit.training.step_report import StepReport
+    from grpokit.tracking.step_report import StepReport
 
 _WIDE = 60  # columns from which the bar has room for news
 _LONGEST_SILENCE = 60  # seconds without a line, where no bar shows that the run goes on
@@ -45,7 +45,7 @@ class _Column(ProgressColumn):
 def watch(console: Console) -> Iterator[Watcher]:
     """A watcher that shows the run on `console`."""
     from grpokit.runs.train import Watcher
-    from grpokit.training.progress import Course, Eta, score_text
+    from grpokit.tracking.progress import Course, Eta, score_text
 
     eta = Eta()
     bar = Progress(

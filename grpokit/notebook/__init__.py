@@ -21,9 +21,9 @@ from grpokit.evaluation.held_out import Evaluation
 from grpokit.images import Drawable
 from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.runs.train import Watcher
+from grpokit.tracking.progress import Course, Eta, IntervalLines, score_text, sparkline
+from grpokit.tracking.step_report import StepReport
 from grpokit.trainer import Trainer
-from grpokit.training.progress import Course, Eta, IntervalLines, score_text, sparkline
-from grpokit.training.step_report import StepReport
 from grpokit.types import Sample
 
 _PAUSE = 0.5  # seconds between two states of the block

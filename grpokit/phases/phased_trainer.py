@@ -16,11 +16,11 @@ from grpokit.errors import GrpokitError, UsageError, counted, reworded, shown
 from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.phases.course import Course
 from grpokit.policy import Policy
+from grpokit.tracking.progress import IntervalLines
+from grpokit.tracking.step_report import StepReport
 from grpokit.trainer import Trainer
 from grpokit.training import checkpoint
-from grpokit.training.progress import IntervalLines
 from grpokit.training.state import Stateful
-from grpokit.training.step_report import StepReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +45,17 @@ class PhasedTrainer:
 
     Args:
         phases: in their order. Trainers need seeds of their own, such as `grpokit.sampling.mix(seed, index)`, since
-            they would draw the same prompts and the same noise else, and one accelerator.
+            they would draw the same prompts and the same noise else. Give trackers to one of them.
         rounds: how often the phases are gone through.
 
     Attributes:
         phases: as given, by name.
         course: which phases have learnt so far, and which come next.
         current: the phase of the latest step, or of the one under way; at first the first phase.
+        loggers: the trackers of all trainers, in process 0; they get the steps of all phases.
 
     Raises:
-        UsageError: names, seeds, steps or accelerators that do not go together, or two policies that train the same
-            weights.
+        UsageError: names, seeds or steps that do not go together, or two policies that train the same weights.
     """
 
     def __init__(self, phases: Sequence[Phase], *, rounds: int = 1) -> None:
@@ -68,9 +68,9 @@ class PhasedTrainer:
         for phase in phases:
             _check_steps(phase, rounds)
         _check_seeds(phases)
-        _check_accelerators(phases)
         self._policies = _policies(phases)
         _check_weights(phases)
+        self.loggers = [logger for trainer in self._trainers for logger in trainer.loggers]
 
     def __iter__(self) -> Iterator[StepReport]:
         """Take the remaining steps, or stop earlier when no phase has anything left to learn."""
@@ -134,9 +134,9 @@ class PhasedTrainer:
                 phase=phase.name,
                 phase_step=report.step,
             )
-        if trainer.accelerator.trackers:
-            own = {"phase": list(self.phases).index(phase.name)} if phase.name else {}
-            trainer.accelerator.log({**report.metrics, **own}, step=number)
+        own = {"phase": list(self.phases).index(phase.name)} if phase.name else {}
+        for logger in self.loggers:
+            logger.log({**report.metrics, **own}, step=number)
         return report
 
     def whole(self, report: StepReport) -> StepReport:
@@ -187,7 +187,8 @@ class PhasedTrainer:
         """As `Trainer.close`."""
         for trainer in self._trainers:
             trainer.drop_pending()
-        self._trainers[0].close()
+        for logger in self.loggers:
+            logger.finish()
 
     def describe(self) -> str:
         """The arithmetic of batches, a line for each phase."""
@@ -261,18 +262,6 @@ def _check_seeds(phases: Sequence[Phase]) -> None:
             raise UsageError(
                 f"The phases '{other}' and '{phase.name}' have the same seed, {phase.trainer.seed}, and would draw the "
                 "same prompts with the same noise. Give each a seed of its own, such as grpokit.sampling.mix(seed, 1).",
-                page="configs#phases",
-            )
-
-
-def _check_accelerators(phases: Sequence[Phase]) -> None:
-    """Refuse trainers of which one has reset the other's accelerator."""
-    first = phases[0].trainer.accelerator
-    for phase in phases[1:]:
-        if phase.trainer.accelerator is not first:
-            raise UsageError(
-                f"The trainers of the phases '{phases[0].name}' and '{phase.name}' have accelerators of their own. "
-                "Build the second with accelerator=first.accelerator.",
                 page="configs#phases",
             )
 

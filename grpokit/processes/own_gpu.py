@@ -10,7 +10,8 @@ def take_own_gpu() -> None:
     """Make it CUDA's current device as soon as CUDA is used, so that "cuda" means it; nothing without torchrun.
 
     Processes that a process of torchrun starts, such as the workers of a reward, have the same one. A reward that uses
-    no GPU takes no memory there.
+    no GPU takes no memory there: `torch.cuda.set_device` would take some at once. PyTorch has no public way to call it
+    later, so this uses a private one.
     """
     number = os.environ.get("LOCAL_RANK", "")
     torch = sys.modules.get("torch")

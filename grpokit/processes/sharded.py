@@ -85,11 +85,22 @@ def shard(policy: Policy, how: How, device: torch.device) -> None:
         # The default follows the passes so far, and rollouts are not as many in every process.
         block.set_modules_to_backward_prefetch([before])
     _blocks.update({next(_numbers): weakref.ref(block) for block in new})
-    for parent in _parents(policy, new):  # lets a block be gathered while the one before it computes
-        warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \(FSDP{type(parent).__name__}\) returned a view")
-        rest = {p for p in parent.parameters() if not is_sharded(p)}
-        fully_shard(parent, ignored_params=rest, **options)
-        fully_shard.state(parent)._lazy_init()  # type: ignore[attr-defined]  # before a block runs without its parent
+    for parent in _parents(policy, new):
+        _connect_blocks(parent, options)
+
+
+def _connect_blocks(parent: nn.Module, options: dict[str, Any]) -> None:
+    """Let each block of a module be gathered while the one before it computes.
+
+    FSDP2 sets this up in the module's first forward pass, and refuses it once a block has run without the module, as
+    some policies call them. PyTorch has no public way to do it earlier, so this calls a private one.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \(FSDP{type(parent).__name__}\) returned a view")
+    rest = {p for p in parent.parameters() if not is_sharded(p)}
+    fully_shard(parent, ignored_params=rest, **options)
+    fully_shard.state(parent)._lazy_init()  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -143,20 +154,18 @@ def clip(parameters: Sequence[nn.Parameter], limit: float, team: Team) -> float:
     """Scale gradients so that their norm is at most `limit`; returns the norm before.
 
     Args:
-        parameters: sharded ones and whole ones.
+        parameters: whole ones, whose gradients are alike in all processes, and sharded ones.
         limit: may be infinite.
         team: the processes, which all call this.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    squares = {True: 0.0, False: 0.0}  # of parts, which all processes add up, and of what all have
-    for gradient in gradients:
-        squares[is_sharded(gradient)] += float(torch.linalg.vector_norm(local(gradient), dtype=torch.float64)) ** 2
-    norm = math.sqrt(sum(team.gather(squares[True])) + squares[False])
-    factor = min(1.0, limit / (norm + 1e-6))  # as torch does
-    if factor < 1.0:
-        for gradient in gradients:
-            local(gradient).mul_(factor)
-    return norm
+    norm, foreach = nn.utils.get_total_norm([g for g in gradients if not is_sharded(g)]), None
+    if any(map(is_sharded, parameters)):
+        part = float(nn.utils.get_total_norm([local(g) for g in gradients if is_sharded(g)]))
+        norm = torch.tensor(math.hypot(float(norm), *team.gather(part)), dtype=torch.float64)
+        foreach = False  # which cannot mix sharded gradients and whole ones
+    nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=foreach)
+    return float(norm)
 
 
 def _blocks_of(policy: Policy) -> list[nn.Module]:

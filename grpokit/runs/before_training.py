@@ -25,10 +25,10 @@ from grpokit.rewards.terms import RewardTerm, as_terms
 from grpokit.runs import build
 from grpokit.runs.resuming import Digests
 from grpokit.sampling import derive_seeds
+from grpokit.tracking.process_memory import rise
 from grpokit.trainer import Trainer
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.memory import Halving
-from grpokit.training.process_memory import rise
 from grpokit.types import Prompt, Rollout
 
 _MANY_ROWS = 10_000  # a step with fewer is not worth the small rollouts
@@ -185,7 +185,7 @@ def refuse_what_cannot_fit(trainer: Trainer) -> None:
     with rise() as risen:
         rollout, fitted = _trial(trainer, small, at_once)
     needed = {device: size * rows // small for device, size in _bytes_by_device(rollout).items()}
-    if trainer.accelerator.device.type == "cpu":
+    if trainer.torch_device.type == "cpu":
         at_once = at_once if fitted == min(small, at_once) else fitted
         needed["cpu"] = max(needed["cpu"], risen.bytes * at_once // fitted)
     for device, size in needed.items():

@@ -387,7 +387,6 @@ def trainer(
                 prompts,
                 seed=mix(config.seed, place) if phase.name else config.seed,
                 sharding=config.run.sharding,
-                accelerator=phases[0].trainer.accelerator if phases else None,
                 observers=registry.observers(),
                 **settings,
             )

@@ -17,8 +17,8 @@ from grpokit.evaluation.held_out import draw
 from grpokit.guards.hacking import too_seldom
 from grpokit.rewards.scoring import score
 from grpokit.runs import before_training, build, resuming, tracking
+from grpokit.tracking.progress import score_text
 from grpokit.trainer import Trainer
-from grpokit.training.progress import score_text
 from grpokit.types import Sample
 
 _PROMPTS = 4  # shown of the first step
@@ -47,7 +47,7 @@ def dry_run(config: RunConfig, *, name: str = "run") -> Iterator[str]:
             check_prompts(build.drawing(policies), held_out)
         folder = Path(config.run.dir or Path("runs") / name)
         trainer = build.trainer(config, policies, terms, prompts, own_rewards=own_terms)
-        yield f"policy: {config.policy.use} on {next(iter(trainer.phases.values())).trainer.accelerator.device}"
+        yield f"policy: {config.policy.use} on {next(iter(trainer.phases.values())).trainer.torch_device}"
         held = counted(len(held_out), "held-out prompt") if held_out is not None else "no held-out prompts"
         yield f"prompts: {len(prompts):,} for training, {held}"
         yield f"folder: {folder}{', which exists already' if folder.exists() else ''}"

@@ -27,7 +27,7 @@ from grpokit.files import delete, step_folders, step_name
 from grpokit.images import Drawable
 from grpokit.report import ATTRIBUTION, END, kept, listed, read_journal
 from grpokit.runs.folder import write_text, writing
-from grpokit.training.step_report import StepReport
+from grpokit.tracking.step_report import StepReport
 from grpokit.types import Sample
 
 SHOWN_SAMPLES = 16

@@ -27,8 +27,8 @@ from grpokit.runs import build, rollout_record
 from grpokit.runs.folder import versions
 from grpokit.runs.journal import journal_row
 from grpokit.runs.rollout_record import Recorded
+from grpokit.tracking.step_report import StepReport
 from grpokit.training import checkpoint
-from grpokit.training.step_report import StepReport
 
 _MEASURED = ("time", "step_time", "memory")  # metrics of the clock and the machine, not of the run
 _BUILT = "the policy that the config builds"
@@ -142,7 +142,7 @@ def redraw(run: Path, step: int, *, say: Callable[[str], None] = lambda line: No
         report = trainer.step()
         while report.step < step:
             report = trainer.step()
-    device = trainer.current.trainer.accelerator.device
+    device = trainer.current.trainer.torch_device
     parts = [] if record is None else list(_parts(record, trace, report))
     if step in rows:
         parts.append(_metrics(rows[step], journal_row(report)))

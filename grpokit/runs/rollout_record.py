@@ -28,7 +28,7 @@ from torch import Tensor
 from grpokit.errors import RunError, UsageError, typed_line
 from grpokit.files import replacing, step_folders, step_name
 from grpokit.processes.joining import join
-from grpokit.training.step_report import StepReport
+from grpokit.tracking.step_report import StepReport
 
 FORMAT = 1
 SAMPLES, TRACE = "samples.parquet", "trace.safetensors"

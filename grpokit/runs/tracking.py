@@ -24,7 +24,7 @@ from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.report import read_journal
 from grpokit.runs.folder import write_text
 from grpokit.runs.journal import finite, shown_indices
-from grpokit.training import trackers
+from grpokit.tracking import trackers
 from grpokit.types import Sample
 
 STATE = "trackers.json"
@@ -74,7 +74,7 @@ class Tracking:
         settings["run"]["dir"] = str(folder)
         for tracker in self._trackers:
             tracker.config(settings, trainer.completed)
-        trainer.current.trainer.accelerator.trackers = list(self._trackers)  # which all phases share
+        trainer.loggers = list(self._trackers)
 
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Log an evaluation: its scores, and the samples that the run folder keeps."""

@@ -31,8 +31,8 @@ from grpokit.runs import before_training, build, resuming, rollout_record, signa
 from grpokit.runs.failing import Others, no_exit, saved_on_error
 from grpokit.runs.folder import claimed, locked, versions, write_header, write_machine
 from grpokit.runs.journal import Journal, has_start
+from grpokit.tracking.step_report import StepReport
 from grpokit.training import checkpoint
-from grpokit.training.step_report import StepReport
 from grpokit.types import Prompt
 
 
@@ -297,7 +297,7 @@ def _train(
             _notify(watcher, "grpokit_run_start", folder=folder, config=config.model_dump())
             trackers.start(config, folder, trainer, warn=tracker_warning)
             journal = Journal(folder, trainer.completed)
-            write_machine(folder, trainer.current.trainer.accelerator.device)
+            write_machine(folder, trainer.current.trainer.torch_device)
             damage = list(journal.damage)
             if other_scores and journal.evaluations:
                 damage.append(journal.set_evaluations_aside())

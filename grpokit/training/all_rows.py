@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from grpokit.processes.team import Team
+from grpokit.tracking.step_report import StepReport
 from grpokit.training.rollout_calls import concatenate_rollouts, on
-from grpokit.training.step_report import StepReport
 from grpokit.types import Prompt, Rollout
 
 

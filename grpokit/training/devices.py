@@ -1,28 +1,20 @@
-"""Sets up accelerate: device, mixed precision, trackers.
-
-Only this file depends on accelerate's global state. accelerate does not wrap the modules: the trainer autocasts around
-rollout, logprobs and reference, and uses accelerate for the backward pass, the loss scaler and the trackers.
-"""
+"""Devices and precision: where a policy trains, and in which dtype its calls compute."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 
-from grpokit.errors import UsageError, shown
-from grpokit.training.trackers import start
+from grpokit.errors import UsageError
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def find(device: str) -> torch.device:
-    """The torch device for a device's name.
+    """The torch device for a device's name; of several GPUs, the current one.
 
     Args:
         device: "auto", "cpu" or "cuda".
@@ -34,18 +26,13 @@ def find(device: str) -> torch.device:
         raise UsageError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device is 'cuda', but torch finds no CUDA device. Use device: auto or cpu.")
-    return torch.device("cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda")
+    if device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def place(modules: Mapping[str, torch.nn.Module], device: torch.device) -> None:
-    """Move modules to a device, unless all their parameters are there already; quantised ones may refuse to move.
-
-    Args:
-        modules: of a policy.
-        device: "cuda" without a number is the current GPU.
-    """
-    if device == torch.device("cuda"):
-        device = torch.device("cuda", torch.cuda.current_device())
+    """Move a policy's modules to a device, unless they are there already; quantised ones may refuse to move."""
     for module in modules.values():
         if any(p.device != device for p in module.parameters()):
             module.to(device)
@@ -63,7 +50,7 @@ def wait_for(device: torch.device) -> None:
 
 
 def autocast(device: torch.device, mixed_precision: str, *, keep: bool = True) -> AbstractContextManager[Any]:
-    """The autocast around a policy's calls; accelerate's own would follow the settings of the latest trainer.
+    """The autocast around a policy's calls.
 
     Args:
         device: where the policy is.
@@ -73,70 +60,19 @@ def autocast(device: torch.device, mixed_precision: str, *, keep: bool = True) -
     Raises:
         UsageError: mixed_precision is another word.
     """
-    _check(mixed_precision)
-    if mixed_precision not in _DTYPES:
+    if mixed_precision not in ("no", *_DTYPES):
+        raise UsageError(f"mixed_precision must be 'no', 'bf16' or 'fp16', got {mixed_precision!r}.")
+    if mixed_precision == "no":
         return nullcontext()
     return torch.autocast(device.type, _DTYPES[mixed_precision], cache_enabled=keep)
 
 
-def shared_accelerator(
-    accelerator: Accelerator | None, mixed_precision: str, device: str, trackers: Sequence[str]
-) -> Accelerator | None:
-    """The accelerator of another trainer, if there is one.
+def loss_scaler(device: torch.device, mixed_precision: str) -> torch.amp.GradScaler:
+    """What keeps small gradients of fp16 above zero; with another precision it is off and changes nothing.
 
     Raises:
-        UsageError: it has another precision or another kind of device, or there are trackers.
+        UsageError: fp16 on a CPU.
     """
-    if accelerator is None:
-        return None
-    if trackers:
-        raise UsageError(
-            f"trackers ({', '.join(trackers)}) are the accelerator's, and this one is another trainer's. Give them to "
-            "that trainer."
-        )
-    if not isinstance(accelerator, Accelerator):
-        raise UsageError(f"accelerator is {shown(accelerator)}; expected that of another trainer: `other.accelerator`.")
-    ours = (mixed_precision, find(device).type)
-    theirs = (str(accelerator.mixed_precision), accelerator.device.type)
-    if ours != theirs:
-        raise UsageError(
-            f"The shared accelerator has the precision '{theirs[0]}' on '{theirs[1]}', and this trainer asks for "
-            f"'{ours[0]}' on '{ours[1]}'. Give both trainers the same mixed_precision and device."
-        )
-    return accelerator
-
-
-def make_accelerator(
-    mixed_precision: str, device: str, trackers: Sequence[str], folder: Path | str | None
-) -> Accelerator:
-    """Set up accelerate for this process.
-
-    Args:
-        mixed_precision: "no", "bf16" or "fp16".
-        device: "auto", "cpu" or "cuda".
-        trackers: accelerate's trackers, by name.
-        folder: where trackers write.
-
-    Raises:
-        UsageError: a device, precision or tracker is not available.
-    """
-    on_cpu = find(device).type == "cpu"
-    _check(mixed_precision)
-    if mixed_precision == "fp16" and on_cpu:
+    if mixed_precision == "fp16" and device.type == "cpu":
         raise UsageError("mixed_precision 'fp16' needs a GPU; on a CPU use 'no'.")
-    if trackers and folder is None:
-        raise UsageError(f"Trackers ({', '.join(trackers)}) need a folder to log into.")
-    AcceleratorState._reset_state(reset_partial_state=True)  # a notebook may build several trainers in turn
-    try:
-        accelerator = Accelerator(mixed_precision=mixed_precision, cpu=on_cpu)
-    except ValueError as error:
-        raise UsageError(f"The devices cannot be set up: {error}") from error
-    accelerator.gradient_accumulation_steps = 1  # an environment variable may set another, which scales every loss
-    if trackers and folder is not None:
-        accelerator.trackers = start(trackers, folder)
-    return accelerator
-
-
-def _check(mixed_precision: str) -> None:
-    if mixed_precision not in ("no", *_DTYPES):
-        raise UsageError(f"mixed_precision must be 'no', 'bf16' or 'fp16', got {mixed_precision!r}.")
+    return torch.amp.GradScaler(device.type, enabled=mixed_precision == "fp16")

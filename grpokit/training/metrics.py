@@ -19,7 +19,7 @@ from torch import Tensor
 
 from grpokit.advantages import zero_per_group
 from grpokit.rewards.scoring import Scores
-from grpokit.training import process_memory
+from grpokit.tracking import process_memory
 from grpokit.training.devices import wait_for
 
 

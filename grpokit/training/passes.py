@@ -291,7 +291,7 @@ class Gradient:
         sizes: of micro-batches.
         team: the processes, in each of which gradients are added up.
         optimizer: whose gradients are zero before.
-        backward: called in place of `Tensor.backward`, such as accelerate's.
+        backward: called in place of `Tensor.backward`, to scale the loss.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class Gradient:
         correction: Correction | None,
         sizes: Sizes,
         team: Team,
-        optimizer: Any,
+        optimizer: torch.optim.Optimizer,
         backward: Callable[[Tensor], None],
     ) -> None:
         self.policy, self.correction, self.sizes, self.team = policy, correction, sizes, team

@@ -66,20 +66,18 @@ def _few(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class LossScale:
-    """The loss scaler's state, which exists with fp16 alone."""
+    """The loss scaler's state, which is empty without fp16."""
 
     updates: Updates
 
     def state_dict(self) -> State:
         """The scale and its growth counter."""
-        scaler = self.updates.accelerator.scaler
-        return {} if scaler is None else dict(scaler.state_dict())
+        return self.updates.scaler.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`."""
-        scaler = self.updates.accelerator.scaler
-        if scaler is not None and state:
-            scaler.load_state_dict(dict(state))
+        """Take over a result of `state_dict`; that of another precision changes nothing."""
+        if state:
+            self.updates.scaler.load_state_dict(dict(state))
 
 
 @dataclass(frozen=True)

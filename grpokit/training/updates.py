@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
-from accelerate import Accelerator
 
 from grpokit.errors import UsageError
 from grpokit.knobs import TrainerSettings
@@ -15,7 +13,7 @@ from grpokit.policy import Policy
 from grpokit.processes.sharded import How, clip, has_shards, shard
 from grpokit.processes.team import Team, is_sharded, local, refuse_other_weights
 from grpokit.training import checks
-from grpokit.training.devices import is_low_precision, place, wait_for
+from grpokit.training.devices import is_low_precision, loss_scaler, place, wait_for
 from grpokit.training.lr_schedule import learning_rate
 from grpokit.training.memory import explained
 
@@ -82,12 +80,14 @@ class Updates:
         names: name -> trainable parameter.
         parameters: the same without names.
         incomplete: whether an error interrupted an update.
+        optimizer: AdamW; a script may set another one.
+        scaler: keeps small gradients of fp16 above zero; off with another precision.
         skipped: counts updates that a loss scaler skips.
 
     Args:
         parameters: name -> trainable parameter.
-        settings: learning rate and schedule, weight decay, clipping.
-        accelerator: scales the loss and clips gradients.
+        settings: learning rate and schedule, weight decay, clipping, precision.
+        device: of this process.
         team: the processes.
     """
 
@@ -95,26 +95,25 @@ class Updates:
         self,
         parameters: Mapping[str, torch.nn.Parameter],
         settings: TrainerSettings,
-        accelerator: Accelerator,
+        device: torch.device,
         team: Team,
     ) -> None:
         self.names = dict(parameters)
         self.parameters = list(parameters.values())
-        self.settings, self.accelerator, self.team = settings, accelerator, team
+        self.settings, self.device, self.team = settings, device, team
+        self.scaler = loss_scaler(device, settings.mixed_precision)
         self.sharded = any(map(is_sharded, self.parameters))
         # Not with a loss scaler: a fused optimizer skips an update itself, so nobody could count those. Not on a CPU,
         # where it rounds in another way.
-        fused = True if accelerator.device.type == "cuda" and accelerator.scaler is None and not self.sharded else None
-        self.optimizer: Any = accelerator.prepare_optimizer(
-            torch.optim.AdamW(
-                parameters.items(),
-                lr=settings.learning_rate,
-                betas=(settings.adam_beta1, settings.adam_beta2),
-                eps=settings.adam_epsilon,
-                weight_decay=settings.weight_decay,
-                fused=fused,
-                foreach=False if self.sharded else None,  # which cannot mix sharded weights and whole ones
-            )
+        fused = True if device.type == "cuda" and not self.scaler.is_enabled() and not self.sharded else None
+        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+            parameters.items(),
+            lr=settings.learning_rate,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_epsilon,
+            weight_decay=settings.weight_decay,
+            fused=fused,
+            foreach=False if self.sharded else None,  # which cannot mix sharded weights and whole ones
         )
         self.done, self.version, self.incomplete = 0, 0, False
         self._changed = False  # by the latest update
@@ -141,6 +140,10 @@ class Updates:
             total=self.settings.steps * self.settings.updates_per_step,
         )
 
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradient of a part of the loss, scaled with fp16."""
+        self.scaler.scale(loss).backward()
+
     def make(self, step: int, *, decided: int) -> float:
         """Make the next update of a step with the accumulated gradient; returns the gradient's norm before clipping.
 
@@ -155,41 +158,41 @@ class Updates:
         if not decided:  # such as where all samples were cut and are masked
             return 0.0
         checks.check_gradient(self.parameters)
-        scaler = self.accelerator.scaler
-        if scaler is not None:
-            scaler.scale(torch.zeros((), device=self.accelerator.device))  # sets it up where a process has no rows
+        self.scaler.scale(torch.zeros((), device=self.device))  # sets it up where a process has no rows
+        self.scaler.unscale_(self.optimizer)
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
-        # Not accelerate's `clip_grad_norm_`: it also unscales for the optimizers of other phases, which may hold the
-        # same weights.
-        self.accelerator.unscale_gradients(self.optimizer)
-        if self.sharded:
-            norm = clip(self.parameters, limit, self.team)
-        else:
-            norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, limit))
+        norm = clip(self.parameters, limit, self.team)
         rate = self.rate((step - 1) * self.settings.updates_per_step + self.done)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        if scaler is None:  # with one, an update whose gradient is not finite is skipped
+        if not self.scaler.is_enabled():  # where it is, an update whose gradient is not finite is skipped
             checks.check_norm(norm, step=step, update=self.done + 1)
         self.incomplete = True  # until `made`, since the device may still be at work
         with explained("making an update", remedies="LoRA, which needs fewer optimizer states"):
-            if scaler is None:
+            if self.scaler.is_enabled():
+                self._changed = self._scaled_step()
+            else:
                 with self._no_update.watch(norm=norm, rate=rate):
                     self.optimizer.step()
                 self._changed = True
-            else:
-                self.optimizer.step()
-                self._changed = not self.optimizer.step_was_skipped
-                self.skipped.look(skipped=self.optimizer.step_was_skipped, scale=scaler.get_scale())
         self.optimizer.zero_grad()
         return norm
+
+    def _scaled_step(self) -> bool:
+        """Make an update unless the gradient is not finite; returns whether it was made."""
+        before = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        scale = self.scaler.get_scale()  # lower, if the update was skipped
+        self.skipped.look(skipped=scale < before, scale=scale)
+        return scale >= before
 
     def made(self) -> bool:
         """Count the update, once the device has finished it; returns whether it changed weights.
 
         It did not where nothing was decided, or where the loss scaler skipped it.
         """
-        wait_for(self.accelerator.device)
+        wait_for(self.device)
         self.done, self.version, self.incomplete = self.done + 1, self.version + self._changed, False
         return self._changed
 
@@ -203,15 +206,14 @@ class Updates:
             step: the step's number. In the first one, an adapter has hardly begun.
         """
         beta, epsilon = self.settings.adam_beta2, self.settings.adam_epsilon
-        counts = {
-            sharded: torch.zeros(2, dtype=torch.int64, device=self.accelerator.device) for sharded in (True, False)
-        }  # of parts, which all processes add up, and of what all have
+        # Of parts, which all processes add up, and of what all have.
+        counts = {sharded: torch.zeros(2, dtype=torch.int64, device=self.device) for sharded in (True, False)}
         states = [self.optimizer.state.get(parameter, {}) for parameter in self.parameters]
         for state in (state for state in states if "exp_avg_sq" in state):  # a script may set another optimizer
             squares = local(state["exp_avg_sq"])
             bound = epsilon**2 * (1 - beta ** float(state["step"]))
             found = torch.stack([((squares > 0) & (squares <= bound)).sum(), (squares > 0).sum()])
-            counts[is_sharded(state["exp_avg_sq"])] += found.to(self.accelerator.device)
+            counts[is_sharded(state["exp_avg_sq"])] += found.to(self.device)
         parts = [counts[False].tolist(), *(self.team.gather(counts[True].tolist()) if self.sharded else [])]
         small, moving = (sum(column) for column in zip(*parts, strict=True))
         share = small / max(1, moving)

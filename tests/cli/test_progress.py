@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from grpokit.cli import progress
-from grpokit.training.progress import Eta
+from grpokit.tracking.progress import Eta
 
 METRICS = {"reward": 0.5, "grad_norm": 1.0, "loss": 1.0, "frac_reward_zero_std": 0.0, "step_time": 20.0}
 
@@ -50,7 +50,7 @@ def test_slow_steps_give_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_eta_goes_by_phase_and_counts_what_lies_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("grpokit.training.progress.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("grpokit.tracking.progress.time", SimpleNamespace(monotonic=lambda: now))
     eta = Eta()
     now = 300.0  # an evaluation before training
     eta.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,8 @@ from grpokit import CheckpointError, Policy, RewardError, RunError, Sample, Trai
 from grpokit.objectives import GRPO
 from grpokit.phases.phased_trainer import Phase, PhasedTrainer
 from grpokit.sampling import mix
+from grpokit.tracking import trackers
 from grpokit.training import checkpoint
-from grpokit.training.devices import make_accelerator
 from tests.two_halves import Half, Writer, both, first_is_high, one, second_is_high
 
 PROMPTS = [str(number) for number in range(4)]
@@ -35,7 +36,6 @@ def phased(
     steps = steps or dict.fromkeys(policies, 2)
     for index, (name, policy) in enumerate(policies.items()):
         options: dict[str, Any] = {"group_size": 4, "device": "cpu", "learning_rate": 0.3, "progress": False}
-        options |= {"accelerator": phases[0].trainer.accelerator} if phases else {}
         trainer = Trainer(
             policy, rewards, PROMPTS, seed=mix(0, index), steps=steps[name] * rounds, **(options | settings)
         )
@@ -161,10 +161,7 @@ def test_a_policy_of_two_phases_is_told_of_every_change(tmp_path: Path) -> None:
     def built() -> PhasedTrainer:
         policy, phases = one(), []
         for index, (name, reward) in enumerate([("first", first_is_high), ("second", second_is_high)]):
-            options = {"accelerator": phases[0].trainer.accelerator} if phases else {}
-            trainer = Trainer(
-                policy, [reward], PROMPTS, seed=index, steps=4, group_size=4, minibatches=2, device="cpu", **options
-            )
+            trainer = Trainer(policy, [reward], PROMPTS, seed=index, steps=4, group_size=4, minibatches=2, device="cpu")
             phases.append(Phase(name=name, trainer=trainer, steps=2))
         return PhasedTrainer(phases, rounds=2)
 
@@ -210,7 +207,6 @@ def test_a_phase_that_has_converged_is_skipped() -> None:
             zip(policies.values(), (first_is_high, second_is_high), (0.01, 3.0), strict=True)
         )
     )
-    second.accelerator = first.accelerator
     trainer = PhasedTrainer(
         [
             Phase(name="slow", trainer=first, steps=30, policy="first"),
@@ -243,7 +239,7 @@ def test_errors_and_warnings_name_the_phase() -> None:
 def trainers(count: int = 2, **changes: Any) -> list[Trainer]:
     built: list[Trainer] = []
     for index, policy in enumerate([*both().values()][:count]):
-        options: dict[str, Any] = {"seed": index, "accelerator": built[0].accelerator if built else None} | changes
+        options: dict[str, Any] = {"seed": index} | changes
         built.append(Trainer(policy, REWARDS, PROMPTS, steps=2, group_size=4, device="cpu", **options))
     return built
 
@@ -268,10 +264,9 @@ def pair(
         (lambda: pair({"name": "b"}), "Two phases are called 'b'"),
         (lambda: pair({"steps": 3}), "'a' may take 3 steps in all rounds, and its trainer has steps=2. Build"),
         (lambda: pair(seed=7), "'a' and 'b' have the same seed, 7, and would draw the same prompts"),
-        (lambda: pair(accelerator=None), r"accelerators of their own\. Build the second with accelerator=first"),
         (lambda: pair({"policy": "y"}), "Two policies are called 'y'"),
     ],
-    ids=range(9),
+    ids=range(8),
 )
 def test_phases_that_do_not_go_together(phases: Callable[[], list[Phase]], message: str) -> None:
     with pytest.raises(UsageError, match=message):
@@ -283,24 +278,26 @@ def test_two_policies_that_train_the_same_weights() -> None:
     policy, other = Writer(halves, 0), Writer(halves, 0)
     options: dict[str, Any] = {"steps": 2, "group_size": 4, "device": "cpu"}
     first = Trainer(policy, REWARDS, PROMPTS, seed=0, **options)
-    second = Trainer(other, REWARDS, PROMPTS, seed=1, accelerator=first.accelerator, **options)
+    second = Trainer(other, REWARDS, PROMPTS, seed=1, **options)
     phases = [Phase(name="a", trainer=first, steps=2, policy="x"), Phase(name="b", trainer=second, steps=2, policy="y")]
     with pytest.raises(UsageError, match=r"'a' and 'b' both train the weight '.*table\.weight'"):
         PhasedTrainer(phases)
-    second = Trainer(policy, REWARDS, PROMPTS, seed=1, accelerator=first.accelerator, **options)
+    second = Trainer(policy, REWARDS, PROMPTS, seed=1, **options)
     phases[1] = Phase(name="b", trainer=second, steps=2, policy="y")
     with pytest.raises(UsageError, match="One policy has the names 'x', 'y'"):
         PhasedTrainer(phases)
 
 
-def test_an_accelerator_of_another_kind() -> None:
-    first = Trainer(one(), REWARDS, PROMPTS, group_size=4, device="cpu")
-    with pytest.raises(UsageError, match=r"precision 'no' on 'cpu', and this trainer asks for 'bf16' on 'cpu'"):
-        Trainer(one(), REWARDS, PROMPTS, device="cpu", mixed_precision="bf16", accelerator=first.accelerator)
-    with pytest.raises(UsageError, match=r"trackers \(tensorboard\) are the accelerator's"):
-        Trainer(one(), REWARDS, PROMPTS, device="cpu", trackers=["tensorboard"], accelerator=first.accelerator)
-    with pytest.raises(UsageError, match="expected that of another trainer"):
-        Trainer(one(), REWARDS, PROMPTS, device="cpu", accelerator=first)
+@pytest.mark.parametrize("owner", [0, 1])
+def test_the_trackers_of_one_trainer_get_the_steps_of_all(owner: int, tmp_path: Path) -> None:
+    seen: list[tuple[int | None, Any]] = []
+    phases = pair()
+    phases[owner].trainer.loggers = [
+        trackers.Tracker(SimpleNamespace(name="own", log=lambda v, step: seen.append((step, v["phase"]))), print)
+    ]
+    for _ in PhasedTrainer(phases):
+        pass
+    assert seen == [(1, 0), (2, 0), (3, 1), (4, 1)]
 
 
 def test_a_checkpoint_of_other_phases(tmp_path: Path) -> None:
@@ -318,20 +315,16 @@ def test_a_checkpoint_of_other_phases(tmp_path: Path) -> None:
     assert checkpoint.load_policies(tmp_path / "two", policies) == ["first", "second"]
 
 
-def test_a_loss_scale_is_taken_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_phase_has_a_loss_scale_of_its_own() -> None:
     """Of fp16 training, which needs a GPU: two phases of one policy have two optimizers of the same weights."""
     norms = []
-    for scale in (1.0, 1024.0):
-        accelerator, policy = make_accelerator("no", "cpu", (), None), one()
-        accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-        phases = []
+    for scales in ((1.0, 1.0), (1024.0, 16.0)):
+        policy, phases = one(), []
         for index, name in enumerate("ab"):
             options: dict[str, Any] = {"steps": 2, "group_size": 4, "device": "cpu", "progress": False}
-            trainer = Trainer(policy, REWARDS, PROMPTS, seed=index, accelerator=accelerator, **options)
+            trainer = Trainer(policy, REWARDS, PROMPTS, seed=index, **options)
+            trainer.updates.scaler = torch.amp.GradScaler("cpu", init_scale=scales[index])
             phases.append(Phase(name=name, trainer=trainer, steps=2))
-        with monkeypatch.context() as patch:
-            patch.setattr(type(accelerator), "mixed_precision", "fp16")
-            accelerator.native_amp = True
-            norms.append([report.metrics["grad_norm"] for report in PhasedTrainer(phases)])
+        norms.append([report.metrics["grad_norm"] for report in PhasedTrainer(phases)])
     assert norms[0] == pytest.approx(norms[1])
     assert all(norms[0])

@@ -14,8 +14,8 @@ from grpokit.config import presets
 from grpokit.errors import UsageError
 from grpokit.registry.name_lookup import installed
 from grpokit.runs import build
+from grpokit.tracking.step_report import StepReport
 from grpokit.training.batch import reduction_weights
-from grpokit.training.step_report import StepReport
 
 OBJECTIVES, ADVANTAGES = ([spec.name for _, spec in installed(kind)] for kind in ("objective", "advantage"))
 SETTINGS = (
@@ -38,7 +38,7 @@ def trained(objective: str, advantage: str, *overrides: str) -> tuple[list[Tenso
     trainer = build.trainer(config, build.policies(config), build.rewards(config), prompts)
     updates = trainer.current.trainer.updates
     gradients: list[Tensor] = []
-    updates.optimizer.optimizer.register_step_pre_hook(
+    updates.optimizer.register_step_pre_hook(
         lambda *_: gradients.append(torch.cat([p.grad.flatten() for p in updates.parameters]))
     )
     first = trainer.step()

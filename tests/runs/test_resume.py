@@ -10,7 +10,7 @@ import pytest
 
 from grpokit import UsageError
 from grpokit.runs import train as run
-from grpokit.training.step_report import StepReport
+from grpokit.tracking.step_report import StepReport
 from whole_runs import assert_same, measured, train_preset
 
 STEPS = 7

@@ -16,7 +16,7 @@ from command_line import Call, config, rows, steady
 from grpokit import UsageError
 from grpokit.report import sweep_page
 from grpokit.runs.journal import Journal
-from grpokit.training.step_report import StepReport
+from grpokit.tracking.step_report import StepReport
 
 SMALL = ("trainer.steps=2", "run.eval_every=0")
 GRID = ("sweep", "c.yaml", *SMALL, "trainer.learning_rate=0.01,0.1", "seed=1..3", "--dir", "s")

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from accelerate import PartialState
 from PIL import Image
 
 from grpokit.errors import UsageError
@@ -21,7 +20,7 @@ from grpokit.rewards.scoring import score
 from grpokit.rewards.terms import RewardTerm
 from grpokit.runs import tracking
 from grpokit.runs import train as run
-from grpokit.training import trackers
+from grpokit.tracking import trackers
 from grpokit.types import Prompt, Sample
 from small_runs import rows, train, write_prompts
 
@@ -32,7 +31,6 @@ HOSTILE = "a|b <script>alert(1)</script> [x](y)"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_prompts(["1", "2"])
-    PartialState(cpu=True)  # which a trainer sets up before it starts trackers
     return tmp_path
 
 

@@ -107,7 +107,7 @@ def gradient(**options) -> torch.Tensor:
         objective=objectives.GSPO(clip_range=0.2, kl_coef=0.1, entropy_coef=0.1), **options,
     )  # fmt: skip
     seen: list[torch.Tensor] = []
-    trainer.updates.optimizer.optimizer.register_step_pre_hook(
+    trainer.updates.optimizer.register_step_pre_hook(
         lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trainer.updates.parameters]))
     )
     trainer.step()

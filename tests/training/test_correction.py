@@ -88,7 +88,7 @@ def test_a_biased_sampler_gives_the_true_gradient(per: Any) -> None:
             correction=correction, max_grad_norm=None, max_logprob_diff=10, device="cpu",
         )  # fmt: skip
         seen: list[torch.Tensor] = []
-        trainer.updates.optimizer.optimizer.register_step_pre_hook(
+        trainer.updates.optimizer.register_step_pre_hook(
             lambda *_: seen.append(torch.cat([p.grad.flatten() for p in policy.net.parameters()]))
         )
         trainer.step()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpokit.training.devices import place
+from grpokit.training.devices import find, place
 
 
 class Moves:
@@ -27,21 +27,24 @@ class Moves:
 @pytest.mark.parametrize(
     ("devices", "wanted", "moved"),
     [
-        (["cuda:0", "cuda:0"], "cuda", False),
-        (["cuda:0", "cpu"], "cuda", True),
-        (["cuda:1"], "cuda", True),
+        (["cuda:0", "cuda:0"], "cuda:0", False),
+        (["cuda:0", "cpu"], "cuda:0", True),
         (["cuda:0"], "cuda:1", True),
-        (["cuda:1"], "cuda:1", False),
         (["cpu"], "cpu", False),
         (["cuda:0"], "cpu", True),
-        ([], "cuda", False),
+        ([], "cuda:0", False),
     ],
 )
-def test_a_module_is_moved_only_if_it_is_elsewhere(
-    devices: list[str], wanted: str, moved: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_is_moved_only_if_it_is_elsewhere(devices: list[str], wanted: str, moved: bool) -> None:
     """Quantised modules raise where they are moved, even to where they are."""
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     module: Any = Moves(*devices)
     place({"model": module}, torch.device(wanted))
     assert module.moved is moved
+
+
+@pytest.mark.parametrize(("name", "expected"), [("auto", "cuda:1"), ("cuda", "cuda:1"), ("cpu", "cpu")])
+def test_a_gpu_has_its_number(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parameter's device has one, too."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert find(name) == torch.device(expected)

@@ -148,7 +148,7 @@ def test_an_error_there_ends_the_step() -> None:
 def test_phases_of_one_policy_draw_anew_where_the_other_has_learned() -> None:
     policy = Engine()
     first = make(policy, max_age=1, steps=2)
-    second = make(policy, max_age=1, steps=2, seed=1, accelerator=first.accelerator)
+    second = make(policy, max_age=1, steps=2, seed=1)
     phases = [Phase(name="a", trainer=first, steps=1), Phase(name="b", trainer=second, steps=1)]
     together = PhasedTrainer(phases, rounds=2)
     assert [together.step().rollout.version for _ in range(4)] == [0, 1, 2, 3]

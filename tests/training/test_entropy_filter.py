@@ -60,7 +60,7 @@ def first_gradients(policy: TinyTokens, **options: Any) -> tuple[list[torch.Tens
         **options,
     )
     seen: list[torch.Tensor] = []
-    trainer.updates.optimizer.optimizer.register_step_pre_hook(
+    trainer.updates.optimizer.register_step_pre_hook(
         lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trainer.updates.parameters]).clone())
     )
     report = trainer.step()

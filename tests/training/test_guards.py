@@ -412,7 +412,7 @@ def test_a_step_that_was_broken_off_leaves_no_count_behind() -> None:
 
     policy = Later()
     trainer = make(policy, updates_per_rollout=3, warmup_steps=100)
-    handle = trainer.updates.optimizer.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
+    handle = trainer.updates.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
     with pytest.raises(RunError, match="update 2"):
         trainer.step()
     handle.remove()
@@ -591,7 +591,7 @@ def test_another_optimizers_state_is_kept_too(kind, tmp_path: Path, monkeypatch:
         trainer = make()
         (group,) = trainer.updates.optimizer.param_groups
         named = list(zip(group["param_names"], group["params"], strict=True))
-        trainer.updates.optimizer = trainer.accelerator.prepare_optimizer(kind(named, lr=0.1))
+        trainer.updates.optimizer = kind(named, lr=0.1)
         return trainer
 
     whole, again = other(), other()
@@ -656,7 +656,7 @@ def test_a_step_broken_off_between_updates_says_how_many_were_made(tmp_path: Pat
     policy = Later()
     trainer = make(policy, updates_per_rollout=3)
     trainer.step()
-    trainer.updates.optimizer.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
+    trainer.updates.optimizer.register_step_post_hook(lambda *_: setattr(policy, "broken", True))
     with pytest.raises(RunError, match=r"The loss is nan in step 2, update 2; this update was not made"):
         trainer.step()
     assert (trainer.completed, trainer.updates.done) == (1, 1)
@@ -673,13 +673,13 @@ def test_the_loss_scale_is_kept(tmp_path: Path) -> None:
     """Of fp16 training, which needs a GPU; the scaler itself runs anywhere."""
     trainer = make()
     trainer.step()
-    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    trainer.updates.scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
     trainer.save(tmp_path / "state")
     again = make()
-    again.accelerator.scaler = torch.amp.GradScaler("cpu")
-    assert again.accelerator.scaler.get_scale() == 65536
+    again.updates.scaler = torch.amp.GradScaler("cpu")
+    assert again.updates.scaler.get_scale() == 65536
     again.load(tmp_path / "state")
-    assert again.accelerator.scaler.get_scale() == 512
+    assert again.updates.scaler.get_scale() == 512
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_a_minibatch_without_decisions_is_no_update() -> None:
     policy = FirstMinibatchCut()
     training = halves(policy, schedule="cosine")
     rates: list[float] = []
-    training.updates.optimizer.optimizer.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
+    training.updates.optimizer.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
     reports = [training.step() for _ in range(2)]
     assert policy.heard == ["rollout", "train", "train 1", "rollout", "train", "train 2"]
     assert training.updates.version == 2
@@ -180,12 +180,12 @@ def test_an_update_that_a_loss_scaler_skips_changes_no_version() -> None:
     """Of fp16 training, which needs a GPU; the scaler itself runs anywhere."""
     policy = Hears()
     training = halves(policy)
-    scaler = training.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=float("inf"))
-    inner = training.updates.optimizer.optimizer
-    training.updates.optimizer = training.accelerator.prepare_optimizer(inner)
+    training.updates.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    overflow = training.updates.parameters[0].register_hook(lambda gradient: gradient * float("inf"))
     training.step()
     assert (policy.heard, training.updates.version) == (["rollout", "train"], 0)
-    scaler.update(1.0)
+    assert training.updates.scaler.get_scale() == 1  # a half after each of two updates
+    overflow.remove()
     training.step()
     assert (policy.heard[2:], training.updates.version) == (["rollout", "train", "train 1", "train 2"], 2)
 

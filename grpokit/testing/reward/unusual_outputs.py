@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from grpokit.errors import GrpokitError
 from grpokit.rewards.terms import Reward
 from grpokit.testing.check import expect
-from grpokit.training.process_memory import rise
+from grpokit.tracking.process_memory import rise
 from grpokit.types import Sample
 
 if TYPE_CHECKING:

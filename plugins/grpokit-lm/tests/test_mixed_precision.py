@@ -38,7 +38,7 @@ def test_frozen_weights_are_cast_once_in_all_updates_of_a_rollout(average: dict[
     policy = build(lora=ADAPTER, reference_ema=average)
     trainer = training(policy, steps=1, updates_per_rollout=3)
     casts: list[list[Tensor]] = []
-    trainer.updates.optimizer.optimizer.register_step_pre_hook(
+    trainer.updates.optimizer.register_step_pre_hook(
         lambda *_: casts.append([copy for *_, copy in policy.path.casts._copies.values()])
     )
     list(trainer)

@@ -303,7 +303,7 @@ def gradients(policy: CausalLMPolicy, *, count: int = 2, **options: Any) -> list
     """Of the first steps, on samples of many lengths."""
     trainer = training(policy, vowels, group_size=8, max_grad_norm=None, **options)
     seen: list[Tensor] = []
-    trainer.updates.optimizer.optimizer.register_step_pre_hook(
+    trainer.updates.optimizer.register_step_pre_hook(
         lambda *_: seen.append(torch.cat([p.grad.flatten() for p in trainer.updates.parameters]))
     )
     reports = [trainer.step() for _ in range(count)]
@@ -400,7 +400,7 @@ def test_mixed_precision(options: dict[str, Any]) -> None:
     policy = build(**options)
     trainer = training(policy, length, steps=2, micro_batch_size=8, updates_per_rollout=2, mixed_precision="bf16")
     kept: list[int] = []
-    trainer.updates.optimizer.optimizer.register_step_pre_hook(lambda *_: kept.append(len(policy.path.casts._copies)))
+    trainer.updates.optimizer.register_step_pre_hook(lambda *_: kept.append(len(policy.path.casts._copies)))
     *_, report = trainer
     assert report.metrics["logprob_diff/mean"] < 0.05
     assert report.metrics["kl"] > 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from grpokit.training.step_report import StepReport
+from grpokit.tracking.step_report import StepReport
 
 _BARS = "▁▂▃▄▅▆▇█"
 INTERVAL = 10.0  # seconds between two lines

@@ -1,7 +1,8 @@
 """Trackers: accelerate's, with the pictures and the config that people expect, and with failures that stop no training.
 
-accelerate starts each tracker, and its own `log` serves those that are not named here. TensorBoard and W&B get more:
-samples as pictures or texts with their prompts and scores, and the config in the form that their pages show.
+accelerate starts each tracker, and its own `log` serves those that are not named here. grpokit uses accelerate for
+this, and to know an error that means out of memory. TensorBoard and W&B get more: samples as pictures or texts with
+their prompts and scores, and the config in the form that their pages show.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from PIL import Image
 
@@ -233,7 +235,7 @@ def require(names: Sequence[str]) -> None:
 
 def start(
     names: Sequence[str],
-    folder: Path | str,
+    folder: Path | str | None,
     *,
     project: str = "grpokit",
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -249,8 +251,12 @@ def start(
         warn: gets a sentence about a failure later on; by default it is a `RuntimeWarning`.
 
     Raises:
-        UsageError: a tracker is not installed, or cannot be started.
+        UsageError: a tracker is not installed, or cannot be started; there is no folder.
     """
+    if not names:
+        return []
+    if folder is None:
+        raise UsageError(f"Trackers ({', '.join(names)}) need a folder to log into.")
     require(names)
     trackers: list[Tracker] = []
     kinds = {"tensorboard": TensorBoard, "wandb": WandB}
@@ -260,6 +266,7 @@ def start(
         if build.requires_logging_directory:
             arguments["logging_dir"] = str(folder)
         try:
+            PartialState()  # accelerate's trackers ask it which process this is
             started = build("tensorboard" if name == "tensorboard" else project, **arguments)
             started.start()
         except Exception as error:

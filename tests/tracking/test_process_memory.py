@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grpokit.training import process_memory
-from grpokit.training.process_memory import highest, rise
+from grpokit.tracking import process_memory
+from grpokit.tracking.process_memory import highest, rise
 
 MIB = 2**20
 

@@ -1,0 +1,1 @@
+"""How a run is followed from outside: reports of steps, trackers, progress and memory."""
