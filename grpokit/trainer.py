@@ -125,7 +125,7 @@ class Trainer(TrainerSettings, SeedSettings):
         self._policy = CheckedPolicy(self.policy, mixed_precision=self.mixed_precision)
         self.sizes = Sizes(self)
         self._gradient = Gradient(
-            self._policy,
+            policy=self._policy,
             correction=self.correction,
             sizes=self.sizes,
             team=self.team,
@@ -138,7 +138,7 @@ class Trainer(TrainerSettings, SeedSettings):
         limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, limit)
         self._drawing = Drawing(
-            self,
+            settings=self,
             sizes=self.sizes,
             seed=self.seed,
             policy=self._policy,
@@ -148,7 +148,7 @@ class Trainer(TrainerSettings, SeedSettings):
             team=self.team,
         )
         self._scoring = ScoringPasses(
-            self,
+            settings=self,
             policy=self._policy,
             objective=self.objective,
             correction=self.correction,
@@ -221,7 +221,7 @@ class Trainer(TrainerSettings, SeedSettings):
         # Sample G outputs for each of P prompts, and score their decisions while the rewards are at work.
         with self._drawing(self.completed, version=version, notes=step.notes) as step.drawn:
             self.objective.check_dimensions(step.rollout.action_dims)
-            batch = self._scoring(step.rollout, step.drawn.own_prompts, version=version, notes=step.notes)
+            batch = self._scoring(step.rollout, step.drawn.local_prompts, version=version, notes=step.notes)
             step.scores = step.drawn.scores()  # [B, R] of all processes
         step.notes.warn(*step.scores.notes)
         self._tell("drawn", step)
@@ -230,7 +230,7 @@ class Trainer(TrainerSettings, SeedSettings):
         step.advantages = self._advantages(step.scores.trained).to(step.rollout.old.logprobs.dtype)  # [B] or [B, T]
         check_advantages(step.advantages, len(step.scores.groups), step.drawn.rows.width)
         self._tell("scored", step)
-        batch = replace(batch, advantages=step.drawn.rows.own(step.advantages).to(batch.rollout.old.logprobs))
+        batch = replace(batch, advantages=step.drawn.local(step.advantages).to(batch.rollout.old.logprobs))
         if self.sharding:
             batch = filled(batch, self._policy, self.team)
 
@@ -245,7 +245,7 @@ class Trainer(TrainerSettings, SeedSettings):
                 self._tell("differentiated", step)
                 step.norms.append(self._update(number, tally, step.notes))
                 self._tell("updated", step)
-                self._adaptive_entropy.look(tally)
+                self._adaptive_entropy.adapt(tally)
 
         if number == 1:
             self._probe.check(when="after the first step")
@@ -294,7 +294,7 @@ class Trainer(TrainerSettings, SeedSettings):
                 "grad_norm": sum(step.norms) / len(step.norms),
                 "updates_swallowed": swallowed,
                 "learning_rate": self.updates.rate(step.number * self.updates_per_step - 1),
-                **metrics.length_metrics(step.drawn.rows.decided, step.drawn.rows.ends),
+                **metrics.length_metrics(step.drawn.rows),
                 **metrics.slowest(times),
             },
             rollout=step.rollout,

@@ -19,6 +19,7 @@ from grpokit.builtin.objectives import CISPO, VESPO
 from grpokit.divergence import kl_divergence, log_ratio
 from grpokit.flow import flow_sde, gaussian_logprobs, score
 from grpokit.objectives import GRPO
+from grpokit.processes.team import Team
 from grpokit.training.batch import reduction_weights
 from grpokit.training.entropy_filter import top_entropy
 from tiny_policies import OBJECTIVES_BY_NAME
@@ -27,6 +28,11 @@ GOLDEN = json.loads((Path(__file__).parent / "golden/losses.json").read_text())
 FIXTURE = GOLDEN["fixture"]
 NEW, OLD, REF, ADVANTAGES = (torch.tensor(FIXTURE[k]).double() for k in ("new", "old", "ref", "advantages"))
 MASK = torch.tensor(FIXTURE["mask"]).bool()
+
+
+def weighted(mask: torch.Tensor, reduction: str, max_decisions: int) -> torch.Tensor:
+    """The weights of a batch in a single process."""
+    return reduction_weights(mask, reduction, rows=len(mask), decisions=int(mask.sum()), max_decisions=max_decisions)
 
 
 def build(case: dict) -> objectives.Objective:
@@ -48,12 +54,12 @@ def test_golden(case: dict, dtype: torch.dtype) -> None:
     old = new.detach() if "old" in case else OLD.to(dtype)
     advantages = torch.tensor(case.get("advantages", FIXTURE["advantages"])).double()
     if "entropy" in case:
-        kept = top_entropy(torch.tensor(case["entropy"]).double(), MASK, case["top_entropy_quantile"])
+        kept = top_entropy(torch.tensor(case["entropy"]).double(), MASK, case["top_entropy_quantile"], Team())
         advantages = torch.where(kept, advantages[:, None], 0.0)
     found = objective(
         Decisions(logprobs=new), Decisions(logprobs=old), advantages, MASK, Decisions(logprobs=REF.to(dtype))
     )
-    weights = reduction_weights(MASK, objective.reduction, max_decisions=FIXTURE["max_length"]).to(dtype)
+    weights = weighted(MASK, objective.reduction, FIXTURE["max_length"]).to(dtype)
     loss = (found.value * weights).sum()
     loss.backward()
     assert loss.item() == pytest.approx(case["expect"], abs=1e-5)
@@ -223,7 +229,7 @@ def test_every_keyword_of_an_objective_changes_its_loss(name: str) -> None:
         found = objective(
             Decisions(logprobs=new, entropy=entropy), Decisions(logprobs=old), a, mask, Decisions(logprobs=ref)
         )
-        return float((found.value * reduction_weights(mask, objective.reduction, max_decisions=9)).sum())
+        return float((found.value * weighted(mask, objective.reduction, 9)).sum())
 
     for keyword in inspect.signature(OBJECTIVES_BY_NAME[name]).parameters:
         assert abs(loss(**{keyword: OTHER[keyword]}) - loss()) > 1e-6, keyword
@@ -443,7 +449,7 @@ def test_reductions_by_hand() -> None:
         "sequence_sum": [[0.5] * 4, [0.5, 0.5, 0, 0]],
     }
     for name, expected in sums.items():
-        assert torch.allclose(reduction_weights(MASK, name, max_decisions=5), torch.tensor(expected).double())
+        assert torch.allclose(weighted(MASK, name, 5), torch.tensor(expected).double())
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
@@ -516,7 +522,7 @@ def test_on_policy_gradient_is_minus_advantage_over_n(values: list[list[float]],
     a = torch.tensor(data.draw(st.lists(st.floats(-3, 3), min_size=n, max_size=n)), dtype=torch.float64)
     mask = torch.ones(n, 3).bool()
     found = objectives.DAPO()(Decisions(logprobs=new), Decisions(logprobs=new.detach()), a, mask)
-    (found.value * reduction_weights(mask, "token_mean", max_decisions=3)).sum().backward()
+    (found.value * weighted(mask, "token_mean", 3)).sum().backward()
     assert torch.allclose(new.grad, (-a / (3 * n))[:, None].expand(n, 3), atol=1e-12)
 
 

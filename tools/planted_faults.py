@@ -159,21 +159,21 @@ FAULTS = (
     Fault(
         "advantages of other rows in a minibatch",
         "training/batch.py",
-        "advantages=self.advantages[here]",
+        "advantages=self.advantages[index]",
         "advantages=self.advantages[: len(rows)]",
         (BY_HAND,),
     ),
     Fault(
         "old log-probs of other rows in a minibatch",
         "training/batch.py",
-        "old=self.old and self.old.select(here)",
+        "old=self.old and self.old.select(index)",
         "old=self.old and self.old.select(slice(0, len(rows)))",
         (BY_HAND,),
     ),
     Fault(
         "reference of other rows in a minibatch",
         "training/batch.py",
-        "reference=self.reference and self.reference.select(here)",
+        "reference=self.reference and self.reference.select(index)",
         "reference=self.reference and self.reference.select(slice(0, len(rows)))",
         (BY_HAND,),
     ),
@@ -195,15 +195,15 @@ FAULTS = (
     Fault(
         "a ratio of 1 in every update",
         "training/scoring_passes.py",
-        "rollout.old if same else None",
+        "rollout.old if exact else None",
         "None",
         (BY_HAND,),
     ),
     Fault(
         "a ratio of 1 in every update in low precision",
         "training/scoring_passes.py",
-        "rescored = not same and (",
-        "rescored = False and (",
+        "needs_old = not exact and (",
+        "needs_old = False and (",
         (BF16,),
     ),
     Fault(
@@ -388,14 +388,14 @@ FAULTS = (
     Fault(
         "a slice cut too short",
         "training/batch.py",
-        "end = max(self.lengths[row] for row in rows.tolist())",
-        "end = min(self.lengths[row] for row in rows.tolist())",
+        "end = max(lengths[row] for row in rows)",
+        "end = min(lengths[row] for row in rows)",
         (ADDITIVITY,),
     ),
     Fault(
         "an entropy bonus without gradient",
         "training/passes.py",
-        '"grad" if self.objective.entropy_coef != 0 else "value"',
+        '"grad" if objective.entropy_coef != 0 else "value"',
         '"value"',
         (BY_HAND,),
     ),
@@ -431,8 +431,8 @@ FAULTS = (
     Fault(
         "padding counts in means over decisions",
         "training/metrics.py",
-        "get(name, zero) + mask.sum()",
-        "get(name, zero) + mask.numel()",
+        "mask.sum(dtype=torch.float64)",
+        "torch.tensor(mask.numel(), dtype=torch.float64)",
         (BY_HAND,),
     ),
     Fault(
@@ -445,8 +445,8 @@ FAULTS = (
     Fault(
         "monitors are measured in every step",
         "training/drawing.py",
-        "if rollout else [], step=completed + 1)",
-        "if rollout else [])",
+        "samples, step=completed + 1)",
+        "samples)",
         (ADVANTAGE,),
     ),
     Fault(
@@ -601,7 +601,7 @@ FAULTS = (
         'default="sequence_mean"',
         (GOLDEN,),
     ),
-    Fault("a sum over rows", "training/batch.py", "return m / max(rows, 1)", "return m", (REDUCTIONS, GOLDEN)),
+    Fault("a sum over rows", "training/batch.py", '"sequence_sum": rows', '"sequence_sum": 1', (REDUCTIONS, GOLDEN)),
     Fault(
         "a bias correction without its gradient",
         "objectives.py",
@@ -621,7 +621,7 @@ FAULTS = (
     Fault(
         "old means that the rollout has not",
         "training/scoring_passes.py",
-        "same = same and not (objective.needs_old_moments and rollout.old.mean is None)",
+        "exact = exact and not (objective.needs_old_moments and rollout.old.mean is None)",
         "pass",
         (GUARD_OLD,),
     ),
@@ -649,8 +649,8 @@ FAULTS = (
     Fault(
         "means of another slice",
         "training/passes.py",
-        "whole[name][here, decisions] = x",
-        "whole[name][here, : x.shape[1]] = x",
+        "whole[name][rows, decisions] = x",
+        "whole[name][rows, : x.shape[1]] = x",
         (REFERENCE_ONCE,),
     ),
     Fault(
@@ -680,22 +680,22 @@ FAULTS = (
     Fault(
         "the entropy of other rows",
         "training/batch.py",
-        "self.entropy[here]",
+        "self.entropy[index]",
         "self.entropy[: len(rows)]",
         (TOP_GRADIENT,),
     ),
     Fault(
         "an entropy coefficient that acts above its target",
         "training/adaptive_entropy.py",
-        "self.coef if self.entropy <= target else 0.0",
+        "self.coef if low else 0.0",
         "self.coef",
         (COEFFICIENT,),
     ),
     Fault(
         "an entropy coefficient that moves the wrong way",
         "training/adaptive_entropy.py",
-        "if self.entropy <= s.entropy_target else",
-        "if self.entropy > s.entropy_target else",
+        "if entropy <= s.entropy_target else",
+        "if entropy > s.entropy_target else",
         (COEFFICIENT, BONUS),
     ),
     Fault(
@@ -736,7 +736,7 @@ FAULTS = (
     Fault(
         "scores of replaced groups kept",
         "training/dynamic_sampling.py",
-        "matrix[anew], lost[anew] = further.matrix, further.lost",
+        "matrix[rows], lost[rows] = further.matrix, further.lost",
         "pass",
         (REPLACED, UNSCORED_GROUP),
     ),

@@ -6,7 +6,6 @@ optimizer step. It sets the coefficient of the next one, so a step's micro-batch
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from grpokit.errors import UsageError
@@ -21,7 +20,7 @@ class AdaptiveEntropy:
 
     Attributes:
         coef: the coefficient; it acts only while the entropy is at or below the target.
-        entropy: mean of the last optimizer step; infinite before the first.
+        entropy: mean of the last optimizer step; None before the first.
 
     Args:
         objective: with the first coefficient.
@@ -30,12 +29,8 @@ class AdaptiveEntropy:
 
     def __init__(self, objective: Objective, settings: TrainerSettings) -> None:
         self._objective, self._settings = objective, settings
-        self.coef, self.entropy = objective.entropy_coef, math.inf
-
-    @property
-    def active(self) -> bool:
-        """Whether there is a target."""
-        return self._settings.entropy_target is not None
+        self.coef = objective.entropy_coef
+        self.entropy: float | None = None
 
     @property
     def objective(self) -> Objective:
@@ -43,39 +38,36 @@ class AdaptiveEntropy:
         target = self._settings.entropy_target
         if target is None:
             return self._objective
-        return replace(self._objective, entropy_coef=self.coef if self.entropy <= target else 0.0)
+        low = self.entropy is not None and self.entropy <= target
+        return replace(self._objective, entropy_coef=self.coef if low else 0.0)
 
-    def look(self, tally: Tally) -> None:
-        """Take over the statistics of the decisions of an optimizer step.
+    def adapt(self, tally: Tally) -> None:
+        """Set the coefficient of the next optimizer step by the statistics of the last one.
 
         Raises:
             UsageError: the policy gives no entropy.
         """
         s = self._settings
-        if s.entropy_target is None:
+        if s.entropy_target is None or not tally.decided:
             return
         means = tally.means()
         if "entropy" not in means:
-            if not tally.decided:
-                return  # all decisions are masked
             raise UsageError(
                 f"entropy_target is {s.entropy_target}, but this policy's logprobs() gives no entropy. Set it to null, "
                 "or let logprobs() return Decisions with entropy [b, t]."
             )
-        self.entropy = means["entropy"]
-        change = s.entropy_coef_delta if self.entropy <= s.entropy_target else -s.entropy_coef_delta
+        self.entropy = entropy = means["entropy"]
+        change = s.entropy_coef_delta if entropy <= s.entropy_target else -s.entropy_coef_delta
         self.coef = min(max(self.coef + change, s.entropy_coef_min), s.entropy_coef_max)
 
     def metrics(self) -> dict[str, float]:
-        """The coefficient for the next optimizer step."""
-        return {"entropy_coef": self.coef} if self.active else {}
+        """The coefficient of the next optimizer step, if there is a target."""
+        return {} if self._settings.entropy_target is None else {"entropy_coef": self.coef}
 
     def state_dict(self) -> State:
         """The coefficient and the entropy."""
-        return {"coef": self.coef, "entropy": self.entropy if math.isfinite(self.entropy) else None}
+        return {"coef": self.coef, "entropy": self.entropy}
 
     def load_state_dict(self, state: State) -> None:
         """Take over a result of `state_dict`."""
-        entropy = state.get("entropy")
-        self.coef = float(state.get("coef", self._objective.entropy_coef))
-        self.entropy = math.inf if entropy is None else float(entropy)
+        self.coef, self.entropy = state.get("coef", self._objective.entropy_coef), state.get("entropy")

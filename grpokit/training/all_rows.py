@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,37 +15,27 @@ from grpokit.tracking.step_report import StepReport
 from grpokit.training.rollout_calls import concatenate_rollouts, on
 from grpokit.types import Prompt, Rollout
 
+End: TypeAlias = "tuple[str, int | None]"
+"""How a text ended, "stop" or "length", and how many tokens it has, if its policy tells."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AllRows:
     """Facts about the B rows of a step in all processes, in the order of their groups.
 
     Attributes:
-        groups: B group ids.
-        decided: B numbers of decisions.
+        groups: [B] int64 group ids.
+        decided: [B] int64 numbers of decisions.
         width: T, the most columns of a process's rollout.
-        ends: `Sample.info` of the texts whose policy tells how they ended.
-        start: the first of this process's rows.
-        stop: the row behind its last one.
-        columns: of this process's rollout.
+        ends: of the texts whose policy tells how they ended.
+        share: this process's rows.
     """
 
-    groups: Sequence[int]
-    decided: Sequence[int]
+    groups: Tensor
+    decided: Tensor
     width: int
-    ends: Sequence[Mapping[str, Any]]
-    start: int
-    stop: int
-    columns: int
-
-    def own(self, x: Tensor) -> Tensor:
-        """The rows of this process: [B] or [B, T] -> [b] or [b, t]."""
-        return x[self.start : self.stop] if x.ndim == 1 else x[self.start : self.stop, : self.columns]
-
-    def own_groups(self, per_group: Sequence[int]) -> Sequence[int]:
-        """What belongs to the groups of this process, of something that every group has."""
-        size = max(1, len(self.groups) // len(per_group))
-        return per_group[self.start // size : self.stop // size]
+    ends: Sequence[End]
+    share: slice
 
 
 def gather_rows(rollout: Rollout | None, team: Team, device: torch.device) -> tuple[Rollout, AllRows]:
@@ -56,49 +46,42 @@ def gather_rows(rollout: Rollout | None, team: Team, device: torch.device) -> tu
         team: the processes.
         device: of the rollout that has no row.
     """
-    facts = ([], [], 0, []) if rollout is None else _facts(rollout)
-    no_row = torch.zeros(0, dtype=torch.int64)
-    parts = team.gather((facts, None if rollout is None or team.size == 1 else on(rollout.select(no_row), "cpu")))
-    groups, decided, widths, ends = zip(*(facts for facts, _ in parts), strict=True)
-    before = sum(map(len, groups[: team.rank]))
+    none = torch.zeros(0, dtype=torch.int64)
+    facts: tuple[Tensor, Tensor, int, list[End], Rollout | None] = none, none, 0, [], None
+    if rollout is not None:
+        decided = rollout.host_mask.sum(-1)
+        empty = on(rollout.select(none), "cpu")
+        facts = rollout.groups, decided, rollout.mask.shape[1], _ends(rollout), empty
+    all_groups, all_decided, widths, ends, empties = zip(*team.gather(facts), strict=True)
     whole = concatenate_rollouts(
-        [*([] if rollout is None else [rollout]), *(on(empty, device) for _, empty in parts if empty is not None)]
+        [*([rollout] if rollout else []), *(on(empty, device) for empty in empties if empty is not None)]
     )
+    start = sum(map(len, all_groups[: team.rank]))
     rows = AllRows(
-        groups=[*chain.from_iterable(groups)],
-        decided=[*chain.from_iterable(decided)],
+        groups=torch.cat(all_groups),
+        decided=torch.cat(all_decided),
         width=max(widths),
         ends=[*chain.from_iterable(ends)],
-        start=before,
-        stop=before + whole.rows,
-        columns=whole.mask.shape[1],
+        share=slice(start, start + whole.rows),
     )
     return whole, rows
 
 
 def whole_report(report: StepReport, team: Team, train_prompts: Sequence[Prompt]) -> StepReport:
-    """The report with the rows of all processes, in process 0; the others keep theirs.
-
-    Args:
-        report: of the latest step. Its samples go from process to process without their prompts, on the CPU.
-        team: the processes, which all call this.
-        train_prompts: of the run.
-    """
+    """The report with the rows of all processes, in process 0; the others keep theirs."""
     if team.size == 1:
         return report
     bare = [replace(sample, prompt=Prompt(text="")) for sample in report.rollout.samples]
     parts = team.gather_in_first(replace(on(report.rollout, "cpu"), samples=bare))
     if not parts:
         return report
-    joined = concatenate_rollouts(parts)
+    whole = concatenate_rollouts(parts)
     prompts = [train_prompts[i] for i in report.prompts]
-    size = joined.rows // len(prompts)
-    samples = [replace(sample, prompt=prompts[row // size]) for row, sample in enumerate(joined.samples)]
-    return replace(report, rollout=replace(joined, samples=samples))
+    size = whole.rows // len(prompts)
+    samples = [replace(sample, prompt=prompts[row // size]) for row, sample in enumerate(whole.samples)]
+    return replace(report, rollout=replace(whole, samples=samples))
 
 
-def _facts(rollout: Rollout) -> tuple[list[int], list[int], int, list[dict[str, Any]]]:
-    """Of its rows: groups, numbers of decisions, columns, and how texts ended."""
-    infos = (sample.info for sample in rollout.samples if sample.info.get("finish") in ("stop", "length"))
-    ends = [{name: info[name] for name in ("finish", "tokens") if name in info} for info in infos]
-    return rollout.groups.tolist(), rollout.host_mask.sum(-1).tolist(), rollout.mask.shape[1], ends
+def _ends(rollout: Rollout) -> list[End]:
+    infos = [sample.info for sample in rollout.samples]
+    return [(info["finish"], info.get("tokens")) for info in infos if info.get("finish") in ("stop", "length")]

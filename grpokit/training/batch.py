@@ -7,14 +7,13 @@ gradient. Everything here is decided on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
+from itertools import compress
 
 import torch
 from torch import Tensor
 
-from grpokit.errors import UsageError
 from grpokit.knobs import Reduction
 from grpokit.policy import CutBy
 from grpokit.sampling import STREAMS, permutation
@@ -23,27 +22,21 @@ from grpokit.training.rollout_calls import on
 from grpokit.types import Decisions, Rollout, row_lengths
 
 
-def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int], ids: Iterable[int] | None = None) -> list[Tensor]:
+def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Tensor]:
     """Distribute whole groups over the `count` optimizer steps of one pass, in an order that depends only on `key`.
 
     Args:
         groups: [B] group ids on the CPU, in any order.
         count: the number of optimizer steps; it divides the number of groups.
         key: seed, step and pass.
-        ids: of the groups of all processes; by default those of `groups`.
 
     Returns:
         Row indices per optimizer step.
     """
-    row_groups = groups.tolist()
-    every = sorted(set(row_groups if ids is None else ids))
-    order = list(range(len(every))) if count == 1 else permutation(len(every), STREAMS["minibatch"], *key)
-    share = len(every) // count
-    step_of = {every[i]: place // share for place, i in enumerate(order)}
-    steps: list[list[int]] = [[] for _ in range(count)]
-    for row, group in enumerate(row_groups):
-        steps[step_of[group]].append(row)
-    return [torch.tensor(rows, dtype=torch.int64) for rows in steps]
+    ids = groups.unique()  # ascending
+    order = range(len(ids)) if count == 1 else permutation(len(ids), STREAMS["minibatch"], *key)
+    steps = ids[torch.tensor(order)].split(len(ids) // count)
+    return [torch.isin(groups, step).nonzero()[:, 0] for step in steps]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +67,6 @@ class Cut:
     slices: tuple[slice, ...]
     passes: tuple[int, ...]
 
-    @property
-    def positions(self) -> int:
-        """How many positions are scored in all."""
-        return sum(self.passes)
-
-    @property
-    def largest_pass(self) -> int:
-        """The most positions that are scored together."""
-        return max(self.passes, default=0)
-
 
 def cuts(
     groups: Tensor,
@@ -101,8 +84,7 @@ def cuts(
         mask: [B, T] bool on the CPU.
         slices: of the T decisions; each is scored in a pass of its own.
         limit: the most that a micro-batch holds.
-        by: "group": the rows of a group stay together if they fit. "one group": likewise, but a micro-batch never has
-            rows of two groups. "length": rows of about the same length go together, the longest first.
+        by: as `Policy.cut_by`; "length" begins with the longest rows.
         packed: whether a row takes its own length in a pass; else it takes that of the longest row.
 
     >>> groups, mask = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([[True, True], [True, False]]).repeat(3, 1)
@@ -112,92 +94,51 @@ def cuts(
     >>> [(cut.rows.tolist(), cut.slices) for cut in cuts(groups, mask, [slice(0, 2)], limit, by="length")]
     [([0, 2, 4], (slice(0, 2, None),)), ([1, 3, 5], (slice(0, 1, None),))]
     """
-    decided = row_lengths(mask)
     starts, stops = torch.tensor([s.start for s in slices]), torch.tensor([s.stop for s in slices])
-    widths = (torch.minimum(decided[:, None], stops) - starts).clamp(min=0)  # [B, slices]
-    packing = _Packing(limit, widths, decided.tolist(), packed=packed)
-    if by == "length":
-        batches = packing.by_length(range(len(mask)))
-    else:
-        batches = packing.by_group(groups.tolist(), apart=by == "one group")
-    return [packing.trimmed(batch, mask, slices) for batch in batches]
+    widths = (torch.minimum(row_lengths(mask)[:, None], stops) - starts).clamp(min=0)  # [B, slices]
+    lengths: list[int] = row_lengths(mask).tolist()
 
+    def positions(rows: list[int]) -> list[int]:
+        return (widths[rows].sum(0) if packed else len(rows) * widths[rows].amax(0)).tolist()
 
-@dataclass
-class _Rows:
-    """Rows on their way into a micro-batch.
+    def fit(rows: list[int]) -> bool:
+        short = limit.tokens is None or len(rows) == 1 or max(positions(rows)) <= limit.tokens
+        return short and len(rows) <= limit.rows
 
-    Attributes:
-        rows: their indices.
-        load: [slices] the positions that they take together in each pass, or of padded rows, the longest one takes.
-    """
+    def by_length(rows: Iterable[int]) -> list[list[int]]:
+        return _together([[row] for row in sorted(rows, key=lambda row: -lengths[row])], fit)
 
-    rows: list[int]
-    load: Tensor
-
-
-class _Packing:
-    """Puts rows together as long as they fit.
-
-    Args:
-        limit: the most that a micro-batch holds.
-        widths: [B, slices] how many positions each row takes in each pass.
-        lengths: of the B rows.
-        packed: as in `cuts`.
-    """
-
-    def __init__(self, limit: Limit, widths: Tensor, lengths: list[int], *, packed: bool) -> None:
-        self.limit, self.widths, self.lengths, self.packed = limit, widths, lengths, packed
-
-    def by_length(self, rows: Iterable[int]) -> list[_Rows]:
-        """The longest rows first."""
-        parts: list[_Rows] = []
-        for row in sorted(rows, key=lambda row: -self.lengths[row]):
-            self._add(parts, _Rows([row], self.widths[row]))
-        return parts
-
-    def by_group(self, groups: Sequence[int], *, apart: bool) -> list[_Rows]:
-        """Whole groups, or parts of one that is too large; if `apart`, never two groups together."""
-        members: dict[int, list[int]] = {}
-        for row, group in enumerate(groups):
-            members.setdefault(group, []).append(row)
-        batches: list[_Rows] = []
-        for _, rows in sorted(members.items()):
-            load = self.widths[rows].sum(0) if self.packed else self.widths[rows].amax(0)
-            parts = [_Rows(rows, load)] if self._fit(len(rows), load) else self.by_length(rows)
-            if apart:
-                batches += parts
-            else:
-                for part in parts:
-                    self._add(batches, part)
-        return batches
-
-    def trimmed(self, batch: _Rows, mask: Tensor, slices: Sequence[slice]) -> Cut:
-        """The micro-batch, cut short at its longest row, without slices in which nothing is decided."""
-        rows = torch.tensor(batch.rows)
-        columns: list[bool] = mask[rows].any(0).tolist()  # [b, T] -> [T]
-        end = max(self.lengths[row] for row in rows.tolist())
+    def cut(rows: list[int]) -> Cut:
+        end = max(lengths[row] for row in rows)
+        decided: list[bool] = mask[rows].any(0).tolist()  # [b, T] -> [T]
         short = [slice(s.start, min(s.stop, end)) for s in slices]
-        kept = [i for i, s in enumerate(short) if any(columns[s])]
-        positions = batch.load * (1 if self.packed else len(rows))  # [slices]
-        return Cut(rows=rows, slices=tuple(short[i] for i in kept), passes=tuple(positions[kept].tolist()))
+        some = [any(decided[s]) for s in short]
+        return Cut(
+            rows=torch.tensor(rows),
+            slices=tuple(compress(short, some)),
+            passes=tuple(compress(positions(rows), some)),
+        )
 
-    def _fit(self, count: int, load: Tensor) -> bool:
-        """Whether so many rows, of this load, can be one micro-batch."""
-        if self.limit.tokens is None or count == 1:
-            return count <= self.limit.rows
-        return count <= self.limit.rows and int(load.max()) * (1 if self.packed else count) <= self.limit.tokens
+    if by == "length":
+        return [cut(rows) for rows in by_length(range(len(mask)))]
+    members: dict[int, list[int]] = {}
+    for row, group in enumerate(groups.tolist()):
+        members.setdefault(group, []).append(row)
+    parts: list[list[int]] = []
+    for _, rows in sorted(members.items()):
+        parts += [rows] if fit(rows) else by_length(rows)
+    return [cut(rows) for rows in (parts if by == "one group" else _together(parts, fit))]
 
-    def _add(self, batches: list[_Rows], more: _Rows) -> None:
-        """Put rows into the last micro-batch if they fit there, else into a new one."""
-        if batches:
-            last = batches[-1]
-            load = last.load + more.load if self.packed else torch.maximum(last.load, more.load)
-            if self._fit(len(last.rows) + len(more.rows), load):
-                last.rows += more.rows
-                last.load = load
-                return
-        batches.append(more)
+
+def _together(parts: Iterable[list[int]], fit: Callable[[list[int]], bool]) -> list[list[int]]:
+    """Put each part into the last micro-batch if it fits there, else into a new one."""
+    batches: list[list[int]] = []
+    for part in parts:
+        if batches and fit([*batches[-1], *part]):
+            batches[-1] += part
+        else:
+            batches.append([*part])
+    return batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,17 +183,17 @@ class Batch:
 
     def select(self, rows: Tensor) -> Batch:
         """Return the batch of some of its rows (int64 indices on the CPU)."""
-        here = rows.to(self.weights.device, non_blocking=True)
+        index = rows.to(self.weights.device, non_blocking=True)
         return replace(
             self,
             rollout=self.rollout.select(rows),
             numbers=self.numbers[rows],
-            mask=self.mask[here],
-            advantages=self.advantages[here],
-            weights=self.weights[here],
-            old=self.old and self.old.select(here),
-            reference=self.reference and self.reference.select(here),
-            entropy=None if self.entropy is None else self.entropy[here],
+            mask=self.mask[index],
+            advantages=self.advantages[index],
+            weights=self.weights[index],
+            old=self.old and self.old.select(index),
+            reference=self.reference and self.reference.select(index),
+            entropy=None if self.entropy is None else self.entropy[index],
         )
 
     def to(self, device: torch.device | str) -> Batch:
@@ -263,38 +204,34 @@ class Batch:
 
 
 def minibatches(
-    batch: Batch, everyone: AllRows, *, updates: int, count: int, key: Sequence[int], reduction: Reduction
+    batch: Batch, rows: AllRows, *, updates: int, count: int, key: Sequence[int], reduction: Reduction
 ) -> Iterator[Batch]:
     """The batches of the optimizer steps that learn from one rollout, with weights that are fixed before any cutting.
 
     Args:
-        batch: of all rows of this process.
-        everyone: the rows of all processes.
-        updates: how often all rows are gone through.
-        count: the number of optimizer steps in which they are.
+        batch: all rows of this process.
+        rows: those of all processes.
+        updates: the number of passes over all rows.
+        count: the number of optimizer steps of a pass.
         key: seed and step.
         reduction: the kind of mean.
     """
+    share = rows.share
     for update in range(updates):
-        parts = (batch.rollout.groups, everyone.groups)
-        own, all_rows = (
-            minibatch_rows(torch.as_tensor(groups), count, key=(*key, update), ids=everyone.groups) for groups in parts
-        )
-        for rows, others in zip(own, all_rows, strict=True):
-            part = batch if len(rows) == batch.rollout.rows else batch.select(rows)
+        for step in minibatch_rows(rows.groups, count, key=(*key, update)):
+            local = step[(step >= share.start) & (step < share.stop)] - share.start
+            part = batch if len(local) == batch.rollout.rows else batch.select(local)
             weights = reduction_weights(
                 part.mask,
                 reduction,
+                rows=len(step),
+                decisions=int(rows.decided[step].sum()),
                 max_decisions=part.rollout.max_decisions,
-                rows=len(others),
-                decisions=sum(everyone.decided[row] for row in others.tolist()),
             )
             yield replace(part, weights=weights)
 
 
-def reduction_weights(
-    mask: Tensor, reduction: Reduction, *, max_decisions: int, rows: int | None = None, decisions: int | None = None
-) -> Tensor:
+def reduction_weights(mask: Tensor, reduction: Reduction, *, rows: int, decisions: int, max_decisions: int) -> Tensor:
     """The constant factor of each decision's loss in the sum over the batch: [b, t] fp64, 0 under the mask.
 
     Args:
@@ -302,18 +239,11 @@ def reduction_weights(
         reduction: "sequence_mean": mean over rows of each row's mean (GRPO); "token_mean": mean over all decisions
             (DAPO); "fixed_length": sum / (rows * max_decisions) (Dr. GRPO); "sequence_sum": mean over rows of each
             row's sum (LUSPO).
+        rows, decisions: how many the optimizer step has in all processes.
         max_decisions: the most decisions a row can have.
-        rows: of the optimizer step in all processes; by default those of the mask.
-        decisions: of the optimizer step in all processes; by default those of the mask.
     """
     m = mask.to(torch.float64)
-    rows = len(m) if rows is None else rows
     if reduction == "sequence_mean":
         return m / (m.sum(-1, keepdim=True).clamp(min=1) * max(rows, 1))
-    if reduction == "token_mean":
-        return m / (m.sum().clamp(min=1) if decisions is None else max(decisions, 1))
-    if reduction == "fixed_length":
-        return m / max(rows * max_decisions, 1)
-    if reduction == "sequence_sum":
-        return m / max(rows, 1)
-    raise UsageError(f"The reduction must be one of {', '.join(map(repr, get_args(Reduction)))}, got {reduction!r}.")
+    normalisers = {"token_mean": decisions, "fixed_length": rows * max_decisions, "sequence_sum": rows}
+    return m / max(normalisers[reduction], 1)

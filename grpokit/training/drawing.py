@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 
 from torch import Tensor
@@ -51,54 +51,48 @@ class Drawn:
     metrics: Mapping[str, float]
 
     @property
-    def own_prompts(self) -> Sequence[int]:
+    def local_prompts(self) -> Sequence[int]:
         """The indices of this process's groups."""
-        return self.rows.own_groups(self.prompts)
+        size, share = len(self.rows.groups) // len(self.prompts), self.rows.share
+        return self.prompts[share.start // size : share.stop // size]
+
+    def local(self, x: Tensor) -> Tensor:
+        """This process's rows of what all rows have: [B] or [B, T] -> [b] or [b, t]."""
+        rows = x[self.rows.share]
+        return rows if x.ndim == 1 else rows[:, : self.rollout.mask.shape[1]]
 
 
+@dataclass(eq=False, kw_only=True)
 class Drawing:
     """Draws and scores, with prompts and seeds that follow from the run's seed and the step.
 
-    Args:
-        settings: of the trainer.
-        sizes: of the rollout's calls.
-        seed: of the run.
-        policy: draws.
-        terms: the rewards.
+    Attributes:
         prompts: all training prompts.
         advantages: scores without monitors -> [B] or [B, T].
         team: the processes, each of which draws a share of the groups.
     """
 
-    def __init__(
-        self,
-        settings: TrainerSettings,
-        *,
-        sizes: Sizes,
-        seed: int,
-        policy: CheckedPolicy,
-        terms: Sequence[RewardTerm],
-        prompts: Sequence[Prompt],
-        advantages: Callable[[Scores], Tensor],
-        team: Team,
-    ) -> None:
-        self.settings, self.seed, self.policy, self.terms, self.prompts = settings, seed, policy, terms, prompts
-        self.advantages, self.team, self.sizes = advantages, team, sizes
-        self._ahead: _Ahead | None = None
+    settings: TrainerSettings
+    sizes: Sizes
+    seed: int
+    policy: CheckedPolicy
+    terms: Sequence[RewardTerm]
+    prompts: Sequence[Prompt]
+    advantages: Callable[[Scores], Tensor]
+    team: Team
+    _ahead: _Ahead | None = field(default=None, init=False)
 
     @contextmanager
     def __call__(self, completed: int, *, version: int, notes: Notes) -> Iterator[Drawn]:
-        """Draw the groups of the step after `completed` ones; at the end, what no reward has begun is cancelled.
+        """Draw the groups of the step after `completed` ones, with the weights of a version.
 
-        Args:
-            completed: steps so far.
-            version: optimizer steps so far.
-            notes: of the step.
+        At the end, what no reward has begun is cancelled.
         """
         with ExitStack() as in_flight:
             draw = partial(self._groups, in_flight, completed, version, notes)
+            first = draw(0, range(self.settings.prompts_per_step), (), None)
             most = self.settings.dynamic_sampling
-            groups, metrics = with_spread(draw(), draw, advantages=self.advantages, most=most)
+            groups, metrics = with_spread(first, draw, advantages=self.advantages, most=most)
             rollout, rows = gather_rows(groups.joined(), self.team, self.policy.device)
             yield Drawn(prompts=groups.prompts, rollout=rollout, rows=rows, scores=groups.scores, metrics=metrics)
 
@@ -108,99 +102,96 @@ class Drawing:
         completed: int,
         version: int,
         notes: Notes,
-        attempt: int = 0,
-        places: Sequence[int] = (),
-        used: Sequence[int] = (),
-        beside: Scores | None = None,
+        attempt: int,
+        places: Sequence[int],
+        used: Sequence[int],
+        others: Scores | None,
     ) -> Groups:
-        """All groups of a step; from attempt 1 on, those at `places` anew, with prompts that are not yet `used`.
-
-        Then `beside` are the scores of the other groups.
-        """
-        asked = self._asked(completed, attempt, places, used)
-
-        def fit(draw: Callable[[int], Rollout]) -> Rollout:
-            return self.sizes.draw(draw, len(asked.seeds.row), notes.warn)
-
+        """Draw and score the groups at `places` (see `with_spread`); the first draw is attempt 0."""
+        request = self._request(completed, attempt, places, used)
         rollout = None
         with gathered():  # by all processes, also by one without prompts
-            begun = None if attempt else self._begun(completed, version)
-            if asked.prompts:
+            pending = None if attempt else self._take_ahead(completed, version)
+            if request.prompts:
                 with notes.time("rollout"):
-                    if begun is None:
-                        rollout = self.policy.rollout(asked.prompts, asked.group_size, asked.seeds, fit=fit)
-                    else:
-                        rollout = self.policy.finish(begun, asked.prompts, asked.group_size, asked.seeds)
+                    rollout = self._rollout(request, pending, notes)
                     if not attempt:
-                        self._begin(completed + 1, version)
+                        self._draw_ahead(completed + 1, version)
         if rollout:
             checks.check_age(rollout, version, self.settings.max_age)
+        samples = rollout.samples if rollout else []
         with notes.time("reward"):
-            scoring = begin(self.terms, rollout.samples if rollout else [], step=completed + 1)
+            scoring = begin(self.terms, samples, step=completed + 1)
         in_flight.callback(scoring.cancel)
 
         @cache
         def scores() -> Scores:
+            elsewhere = len(places) * self.settings.group_size - len(samples)
             with notes.time("reward"):
-                own = scoring.result(beside=beside, elsewhere=asked.all_rows - (rollout.rows if rollout else 0))
-            return joined(self.terms, self.team.gather(own), beside)
+                part = scoring.result(beside=others, elsewhere=elsewhere)
+            return joined(self.terms, self.team.gather(part), others)
 
-        return Groups(prompts=asked.indices, parts=[rollout] if rollout else [], scores=scores)
+        return Groups(prompts=request.indices, parts=[rollout] if rollout else [], scores=scores)
 
-    def _asked(self, completed: int, attempt: int = 0, places: Sequence[int] = (), used: Sequence[int] = ()) -> _Asked:
-        """The groups that this process draws."""
-        per_step, size, total = self.settings.prompts_per_step, self.settings.group_size, len(self.prompts)
-        indices = prompt_indices(self.seed, completed, per_step=per_step, total=total)
-        seeds = derive_seeds(
-            self.seed, stream="train", step=completed, prompts=per_step, group_size=size, attempt=attempt
-        )
+    def _request(self, completed: int, attempt: int, places: Sequence[int], used: Sequence[int]) -> _Request:
+        """What to draw for the groups at `places`; from attempt 1 on with prompts that are not yet `used`."""
+        per_step, total = self.settings.prompts_per_step, len(self.prompts)
         if attempt:
             indices = further_indices(self.seed, completed, attempt=attempt, places=places, total=total, used=used)
-            seeds = at_places(seeds, places)
-        share = self.team.share(per_step)
-        own = [i for i, place in enumerate(places if attempt else range(per_step)) if place in share]
-        return _Asked(
-            indices=indices,
-            prompts=[self.prompts[indices[i]] for i in own],
-            group_size=size,
-            seeds=at_places(seeds, own),
-            all_rows=len(seeds.row),
+        else:
+            indices = prompt_indices(self.seed, completed, per_step=per_step, total=total)
+        seeds = derive_seeds(
+            self.seed,
+            stream="train",
+            step=completed,
+            prompts=per_step,
+            group_size=self.settings.group_size,
+            attempt=attempt,
         )
+        share = self.team.share(per_step)
+        prompts = {place: self.prompts[i] for place, i in zip(places, indices, strict=True) if place in share}
+        return _Request(indices=indices, prompts=list(prompts.values()), seeds=at_places(seeds, list(prompts)))
 
-    def _begin(self, completed: int, version: int) -> None:
+    def _rollout(self, request: _Request, pending: PendingRollout | None, notes: Notes) -> Rollout:
+        """Wait for a rollout that was begun ahead, or draw it now."""
+        size = self.settings.group_size
+        if pending is not None:
+            return self.policy.finish(pending, request.prompts, size, request.seeds)
+        fit = partial(self.sizes.draw, rows=len(request.seeds.row), warn=notes.warn)
+        return self.policy.rollout(request.prompts, size, request.seeds, fit=fit)
+
+    def _draw_ahead(self, completed: int, version: int) -> None:
         """Begin the groups of the next step, if their weights are not too old by then."""
         if self.settings.max_age < self.settings.updates_per_step or completed >= self.settings.steps:
             return
-        asked = self._asked(completed)
-        begun = asked.prompts and self.policy.begin(asked.prompts, asked.group_size, asked.seeds)
-        self._ahead = _Ahead(completed, version, begun) if begun else None
+        request = self._request(completed, 0, range(self.settings.prompts_per_step), ())
+        pending = self.policy.begin(request.prompts, self.settings.group_size, request.seeds)
+        self._ahead = _Ahead(completed, version, pending) if pending else None
 
-    def _begun(self, completed: int, version: int) -> PendingRollout | None:
+    def _take_ahead(self, completed: int, version: int) -> PendingRollout | None:
         """What was begun for this step, unless other steps have come in between."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return None
         if ahead.completed == completed and 0 <= version - ahead.version <= self.settings.max_age:
-            return ahead.begun
-        ahead.begun.cancel()
+            return ahead.pending
+        ahead.pending.cancel()
         return None
 
     def drop(self) -> None:
         """Forget the rollout that is on its way."""
-        if self._ahead is not None:
-            self._ahead.begun.cancel()
+        if self._ahead:
+            self._ahead.pending.cancel()
         self._ahead = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """The groups of a step, and this process's share: indices of all prompts, its own prompts, their seeds."""
+class _Request:
+    """Groups to draw: the indices of all their prompts, and the prompts and seeds of this process."""
 
     indices: Sequence[int]
     prompts: Sequence[Prompt]
-    group_size: int
     seeds: Seeds
-    all_rows: int
 
 
 @dataclass(frozen=True)
@@ -209,4 +200,4 @@ class _Ahead:
 
     completed: int
     version: int
-    begun: PendingRollout
+    pending: PendingRollout

@@ -91,17 +91,19 @@ def at_places(seeds: Seeds, places: Sequence[int]) -> Seeds:
 
 def _merged(groups: Groups, further: Groups, places: Sequence[int]) -> Groups:
     """Put the groups of `further` at their places."""
-    scores = _scores(groups.scores(), further.scores())
-    drawn_anew = torch.cat([part.groups for part in further.parts]) if further.parts else torch.tensor([])
-    kept = [part.select((~torch.isin(part.groups, drawn_anew)).nonzero()[:, 0]) for part in groups.parts]
-    prompts = dict(enumerate(groups.prompts)) | dict(zip(places, further.prompts, strict=True))
-    return Groups(prompts=list(prompts.values()), parts=[*kept, *further.parts], scores=lambda: scores)
+    ids = further.scores().groups
+    rest = [part.select((~torch.isin(part.groups, ids)).nonzero()[:, 0]) for part in groups.parts]
+    prompts = list(groups.prompts)
+    for place, prompt in zip(places, further.prompts, strict=True):
+        prompts[place] = prompt
+    scores = _merged_scores(groups.scores(), further.scores())
+    return Groups(prompts=prompts, parts=[*rest, *further.parts], scores=lambda: scores)
 
 
-def _scores(before: Scores, further: Scores) -> Scores:
+def _merged_scores(before: Scores, further: Scores) -> Scores:
     """Scores with the rows of some groups replaced; times and notes are those of all draws."""
-    matrix, lost, anew = before.matrix.clone(), before.lost.clone(), torch.isin(before.groups, further.groups)
-    matrix[anew], lost[anew] = further.matrix, further.lost  # both in the order of the groups
+    matrix, lost, rows = before.matrix.clone(), before.lost.clone(), torch.isin(before.groups, further.groups)
+    matrix[rows], lost[rows] = further.matrix, further.lost  # both in the order of the groups
     return replace(
         before,
         matrix=matrix,

@@ -129,7 +129,7 @@ class Sizes:
             return replace(self.limit, rows=size) if by_rows else replace(self.limit, tokens=size)
 
         def load(cut: Cut) -> int:
-            return len(cut.rows) if by_rows else cut.largest_pass if len(cut.rows) > 1 else 0
+            return len(cut.rows) if by_rows else max(cut.passes, default=0) if len(cut.rows) > 1 else 0
 
         def largest(size: int) -> int:
             return max(map(load, cut(limit(size))), default=0)

@@ -20,13 +20,15 @@ from torch import Tensor
 from grpokit.advantages import zero_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.tracking import process_memory
+from grpokit.training.all_rows import AllRows
 from grpokit.training.devices import wait_for
 
 
 class Notes:
     """What is noted of a step: warnings, seconds per named phase, and peak memory.
 
-    On CUDA seconds are as the device sees them, by events for which nothing waits before the end.
+    On CUDA seconds are as the device sees them, by events for which nothing waits before the end. The peak memory is
+    that of CUDA's allocator, and on a CPU that of the whole process.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -51,15 +53,17 @@ class Notes:
             self._spans.append((phase, start, self._mark()))
 
     def metrics(self) -> dict[str, float]:
-        """Seconds since the notes were begun, seconds per phase, and the peak memory since then."""
+        """Seconds since the notes were begun, seconds per phase, and the peak memory since then in MiB."""
         wait_for(self.device)
+        cuda = self.device.type == "cuda"
         seconds: dict[str, float] = defaultdict(float)
         for phase, start, end in self._spans:
-            seconds[phase] += start.elapsed_time(end) / 1000 if self.device.type == "cuda" else end - start
+            seconds[phase] += start.elapsed_time(end) / 1000 if cuda else end - start
+        peak = torch.cuda.max_memory_allocated(self.device) if cuda else process_memory.highest()
         return {
             "step_time": time.perf_counter() - self.start,
             **{f"time/{phase}": duration for phase, duration in seconds.items()},
-            "memory/peak_mb": peak_memory_mb(self.device),
+            "memory/peak_mb": peak / 2**20,
         }
 
     def _mark(self) -> Any:
@@ -78,28 +82,24 @@ class Tally:
     """Means, and some extremes, of [b, t] statistics over all decisions that are not masked.
 
     Attributes:
+        sums: name -> [2], the sum of the values and their number.
+        largest: name -> [2], the largest value and the largest negated one, of the ratio and of log-prob differences.
         scored: the number of decisions that were scored, padding included.
         decided: the number of those that are not masked.
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, Tensor] = {}
-        self._max: dict[str, Tensor] = {}
-        self._min: dict[str, Tensor] = {}
+        self.sums: dict[str, Tensor] = {}
+        self.largest: dict[str, Tensor] = {}
         self.scored = self.decided = 0
 
     def add(self, name: str, values: Tensor, mask: Tensor) -> None:
         """Count `values` [b, t] where `mask` [b, t] is True."""
         values = values.detach().double()
-        zero = values.new_zeros(())
-        self._sums[name] = self._sums.get(name, zero) + torch.where(mask, values, 0.0).sum()
-        self._counts[name] = self._counts.get(name, zero) + mask.sum()
+        sums = torch.stack([torch.where(mask, values, 0.0).sum(), mask.sum(dtype=torch.float64)])
+        self.sums[name] = self.sums.get(name, 0) + sums
         if name in _WITH_EXTREMES and values.numel():
-            top = torch.where(mask, values, -torch.inf).max()
-            low = torch.where(mask, values, torch.inf).min()
-            self._max[name] = torch.maximum(self._max[name], top) if name in self._max else top
-            self._min[name] = torch.minimum(self._min[name], low) if name in self._min else low
+            self._widen(name, torch.where(mask, torch.stack([values, -values]), -torch.inf).amax((1, 2)))
 
     def add_differences(self, difference: Tensor, mask: Tensor) -> None:
         """Count how far log-probs [b, t] are from those that the sampler stated, before any weight has changed."""
@@ -115,51 +115,44 @@ class Tally:
         whole = cls()
         for tally in tallies:
             whole.scored, whole.decided = whole.scored + tally.scored, whole.decided + tally.decided
-            for name, total in tally._sums.items():
-                zero = total.new_zeros(())
-                whole._sums[name] = whole._sums.get(name, zero) + total
-                whole._counts[name] = whole._counts.get(name, zero.long()) + tally._counts[name]
-            for name, top in tally._max.items():
-                low = tally._min[name]
-                whole._max[name] = torch.maximum(whole._max.get(name, top), top)
-                whole._min[name] = torch.minimum(whole._min.get(name, low), low)
+            for name, sums in tally.sums.items():
+                whole.sums[name] = whole.sums.get(name, 0) + sums
+            for name, largest in tally.largest.items():
+                whole._widen(name, largest)
         return whole
 
     def on_cpu(self) -> Tally:
         """The same, for another process."""
-        other = Tally()
-        other.scored, other.decided = self.scored, self.decided
-        for name in ("_sums", "_counts", "_max", "_min"):
-            setattr(other, name, {key: x.cpu() for key, x in getattr(self, name).items()})
-        return other
+        copy = Tally()
+        copy.scored, copy.decided = self.scored, self.decided
+        copy.sums = {name: x.cpu() for name, x in self.sums.items()}
+        copy.largest = {name: x.cpu() for name, x in self.largest.items()}
+        return copy
 
     def means(self) -> dict[str, float]:
         """Name -> mean over decisions."""
-        return {name: float(total / self._counts[name].clamp(min=1)) for name, total in self._sums.items()}
+        return {name: float(total / count.clamp(min=1)) for name, (total, count) in self.sums.items()}
 
     def extremes(self, name: str) -> tuple[float, float]:
         """The smallest and the largest value; NaN if there is none."""
-        if name not in self._max or not bool(self._max[name].isfinite()):
-            return math.nan, math.nan
-        return float(self._min[name]), float(self._max[name])
+        largest, negated = self.largest.get(name, torch.tensor([math.nan, math.nan])).tolist()
+        return (-negated, largest) if math.isfinite(largest) else (math.nan, math.nan)
+
+    def _widen(self, name: str, largest: Tensor) -> None:
+        self.largest[name] = torch.maximum(self.largest.get(name, largest), largest)
 
 
 def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
-    """Statistics of the rewards and advantages of one rollout.
-
-    Args:
-        scores: of B samples.
-        advantages: [B] or [B, T].
-    """
+    """Statistics of the rewards of B samples, and of their advantages [B] or [B, T]."""
     groups, totals = scores.groups, scores.totals
-    has_total = ~totals.isnan()
-    per_group = [totals[(groups == group) & has_total] for group in groups.unique()]
+    scored = ~totals.isnan()
+    per_group = [totals[(groups == group) & scored] for group in groups.unique()]
     stds = [float(part.std()) if len(part) > 1 else 0.0 for part in per_group]
     metrics = {
-        "reward": float(totals[has_total].mean()) if bool(has_total.any()) else float("nan"),
+        "reward": float(totals[scored].mean()),
         "reward_std": sum(stds) / len(stds),
         "frac_reward_zero_std": float(zero_per_group(advantages, groups).double().mean()),
-        "unscored_rows": float((~has_total).sum()),
+        "unscored_rows": float((~scored).sum()),
         "advantage/mean": float(advantages.mean()),
         "advantage/std": float(advantages.std()),
         "advantage/abs_max": float(advantages.abs().max()),
@@ -169,7 +162,7 @@ def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
         if not asked:
             continue
         values = column[~column.isnan()]
-        metrics[f"rewards/{name}/mean"] = float(values.mean()) if len(values) else float("nan")
+        metrics[f"rewards/{name}/mean"] = float(values.mean())
         metrics[f"rewards/{name}/std"] = float(values.std()) if len(values) > 1 else 0.0
         metrics[f"rewards/{name}/unscored"] = float(len(column) - len(values))
         metrics[f"rewards/{name}/failed"] = float(failed)
@@ -186,8 +179,7 @@ def correlation(x: Tensor, y: Tensor, groups: Tensor) -> float:
     """Pearson's correlation of two rewards' deviations from their group's mean, since advantages only use those.
 
     Args:
-        x: [B] scores, NaN where there is none.
-        y: [B] scores of another reward.
+        x, y: [B] scores of a reward each, NaN where there is none.
         groups: [B] group ids.
 
     Returns:
@@ -234,27 +226,15 @@ def decision_metrics(tally: Tally) -> dict[str, float]:
     return metrics
 
 
-def length_metrics(decided: Sequence[int], ends: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Statistics of the number of decisions per row, and of texts whose policy tells how they ended.
-
-    Args:
-        decided: B numbers of decisions.
-        ends: `Sample.info` of texts: "finish" is "stop", or "length" where the text was cut; "tokens" is its length.
-    """
-    lengths = torch.tensor(decided, dtype=torch.float64)
+def length_metrics(rows: AllRows) -> dict[str, float]:
+    """Statistics of the number of decisions per row, and of texts whose policy tells how they ended."""
+    lengths = rows.decided.double()
     metrics = {"length/mean": float(lengths.mean()), "length/max": float(lengths.max())}
-    if ends:
-        metrics["completions/clipped_ratio"] = sum(info["finish"] == "length" for info in ends) / len(ends)
-    ended = [info["tokens"] for info in ends if info["finish"] == "stop" and isinstance(info.get("tokens"), int)]
+    if rows.ends:
+        metrics["completions/clipped_ratio"] = sum(finish == "length" for finish, _ in rows.ends) / len(rows.ends)
+    ended = [tokens for finish, tokens in rows.ends if finish == "stop" and tokens is not None]
     if ended:
         metrics["completions/mean_terminated_length"] = sum(ended) / len(ended)
         metrics["completions/min_terminated_length"] = float(min(ended))
         metrics["completions/max_terminated_length"] = float(max(ended))
     return metrics
-
-
-def peak_memory_mb(device: torch.device) -> float:
-    """Peak memory in MiB, of the CUDA allocator or, on a CPU, of the whole process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    return process_memory.highest() / 2**20

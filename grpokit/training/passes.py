@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,28 +30,8 @@ from grpokit.types import Ask, Decisions, Rollout
 _MOMENTS = ("mean", "std", "v_coef")
 
 
-def pieces(policy: CheckedPolicy, batch: Batch, limit: Limit, team: Team) -> Iterator[tuple[Batch, Cut]]:
-    """The micro-batches of a batch, each with its slices; with a filler, as many in all processes."""
-    cuts = [cut for cut in policy.cuts(batch.rollout, limit) if cut.slices]
-    if batch.filler is None:
-        yield from ((batch.select(cut.rows), cut) for cut in cuts)
-        return
-    lacking = max(team.gather(len(cuts))) - len(cuts)
-    slices = tuple(policy.slices(batch.filler.rollout))
-    for cut in cuts:
-        piece = batch.select(cut.rows)
-        same = len(cut.slices) == len(slices)
-        yield piece, cut if same else replace(cut, slices=tuple(policy.slices(piece.rollout)))
-    yield from [(batch.filler, Cut(rows=batch.filler.numbers, slices=slices, passes=()))] * lacking
-
-
 def filled(batch: Batch, policy: CheckedPolicy, team: Team) -> Batch:
     """The batch with a filler, for processes that must make the same passes: a short row of any of them.
-
-    Args:
-        batch: all rows of this process.
-        policy: the policy.
-        team: the processes, which all call this.
 
     Raises:
         RunError: the processes have different numbers of slices.
@@ -102,95 +82,38 @@ def all_logprobs(
     wanted = {"logprobs", *(["entropy"] if ask.entropy != "no" else []), *(_MOMENTS if ask.moments else [])}
     device = whole["logprobs"].device
     with context():
-        for piece, cut in pieces(policy, Batch.of(rollout), limit, Team()):
-            here = cut.rows.to(device, non_blocking=True)
+        for cut in policy.cuts(rollout, limit):
+            part, rows = rollout.select(cut.rows), cut.rows.to(device, non_blocking=True)
             for decisions in cut.slices:
-                view = policy.logprobs(piece.rollout, decisions, ask, grad=False)
+                view = policy.logprobs(part, decisions, ask, grad=False)
                 for name, x in ((name, x) for name, x in vars(view).items() if x is not None and name in wanted):
                     if name not in whole:
                         whole[name] = x.new_zeros(*rollout.mask.shape, *x.shape[2:], device=device)
-                    whole[name][here, decisions] = x.to(whole[name])
+                    whole[name][rows, decisions] = x.to(whole[name])
     return Decisions(**whole)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surrogate:
-    """What a policy minimises: an objective on its decisions.
-
-    Attributes:
-        policy: scores the decisions again.
-        objective: the loss per decision.
-        correction: importance weights where the sampler was another one, or None.
-    """
+class Term:
+    """The loss of some slices of a micro-batch, whose decisions a tally counts."""
 
     policy: CheckedPolicy
     objective: Objective
     correction: Correction | None
-
-    def terms(self, batch: Batch, slices: Sequence[slice], tally: Tally) -> Sequence[Term | LinearTerm]:
-        """The loss of a micro-batch as a sum over its slices.
-
-        A loss of whole sequences takes two passes. The first one, without the policy's graph, gives the derivative of
-        the loss by each decision. These are the constant weights of the second one's decisions.
-
-        Args:
-            batch: the micro-batch.
-            slices: of its decisions.
-            tally: collects statistics of the decisions.
-        """
-
-        def term(decisions: slice | Tensor, parts: Sequence[slice]) -> Term:
-            return Term(surrogate=self, batch=batch, decisions=decisions, slices=parts, tally=tally)
-
-        if not self.objective.whole_sequence or len(slices) == 1:
-            return [term(decisions, [decisions]) for decisions in slices]
-        new = joined([self.policy.logprobs(batch.rollout, s, self.ask, grad=False) for s in slices], dim=1).detach()
-        inputs = {name: x.requires_grad_() for name, x in vars(new).items() if x is not None}
-        columns = torch.cat([torch.arange(s.start, s.stop) for s in slices])
-        value, total = term(columns.to(batch.weights.device, non_blocking=True), slices)(new)
-        derivatives = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
-        widths = [s.stop - s.start for s in slices]
-        gradients = {n: x.split(widths, dim=1) for n, x in zip(inputs, derivatives, strict=True) if x is not None}
-        return [
-            LinearTerm(
-                decisions=decisions,
-                gradients={name: parts[i] for name, parts in gradients.items()},
-                total=torch.zeros_like(total) if i else total,
-            )
-            for i, decisions in enumerate(slices)
-        ]
-
-    @property
-    def ask(self) -> Ask:
-        """What the loss reads of the new decisions."""
-        entropy: Literal["grad", "value"] = "grad" if self.objective.entropy_coef != 0 else "value"
-        return Ask(entropy=entropy, moments=self.objective.needs_moments)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Term:
-    """The loss of some decisions of a micro-batch.
-
-    Attributes:
-        surrogate: the loss.
-        batch: the micro-batch.
-        decisions: a slice, or the columns of several.
-        slices: those that it consists of.
-        tally: collects statistics of the decisions.
-    """
-
-    surrogate: Surrogate
     batch: Batch
-    decisions: Any
     slices: Sequence[slice]
     tally: Tally
 
-    def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
-        """A scalar to be differentiated, and its part in the batch's loss; the decisions are counted.
+    @cached_property
+    def decisions(self) -> Any:
+        """The slice, or the columns of several."""
+        if len(self.slices) == 1:
+            return self.slices[0]
+        columns = torch.cat([torch.arange(s.start, s.stop) for s in self.slices])
+        return columns.to(self.batch.weights.device, non_blocking=True)
 
-        Args:
-            new: the decisions, [b, t].
-        """
+    def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
+        """A scalar to be differentiated, and its part in the batch's loss; the decisions [b, t] are counted."""
         value, loss = self._loss(new)
         mask = self.batch.mask[:, self.decisions]
         for name, values in loss.stats.items():
@@ -207,27 +130,27 @@ class Term:
         Their slope is the derivative of the loss by log-probs: none if the loss reads moments, or on a GPU, where
         nobody has measured yet that it pays.
         """
-        surrogate = self.surrogate
-        if self.batch.weights.device.type != "cpu" or surrogate.objective.needs_moments:
-            return surrogate.ask
+        ask = _ask(self.objective)
+        if self.batch.weights.device.type != "cpu" or self.objective.needs_moments:
+            return ask
 
         def slope(logprobs: Tensor, rows: slice) -> Tensor:
             detached = logprobs.detach()
             leaf = detached.to(torch.promote_types(detached.dtype, torch.float32)).requires_grad_()
-            has_entropy = surrogate.objective.entropy_coef != 0  # whose gradient is its own
+            has_entropy = self.objective.entropy_coef != 0  # whose gradient is its own
             entropy = torch.zeros_like(detached) if has_entropy else None
             with torch.enable_grad(), torch.autocast("cpu", enabled=False):
                 value, _ = self._loss(Decisions(logprobs=leaf, entropy=entropy), rows=rows)
             return torch.autograd.grad(value, leaf)[0].to(logprobs)
 
-        return replace(surrogate.ask, slope=slope)
+        return replace(ask, slope=slope)
 
     def _loss(self, new: Decisions, *, rows: slice = slice(None)) -> tuple[Tensor, Loss]:
         """The objective on some rows: its weighted sum, a scalar, and each decision's."""
         batch, decisions = self.batch, self.decisions
         old = batch.old.select(rows, decisions) if batch.old else new.detach()
         advantages = batch.advantages[rows] if batch.advantages.ndim == 1 else batch.advantages[rows, decisions]
-        loss = self.surrogate.objective(
+        loss = self.objective(
             new,
             old,
             advantages,
@@ -240,22 +163,23 @@ class Term:
     @cached_property
     def _reference(self) -> Decisions | None:
         """The reference's view of the decisions."""
-        surrogate, batch = self.surrogate, self.batch
-        if not surrogate.objective.needs_reference_moments or batch.reference is not None:
+        batch = self.batch
+        if not self.objective.needs_reference_moments or batch.reference is not None:
             return batch.reference and batch.reference.select(decisions=self.decisions)
         ask = Ask(entropy="no", moments=True)
-        with surrogate.policy.reference():
-            return joined([surrogate.policy.logprobs(batch.rollout, s, ask, grad=False) for s in self.slices], dim=1)
+        with self.policy.reference():
+            return joined([self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in self.slices], dim=1)
 
     def _correction(self, old: Decisions, rows: slice) -> Tensor | None:
         """The factors of some rows' surrogate: [b', t]."""
-        correction, batch = self.surrogate.correction, self.batch
-        if correction is None:
+        if self.correction is None:
             return None
+        batch = self.batch
         sampled, mask = batch.rollout.old.logprobs[rows], batch.mask[rows]
         if batch.old is None:  # `old` has all decisions of its rows, or a weight is one decision's own
-            return correction_weights(correction, old.logprobs, sampled[:, self.decisions], mask[:, self.decisions])
-        return correction_weights(correction, batch.old.logprobs[rows], sampled, mask)[:, self.decisions]
+            decisions = self.decisions
+            return correction_weights(self.correction, old.logprobs, sampled[:, decisions], mask[:, decisions])
+        return correction_weights(self.correction, batch.old.logprobs[rows], sampled, mask)[:, self.decisions]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,43 +206,27 @@ class LinearTerm:
         return Ask(entropy="grad" if "entropy" in self.gradients else "no", moments="mean" in self.gradients)
 
 
+@dataclass(eq=False, kw_only=True)
 class Gradient:
-    """Adds up the gradient of one optimizer step over micro-batches, slices and processes.
+    """Adds up the gradient of one optimizer step over micro-batches and slices.
 
-    Args:
-        policy: scores the decisions again.
-        correction: importance weights where the sampler was another one, or None.
-        sizes: of micro-batches.
-        team: the processes, in each of which gradients are added up.
-        optimizer: whose gradients are zero before.
+    Attributes:
+        optimizer: whose gradients are set to zero before.
         backward: called in place of `Tensor.backward`, to scale the loss.
     """
 
-    def __init__(
-        self,
-        policy: CheckedPolicy,
-        *,
-        correction: Correction | None,
-        sizes: Sizes,
-        team: Team,
-        optimizer: torch.optim.Optimizer,
-        backward: Callable[[Tensor], None],
-    ) -> None:
-        self.policy, self.correction, self.sizes, self.team = policy, correction, sizes, team
-        self.optimizer, self.backward = optimizer, backward
+    policy: CheckedPolicy
+    correction: Correction | None
+    sizes: Sizes
+    team: Team
+    optimizer: torch.optim.Optimizer
+    backward: Callable[[Tensor], None]
 
     def __call__(self, batch: Batch, objective: Objective, notes: Notes) -> tuple[Sequence[float], Tally]:
-        """Add up the gradient in this process; returns the loss of each process, and the statistics of all.
-
-        Args:
-            batch: the rows of one optimizer step.
-            objective: the loss.
-            notes: of the step.
-        """
-        surrogate = Surrogate(policy=self.policy, objective=objective, correction=self.correction)
+        """Add up the gradient in this process; returns the loss of each process, and the statistics of all."""
 
         def attempt(limit: Limit) -> tuple[float, Tally]:
-            loss, tally = self._attempt(batch, surrogate, limit, notes)
+            loss, tally = self._attempt(batch, objective, limit, notes)
             return float(loss), tally
 
         if batch.filler is not None:  # all processes make the same passes, so none can repeat its own with fewer rows
@@ -329,15 +237,15 @@ class Gradient:
         losses, tallies = zip(*self.team.gather((loss, tally.on_cpu())), strict=True)
         return losses, Tally.merged(tallies)
 
-    def _attempt(self, batch: Batch, surrogate: Surrogate, limit: Limit, notes: Notes) -> tuple[Tensor, Tally]:
+    def _attempt(self, batch: Batch, objective: Objective, limit: Limit, notes: Notes) -> tuple[Tensor, Tally]:
         """Nothing in here waits for the device."""
         self.optimizer.zero_grad()  # a failed attempt or step may have left gradients
         total, tally = torch.zeros((), dtype=torch.float64, device=batch.weights.device), Tally()
-        tally.decided += int(batch.rollout.host_mask.numpy().sum())
-        for piece, cut in pieces(self.policy, batch, limit, self.team):
-            tally.scored += cut.positions
+        tally.decided = int(batch.rollout.host_mask.numpy().sum())
+        for piece, cut in self._pieces(batch, limit):
+            tally.scored += sum(cut.passes)
             with notes.time("logprobs"):
-                terms = surrogate.terms(piece, cut.slices, tally)
+                terms = self._terms(objective, piece, cut.slices, tally)
             for term in terms:
                 with notes.time("logprobs"):
                     new = self.policy.logprobs(piece.rollout, term.decisions, term.ask, grad=True)
@@ -346,3 +254,51 @@ class Gradient:
                     self.backward(value)
                 total += part
         return total, tally
+
+    def _pieces(self, batch: Batch, limit: Limit) -> Iterator[tuple[Batch, Cut]]:
+        """The micro-batches of a batch, each with its slices; with a filler, as many in all processes."""
+        cuts = [cut for cut in self.policy.cuts(batch.rollout, limit) if cut.slices]
+        if batch.filler is None:
+            yield from ((batch.select(cut.rows), cut) for cut in cuts)
+            return
+        lacking = max(self.team.gather(len(cuts))) - len(cuts)
+        slices = tuple(self.policy.slices(batch.filler.rollout))
+        for cut in cuts:
+            piece = batch.select(cut.rows)
+            same = len(cut.slices) == len(slices)
+            yield piece, cut if same else replace(cut, slices=tuple(self.policy.slices(piece.rollout)))
+        yield from [(batch.filler, Cut(rows=batch.filler.numbers, slices=slices, passes=()))] * lacking
+
+    def _terms(
+        self, objective: Objective, batch: Batch, slices: Sequence[slice], tally: Tally
+    ) -> Sequence[Term | LinearTerm]:
+        """The loss of a micro-batch as a sum over its slices.
+
+        A loss of whole sequences takes two passes. The first one, without the policy's graph, gives the derivative of
+        the loss by each decision. These are the constant weights of the second one's decisions.
+        """
+        term = partial(
+            Term, policy=self.policy, objective=objective, correction=self.correction, batch=batch, tally=tally
+        )
+        if not objective.whole_sequence or len(slices) == 1:
+            return [term(slices=[decisions]) for decisions in slices]
+        ask = _ask(objective)
+        new = joined([self.policy.logprobs(batch.rollout, s, ask, grad=False) for s in slices], dim=1).detach()
+        inputs = {name: x.requires_grad_() for name, x in vars(new).items() if x is not None}
+        value, total = term(slices=slices)(new)
+        derivatives = torch.autograd.grad(value, list(inputs.values()), allow_unused=True)
+        widths = [s.stop - s.start for s in slices]
+        gradients = {n: x.split(widths, dim=1) for n, x in zip(inputs, derivatives, strict=True) if x is not None}
+        return [
+            LinearTerm(
+                decisions=decisions,
+                gradients={name: parts[i] for name, parts in gradients.items()},
+                total=torch.zeros_like(total) if i else total,
+            )
+            for i, decisions in enumerate(slices)
+        ]
+
+
+def _ask(objective: Objective) -> Ask:
+    """What a loss reads of the new decisions."""
+    return Ask(entropy="grad" if objective.entropy_coef != 0 else "value", moments=objective.needs_moments)

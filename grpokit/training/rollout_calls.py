@@ -36,14 +36,7 @@ class Call:
 
 
 def call_at(row: int, seeds: Seeds, group_size: int, size: int) -> Call:
-    """The call that draws a rollout from the row `row` on: whole groups if they fit, else a part of one group.
-
-    Args:
-        row: the first one that is not drawn yet.
-        seeds: of P prompts and B = P * G rows.
-        group_size: G.
-        size: the most rows of the call.
-    """
+    """The call that draws a rollout from the row `row` on, in at most `size` rows."""
     prompt, first = divmod(row, group_size)
     if first or size < group_size:
         count, some = min(size, group_size - first), slice(prompt, prompt + 1)
@@ -52,16 +45,6 @@ def call_at(row: int, seeds: Seeds, group_size: int, size: int) -> Call:
     end = row + count * (some.stop - some.start)
     share = replace(seeds, row=seeds.row[row:end], group=seeds.group[some], group_ids=seeds.group_ids[some])
     return Call(prompts=some, group_size=count, seeds=share, first_row=row)
-
-
-def calls(seeds: Seeds, group_size: int, size: int) -> list[Call]:
-    """Cut a rollout into calls of at most `size` rows (see `call_at`)."""
-    parts: list[Call] = []
-    row = 0
-    while row < len(seeds.row):
-        parts.append(call_at(row, seeds, group_size, size))
-        row += len(parts[-1].seeds.row)
-    return parts
 
 
 def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
@@ -84,12 +67,11 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
     parts = [part for part in parts if part.rows] or parts[:1]
     if len(parts) == 1:
         return replace(parts[0], **together)
-    groups = torch.cat([part.groups for part in parts])
-    ids = torch.cat([part.groups.unique() for part in parts])  # ascending in each part, like its per_group
-    first = torch.stack([(ids == group).nonzero()[0, 0] for group in ids.unique()])
+    ids = [group for part in parts for group in part.groups.unique().tolist()]  # in the order of their per_group
+    first = [ids.index(group) for group in sorted(set(ids))]
     return Rollout(
         samples=[*itertools.chain.from_iterable(part.samples for part in parts)],
-        groups=groups,
+        groups=torch.cat([part.groups for part in parts]),
         old=Decisions(
             logprobs=_stack([part.old.logprobs for part in parts], "old.logprobs"),
             **{
@@ -104,8 +86,7 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
         trace=Trace(
             per_row=_trace([part.trace.per_row for part in parts], "per_row"),
             per_group={
-                name: x[first.to(x.device)]
-                for name, x in _trace([part.trace.per_group for part in parts], "per_group").items()
+                name: x[first] for name, x in _trace([part.trace.per_group for part in parts], "per_group").items()
             },
         ),
     )

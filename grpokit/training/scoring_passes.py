@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
+from grpokit.errors import UsageError
 from grpokit.knobs import Correction, TrainerSettings
 from grpokit.objectives import Objective
 from grpokit.processes.sharded import any_shards
 from grpokit.processes.team import Team
 from grpokit.training.batch import Batch
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.entropy_filter import rollout_entropy
 from grpokit.training.memory import Sizes, explained
 from grpokit.training.metrics import Notes
 from grpokit.training.passes import all_logprobs
@@ -24,32 +26,17 @@ from grpokit.types import Ask, Decisions, Rollout
 _KEPT_BYTES = 2**30  # of the reference's means, in fp32 on the device
 
 
+@dataclass(eq=False, kw_only=True)
 class ScoringPasses:
-    """Scores a rollout without gradient, in the micro-batches of training.
+    """Scores a rollout without gradient, in the micro-batches of training."""
 
-    Args:
-        settings: of the trainer.
-        policy: scores.
-        objective: what the updates minimise.
-        correction: importance weights where the sampler was another one, or None.
-        sizes: of micro-batches.
-        probe: takes the reference's log-probs for a row of the first step.
-        team: the processes, of which one has that row.
-    """
-
-    def __init__(
-        self,
-        settings: TrainerSettings,
-        *,
-        policy: CheckedPolicy,
-        objective: Objective,
-        correction: Correction | None,
-        sizes: Sizes,
-        probe: ReferenceProbe,
-        team: Team,
-    ) -> None:
-        self.settings, self.policy, self.objective, self.correction = settings, policy, objective, correction
-        self.sizes, self.probe, self.team = sizes, probe, team
+    settings: TrainerSettings
+    policy: CheckedPolicy
+    objective: Objective
+    correction: Correction | None
+    sizes: Sizes
+    probe: ReferenceProbe
+    team: Team
 
     def __call__(self, rollout: Rollout, prompts: Sequence[int], *, version: int, notes: Notes) -> Batch:
         """Score what the updates need: old log-probs, the reference's, entropies.
@@ -59,45 +46,61 @@ class ScoringPasses:
         single update happens in any case.
 
         Args:
-            rollout: of the step.
-            prompts: index of each group's prompt in the training prompts, of this process's groups.
-            version: optimizer steps so far.
+            rollout: this process's rows.
+            prompts: for each of their groups, the index of its prompt in the training prompts.
+            version: of the weights.
             notes: of the step.
+
+        Raises:
+            UsageError: entropies are to be compared, and the policy gives none.
         """
         objective = self.objective
-        same = rollout.exact and rollout.version == version and not self.policy.low_precision
-        same = same and not (objective.needs_old_moments and rollout.old.mean is None)
-        rescored = not same and (self.settings.updates_per_step > 1 or self._needs_old(rollout))
-        referred = objective.needs_reference and self._kept(rollout)
-        probed = objective.needs_reference and self.probe.wanted
-        filtered = self.settings.top_entropy_quantile < 1
-        old, reference, entropy = rollout.old if same else None, None, None
-        if not (rescored or referred or probed or filtered):
+        exact = rollout.exact and rollout.version == version and not self.policy.low_precision
+        exact = exact and not (objective.needs_old_moments and rollout.old.mean is None)
+        needs_old = not exact and (self.settings.updates_per_step > 1 or self._weighs_sliced_sequences(rollout))
+        needs_reference = objective.needs_reference and self._scored_once(rollout)
+        needs_probe = objective.needs_reference and self.probe.wanted
+        needs_entropy = self.settings.top_entropy_quantile < 1
+        old, reference, entropy = rollout.old if exact else None, None, None
+        if not (needs_old or needs_reference or needs_probe or needs_entropy):
             return replace(Batch.of(rollout), old=old)
         with notes.time("logprobs"), self.policy.during("score"):
-            if rescored:
+            if needs_old:
                 ask = Ask(
-                    entropy="value" if filtered and rollout.old.entropy is None else "no",
+                    entropy="value" if needs_entropy and rollout.old.entropy is None else "no",
                     moments=objective.needs_old_moments,
                 )
-                old = self._all(rollout, notes, ask)
-            if referred:
+                old = self._score(rollout, notes, ask)
+            if needs_reference:
                 ask = Ask(entropy="no", moments=objective.needs_reference_moments)
-                reference = self._all(rollout, notes, ask, self.policy.reference)
-            if probed:
+                reference = self._score(rollout, notes, ask, self.policy.reference)
+            if needs_probe:
                 with explained("scoring a sample with the reference", remedies="mixed_precision: bf16, LoRA"):
                     self.probe.take(rollout, prompts, self.team)
-            if filtered:
-                own = old if rescored else None  # which that pass has given with the entropy
-                entropy = rollout_entropy(rollout, lambda: own or self._all(rollout, notes, Ask(entropy="value")))
+            if needs_entropy:
+                entropy = self._entropy(rollout, old if needs_old else None, notes)
         return replace(Batch.of(rollout), old=old and replace(old, entropy=None), reference=reference, entropy=entropy)
 
-    def _needs_old(self, rollout: Rollout) -> bool:
-        """Whether the first update needs the old log-probs: weights of sequences that are scored slice by slice do."""
+    def _entropy(self, rollout: Rollout, old: Decisions | None, notes: Notes) -> Tensor:
+        """[B, T] the entropy of each decision's distribution: the sampler's, or that of a pass."""
+        if rollout.old.entropy is not None:
+            return rollout.old.entropy
+        entropy = (old or self._score(rollout, notes, Ask(entropy="value"))).entropy
+        if entropy is not None:
+            return entropy
+        if not rollout.host_mask.any():  # nothing was scored
+            return rollout.old.logprobs
+        raise UsageError(
+            "top_entropy_quantile is below 1, but this policy's logprobs() gives no entropy. Set it to 1, or let "
+            "logprobs() return Decisions with entropy [b, t]."
+        )
+
+    def _weighs_sliced_sequences(self, rollout: Rollout) -> bool:
+        """Whether the correction needs all decisions of a row, which is scored slice by slice."""
         by_sequence = self.correction is not None and self.correction.per == "sequence"
         return by_sequence and any(self.team.gather(len(self.policy.slices(rollout)) > 1))
 
-    def _kept(self, rollout: Rollout) -> bool:
+    def _scored_once(self, rollout: Rollout) -> bool:
         """Whether the reference is scored once for a rollout; if not, beside each slice.
 
         Means are as large as latents, so they are kept only where several passes read them, and within a bound; and
@@ -109,7 +112,7 @@ class ScoringPasses:
         fits = all(self.team.gather(size <= _KEPT_BYTES))
         return self.settings.updates_per_rollout > 1 and fits
 
-    def _all(
+    def _score(
         self,
         rollout: Rollout,
         notes: Notes,

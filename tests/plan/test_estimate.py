@@ -13,7 +13,7 @@ from grpokit.plan import Job, Needs, Part, Work
 from grpokit.plan.cards import CARDS, USABLE, Card, by_name, recognised
 from grpokit.plan.estimate import Estimate
 from grpokit.sampling import derive_seeds
-from grpokit.training.rollout_calls import calls
+from grpokit.training.rollout_calls import call_at
 
 GIB = 2**30
 ROUND = Card(name="round", memory=10 * GIB, bandwidth=1e12, bf16=100e12, fp32=10e12)
@@ -52,7 +52,9 @@ def test_drawing_in_parts() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 8, 12, 16, 25, 32, 99])
 def test_drawing_is_planned_in_the_calls_that_a_trainer_makes(size: int) -> None:
-    made = calls(derive_seeds(0, stream="train", step=0, prompts=4, group_size=8), 8, size)
+    seeds, made = derive_seeds(0, stream="train", step=0, prompts=4, group_size=8), []
+    while (row := sum(len(call.seeds.row) for call in made)) < 32:
+        made.append(call_at(row, seeds, 8, size))
     plan = job(prompts_per_step=4, group_size=8, rollout_batch_size=size)
     assert plan.rollout_calls == len(made)
     assert plan.rollout_rows == max(len(call.seeds.row) for call in made)

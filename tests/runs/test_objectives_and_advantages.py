@@ -58,7 +58,8 @@ def test_the_first_gradient_is_the_policy_gradient(objective: str, advantage: st
     config, _ = presets.read_config("toy-lm", [f"trainer.objective={objective}"])
     policy, rollout = build.policy(config), report.rollout
     mean = build.objective(config).reduction
-    weights = reduction_weights(rollout.mask, mean, max_decisions=rollout.max_decisions)
+    counts = {"rows": rollout.rows, "decisions": int(rollout.mask.sum()), "max_decisions": rollout.max_decisions}
+    weights = reduction_weights(rollout.mask, mean, **counts)
     logprobs = policy.logprobs(rollout, slice(0, rollout.mask.shape[1])).logprobs
     loss = -(torch.where(rollout.mask, logprobs, 0.0) * weights * report.advantages[:, None]).sum()
     expected = torch.autograd.grad(loss, [p for p in policy.modules()["model"].parameters() if p.requires_grad])

@@ -21,6 +21,7 @@ PROMPTS = [str(i) for i in range(12)]
 def seen(entropy: float) -> Tally:
     tally = Tally()
     tally.add("entropy", torch.tensor([[entropy - 0.125, entropy + 0.125, 99.0]]), torch.tensor([[True, True, False]]))
+    tally.decided = 2
     return tally
 
 
@@ -31,7 +32,7 @@ def test_the_coefficient_by_hand() -> None:
     adaptive, course = AdaptiveEntropy(GSPO(entropy_coef=0.25), settings), []
     assert adaptive.objective == GSPO()  # nothing is measured yet
     for entropy in (0.75, 0.5, 0.25, 0.25, 0.75, 0.75):
-        adaptive.look(seen(entropy))
+        adaptive.adapt(seen(entropy))
         course.append((adaptive.coef, adaptive.objective.entropy_coef))
     assert course == [(0.125, 0), (0.375, 0.375), (0.625, 0.625), (0.625, 0.625), (0.375, 0), (0.125, 0)]
 
@@ -85,5 +86,5 @@ def test_what_cannot_work_is_told() -> None:
 def test_without_a_target_the_objective_is_the_users() -> None:
     objective = GRPO(entropy_coef=0.3)
     adaptive = AdaptiveEntropy(objective, TrainerSettings())
-    adaptive.look(Tally())
+    adaptive.adapt(Tally())
     assert adaptive.objective is objective

@@ -76,14 +76,13 @@ def test_packed_rows_count_with_their_own_lengths(tokens: int | None, expected: 
     mask = ragged(torch.tensor([64, 7, 7, 7, 7]), 64)
     parts = cuts(torch.zeros(5), mask, [slice(0, 64)], Limit(rows=32, tokens=tokens), packed=True)
     assert [cut.rows.tolist() for cut in parts] == expected
-    assert [cut.positions for cut in parts] == [int(mask[rows].sum()) for rows in expected]
-    assert parts[0].largest_pass == parts[0].positions
+    assert [cut.passes for cut in parts] == [(int(mask[rows].sum()),) for rows in expected]
     padded = cuts(torch.zeros(5), mask, [slice(0, 64)], Limit(rows=32))
     assert per_decision(padded, mask) == pytest.approx(320 / 92)
 
 
 def per_decision(parts: list[Cut], mask: torch.Tensor) -> float:
-    return sum(cut.positions for cut in parts) / int(mask.sum())
+    return sum(sum(cut.passes) for cut in parts) / int(mask.sum())
 
 
 def test_what_padding_costs() -> None:

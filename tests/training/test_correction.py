@@ -209,7 +209,7 @@ class OneOfTwo(Team):
 
     def gather(self, value: Any) -> list[Any]:
         if isinstance(value, tuple) and isinstance(value[-1], Rollout):
-            return [value, (([], [], 0, []), replace(value[-1], exact=False, version=5))]
+            return [value, (torch.zeros(0), torch.zeros(0), 0, [], replace(value[-1], exact=False, version=5))]
         return [value]
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from grpokit import Rollout, Trainer, UsageError, objectives
+from grpokit.processes.team import Team
 from grpokit.training.batch import minibatch_rows
 from grpokit.training.entropy_filter import top_entropy
 from tiny_policies import TinyTokens, digit_sum
@@ -32,18 +33,18 @@ MASK = torch.tensor([[True, True, True, True], [True, True, False, False]])
     ],
 )
 def test_the_kept_decisions_by_hand(share: float, kept: set[float]) -> None:
-    found = top_entropy(ENTROPY.double(), MASK, share)
+    found = top_entropy(ENTROPY.double(), MASK, share, Team())
     assert {round(x, 6) for x in ENTROPY[found].tolist()} == kept
     assert not found[~MASK].any()
 
 
 def test_equal_entropies_stay_together_in_spite_of_rounding() -> None:
     entropy = torch.tensor([[2.0, 1.0, 1.0 + 1e-7, 1.0 - 1e-7, 0.5]])
-    assert top_entropy(entropy, torch.ones(1, 5).bool(), 0.4).tolist() == [[True, True, True, True, False]]
+    assert top_entropy(entropy, torch.ones(1, 5).bool(), 0.4, Team()).tolist() == [[True, True, True, True, False]]
 
 
 def test_no_decision_at_all() -> None:
-    assert not top_entropy(ENTROPY, torch.zeros_like(MASK), 0.5).any()
+    assert not top_entropy(ENTROPY, torch.zeros_like(MASK), 0.5, Team()).any()
 
 
 def first_gradients(policy: TinyTokens, **options: Any) -> tuple[list[torch.Tensor], Rollout]:
@@ -148,6 +149,19 @@ def test_the_pass_for_the_old_log_probs_gives_the_entropies_too() -> None:
 def test_a_policy_without_entropy_is_told_so() -> None:
     with pytest.raises(UsageError, match=r"top_entropy_quantile is below 1, but this policy's logprobs\(\) gives no"):
         first_gradients(TinyTokens(entropy=False), top_entropy_quantile=0.3)
+
+
+class Masked(TinyTokens):
+    """All its rows were cut, so none of their decisions counts."""
+
+    def rollout(self, prompts: Any, group_size: int, **options: Any) -> Rollout:
+        drawn = super().rollout(prompts, group_size, **options)
+        return replace(drawn, mask=torch.zeros_like(drawn.mask))
+
+
+def test_a_step_without_decisions_is_not_taken_for_a_policy_without_entropy() -> None:
+    trainer = Trainer(Masked(), [digit_sum], PROMPTS, top_entropy_quantile=0.3, device="cpu")
+    assert any("all decisions of its rows are masked" in line for line in trainer.step().warnings)
 
 
 def test_a_share_outside_0_to_1_is_refused() -> None:

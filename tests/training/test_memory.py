@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpokit import Prompt, RunError, Trace, Trainer, evaluate
+from grpokit import Prompt, RunError, Seeds, Trace, Trainer, evaluate
 from grpokit.evaluation.held_out import draw
 from grpokit.sampling import derive_seeds
 from grpokit.training.memory import fitting
-from grpokit.training.rollout_calls import calls, concatenate_rollouts
+from grpokit.training.rollout_calls import Call, call_at, concatenate_rollouts
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]
@@ -240,6 +240,13 @@ def test_the_failed_attempt_is_let_go_before_the_next() -> None:
 
     assert fitting(attempt, 16, what="scoring") == (2, 2)
     assert len(seen) == 4
+
+
+def calls(seeds: Seeds, group_size: int, size: int) -> list[Call]:
+    made: list[Call] = []
+    while (row := sum(len(call.seeds.row) for call in made)) < len(seeds.row):
+        made.append(call_at(row, seeds, group_size, size))
+    return made
 
 
 # --- cutting and joining --------------------------------------------------------------------------------------------

@@ -49,6 +49,4 @@ DECIDED = {"length/mean": 2.25, "length/max": 4.0}
 def test_how_texts_ended(infos: list[dict[str, Any]], expected: dict[str, float]) -> None:
     """Of no others is said anything: pictures, and texts that ended in another way."""
     _, rows = gather_rows(rollout(infos), Team(), torch.device("cpu"))
-    assert length_metrics(rows.decided, rows.ends) == DECIDED | {
-        f"completions/{name}": x for name, x in expected.items()
-    }
+    assert length_metrics(rows) == DECIDED | {f"completions/{name}": x for name, x in expected.items()}

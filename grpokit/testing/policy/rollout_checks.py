@@ -15,7 +15,7 @@ from grpokit.testing.policy.case import (
     same_output,
     scored_slices,
 )
-from grpokit.training.rollout_calls import calls, concatenate_rollouts
+from grpokit.training.rollout_calls import call_at, concatenate_rollouts
 from grpokit.types import Rollout, Seeds
 
 
@@ -116,10 +116,9 @@ def batch_size(case: Case) -> None:
 def joined(case: Case) -> None:
     """Rows that are drawn one by one and joined have the log-probs of their draws."""
     policy, seeds = case.factory(), case.seeds(group_size=2)
+    calls = [call_at(row, seeds, 2, 1) for row in range(len(seeds.row))]
     with torch.no_grad():
-        parts = [
-            policy.rollout(case.prompts[call.prompts], call.group_size, seeds=call.seeds) for call in calls(seeds, 2, 1)
-        ]
+        parts = [policy.rollout(case.prompts[call.prompts], call.group_size, seeds=call.seeds) for call in calls]
     cause = "a trace whose shape depends on the batch; give it one size, or let it grow at the end of axis 1"
     try:
         whole = concatenate_rollouts(parts)
