@@ -70,7 +70,8 @@ def reworded(error: GrpokitError, text: str) -> GrpokitError:
     """
     kind = next(k for k in type(error).__mro__ if globals().get(k.__name__) is k)
     other: GrpokitError = kind(text, page=error.page)
-    vars(other).update({name: vars(error)[name] for name in ("agreed", "lost") if name in vars(error)})
+    if hasattr(error, "agreed"):  # see `grpokit.processes.team`
+        other.agreed = error.agreed  # type: ignore[attr-defined]
     return other
 
 

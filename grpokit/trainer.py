@@ -273,7 +273,7 @@ class Trainer(TrainerSettings, SeedSettings):
             self.team.sum_gradients(self.updates.parameters)
             norm = self.updates.make(number, decided=tally.decided)
         if self.updates.made():
-            with self.team.passing_together() if self.sharding else nullcontext():  # for a moving average
+            with self.team.failing_together(passes=True) if self.sharding else nullcontext():  # for a moving average
                 self._policy.updated(self.updates.version)
         return norm
 

@@ -38,7 +38,6 @@ class Course:
     def __init__(self, steps: Mapping[str, int], *, rounds: int) -> None:
         self._steps, self._rounds = dict(steps), rounds
         self._listed = [*steps.items()] * rounds
-        self.stretches: list[Stretch] = []
         self.load_state_dict({"stretches": []})
 
     @property

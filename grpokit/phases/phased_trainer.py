@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grpokit.errors import GrpokitError, UsageError, counted, reworded, shown
-from grpokit.files import PLAIN_NAME, is_plain_name
+from grpokit.errors import GrpokitError, UsageError, counted, reworded
 from grpokit.phases.course import Course
 from grpokit.policy import Policy
 from grpokit.tracking.progress import IntervalLines
@@ -28,7 +27,7 @@ class Phase:
     """A stretch of a run in which one policy learns.
 
     Attributes:
-        name: letters, digits, - and _; empty for the only phase of a run.
+        name: letters, digits, - and _, since it names files; empty for the only phase of a run.
         trainer: trains in every round, so its `steps` are those of all rounds.
         steps: in a round.
         policy: the policy's name among those of the model; empty for the only one.
@@ -44,8 +43,8 @@ class PhasedTrainer:
     """Takes the steps of several trainers in turn.
 
     Args:
-        phases: in their order. Trainers need seeds of their own, such as `grpokit.sampling.mix(seed, index)`, since
-            they would draw the same prompts and the same noise else. Give trackers to one of them.
+        phases: in their order. Trainers need seeds of their own, such as `grpokit.sampling.mix(seed, index)`. Give trackers to
+            one of them.
         rounds: how often the phases are gone through.
 
     Attributes:
@@ -59,17 +58,14 @@ class PhasedTrainer:
     """
 
     def __init__(self, phases: Sequence[Phase], *, rounds: int = 1) -> None:
-        _check_names(phases)
-        if rounds < 1:
-            raise UsageError(f"rounds must be at least 1, got {rounds}.")
+        for place, phase in enumerate(phases):
+            _check_steps(phase, rounds)
+            for other in phases[:place]:
+                _check_pair(other, phase)
         self.phases = {phase.name: phase for phase in phases}
         self.course = Course({phase.name: phase.steps for phase in phases}, rounds=rounds)
         self.current = phases[0]
-        for phase in phases:
-            _check_steps(phase, rounds)
-        _check_seeds(phases)
-        self._policies = _policies(phases)
-        _check_weights(phases)
+        self._trainers = [phase.trainer for phase in phases]
         self.loggers = [logger for trainer in self._trainers for logger in trainer.loggers]
 
     def __iter__(self) -> Iterator[StepReport]:
@@ -109,7 +105,8 @@ class PhasedTrainer:
 
         Raises:
             RewardError: a reward failed or returned something unusable.
-            RunError: a guard stopped the step, or no phase has anything left to learn.
+            RunError: a guard stopped the step.
+            UsageError: no phase has a step left.
         """
         stretch = self.course.under_way(self._finished)
         if stretch is None:
@@ -151,8 +148,7 @@ class PhasedTrainer:
         """
         for trainer in self._trainers:
             trainer.check_before_save()
-        together = any(trainer.sharding for trainer in self._trainers)
-        team = self.current.trainer.team
+        together, team = any(trainer.sharding for trainer in self._trainers), self.current.trainer.team
         checkpoint.save(
             Path(folder), self._parts(), step=self.completed, notes=notes or {}, team=team, together=together
         )
@@ -171,8 +167,8 @@ class PhasedTrainer:
             if "" in self.phases:
                 only = {"phase": "", "planned": self.steps, "steps": self.phases[""].trainer.completed}
                 self.course.load_state_dict({"stretches": [only]})
-            latest = self.course.begun[-1:] or self.course.stretches[:1]
-            self.current = self.phases[latest[0].phase]
+            (latest,) = self.course.begun[-1:] or self.course.stretches[:1]
+            self.current = self.phases[latest.phase]
 
     def _parts(self) -> dict[str, Stateful]:
         """What a checkpoint keeps, by name."""
@@ -180,8 +176,10 @@ class PhasedTrainer:
         for name, phase in self.phases.items():
             place = f"{checkpoint.PHASES}/{name}/" if name else ""
             parts |= {f"{place}{part}": x for part, x in phase.trainer.parts().items()}
-        policies = {checkpoint.named(checkpoint.POLICY, name): policy for name, policy in self._policies.items()}
-        return {**parts, **({} if "" in self.phases else {"course": self.course}), **policies}
+        if "" not in self.phases:
+            parts["course"] = self.course
+        policies = {checkpoint.named(checkpoint.POLICY, p.policy): p.trainer.policy for p in self.phases.values()}
+        return {**parts, **policies}
 
     def close(self) -> None:
         """As `Trainer.close`."""
@@ -196,10 +194,6 @@ class PhasedTrainer:
             return self.phases[""].trainer.describe()
         lines = [f"{name}: {phase.trainer.describe()}" for name, phase in self.phases.items()]
         return "\n".join([self.course.describe(), *lines])
-
-    @property
-    def _trainers(self) -> list[Trainer]:
-        return [phase.trainer for phase in self.phases.values()]
 
     @property
     def _finished(self) -> list[str]:
@@ -228,20 +222,6 @@ def _where(phase: Phase, step: int) -> str:
     return f"phase '{phase.name}', its step {step}"
 
 
-def _check_names(phases: Sequence[Phase]) -> None:
-    """Refuse phases without a name, or with one that another has."""
-    if not phases:
-        raise UsageError("There is no phase; give at least one.", page="configs#phases")
-    names = [phase.name for phase in phases]
-    if names == [""]:
-        return
-    for name in names:
-        if not is_plain_name(name):
-            raise UsageError(f"A phase's name is made of {PLAIN_NAME}, got {shown(name)}.", page="configs#phases")
-        if names.count(name) > 1:
-            raise UsageError(f"Two phases are called '{name}'. Give each a name of its own.", page="configs#phases")
-
-
 def _check_steps(phase: Phase, rounds: int) -> None:
     """Refuse a trainer whose schedule would end before its last step, or go on behind it."""
     total = rounds * phase.steps
@@ -253,46 +233,28 @@ def _check_steps(phase: Phase, rounds: int) -> None:
         )
 
 
-def _check_seeds(phases: Sequence[Phase]) -> None:
-    """Refuse trainers that would draw the same prompts with the same noise."""
-    seen: dict[int, str] = {}
-    for phase in phases:
-        other = seen.setdefault(phase.trainer.seed, phase.name)
-        if other != phase.name:
-            raise UsageError(
-                f"The phases '{other}' and '{phase.name}' have the same seed, {phase.trainer.seed}, and would draw the "
-                "same prompts with the same noise. Give each a seed of its own, such as grpokit.sampling.mix(seed, 1).",
-                page="configs#phases",
-            )
-
-
-def _policies(phases: Sequence[Phase]) -> dict[str, Policy]:
-    """The policies by name.
-
-    Raises:
-        UsageError: a name stands for two policies, or two names for one.
-    """
-    policies: dict[str, Policy] = {}
-    for phase in phases:
-        if policies.setdefault(phase.policy, phase.trainer.policy) is not phase.trainer.policy:
-            raise UsageError(
-                f"Two policies are called '{phase.policy}'. Give each a name of its own.", page="configs#phases"
-            )
-    if len({id(policy) for policy in policies.values()}) < len(policies):
-        raise UsageError(
-            f"One policy has the names {', '.join(map(repr, policies))}. Give it one name.", page="configs#phases"
+def _check_pair(one: Phase, other: Phase) -> None:
+    """Refuse two phases that the run could not tell apart, or of which one would undo what the other learns."""
+    both, same = f"The phases '{one.name}' and '{other.name}'", one.trainer.policy is other.trainer.policy
+    shared = {*one.trainer.updates.parameters} & {*other.trainer.updates.parameters}
+    problem = ""
+    if one.name == other.name:
+        problem = f"Two phases are called '{one.name}'. Give each a name of its own."
+    elif one.trainer.seed == other.trainer.seed:
+        problem = (
+            f"{both} have the same seed, {one.trainer.seed}, and would draw the same prompts with the same noise. Give "
+            "each a seed of its own, such as grpokit.sampling.mix(seed, 1)."
         )
-    return policies
-
-
-def _check_weights(phases: Sequence[Phase]) -> None:
-    """Refuse two policies that train the same weights: what one learns, the other's optimizer would not know."""
-    owners: dict[int, Phase] = {}
-    for phase in phases:
-        for name, parameter in phase.trainer.updates.names.items():
-            other = owners.setdefault(id(parameter), phase)
-            if other.trainer.policy is not phase.trainer.policy:
-                raise UsageError(
-                    f"The policies of the phases '{other.name}' and '{phase.name}' both train the weight '{name}'. Let "
-                    "each train weights of its own, such as adapters, or use one policy in both phases."
-                )
+    elif same != (one.policy == other.policy):
+        problem = (
+            f"{both} have {'one policy' if same else 'two policies'}, called '{one.policy}' and '{other.policy}'. "
+            "Give each policy one name of its own."
+        )
+    elif shared and not same:
+        name = next(name for name, p in one.trainer.updates.names.items() if p in shared)
+        problem = (
+            f"The policies of the phases '{one.name}' and '{other.name}' both train the weight '{name}'. Let each "
+            "train weights of its own, such as adapters, or use one policy in both phases."
+        )
+    if problem:
+        raise UsageError(problem, page="configs#phases")

@@ -15,9 +15,9 @@ from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from grpokit.errors import UsageError
+from grpokit.errors import UsageError, one_line
 from grpokit.processes.own_gpu import take_own_gpu
-from grpokit.processes.team import Processes, Team, meeting
+from grpokit.processes.team import Team, meeting
 
 TIMEOUT = 1800.0
 """Seconds that a process waits for the others before it gives up."""
@@ -33,86 +33,21 @@ def join(timeout: float = TIMEOUT) -> Team:
         timeout: seconds that a process waits for the others, here and later; only the first call sets it.
 
     Raises:
-        UsageError: the environment does not say where they are.
+        UsageError: the environment does not say where they are, or two have the same GPU.
         RunError: they do not come.
     """
     global _team, _timeout
     if not distributed.is_initialized():
-        if not _has_others():
+        if (os.environ.get("WORLD_SIZE") or "1") == "1":
             return Team()
         _timeout = timedelta(seconds=timeout)
         _meet_others()
     if _team is None:
-        _team = Processes(new_group("gloo")) if distributed.get_world_size() > 1 else Team()
+        _team = Team(new_group("gloo") if distributed.get_world_size() > 1 else None)
         if torch.cuda.is_available():
             own = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
             _refuse_shared_gpus(_team.gather(f"{own} of {socket.gethostname()}"))
     return _team
-
-
-def _meet_others() -> None:
-    """Start torch.distributed.
-
-    Raises:
-        RunError: the others do not come in time.
-    """
-    cuda = torch.cuda.is_available()
-    if cuda:
-        take_own_gpu()
-    with meeting():
-        store, rank, size = next(rendezvous("env://", timeout=_timeout))
-        distributed.init_process_group(
-            "cpu:gloo,cuda:nccl" if cuda else "gloo",
-            store=_unused_part(store, rank, size, _timeout.total_seconds()),
-            rank=rank,
-            world_size=size,
-            timeout=_timeout,
-        )
-
-
-def _has_others() -> bool:
-    """Whether the environment speaks of other processes.
-
-    Raises:
-        UsageError: it does not say how to meet them.
-    """
-    size = os.environ.get("WORLD_SIZE") or "1"
-    if size.isdecimal() and int(size) <= 1:
-        return False
-    rank, port = os.environ.get("RANK", ""), os.environ.get("MASTER_PORT", "")
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    numbers = {"WORLD_SIZE": size, "RANK": rank, "MASTER_PORT": port}
-    lack = ""
-    if missing:
-        lack = f"these are not set: {', '.join(missing)}"
-    elif wrong := [name for name, text in numbers.items() if not text.isdecimal()]:
-        lack = f"{wrong[0]}={numbers[wrong[0]]} is no number"
-    elif int(rank) >= int(size):
-        lack = f"RANK={rank} is none of them"
-    if lack:
-        raise UsageError(
-            f"WORLD_SIZE={size} speaks of other processes, but {lack}. Start the run with torchrun, or unset "
-            "WORLD_SIZE to train in one process."
-        )
-    return True
-
-
-def _refuse_shared_gpus(gpus: Sequence[str]) -> None:
-    """Each process needs a GPU of its own, since two cannot share one under NCCL.
-
-    Args:
-        gpus: of all processes.
-
-    Raises:
-        UsageError: two have the same.
-    """
-    for rank, gpu in enumerate(gpus):
-        if gpu in gpus[:rank]:
-            raise UsageError(
-                f"The processes {gpus.index(gpu)} and {rank} of {len(gpus)} have the same GPU, {gpu}, and each needs "
-                "one of its own. Give torchrun --nproc-per-node no more than the machine has, or set "
-                "CUDA_VISIBLE_DEVICES= (empty) to train on the CPU."
-            )
 
 
 def new_group(backend: str | None = None) -> distributed.ProcessGroup:
@@ -121,22 +56,49 @@ def new_group(backend: str | None = None) -> distributed.ProcessGroup:
     return group
 
 
-def _unused_part(store: Store, rank: int, size: int, timeout: float) -> Store:
-    """A part of the store in which nothing stands that processes have left which were there before.
+def _meet_others() -> None:
+    take_own_gpu()
+    with meeting():
+        try:
+            store, rank, size = next(rendezvous("env://", timeout=_timeout))
+        except ValueError as error:
+            raise UsageError(
+                f"WORLD_SIZE={os.environ['WORLD_SIZE']} speaks of other processes, but they cannot be found: "
+                f"{one_line(error)}. Start the run with torchrun, or unset WORLD_SIZE to train in one process."
+            ) from error
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            store=_unused_part(store, rank, size),
+            rank=rank,
+            world_size=size,
+            timeout=_timeout,
+        )
+
+
+def _unused_part(store: Store, rank: int, size: int) -> Store:
+    """A part of the store without what processes have left there that were started before.
 
     torchrun starts processes again with the store of those that have ended, and their addresses still stand in it. So
     each puts a word of its own there, and the part is named after the words that all see.
-
-    Raises:
-        RuntimeError: the others do not come in time.
     """
     words, names = [f"word/{i}" for i in range(size)], [f"name/{i}" for i in range(size)]
     store.set(words[rank], uuid.uuid4().hex)
-    end = time.monotonic() + timeout
+    end = time.monotonic() + _timeout.total_seconds()
     while time.monotonic() < end:
         name = b" ".join(store.multi_get(words))  # waits until all are there
         store.set(names[rank], name.decode())
         if all(other == name for other in store.multi_get(names)):
             return PrefixStore(hashlib.sha256(name).hexdigest(), store)
         time.sleep(0.1)
-    raise RuntimeError(f"no {size} processes at the same time in {timeout:g} seconds")
+    raise RuntimeError(f"no {size} processes at the same time in {_timeout}")
+
+
+def _refuse_shared_gpus(gpus: Sequence[str]) -> None:
+    """Refuse two processes with one GPU, which NCCL cannot serve."""
+    for rank, gpu in enumerate(gpus):
+        if gpu in gpus[:rank]:
+            raise UsageError(
+                f"The processes {gpus.index(gpu)} and {rank} of {len(gpus)} have the same GPU, {gpu}, and each needs "
+                "one of its own. Give torchrun --nproc-per-node no more than the machine has, or set "
+                "CUDA_VISIBLE_DEVICES= (empty) to train on the CPU."
+            )

@@ -1,14 +1,13 @@
 """Weights that several processes hold together, by FSDP2: each keeps a part of every block and gathers it when needed.
 
 A block is a layer of a transformer, one of many alike. What is outside of blocks, and adapters inside, stay whole in
-each process. Blocks are gathered once for a whole rollout and for a whole scoring pass, so there no process waits for
-another. In training a block is gathered for its own forward and backward pass, so all processes must make the same
-passes: `grpokit.training.passes` sees to that.
+each process. Blocks are gathered once for a whole rollout or scoring pass, where no process waits for another. In
+training each is gathered for its own forward and backward pass, so all processes must make the same passes:
+`grpokit.training.passes` sees to that.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 import weakref
@@ -26,22 +25,12 @@ from grpokit.processes.team import Team, is_sharded, local
 
 How: TypeAlias = Literal["fsdp2", "fsdp2-offload"]
 
-_blocks: dict[int, weakref.ref[Any]] = {}  # sharded ones, with the same numbers in every process
-_numbers = itertools.count()
+_blocks: list[weakref.ref[Any]] = []  # sharded ones, in the same order in every process
 _depth = 0  # of `gathered`
 
 
-def has_shards(policy: Policy) -> bool:
-    """Whether the policy's blocks are spread over the processes."""
-    return any(is_sharded(p) for module in policy.modules().values() for p in module.parameters())
-
-
 def check(how: str | None, mixed_precision: str) -> None:
-    """Refuse another word, and a precision whose loss scaler does not know sharded gradients.
-
-    Raises:
-        UsageError: with what to write.
-    """
+    """Refuse another word, and a precision whose loss scaler does not know sharded gradients."""
     if how not in (None, *get_args(How)):
         raise UsageError(f"sharding must be None, {' or '.join(map(repr, get_args(How)))}, got {shown(how)}.")
     if how and mixed_precision == "fp16":
@@ -50,7 +39,12 @@ def check(how: str | None, mixed_precision: str) -> None:
 
 def any_shards() -> bool:
     """Whether this process has cut any weights that are still there."""
-    return any(reference() is not None for reference in _blocks.values())
+    return any(block() is not None for block in _blocks)
+
+
+def has_shards(policy: Policy) -> bool:
+    """Whether the policy's blocks are spread over the processes."""
+    return any(is_sharded(p) for module in policy.modules().values() for p in module.parameters())
 
 
 def shard(policy: Policy, how: How, device: torch.device) -> None:
@@ -67,8 +61,7 @@ def shard(policy: Policy, how: How, device: torch.device) -> None:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 
-    blocks = _blocks_of(policy)
-    new = [block for block in blocks if not isinstance(block, FSDPModule)]
+    new = [block for block in _blocks_of(policy) if not isinstance(block, FSDPModule)]
     if not new:
         return
     mesh = DeviceMesh.from_group(new_group(), device.type)  # whose calls mix with no others
@@ -84,7 +77,7 @@ def shard(policy: Policy, how: How, device: torch.device) -> None:
     for before, block in zip([new[0], *new], new, strict=False):
         # The default follows the passes so far, and rollouts are not as many in every process.
         block.set_modules_to_backward_prefetch([before])
-    _blocks.update({next(_numbers): weakref.ref(block) for block in new})
+    _blocks.extend(map(weakref.ref, new))
     for parent in _parents(policy, new):
         _connect_blocks(parent, options)
 
@@ -105,10 +98,7 @@ def _connect_blocks(parent: nn.Module, options: dict[str, Any]) -> None:
 
 @contextmanager
 def gathered() -> Iterator[None]:
-    """Inside, all blocks are whole in every process, and a pass waits for nobody; all processes must enter it.
-
-    It may be nested.
-    """
+    """Inside, all blocks are whole and a pass waits for nobody; all processes must enter it. It may be nested."""
     global _depth
     blocks = [] if _depth else _living()
     _depth += 1
@@ -128,17 +118,14 @@ def _living() -> list[Any]:
     """The blocks that no process has thrown away yet."""
     if not _blocks:
         return []
-    blocks = {number: reference() for number, reference in _blocks.items() if reference() is not None}
-    return [blocks[number] for number in sorted(set.intersection(*join().gather(set(blocks))))]
+    living = {number: block for number, reference in enumerate(_blocks) if (block := reference()) is not None}
+    return [living[number] for number in sorted(set.intersection(*join().gather(set(living))))]
 
 
 def full(tensor: Tensor) -> Tensor | None:
-    """A sharded tensor from all processes' parts, on the CPU; all must ask for it.
-
-    Only process 0 gets it, since a machine's memory would hold it many times.
-    """
-    gathered_tensor: Tensor = tensor.detach().full_tensor()  # type: ignore[attr-defined]
-    return gathered_tensor.cpu() if distributed.get_rank() == 0 else None
+    """A sharded tensor from all processes' parts, on the CPU of process 0 alone; all must ask for it."""
+    whole: Tensor = tensor.detach().full_tensor()  # type: ignore[attr-defined]
+    return whole.cpu() if distributed.get_rank() == 0 else None
 
 
 def cut_as(value: Any, like: Any) -> Any:
@@ -151,12 +138,9 @@ def cut_as(value: Any, like: Any) -> Any:
 
 
 def clip(parameters: Sequence[nn.Parameter], limit: float, team: Team) -> float:
-    """Scale gradients so that their norm is at most `limit`; returns the norm before.
+    """Scale the gradients of sharded and whole parameters to a norm of at most `limit`; returns the norm before.
 
-    Args:
-        parameters: whole ones, whose gradients are alike in all processes, and sharded ones.
-        limit: may be infinite.
-        team: the processes, which all call this.
+    All processes call this. `limit` may be infinite.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm, foreach = nn.utils.get_total_norm([g for g in gradients if not is_sharded(g)]), None
@@ -169,34 +153,27 @@ def clip(parameters: Sequence[nn.Parameter], limit: float, team: Team) -> float:
 
 
 def _blocks_of(policy: Policy) -> list[nn.Module]:
-    """The policy's blocks, with weights that can be cut.
-
-    Raises:
-        UsageError: there is none, or one cannot be cut.
-    """
-    blocks = list(optional(policy, "blocks")())
-    blocks = [block for block in dict.fromkeys(blocks) if next(block.parameters(), None) is not None]
+    """The policy's blocks that have weights."""
+    every = dict.fromkeys(optional(policy, "blocks")())
+    blocks = [block for block in every if list(block.parameters())]
+    problem = ""
     if not blocks:
-        raise UsageError(
+        problem = (
             "run.sharding spreads a policy's blocks over the processes, and this one has none: no torch.nn.ModuleList "
             "with several layers of one kind in its modules(). Leave run.sharding out, or give the policy a method "
-            "blocks().",
-            page="scale#weights-that-do-not-fit-into-one-gpu",
+            "blocks()."
         )
-    for block in blocks:
-        if any(not p.is_floating_point() for p in block.parameters()):
-            raise UsageError(
-                "run.sharding cannot spread quantised weights. Leave out the policy's quantization, or run.sharding.",
-                page="scale#weights-that-do-not-fit-into-one-gpu",
-            )
+    elif any(not p.is_floating_point() for block in blocks for p in block.parameters()):
+        problem = "run.sharding cannot spread quantised weights. Leave out the policy's quantization, or run.sharding."
+    if problem:
+        raise UsageError(problem, page="scale#weights-that-do-not-fit-into-one-gpu")
     return blocks
 
 
 def _adapter(block: nn.Module) -> set[nn.Parameter]:
     """What of a block stays whole: what trains, if that is small beside a frozen base."""
-    parameters = list(block.parameters())
-    training = {p for p in parameters if p.requires_grad}
-    few = 2 * sum(p.numel() for p in training) < sum(p.numel() for p in parameters)
+    training = {p for p in block.parameters() if p.requires_grad}
+    few = 2 * sum(p.numel() for p in training) < sum(p.numel() for p in block.parameters())
     return training if few else set()
 
 

@@ -1,11 +1,10 @@
 """The processes that train together, each with a copy of the policy.
 
-Each process draws and scores whole groups of its own. Everything that is decided from all rows is decided by every
-process alike, from values that all have gathered. A stretch of work stands inside `failing_together`: a process that
-fails there meets the others once more, with its error, which they read where they meet next. So what comes between two
-meetings needs no wrapper. Whatever can fail between a meeting and a collective call behind it is done before it.
-Gradients are summed once for each optimizer step, outside of the policy. There is no wrapper around the modules, and a
-forward pass waits for nobody.
+Each draws and scores whole groups of its own. What follows from all rows is decided by every process alike, from values
+that all have gathered. A stretch of work stands inside `failing_together`: a process that fails there meets the others
+once more, with its error, which they read where they meet next. Whatever can fail between a meeting and a collective
+call behind it is done before it. Gradients are summed once for each optimizer step, outside of the policy: there is no
+wrapper around the modules, and a forward pass waits for nobody.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from threading import Event, Thread
+from threading import Thread
 from typing import Any, TypeVar
 
 import torch
@@ -29,15 +28,20 @@ _PATIENCE = 10.0  # seconds that a process with an error waits for others that m
 
 
 class Team:
-    """One process that trains alone, and what all teams can do.
+    """The processes that train one policy, as torchrun has started them; or this one alone.
 
     Attributes:
         rank: this process, from 0.
         size: how many there are.
+
+    Args:
+        messages: their group for values; None for a process alone, for which all of this does nothing.
     """
 
-    rank = 0
-    size = 1
+    def __init__(self, messages: distributed.ProcessGroup | None = None) -> None:
+        alone = messages is None
+        self.rank, self.size = (0, 1) if alone else (distributed.get_rank(), distributed.get_world_size())
+        self._messages = messages
 
     def share(self, count: int) -> range:
         """This process's part of `count` things, which may be empty. Parts follow each other in the ranks' order."""
@@ -50,13 +54,27 @@ class Team:
             value: goes to all processes, so tensors must be on the CPU.
 
         Raises:
-            GrpokitError: another process has failed, whose message it has.
+            GrpokitError: another process has failed, whose message it has; or has ended.
         """
-        return [value]
+        if self.size == 1:
+            return [value]
+        answers: list[Any] = [None] * self.size
+        with meeting():
+            distributed.all_gather_object(answers, (value, None), group=self._messages)
+        for rank, (_, failure) in enumerate(answers):
+            if failure is not None:
+                raise reworded(failure, f"In process {rank} of {self.size}: {failure}")
+        return [answer for answer, _ in answers]
 
     def gather_in_first(self, value: T) -> list[T]:
         """As `gather`, for values that are large: process 0 gets those of all, the others get none."""
-        return [value]
+        if self.size == 1:
+            return [value]
+        self.gather(None)
+        answers: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        with meeting():
+            distributed.gather_object(value, answers, group=self._messages)
+        return answers or []
 
     def first(self, work: Callable[[], T]) -> T:
         """Do work in process 0 alone; returns its result to all."""
@@ -67,47 +85,8 @@ class Team:
 
         Those of sharded parameters are sums already, and stay as they are.
         """
-
-    @contextmanager
-    def failing_together(self) -> Iterator[None]:
-        """Around a stretch of work: an error in one process is an error in all, and all leave the stretch together."""
-        yield
-
-    @contextmanager
-    def passing_together(self) -> Iterator[None]:
-        """Around passes in which processes wait for each other inside of the policy, as with sharded weights.
-
-        An error in all of them is as any other. In one alone it may leave the others waiting inside of a pass; then
-        they cannot meet any more.
-        """
-        yield
-
-
-class Processes(Team):
-    """Several processes, as torchrun starts them, over torch.distributed.
-
-    Args:
-        messages: their group for values.
-    """
-
-    def __init__(self, messages: distributed.ProcessGroup) -> None:
-        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
-        self._messages = messages
-
-    def gather(self, value: T) -> list[T]:
-        """As in `Team`."""
-        return self._meet(value)
-
-    def gather_in_first(self, value: T) -> list[T]:
-        """As in `Team`."""
-        self.gather(None)
-        answers: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        with meeting():
-            distributed.gather_object(value, answers, group=self._messages)
-        return answers or []
-
-    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """As in `Team`."""
+        if self.size == 1:
+            return
         parameters = [p for p in parameters if not is_sharded(p)]
         has_gradient = map(any, zip(*self.gather([p.grad is not None for p in parameters]), strict=True))
         with meeting():
@@ -119,98 +98,59 @@ class Processes(Team):
                     p.grad = total.view_as(p)
 
     @contextmanager
-    def failing_together(self) -> Iterator[None]:
-        """As in `Team`."""
+    def failing_together(self, *, passes: bool = False) -> Iterator[None]:
+        """Around a stretch of work: an error in one process is an error in all, and all leave the stretch together.
+
+        Args:
+            passes: processes wait for each other inside of the policy, as with sharded weights. Those that wait there
+                for one that has failed hear nothing until it has ended.
+        """
         try:
             yield
         except Exception as error:
-            if not all_know(error) and not is_lost(error):
-                self._meet(None, error)
-                error.agreed = True  # type: ignore[attr-defined]
+            if self.size == 1 or hasattr(error, "agreed"):
+                raise
+            if passes and (isinstance(error, distributed.DistError) or _SOURCE.search(str(error))):
+                raise _ended(error) from error
+            error.agreed = self._tell(error, _PATIENCE if passes else None)  # type: ignore[attr-defined]
             raise
         self.gather(None)
 
-    @contextmanager
-    def passing_together(self) -> Iterator[None]:
-        """As in `Team`."""
-        try:
-            yield
-        except Exception as error:
-            if all_know(error) or is_lost(error):
-                raise
-            if isinstance(error, distributed.DistError) or _SOURCE.search(str(error)):
-                raise _ended(error) from error
-            if self._met_soon(error):
-                error.agreed = True  # type: ignore[attr-defined]
-            else:
-                error.lost = True  # type: ignore[attr-defined]
-            raise
-
-    def _met_soon(self, error: Exception) -> bool:
-        """Tell the others of an error; False if they wait inside of a pass and do not hear it."""
-        met = Event()
-
-        def tell() -> None:
-            with suppress(Exception):
-                self._meet(None, error)
-                met.set()
-
-        Thread(target=tell, daemon=True).start()
-        return met.wait(_PATIENCE)
-
-    def _meet(self, value: T, error: Exception | None = None) -> list[T]:
-        """Exchange values; with an own error, tell it the others.
-
-        Raises:
-            GrpokitError: another process has failed, and this one has not; or another has ended.
-        """
+    def _tell(self, error: Exception, patience: float | None) -> bool:
+        """Tell the others of an error where they meet next; False if they do not hear it in so many seconds."""
+        words = error if isinstance(error, GrpokitError) else RunError(typed_line(error))
+        message = reworded(words, str(words))  # of a class that all processes have
+        message.agreed = True  # type: ignore[attr-defined]
         answers: list[Any] = [None] * self.size
-        with meeting(error):
-            distributed.all_gather_object(answers, (value, error and _Failure(error)), group=self._messages)
-        for rank, (_, failure) in enumerate(answers):
-            if failure is not None and error is None:
-                raise failure.elsewhere(rank, self.size)
-        return [answer for answer, _ in answers]
 
+        def meet() -> None:
+            with suppress(RuntimeError):
+                distributed.all_gather_object(answers, (None, message), group=self._messages)
 
-class _Failure:
-    """An error on its way to the other processes."""
-
-    def __init__(self, error: Exception) -> None:
-        own = error if isinstance(error, GrpokitError) else RunError(typed_line(error))
-        self.kind, self.text, self.page = type(reworded(own, "")), str(own), own.page
-
-    def elsewhere(self, rank: int, size: int) -> GrpokitError:
-        """The error that the other processes raise."""
-        error = self.kind(f"In process {rank} of {size}: {self.text}", page=self.page)
-        error.agreed = True  # type: ignore[attr-defined]
-        return error
+        thread = Thread(target=meet, daemon=True)
+        thread.start()
+        thread.join(patience)
+        return None not in answers
 
 
 def all_know(error: BaseException) -> bool:
-    """Whether all processes have this error already, and go on together."""
+    """Whether all processes have this error already, and go on together.
+
+    Its `agreed` is True then, and False where they cannot meet any more; an error without it is told to the others.
+    """
     return bool(getattr(error, "agreed", False))
 
 
-def is_lost(error: BaseException) -> bool:
-    """Whether the processes cannot meet any more after this error."""
-    return bool(getattr(error, "lost", False))
-
-
 @contextmanager
-def meeting(error: Exception | None = None) -> Iterator[None]:
-    """Around a meeting of all processes: another one that does not come is an error with words.
-
-    Args:
-        error: what has failed here; it is raised in place of that one.
-    """
+def meeting() -> Iterator[None]:
+    """Around a meeting of all processes: another one that does not come is an error with words."""
     try:
         yield
-    except torch.OutOfMemoryError as own:  # the others wait in vain, and this one says why
-        own.lost = True  # type: ignore[attr-defined]
+    except torch.OutOfMemoryError as error:  # the others wait in vain, and this one says why
+        error.agreed = False  # type: ignore[attr-defined]
         raise
-    except RuntimeError as lonely:
-        raise (error or _ended(lonely)) from lonely
+    except RuntimeError as error:
+        raise _ended(error) from error
 
 
 def _ended(error: Exception) -> RunError:
@@ -219,7 +159,7 @@ def _ended(error: Exception) -> RunError:
         "Another process has ended, or has not come in time (run.process_timeout). Its own message says why. "
         f"Here: {_SOURCE.sub('', typed_line(error))}."
     )
-    ended.lost = True  # type: ignore[attr-defined]
+    ended.agreed = False  # type: ignore[attr-defined]
     return ended
 
 
@@ -242,26 +182,21 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def refuse_other_weights(team: Team, weights: Mapping[str, torch.nn.Parameter]) -> None:
-    """Make sure that all processes start from the same weights.
-
-    Args:
-        team: the processes.
-        weights: name -> trainable parameter.
+    """Make sure that all processes start from the same weights, given as name -> trainable parameter.
 
     Raises:
         UsageError: with the first name that differs.
     """
     if team.size == 1:
         return
-    exactly = torch.float64
     with torch.no_grad():
-        digests = {
-            name: (float(p.sum(dtype=exactly)), float(torch.linalg.vector_norm(p, dtype=exactly)))
+        sums = {
+            name: (float(p.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(p, dtype=torch.float64)))
             for name, p in weights.items()
         }
-    first, *others = team.gather(digests)
+    first, *others = team.gather(sums)
     for rank, theirs in enumerate(others, start=1):
-        different = [name for name in first if theirs.get(name) != first[name]] + [*(theirs.keys() - first.keys())]
+        different = [name for name in {**first, **theirs} if first.get(name) != theirs.get(name)]
         if different:
             raise UsageError(
                 f"Process {rank} of {team.size} has other weights than process 0: {different[0]}, and "

@@ -230,7 +230,10 @@ class Gradient:
             return float(loss), tally
 
         if batch.filler is not None:  # all processes make the same passes, so none can repeat its own with fewer rows
-            with self.team.passing_together(), explained("training", remedies="a smaller trainer.micro_batch_size"):
+            with (
+                self.team.failing_together(passes=True),
+                explained("training", remedies="a smaller trainer.micro_batch_size"),
+            ):
                 loss, tally = attempt(self.sizes.limit)
         else:
             loss, tally = self.sizes.score(attempt, partial(self.policy.cuts, batch.rollout), notes.warn)
