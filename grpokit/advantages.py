@@ -18,8 +18,6 @@ from grpokit.errors import UsageError
 from grpokit.group_statistics import Std, batch_std
 from grpokit.reward_totals import FilledRewards, fill
 
-_ROUNDING = 1e-9  # (0.1 + 0.1 + 0.1) / 3 is not 0.1
-
 AdvantageFn: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 Scale: TypeAlias = Literal["group", "batch", "none"]
 
@@ -111,23 +109,6 @@ def gdpo(
         total = total + weight * torch.where(b.groups.is_constant(column, rows), 0.0, z)
     centred = total - total[b.scored].mean() if bool(b.scored.any()) else total
     return _finished(b, centred / (batch_std(total, b.scored, std) + eps), total, clip, rewards)
-
-
-def zero_per_group(advantages: Tensor, groups: Tensor) -> Tensor:
-    """Which groups teach nothing: [P] bool, True for a group (ascending id) whose advantages are all 0 to rounding.
-
-    For most functions these are the groups with equal totals; `gdpo` looks at each reward on its own.
-
-    Args:
-        advantages: [B] or [B, T].
-        groups: [B] int64 group ids.
-
-    >>> zero_per_group(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([7, 7, 9, 9]))
-    tensor([ True, False])
-    """
-    ids, index = groups.unique(return_inverse=True)
-    zero = (advantages.abs() < _ROUNDING).reshape(len(groups), -1).all(-1)  # [B] or [B, T] -> [B]
-    return torch.ones_like(ids, dtype=torch.bool).scatter_reduce(0, index, zero.to(ids.device), reduce="amin")
 
 
 def _finished(b: FilledRewards, advantages: Tensor, total: Tensor, clip: float | None, rewards: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from grpokit.errors import UsageError
 
 Std: TypeAlias = Literal["unbiased", "biased"]
 
+_ROUNDING = 1e-9  # (0.1 + 0.1 + 0.1) / 3 is not 0.1
+
 
 class Groups:
     """Which rows belong together.
@@ -73,3 +75,20 @@ def _degrees(std: Std) -> int:
     if std not in ("unbiased", "biased"):
         raise UsageError(f"Advantage std must be 'unbiased' or 'biased', got {std!r}.")
     return 1 if std == "unbiased" else 0
+
+
+def zero_per_group(advantages: Tensor, groups: Tensor) -> Tensor:
+    """Which groups teach nothing: [P] bool, True for a group (ascending id) whose advantages are all 0 to rounding.
+
+    For most functions these are the groups with equal totals; `gdpo` looks at each reward on its own.
+
+    Args:
+        advantages: [B] or [B, T].
+        groups: [B] int64 group ids.
+
+    >>> zero_per_group(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([7, 7, 9, 9]))
+    tensor([ True, False])
+    """
+    ids, index = groups.unique(return_inverse=True)
+    zero = (advantages.abs() < _ROUNDING).reshape(len(groups), -1).all(-1)  # [B] or [B, T] -> [B]
+    return torch.ones_like(ids, dtype=torch.bool).scatter_reduce(0, index, zero.to(ids.device), reduce="amin")

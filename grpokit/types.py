@@ -89,6 +89,12 @@ class Seeds:
     group_ids: Tensor
     step: int = 0
 
+    def select(self, prompts: Sequence[int]) -> Seeds:
+        """Return the seeds of the groups of some prompts, by their places."""
+        places = list(prompts)
+        rows = self.row.reshape(len(self.group), -1)[places].reshape(-1)  # [P, G] -> [p * G]
+        return replace(self, row=rows, group=self.group[places], group_ids=self.group_ids[places])
+
     def to(self, device: torch.device | str) -> Seeds:
         """Return the same seeds on `device`."""
         tensors = {name: getattr(self, name).to(device) for name in ("row", "group", "group_ids")}

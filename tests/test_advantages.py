@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpokit import UsageError
-from grpokit.advantages import centred, gdpo, group, rloo, zero_per_group
+from grpokit.advantages import centred, gdpo, group, rloo
+from grpokit.group_statistics import zero_per_group
 
 NAN = math.nan
 GOLDEN = json.loads((Path(__file__).parent / "golden/advantages.json").read_text())

@@ -32,10 +32,10 @@ LONG = 60  # a function of more lines holds two ideas
 # Lines, docstrings included, or how many there are. They follow the code down, and nothing may grow beyond them.
 LIMITS = {
     "root modules": 18,
-    "learning path": 1495,
+    "learning path": 1480,
     "trainer.py": 415,
     "Trainer._step": 40,
-    "engine": 5485,
+    "engine": 5105,
     "longest function": 60,
     "long functions": 0,
 }
@@ -68,7 +68,7 @@ MAY_IMPORT = {
     "builtin": "errors knobs types images objectives registry rewards",  # what a third party may import, and no more
     "remote": "errors types images rewards",
     "training": "errors files knobs types sampling policy processes advantages divergence objectives data rewards "
-    "tracking",
+    "tracking group_statistics",
     "guards": "errors knobs data processes rewards training",
     "trainer": "errors knobs types sampling policy processes advantages objectives data rewards tracking training "
     "guards",

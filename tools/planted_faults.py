@@ -541,9 +541,9 @@ FAULTS = (
     ),
     Fault(
         "one row that does not teach stands for its group",
-        "advantages.py",
-        'reduce="amin"',
-        'reduce="amax"',
+        "group_statistics.py",
+        'zero.to(ids.device), reduce="amin"',
+        'zero.to(ids.device), reduce="amax"',
         (ZERO_STD,),
     ),
     # --- objectives
@@ -1059,8 +1059,8 @@ FAULTS = (
     Fault(
         "phases that begin anew on resume",
         "phases/phased_trainer.py",
-        '{} if "" in self.phases else {"course": self.course}',
-        "{}",
+        '            parts["course"] = self.course\n',
+        "            pass\n",
         (PHASE_RESUME,),
     ),
     Fault(
@@ -1115,9 +1115,9 @@ FAULTS = (
     ),
     Fault(
         "row seeds along the wrong axis",
-        "training/dynamic_sampling.py",
-        "seeds.row.reshape(len(seeds.group), -1)[some]",
-        "seeds.row.reshape(-1, len(seeds.group))[:, some].T",
+        "types.py",
+        "self.row.reshape(len(self.group), -1)[places]",
+        "self.row.reshape(-1, len(self.group))[:, places].T",
         (SEED_PLACES,),
     ),
     # --- phases and resume

@@ -21,7 +21,6 @@ from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.sampling import derive_seeds
 from grpokit.training.arguments import check_policy
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.dynamic_sampling import at_places
 from grpokit.training.memory import Halving
 from grpokit.types import Prompt, Sample
 
@@ -115,7 +114,7 @@ def draw(
         raise UsageError(f"stream must be 'evaluate' or 'sample', got {shown(stream)}.")
     seeds = derive_seeds(seed, stream=stream, step=0, prompts=len(prompts), group_size=samples_per_prompt)
     share = (team or Team()).share(len(prompts))
-    prompts, seeds = prompts[share.start : share.stop], at_places(seeds, share)
+    prompts, seeds = prompts[share.start : share.stop], seeds.select(share)
     checked = CheckedPolicy(policy, mixed_precision=mixed_precision)
     fit = Halving(max(1, min(batch_size, len(seeds.row))))
     with gathered():  # by all processes, also by one without prompts

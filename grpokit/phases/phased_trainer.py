@@ -43,8 +43,8 @@ class PhasedTrainer:
     """Takes the steps of several trainers in turn.
 
     Args:
-        phases: in their order. Trainers need seeds of their own, such as `grpokit.sampling.mix(seed, index)`. Give trackers to
-            one of them.
+        phases: in their order. Trainers need seeds of their own, such as `grpokit.sampling.mix(seed, index)`. Give
+            trackers to one of them.
         rounds: how often the phases are gone through.
 
     Attributes:

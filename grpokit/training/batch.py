@@ -121,13 +121,18 @@ def cuts(
 
     if by == "length":
         return [cut(rows) for rows in by_length(range(len(mask)))]
+    parts: list[list[int]] = []
+    for rows in _rows_of_groups(groups):
+        parts += [rows] if fit(rows) else by_length(rows)
+    return [cut(rows) for rows in (parts if by == "one group" else _together(parts, fit))]
+
+
+def _rows_of_groups(groups: Tensor) -> list[list[int]]:
+    """The rows of each group, in the order of the ids."""
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups.tolist()):
         members.setdefault(group, []).append(row)
-    parts: list[list[int]] = []
-    for _, rows in sorted(members.items()):
-        parts += [rows] if fit(rows) else by_length(rows)
-    return [cut(rows) for rows in (parts if by == "one group" else _together(parts, fit))]
+    return [rows for _, rows in sorted(members.items())]
 
 
 def _together(parts: Iterable[list[int]], fit: Callable[[list[int]], bool]) -> list[list[int]]:

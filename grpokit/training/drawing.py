@@ -26,7 +26,7 @@ from grpokit.sampling import derive_seeds
 from grpokit.training import checks
 from grpokit.training.all_rows import AllRows, gather_rows
 from grpokit.training.checked_policy import CheckedPolicy
-from grpokit.training.dynamic_sampling import Groups, at_places, with_spread
+from grpokit.training.dynamic_sampling import Groups, with_spread
 from grpokit.training.memory import Sizes
 from grpokit.training.metrics import Notes
 from grpokit.types import PendingRollout, Prompt, Rollout, Seeds
@@ -150,7 +150,7 @@ class Drawing:
         )
         share = self.team.share(per_step)
         prompts = {place: self.prompts[i] for place, i in zip(places, indices, strict=True) if place in share}
-        return _Request(indices=indices, prompts=list(prompts.values()), seeds=at_places(seeds, list(prompts)))
+        return _Request(indices=indices, prompts=list(prompts.values()), seeds=seeds.select(list(prompts)))
 
     def _rollout(self, request: _Request, pending: PendingRollout | None, notes: Notes) -> Rollout:
         """Wait for a rollout that was begun ahead, or draw it now."""

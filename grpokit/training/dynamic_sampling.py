@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from grpokit.advantages import zero_per_group
+from grpokit.group_statistics import zero_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.training.rollout_calls import concatenate_rollouts
-from grpokit.types import Rollout, Seeds
+from grpokit.types import Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +80,6 @@ def with_spread(
         "dynamic_sampling/replaced": float(replaced),
         "dynamic_sampling/reward_before": float(first.scores().totals.nanmean()),
     }
-
-
-def at_places(seeds: Seeds, places: Sequence[int]) -> Seeds:
-    """The seeds of some of a step's groups."""
-    some = list(places)
-    rows = seeds.row.reshape(len(seeds.group), -1)[some]  # [P, G] -> [p, G]
-    return replace(seeds, row=rows.reshape(-1), group=seeds.group[some], group_ids=seeds.group_ids[some])
 
 
 def _merged(groups: Groups, further: Groups, places: Sequence[int]) -> Groups:

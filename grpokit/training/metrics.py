@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit.advantages import zero_per_group
+from grpokit.group_statistics import zero_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.tracking import process_memory
 from grpokit.training.all_rows import AllRows

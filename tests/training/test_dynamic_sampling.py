@@ -14,7 +14,6 @@ from grpokit.advantages import AdvantageFn, gdpo, group
 from grpokit.data import further_indices
 from grpokit.runs.redraw import redraw
 from grpokit.sampling import derive_seeds
-from grpokit.training.dynamic_sampling import at_places
 from small_runs import rows, train, write_prompts
 from tiny_policies import BatchesSeen, TinyTokens, digit_sum
 
@@ -77,7 +76,7 @@ def test_the_first_draw_is_that_of_a_run_without_it() -> None:
 
 def test_places_have_the_seeds_of_their_groups() -> None:
     seeds = derive_seeds(3, stream="train", step=1, prompts=3, group_size=2)
-    some = at_places(seeds, [2, 0])
+    some = seeds.select([2, 0])
     assert some.row.tolist() == seeds.row[[4, 5, 0, 1]].tolist()
     assert some.group.tolist() == seeds.group[[2, 0]].tolist()
     assert some.group_ids.tolist() == [5, 3]
