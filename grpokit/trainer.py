@@ -48,13 +48,13 @@ from grpokit.training.drawing import Drawing, Drawn
 from grpokit.training.entropy_filter import keep_top_entropy
 from grpokit.training.logprob_diff import LogprobDiffLimit
 from grpokit.training.memory import Sizes
-from grpokit.training.passes import Gradient, filled
+from grpokit.training.passes import Gradient, with_filler
 from grpokit.training.reference_probe import ReferenceProbe
 from grpokit.training.scoring_passes import ScoringPasses
 from grpokit.training.state import Stateful, undone_on_error
 from grpokit.training.step import Step
 from grpokit.training.trainer_state import LossScale, Moments, Position
-from grpokit.training.updates import Updates, settled
+from grpokit.training.updates import Updates, ready
 from grpokit.types import Prompt
 
 
@@ -114,7 +114,7 @@ class Trainer(TrainerSettings, SeedSettings):
         self.torch_device = find(self.device)
         if self.team.size == 1:
             self.sharding = None
-        parameters = settled(
+        parameters = ready(
             self.policy,
             self.torch_device,
             self.team,
@@ -147,7 +147,7 @@ class Trainer(TrainerSettings, SeedSettings):
             advantages=self._advantages,
             team=self.team,
         )
-        self._scoring = ScoringPasses(
+        self._logprob_passes = ScoringPasses(
             settings=self,
             policy=self._policy,
             objective=self.objective,
@@ -218,11 +218,12 @@ class Trainer(TrainerSettings, SeedSettings):
         step.notes.warn(*self.updates.begin(number))
         version = self.updates.version
 
-        # Sample G outputs for each of P prompts, and score their decisions while the rewards are at work.
-        with self._drawing(self.completed, version=version, notes=step.notes) as step.drawn:
+        # Sample G outputs for each of P prompts, and compute their log-probs while the rewards are at work.
+        with self._drawing(self.completed, version=version, notes=step.notes) as drawn:
+            step.drawn = drawn
             self.objective.check_dimensions(step.rollout.action_dims)
-            batch = self._scoring(step.rollout, step.drawn.local_prompts, version=version, notes=step.notes)
-            step.scores = step.drawn.scores()  # [B, R] of all processes
+            batch = self._logprob_passes(step.rollout, drawn.local_prompts, version=version, notes=step.notes)
+            step.scores = drawn.scores()  # [B, R] of all processes
         step.notes.warn(*step.scores.notes)
         self._tell("drawn", step)
 
@@ -232,7 +233,7 @@ class Trainer(TrainerSettings, SeedSettings):
         self._tell("scored", step)
         batch = replace(batch, advantages=step.drawn.local(step.advantages).to(batch.rollout.old.logprobs))
         if self.sharding:
-            batch = filled(batch, self._policy, self.team)
+            batch = with_filler(batch, self._policy, self.team)
 
         # Maximise the objective, one optimizer step for each minibatch.
         with self._policy.during("train"):
@@ -272,7 +273,7 @@ class Trainer(TrainerSettings, SeedSettings):
         with notes.time("optimizer"):
             self.team.sum_gradients(self.updates.parameters)
             norm = self.updates.make(number, decided=tally.decided)
-        if self.updates.made():
+        if self.updates.finish():
             with self.team.failing_together(passes=True) if self.sharding else nullcontext():  # for a moving average
                 self._policy.updated(self.updates.version)
         return norm
@@ -369,14 +370,11 @@ class Trainer(TrainerSettings, SeedSettings):
         self._probe.check(when=when)
 
     def follow(self, version: int) -> None:
-        """Go on after another trainer of the same policy.
-
-        Args:
-            version: how often the weights have changed so far.
-        """
+        """Go on after another trainer of the same policy has changed its weights, so often in all."""
         if version != self.updates.version:
-            self.updates.version = version
-            self._policy.updated(version)
+            with self.team.failing_together(passes=bool(self.sharding)):
+                self.updates.version = version
+                self._policy.updated(version)
 
     def drop_pending(self) -> None:
         """Forget a rollout that an engine draws for the next step; that step then draws it anew."""

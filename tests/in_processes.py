@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from grpokit import Correction, Prompt, Sample, Trainer, advantages
+from grpokit import Correction, Phase, PhasedTrainer, Prompt, RunError, Sample, Trainer, advantages
 from grpokit.processes.team import is_sharded, local
 from grpokit.rewards.terms import RewardTerm
 from grpokit.runs import train as run
@@ -135,7 +135,23 @@ class Diverging(TinyTokens):
         return found
 
 
+class Forgetful(TinyTokens):
+    """Fails in process 1 when another phase has changed its weights."""
+
+    told = 0
+
+    def updated(self, version: int) -> None:
+        self.told += 1
+        if self.told == 2 and rank() == 1:
+            raise RunError("An average is gone.")
+
+
 def steps_of(how: str) -> str:
+    if how == "another phase":
+        policy = Forgetful()
+        trainers = [Trainer(policy, [digit_sum], PROMPTS, steps=1, seed=seed, **SIZES) for seed in (0, 1)]
+        phases = [Phase(name=name, trainer=each, steps=1) for name, each in zip("ab", trainers, strict=True)]
+        return str(len(list(PhasedTrainer(phases))))
     if how == "weights":
         make(policy=TinyTokens(seed=rank()))
         return "built"

@@ -366,7 +366,7 @@ FAULTS = (
     ),
     Fault(
         "gradients are measured and not clipped",
-        "processes/sharded.py",
+        "training/updates.py",
         "clip_grads_with_norm_(parameters, limit, norm",
         "clip_grads_with_norm_(parameters, math.inf, norm",
         (BY_HAND,),

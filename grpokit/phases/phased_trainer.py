@@ -113,8 +113,8 @@ class PhasedTrainer:
             raise UsageError(f"All {counted(self.steps, 'step')} are taken, or nothing is left to learn.")
         phase = self.current = self.phases[stretch.phase]
         trainer, number = phase.trainer, self.completed + 1
-        trainer.follow(self._version(trainer.policy))
         try:
+            trainer.follow(self._version(trainer.policy))
             with self._others_frozen(trainer):
                 report = trainer.step(log=False)
         except GrpokitError as error:

@@ -8,10 +8,9 @@ training each is gathered for its own forward and backward pass, so all processe
 
 from __future__ import annotations
 
-import math
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -21,7 +20,7 @@ from torch import Tensor, distributed, nn
 from grpokit.errors import UsageError, shown
 from grpokit.policy import Policy, optional
 from grpokit.processes.joining import join, new_group
-from grpokit.processes.team import Team, is_sharded, local
+from grpokit.processes.team import is_sharded
 
 How: TypeAlias = Literal["fsdp2", "fsdp2-offload"]
 
@@ -135,21 +134,6 @@ def cut_as(value: Any, like: Any) -> Any:
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
-
-
-def clip(parameters: Sequence[nn.Parameter], limit: float, team: Team) -> float:
-    """Scale the gradients of sharded and whole parameters to a norm of at most `limit`; returns the norm before.
-
-    All processes call this. `limit` may be infinite.
-    """
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norm, foreach = nn.utils.get_total_norm([g for g in gradients if not is_sharded(g)]), None
-    if any(map(is_sharded, parameters)):
-        part = float(nn.utils.get_total_norm([local(g) for g in gradients if is_sharded(g)]))
-        norm = torch.tensor(math.hypot(float(norm), *team.gather(part)), dtype=torch.float64)
-        foreach = False  # which cannot mix sharded gradients and whole ones
-    nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=foreach)
-    return float(norm)
 
 
 def _blocks_of(policy: Policy) -> list[nn.Module]:

@@ -15,7 +15,6 @@ from torch import Tensor
 from grpokit.errors import RunError
 from grpokit.processes.team import Team, local
 from grpokit.training.state import State
-from grpokit.types import Rollout
 
 
 def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None) -> None:
@@ -35,27 +34,6 @@ def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None
             f"The advantage function gave {tuple(advantages.shape)} values, "
             f"{int((~advantages.isfinite()).sum())} of them not finite; expected finite numbers, one per row "
             f"{shapes[0]} or one per decision {shapes[1]}.",
-            page="guards#while-it-runs",
-        )
-
-
-def check_age(rollout: Rollout, version: int, max_age: int) -> None:
-    """Stop at a rollout of weights that are too old.
-
-    Args:
-        rollout: with the version of its weights.
-        version: of the weights now, in optimizer steps.
-        max_age: how many of these the rollout may be behind.
-
-    Raises:
-        RunError: with both versions.
-    """
-    drawn = version if rollout.version is None else rollout.version
-    if not 0 <= version - drawn <= max_age:
-        raise RunError(
-            f"The rollout was drawn with the weights of version {drawn}, and the policy has version {version} "
-            f"(optimizer steps): the limit is trainer.max_age={max_age}. Usual causes: an engine that did not take "
-            "over the weights in updated(), or a Rollout.version that counts something else.",
             page="guards#while-it-runs",
         )
 

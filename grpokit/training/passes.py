@@ -30,7 +30,7 @@ from grpokit.types import Ask, Decisions, Rollout
 _MOMENTS = ("mean", "std", "v_coef")
 
 
-def filled(batch: Batch, policy: CheckedPolicy, team: Team) -> Batch:
+def with_filler(batch: Batch, policy: CheckedPolicy, team: Team) -> Batch:
     """The batch with a filler, for processes that must make the same passes: a short row of any of them.
 
     Raises:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from grpokit.errors import UsageError
 from grpokit.knobs import TrainerSettings
 from grpokit.policy import Policy
-from grpokit.processes.sharded import How, clip, has_shards, shard
+from grpokit.processes.sharded import How, has_shards, shard
 from grpokit.processes.team import Team, is_sharded, local, refuse_other_weights
 from grpokit.training import checks
 from grpokit.training.devices import is_low_precision, loss_scaler, place, wait_for
@@ -44,10 +44,10 @@ def trainable(policy: Policy) -> dict[str, torch.nn.Parameter]:
     return parameters
 
 
-def settled(
+def ready(
     policy: Policy, device: torch.device, team: Team, *, sharding: How | None, needs_reference: bool
 ) -> dict[str, torch.nn.Parameter]:
-    """Bring a policy to where it learns; returns its trainable parameters.
+    """Bring a policy to where it learns, and freeze its reference; returns its trainable parameters.
 
     Args:
         policy: with the weights of its start.
@@ -167,7 +167,7 @@ class Updates:
             group["lr"] = rate
         if not self.scaler.is_enabled():  # where it is, an update whose gradient is not finite is skipped
             checks.check_norm(norm, step=step, update=self.done + 1)
-        self.incomplete = True  # until `made`, since the device may still be at work
+        self.incomplete = True  # until `finish`, since the device may still be at work
         with explained("making an update", remedies="LoRA, which needs fewer optimizer states"):
             if self.scaler.is_enabled():
                 self._changed = self._scaled_step()
@@ -187,7 +187,7 @@ class Updates:
         self.skipped.look(skipped=scale < before, scale=scale)
         return scale >= before
 
-    def made(self) -> bool:
+    def finish(self) -> bool:
         """Count the update, once the device has finished it; returns whether it changed weights.
 
         It did not where nothing was decided, or where the loss scaler skipped it.
@@ -225,3 +225,18 @@ class Updates:
             "numbers: their gradients are so small that they hardly learn. Set trainer.adam_epsilon=1e-15, or give the "
             "rewards more weight."
         ]
+
+
+def clip(parameters: Sequence[torch.nn.Parameter], limit: float, team: Team) -> float:
+    """Scale the gradients of sharded and whole parameters to a norm of at most `limit`; returns the norm before.
+
+    All processes call this. `limit` may be infinite.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm, foreach = torch.nn.utils.get_total_norm([g for g in gradients if not is_sharded(g)]), None
+    if any(map(is_sharded, parameters)):
+        part = float(torch.nn.utils.get_total_norm([local(g) for g in gradients if is_sharded(g)]))
+        norm = torch.tensor(math.hypot(float(norm), *team.gather(part)), dtype=torch.float64)
+        foreach = False  # which cannot mix sharded gradients and whole ones
+    torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm, foreach=foreach)
+    return float(norm)

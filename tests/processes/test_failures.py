@@ -35,6 +35,11 @@ FAILED = "Reward 'fails_later' raised ValueError on 4 samples: the model of the 
             "UsageError: Process 1 of 2 has other weights than process 0: net/0.weight, and 5 more.",
             "UsageError: Process 1 of 2",
         ),
+        (
+            "another phase",
+            "RunError: In phase 'b', its step 1: In process 1 of 2: An average is gone.",
+            "RunError: In phase 'b', its step 1: An average is gone.",
+        ),
         ("a pass", "RunError: Another process has ended", "RunError: Out of memory while training: CUDA"),
         ("dies", "RunError: Another process has ended, or has not come in time", "ended without a word"),
     ],
