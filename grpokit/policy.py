@@ -105,8 +105,8 @@ class Policy(Protocol):
     def reference(self) -> AbstractContextManager[Any]:
         """Inside this context `logprobs` uses the frozen reference: the policy as it was before training.
 
-        A run whose objective needs it enters it once before any update or `load`, so a copy can be made then. Other
-        work never asks for it.
+        A run whose objective needs it enters it once before any update or `load_state_dict`, so a copy can be made
+        then. Other work never asks for it.
         """
         ...
 

@@ -24,7 +24,7 @@ from grpokit.errors import UsageError
 from grpokit.guards.first_scores import FirstScores, Late
 from grpokit.guards.gradients import Gradients
 from grpokit.guards.hacking import RewardHacking
-from grpokit.guards.observer import Observer
+from grpokit.guards.observer import Observer, check_observers
 from grpokit.guards.zero_std import ZeroStd
 from grpokit.knobs import Correction, SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
@@ -76,7 +76,7 @@ class Trainer(TrainerSettings, SeedSettings):
         folder: where trackers write.
         sharding: "fsdp2" spreads the policy's weights over the processes, "fsdp2-offload" keeps each one's part in the
             CPU's memory; nothing with a single process.
-        observers: follow each step, beside those of the trainer itself; names are for checkpoints.
+        observers: follow each step, after the guards of the trainer itself; names are for checkpoints.
         progress: iterating prints the batches, warnings, and a line about every ten seconds on stderr, in process 0.
         completed: the number of completed steps.
         torch_device: where the policy is, which `device` stands for.
@@ -133,7 +133,7 @@ class Trainer(TrainerSettings, SeedSettings):
             backward=self.updates.backward,
         )
         self._zero_std = ZeroStd(self.max_zero_std_steps)
-        self.observers = {**self._guards(), **self.observers}
+        self.observers = self._guards() | check_observers(self.observers)
         self._adaptive_entropy = AdaptiveEntropy(self.objective, self)
         limit = LogprobDiffLimit.of(self.max_logprob_diff, low_precision=self._policy.low_precision)
         self._probe = ReferenceProbe(self._policy, self.train_prompts, limit)
@@ -158,7 +158,7 @@ class Trainer(TrainerSettings, SeedSettings):
         )
         self._parts: dict[str, Stateful] = {
             "batch_sizes": self.sizes,
-            **{name: each for name, each in self.observers.items() if isinstance(each, Stateful)},
+            **{f"observers/{name}": x for name, x in self.observers.items() if isinstance(x, Stateful)},
             "skipped_updates": self.updates.skipped,
             "loss_scale": LossScale(self.updates),
         }
@@ -171,11 +171,11 @@ class Trainer(TrainerSettings, SeedSettings):
     def _guards(self) -> dict[str, Observer]:
         """What follows the steps of every trainer, in this order."""
         return {
-            "late": Late(self.steps),
-            "reward_hacking": RewardHacking(),
-            "first_scores": FirstScores(self.terms, self.train_prompts),
-            "zero_std": self._zero_std,
-            "gradients": Gradients(self, self._policy, sizes=self.sizes, updates=self.updates, team=self.team),
+            "guards/late": Late(self.steps),
+            "guards/reward_hacking": RewardHacking(),
+            "guards/first_scores": FirstScores(self.terms, self.train_prompts),
+            "guards/zero_std": self._zero_std,
+            "guards/gradients": Gradients(self, self._policy, sizes=self.sizes, updates=self.updates, team=self.team),
         }
 
     def __iter__(self) -> Iterator[StepReport]:
@@ -256,7 +256,7 @@ class Trainer(TrainerSettings, SeedSettings):
     def _tell(self, moment: str, step: Step) -> None:
         """Let all observers look at a moment of a step."""
         for observer in self.observers.values():
-            step.notes.warn(*getattr(observer, moment)(step))
+            step.notes.warn(*(getattr(observer, moment)(step) or ()))
 
     def _minibatches(self, batch: Batch, drawn: Drawn) -> Iterator[Batch]:
         return minibatches(

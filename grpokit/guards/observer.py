@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from grpokit.errors import UsageError, shown
+from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.training.step import Step
 
 
@@ -12,7 +14,8 @@ class Observer:
 
     Every method is called with the step as far as it is known. It returns warnings, a sentence or two each, and may
     raise an error, which stops the step. It changes nothing of the step. An observer with `state_dict` and
-    `load_state_dict` is kept in checkpoints under its name, and a failed step leaves it as it was before.
+    `load_state_dict` is kept in checkpoints under its name, and a failed step leaves it as it was before; so the state
+    is a copy of what changes later. One that a resumed checkpoint does not know stays as it is.
     """
 
     def drawn(self, step: Step) -> Iterable[str]:
@@ -30,3 +33,17 @@ class Observer:
     def updated(self, step: Step) -> Iterable[str]:
         """An optimizer step is made: `step.norms`."""
         return ()
+
+
+def check_observers(observers: Mapping[str, Observer]) -> dict[str, Observer]:
+    """The observers that were given, by name.
+
+    Raises:
+        UsageError: one is none, or its name cannot be that of a file.
+    """
+    for name, observer in observers.items():
+        if not isinstance(observer, Observer):
+            raise UsageError(f"The observer '{name}' is {shown(observer)}; expected an object of a grpokit.Observer.")
+        if not is_plain_name(name):
+            raise UsageError(f"An observer's name is made of {PLAIN_NAME}, got {shown(name)}.")
+    return dict(observers)

@@ -185,7 +185,7 @@ def observers() -> dict[str, Any]:
         if plugin.manager is not None:
             try:
                 for named in plugin.manager.hook.grpokit_observers():
-                    found |= {f"{plugin.name}.{name}": observer for name, observer in named.items()}
+                    found |= {f"{plugin.name}-{name}": observer for name, observer in named.items()}
             except Exception as error:
                 raise PluginError(f"plugin '{plugin.name}' failed in grpokit_observers: {described(error)}") from error
     return found

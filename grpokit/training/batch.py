@@ -7,9 +7,11 @@ gradient. Everything here is decided on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import compress
+from operator import add
 
 import torch
 from torch import Tensor
@@ -96,35 +98,66 @@ def cuts(
     """
     starts, stops = torch.tensor([s.start for s in slices]), torch.tensor([s.stop for s in slices])
     widths = (torch.minimum(row_lengths(mask)[:, None], stops) - starts).clamp(min=0)  # [B, slices]
+    loads = [_Load([row], passes, packed) for row, passes in enumerate(widths.tolist())]
     lengths: list[int] = row_lengths(mask).tolist()
 
-    def positions(rows: list[int]) -> list[int]:
-        return (widths[rows].sum(0) if packed else len(rows) * widths[rows].amax(0)).tolist()
-
-    def fit(rows: list[int]) -> bool:
-        short = limit.tokens is None or len(rows) == 1 or max(positions(rows)) <= limit.tokens
-        return short and len(rows) <= limit.rows
-
-    def by_length(rows: Iterable[int]) -> list[list[int]]:
-        return _together([[row] for row in sorted(rows, key=lambda row: -lengths[row])], fit)
-
-    def cut(rows: list[int]) -> Cut:
-        end = max(lengths[row] for row in rows)
-        decided: list[bool] = mask[rows].any(0).tolist()  # [b, T] -> [T]
+    def cut(load: _Load) -> Cut:
+        end = max(lengths[row] for row in load.rows)
+        decided: list[bool] = mask[load.rows].any(0).tolist()  # [b, T] -> [T]
         short = [slice(s.start, min(s.stop, end)) for s in slices]
         some = [any(decided[s]) for s in short]
         return Cut(
-            rows=torch.tensor(rows),
+            rows=torch.tensor(load.rows),
             slices=tuple(compress(short, some)),
-            passes=tuple(compress(positions(rows), some)),
+            passes=tuple(compress(load.positions, some)),
         )
 
+    def by_length(rows: Iterable[int]) -> list[_Load]:
+        return _together([loads[row] for row in sorted(rows, key=lambda row: -lengths[row])], limit)
+
     if by == "length":
-        return [cut(rows) for rows in by_length(range(len(mask)))]
-    parts: list[list[int]] = []
+        return [cut(load) for load in by_length(range(len(mask)))]
+    parts: list[_Load] = []
     for rows in _rows_of_groups(groups):
-        parts += [rows] if fit(rows) else by_length(rows)
-    return [cut(rows) for rows in (parts if by == "one group" else _together(parts, fit))]
+        group = reduce(_Load.with_other, (loads[row] for row in rows))
+        parts += [group] if group.within(limit) else by_length(rows)
+    return [cut(load) for load in (parts if by == "one group" else _together(parts, limit))]
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Some rows, and how long the longest of them is in each slice; where they are packed, all of them together."""
+
+    rows: list[int]
+    widths: list[int]
+    packed: bool
+
+    def with_other(self, other: _Load) -> _Load:
+        """Both together."""
+        widths = map(add if self.packed else max, self.widths, other.widths)
+        return _Load([*self.rows, *other.rows], list(widths), self.packed)
+
+    @property
+    def positions(self) -> list[int]:
+        """How many positions each slice's pass scores."""
+        return self.widths if self.packed else [len(self.rows) * width for width in self.widths]
+
+    def within(self, limit: Limit) -> bool:
+        """Whether a micro-batch may be as large; a single row always may."""
+        short = limit.tokens is None or len(self.rows) == 1 or max(self.positions) <= limit.tokens
+        return short and len(self.rows) <= limit.rows
+
+
+def _together(parts: Iterable[_Load], limit: Limit) -> list[_Load]:
+    """Put each part into the last micro-batch if it fits there, else into a new one."""
+    batches: list[_Load] = []
+    for part in parts:
+        both = batches[-1].with_other(part) if batches else part
+        if batches and both.within(limit):
+            batches[-1] = both
+        else:
+            batches.append(part)
+    return batches
 
 
 def _rows_of_groups(groups: Tensor) -> list[list[int]]:
@@ -133,17 +166,6 @@ def _rows_of_groups(groups: Tensor) -> list[list[int]]:
     for row, group in enumerate(groups.tolist()):
         members.setdefault(group, []).append(row)
     return [rows for _, rows in sorted(members.items())]
-
-
-def _together(parts: Iterable[list[int]], fit: Callable[[list[int]], bool]) -> list[list[int]]:
-    """Put each part into the last micro-batch if it fits there, else into a new one."""
-    batches: list[list[int]] = []
-    for part in parts:
-        if batches and fit([*batches[-1], *part]):
-            batches[-1] += part
-        else:
-            batches.append([*part])
-    return batches
 
 
 @dataclass(frozen=True, kw_only=True)

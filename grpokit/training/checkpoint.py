@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, one_line, reworded, typed_line
-from grpokit.files import read_json, replacing, step_number
+from grpokit.files import delete, read_json, replacing, step_number
 from grpokit.policy import Policy
 from grpokit.processes import sharded
 from grpokit.processes.team import Team, is_sharded
@@ -68,9 +68,13 @@ def save(
 def _whole(name: str, part: Stateful) -> dict[str, Any]:
     """The state of a part with whole tensors, which all processes gather where they hold them together."""
     try:
-        state = part.state_dict()
-    except (RuntimeError, ValueError, TypeError, OSError) as error:
-        raise RunError(f"The checkpoint cannot be written: {name}.state_dict() raised {typed_line(error)}.") from error
+        state = dict(part.state_dict())
+        json.dumps({key: x for key, x in state.items() if not isinstance(x, Tensor)})
+    except Exception as error:
+        raise RunError(
+            f"The checkpoint cannot be written: state_dict() of {name} should give tensors by name, and plain data as "
+            f"JSON has it; it raised {typed_line(error)}."
+        ) from error
     return {key: sharded.full(x) if isinstance(x, Tensor) and is_sharded(x) else x for key, x in state.items()}
 
 
@@ -95,7 +99,7 @@ def _write(folder: Path, states: Mapping[str, State], *, step: int, notes: Mappi
             (temporary / STATE).write_text(text, encoding="utf-8")
             _flush(temporary)
             _discard(folder)
-    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
+    except (OSError, RuntimeError, SafetensorError) as error:  # safetensors reports a full disk as its own error
         raise RunError(f"The checkpoint {folder} cannot be written: {error}.") from error
 
 
@@ -132,9 +136,9 @@ def load(folder: Path, parts: Mapping[str, Stateful]) -> None:
             )
     with _explained(folder):
         _check_files(folder, state)
-    states = {name: _read(folder, state, name) for name in parts}
-    for name, part in parts.items():
-        _take_over(folder, name, part, states[name])
+    states = {name: _read(folder, state, name) for name in parts if name in state["parts"]}
+    for name, kept in states.items():  # a part that the run did not have stays as it is
+        _take_over(folder, name, parts[name], kept)
 
 
 def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
@@ -194,8 +198,10 @@ def _take_over(folder: Path, name: str, part: Stateful, state: State) -> None:
         part.load_state_dict({key: sharded.cut_as(x, own.get(key)) for key, x in state.items()})
     except GrpokitError as error:
         raise reworded(error, f"The checkpoint {folder} {error}") from error
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise _damaged(folder, f"its {name} cannot be read ({one_line(error)})") from error
+    except Exception as error:
+        raise CheckpointError(
+            f"The checkpoint {folder} cannot be loaded: load_state_dict() of {name} raised {typed_line(error)}."
+        ) from error
 
 
 class _DamageError(Exception):
@@ -218,8 +224,9 @@ def read_state(folder: Path) -> dict[str, Any]:
 def broken_off(state: State) -> tuple[str, int] | None:
     """Where a checkpoint was saved in the middle of a step, its phase and how many of its updates were made."""
     for name, part in state["parts"].items():
-        if name.endswith(POSITION) and part["updates_done"]:
-            return name.removesuffix(POSITION).removeprefix(PHASES).strip("/"), part["updates_done"]
+        phase = name.removeprefix(f"{PHASES}/").removesuffix(f"/{POSITION}") if "/" in name else ""
+        if name in (POSITION, f"{PHASES}/{phase}/{POSITION}") and part["updates_done"]:
+            return phase, part["updates_done"]
     return None
 
 
@@ -320,7 +327,7 @@ def latest(folder: Path) -> Path | None:
 
 
 def mark_best(place: Path) -> None:
-    """Let `best` beside a checkpoint be a link to it; `prune` then keeps it.
+    """Let `best` beside a checkpoint be a link to it, or a copy where there are no links; `prune` then keeps it.
 
     Raises:
         RunError: it cannot be written.
@@ -328,7 +335,10 @@ def mark_best(place: Path) -> None:
     best, link = place.with_name(BEST), place.with_name(f".{BEST}.partial")
     try:
         link.unlink(missing_ok=True)
-        link.symlink_to(place.name, target_is_directory=True)
+        try:
+            link.symlink_to(place.name, target_is_directory=True)
+        except OSError:  # a file system without links
+            shutil.copytree(place, link)
         if not best.is_symlink():  # a copy of a run may have a folder there
             _discard(best)
         os.replace(link, best)
@@ -357,7 +367,8 @@ def prune(folder: Path, keep_last: int | None) -> None:
             except OSError as error:
                 raise RunError(f"The old checkpoint {old} cannot be deleted: {error}.") from error
     for rest in [*folder.glob(".*.deleted"), *folder.glob(".*.partial")]:  # from a killed deletion or save
-        shutil.rmtree(rest, ignore_errors=True)
+        with suppress(OSError):
+            delete(rest)
 
 
 def _discard(folder: Path) -> None:

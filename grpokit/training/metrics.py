@@ -232,7 +232,7 @@ def length_metrics(rows: AllRows) -> dict[str, float]:
     metrics = {"length/mean": float(lengths.mean()), "length/max": float(lengths.max())}
     if rows.ends:
         metrics["completions/clipped_ratio"] = sum(finish == "length" for finish, _ in rows.ends) / len(rows.ends)
-    ended = [tokens for finish, tokens in rows.ends if finish == "stop" and tokens is not None]
+    ended = [tokens for finish, tokens in rows.ends if finish == "stop" and isinstance(tokens, int)]
     if ended:
         metrics["completions/mean_terminated_length"] = sum(ended) / len(ended)
         metrics["completions/min_terminated_length"] = float(min(ended))

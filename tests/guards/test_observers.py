@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from grpokit import Observer, RunError, Step, Trainer
+from grpokit import Observer, RunError, Step, Trainer, UsageError
+from grpokit.training import checkpoint
 from tiny_policies import TinyTokens, digit_sum
 
 SIZES = {"prompts_per_step": 2, "group_size": 4, "minibatches": 2, "updates_per_rollout": 2, "device": "cpu"}
@@ -44,8 +46,8 @@ class Diary(Observer):
         del self.entries[state["count"] :]
 
 
-def make(diary: Diary) -> Trainer:
-    return Trainer(TinyTokens(), [digit_sum], ["1", "2", "3", "4"], observers={"diary": diary}, **SIZES)
+def make(diary: Diary, name: str = "diary") -> Trainer:
+    return Trainer(TinyTokens(), [digit_sum], ["1", "2", "3", "4"], observers={name: diary}, **SIZES)
 
 
 def test_an_observer_sees_each_moment_in_its_order() -> None:
@@ -79,3 +81,45 @@ def test_a_step_that_an_observer_stops_is_as_if_it_had_not_been(moment: str, mad
     straight.step()
     assert trainer.step().metrics["loss"] == straight.step().metrics["loss"]
     assert diary.entries == plain.entries
+
+
+@pytest.mark.parametrize("name", ["diary", "optimizer", "position", "policy", "zero_std"])
+def test_a_checkpoint_keeps_an_observer_of_any_name_beside_the_rest(name: str, tmp_path: Path) -> None:
+    straight, again = make(Diary(), name), make(Diary(), name)
+    straight.step()
+    straight.save(tmp_path / "state")
+    assert checkpoint.broken_off(checkpoint.read_state(tmp_path / "state")) is None
+    again.load(tmp_path / "state")
+    assert again.completed == 1
+    assert again.step().metrics["loss"] == straight.step().metrics["loss"]
+
+
+def test_an_observer_that_a_checkpoint_does_not_know_stays_as_it_is(tmp_path: Path) -> None:
+    first, again = make(Diary(), "a"), make(Diary(), "b")
+    first.step()
+    first.save(tmp_path / "state")
+    (diary,) = (each for each in again.observers.values() if isinstance(each, Diary))
+    diary.entries.append(("before",))
+    again.load(tmp_path / "state")
+    assert diary.entries == [("before",)]
+
+
+@pytest.mark.parametrize(
+    ("observers", "message"),
+    [
+        ({"diary": Diary}, r"The observer 'diary' is .*; expected an object of a grpokit\.Observer"),
+        ({"diary": None}, "The observer 'diary' is nothing"),
+        ({"../diary": Diary()}, r"An observer's name is made of .*, got '\.\./diary'"),
+    ],
+)
+def test_what_is_no_observer_is_refused(observers: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Trainer(TinyTokens(), [digit_sum], ["1", "2"], observers=observers, **SIZES)
+
+
+def test_an_observer_may_forget_to_return_its_warnings() -> None:
+    class Silent(Observer):
+        def drawn(self, step: Step) -> None:  # type: ignore[override]
+            pass
+
+    Trainer(TinyTokens(), [digit_sum], ["1", "2"], observers={"silent": Silent()}, **SIZES).step()

@@ -389,6 +389,30 @@ def test_a_copy_of_a_run_with_a_folder_for_its_best_goes_on() -> None:
     assert os.readlink("copy/checkpoints/best") == os.readlink("whole/checkpoints/best")
 
 
+def test_without_links_the_best_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on exFAT and some network drives."""
+
+    def refuse(self: Path, *given: Any, **options: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    options = {"run__eval_every": 1, "run__best": "digits", "trainer__learning_rate": 0.3, "run__keep_last": 1}
+    train("links", **options)
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    train("out", **options)
+    best = Path("out/checkpoints/best")
+    assert not best.is_symlink()
+    assert checkpoint.read_state(best)["step"] == checkpoint.read_state(Path("links/checkpoints/best"))["step"]
+    assert kept("out") == ["best", f"step_{STEPS:06d}"]
+
+
+@pytest.mark.parametrize("value", [{1, 2}, Path("a"), {"x": torch.ones(1)}])
+def test_a_state_that_no_file_can_hold_names_its_part(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = Switched.state_dict
+    monkeypatch.setattr(Switched, "state_dict", lambda self: {**state(self), "odd": value})
+    with pytest.raises(RunError, match=r"state_dict\(\) of policy should give tensors by name, and plain data"):
+        train("out", trainer__steps=1)
+
+
 def test_a_converged_run_stays_converged_when_it_is_resumed() -> None:
     options = {
         "trainer__steps": 300,

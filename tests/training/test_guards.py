@@ -442,7 +442,7 @@ def test_a_step_that_is_taken_again_counts_once() -> None:
         again.step()
     assert found + [again.step().warnings for _ in range(2)] == expected
     assert again._zero_std.state_dict() == clean._zero_std.state_dict()
-    ours, theirs = (trainer.observers["reward_hacking"].state_dict() for trainer in (again, clean))
+    ours, theirs = (trainer.observers["guards/reward_hacking"].state_dict() for trainer in (again, clean))
     assert ours == theirs
     assert [row[0] for row in ours["rows"]["watched"]] == [1, 2, 3]
     for trainer in (clean, again):
@@ -474,7 +474,7 @@ def test_a_policy_that_cannot_write_leaves_nothing(tmp_path: Path) -> None:
 
     trainer = make(Full())
     trainer.step()
-    with pytest.raises(RunError, match=r"written: policy\.state_dict\(\) raised RuntimeError: \[enforce fail"):
+    with pytest.raises(RunError, match=r"state_dict\(\) of policy .* raised RuntimeError: \[enforce fail"):
         trainer.save(tmp_path / "state")
     assert not list(tmp_path.iterdir())
 

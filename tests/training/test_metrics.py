@@ -43,6 +43,7 @@ DECIDED = {"length/mean": 2.25, "length/max": 4.0}
         ),
         ([{"finish": CUT, "tokens": 4}] * 4, {"clipped_ratio": 1.0}),
         ([{"finish": STOP}, {"finish": CUT}, {}, {"finish": "crash"}], {"clipped_ratio": 0.5}),
+        ([{"finish": STOP, "tokens": [1, 2]}] * 4, {"clipped_ratio": 0.0}),
         ([{}] * 4, {}),
     ],
 )

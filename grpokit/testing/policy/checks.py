@@ -93,7 +93,7 @@ _CHECKS = (
     ("gaussian", "log-probs agree with mean and std, where there are any", "logprob.gaussian"),
     ("gradient", "every trainable parameter gets a gradient", "weight.gradient"),
     ("reference", "the reference policy is frozen, and the live policy restored", "weight.reference"),
-    ("save-load", "load restores what save wrote", "weight.save_load"),
+    ("save-load", "load_state_dict restores what state_dict gave", "weight.save_load"),
     ("evaluate", "evaluation is seeded and changes nothing", "rollout.evaluation"),
     ("learns", "a toy reward rises", "weight.learns"),
 )

@@ -151,7 +151,7 @@ def test_state_round_trip_and_the_reference_stays_the_start(tmp_path):
 def test_weights_that_do_not_fit_are_refused(tmp_path):
     policy = ToyGlyph()
     state = {**policy.state_dict(), "head.bias": torch.zeros(3)}
-    with pytest.raises(CheckpointError, match=r"^does not fit this policy: head\.bias should be \(52,\), the file has"):
+    with pytest.raises(CheckpointError, match=r"^does not fit this policy: head\.bias should be \(52,\), it has"):
         policy.load_state_dict(state)
     file = tmp_path / "other.safetensors"
     save_file(state, file)

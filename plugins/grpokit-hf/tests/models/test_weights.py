@@ -47,7 +47,7 @@ def test_a_checkpoint_says_what_it_holds(tmp_path: Path) -> None:
 def test_weights_of_another_model() -> None:
     whole = tensors_of(tiny_model("llama"))
     with pytest.raises(
-        CheckpointError, match=r"it differs in 1 tensor, such as 'lm_head.weight', which is \[272, 16\] in the"
+        CheckpointError, match=r"it differs in 1 tensor, such as 'lm_head.weight', which is \[272, 16\] there"
     ):
         load_weights(tiny_model("llama", tie_word_embeddings=True), whole)
     adapted = add_adapter(tiny_model("llama"), AdapterSettings(r=2))
@@ -55,6 +55,6 @@ def test_weights_of_another_model() -> None:
         load_weights(adapted, whole)
     with pytest.raises(CheckpointError, match=r"holds an adapter\. Use the same lora"):
         load_weights(tiny_model("llama"), tensors_of(adapted))
-    with pytest.raises(CheckpointError, match=r"which is \[2, 32\] in the file and \[4, 32\] here"):
+    with pytest.raises(CheckpointError, match=r"which is \[2, 32\] there and \[4, 32\] here"):
         load_weights(add_adapter(tiny_model("llama"), AdapterSettings(r=4)), tensors_of(adapted))
     assert ROWS == 272

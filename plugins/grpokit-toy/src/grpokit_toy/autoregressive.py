@@ -217,6 +217,6 @@ def load_weights(model: nn.Module, state: Mapping[str, Any]) -> None:
         if wanted.get(name) != found.get(name):
             raise CheckpointError(
                 f"does not fit this policy: {name} should be {wanted.get(name, 'absent')}, "
-                f"the file has {found.get(name, 'nothing')}. It was saved by another policy or another size of it."
+                f"it has {found.get(name, 'nothing')}. It was saved by another policy or another size of it."
             )
     model.load_state_dict(dict(state))

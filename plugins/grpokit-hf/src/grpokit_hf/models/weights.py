@@ -107,5 +107,5 @@ def _compare(theirs: Mapping[str, Tensor], own: Mapping[str, Tensor], *, adapted
         first = changed[0]
         raise CheckpointError(
             f"belongs to another model or adapter: it differs in {counted(len(changed), 'tensor')}, such as '{first}', "
-            f"which is {found.get(first, 'absent')} in the file and {wanted.get(first, 'absent')} here."
+            f"which is {found.get(first, 'absent')} there and {wanted.get(first, 'absent')} here."
         )
