@@ -250,8 +250,8 @@ class Trainer(TrainerSettings, SeedSettings):
 
         if number == 1:
             self._probe.check(when="after the first step")
-        self.completed, self.updates.done = number, 0
-        return self._report(step)
+        report, self.completed, self.updates.done = self._report(step), number, 0
+        return report
 
     def _tell(self, moment: str, step: Step) -> None:
         """Let all observers look at a moment of a step."""

@@ -28,7 +28,7 @@ from grpokit import (
 )
 from grpokit.guards.zero_std import ZeroStd
 from grpokit.rewards.scoring import Scores
-from grpokit.training import checkpoint
+from grpokit.training import checkpoint, metrics
 from grpokit.training.checks import SkippedUpdates
 from grpokit.training.logprob_diff import LogprobDiffLimit, check_logprob_diff
 from steps import a_step
@@ -420,6 +420,16 @@ def test_a_step_that_was_broken_off_leaves_no_count_behind() -> None:
     report = trainer.step()
     assert report.metrics["learning_rate"] == pytest.approx(3 / 100 * 1e-2)
     assert report.metrics["logprob_diff/mean"] < 1e-5  # it was measured
+
+
+def test_a_step_whose_report_fails_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make(updates_per_rollout=2)
+    monkeypatch.setattr(metrics, "decision_metrics", lambda tally: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.step()
+    assert (trainer.completed, trainer.updates.done) == (0, 2)
+    monkeypatch.undo()
+    assert "broken off after 2 of its 2 updates" in trainer.step().warnings[0]
 
 
 def test_a_step_that_is_taken_again_counts_once() -> None:
