@@ -33,6 +33,9 @@ def answering(answer: Callable[[bytes], Iterator[bytes]]) -> Iterator[str]:
                     with connection, suppress(OSError):
                         for part in answer(connection.recv(1 << 20).split(b"\r\n")[0]):
                             connection.sendall(part)
+                        connection.shutdown(socket.SHUT_WR)
+                        while connection.recv(1 << 20):  # what is left unread would reset the connection
+                            pass
 
         threading.Thread(target=serve, daemon=True).start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
