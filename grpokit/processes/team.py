@@ -181,6 +181,12 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
+def fingerprint(tensor: Tensor) -> tuple[float, float]:
+    """The sum and the norm, in fp64, of what this process has of a tensor; any real update changes one of them."""
+    part = local(tensor.detach())
+    return float(part.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(part, dtype=torch.float64))
+
+
 def refuse_other_weights(team: Team, weights: Mapping[str, torch.nn.Parameter]) -> None:
     """Make sure that all processes start from the same weights, given as name -> trainable parameter.
 
@@ -189,12 +195,7 @@ def refuse_other_weights(team: Team, weights: Mapping[str, torch.nn.Parameter]) 
     """
     if team.size == 1:
         return
-    with torch.no_grad():
-        sums = {
-            name: (float(p.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(p, dtype=torch.float64)))
-            for name, p in weights.items()
-        }
-    first, *others = team.gather(sums)
+    first, *others = team.gather({name: fingerprint(p) for name, p in weights.items()})
     for rank, theirs in enumerate(others, start=1):
         different = [name for name in {**first, **theirs} if first.get(name) != theirs.get(name)]
         if different:

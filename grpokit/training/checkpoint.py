@@ -60,25 +60,29 @@ def save(
     with ExitStack() as stack:
         if together:
             stack.enter_context(team.failing_together())
-        states = {name: _whole(name, part) for name, part in parts.items()}
+        tensors, plain = {}, {}
+        for name, part in parts.items():
+            tensors[name], plain[name] = _whole(name, part)
         if team.rank == 0:
-            _write(folder, states, step=step, notes=notes)
+            _write(folder, tensors, {"format": FORMAT, "step": step, "notes": notes, "parts": plain})
 
 
-def _whole(name: str, part: Stateful) -> dict[str, Any]:
-    """The state of a part with whole tensors, which all processes gather where they hold them together."""
+def _whole(name: str, part: Stateful) -> tuple[dict[str, Any], State]:
+    """The tensors of a part, which all processes gather where they hold them together, and its plain data."""
     try:
         state = dict(part.state_dict())
-        json.dumps({key: x for key, x in state.items() if not isinstance(x, Tensor)})
+        tensors = {key: x for key, x in state.items() if isinstance(x, Tensor)}
+        plain = {key: x for key, x in state.items() if key not in tensors}
+        json.dumps(plain)
     except Exception as error:
         raise RunError(
             f"The checkpoint cannot be written: state_dict() of {name} should give tensors by name, and plain data as "
             f"JSON has it; it raised {typed_line(error)}."
         ) from error
-    return {key: sharded.full(x) if isinstance(x, Tensor) and is_sharded(x) else x for key, x in state.items()}
+    return {key: sharded.full(x) if is_sharded(x) else x for key, x in tensors.items()}, plain
 
 
-def _write(folder: Path, states: Mapping[str, State], *, step: int, notes: Mapping[str, Any]) -> None:
+def _write(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], content: State) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; a checkpoint is a folder. Choose another name.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / STATE).is_file():
@@ -88,13 +92,11 @@ def _write(folder: Path, states: Mapping[str, State], *, step: int, notes: Mappi
     try:
         with replacing(folder) as temporary:
             temporary.mkdir(parents=True)
-            for name, state in states.items():
-                tensors = _apart({key: x for key, x in state.items() if isinstance(x, Tensor)})
-                if tensors:
+            for name, some in tensors.items():
+                if some:
                     (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-                    save_file(tensors, temporary / f"{name}.safetensors", metadata={"format": "pt"})
-            plain = {name: {k: x for k, x in s.items() if not isinstance(x, Tensor)} for name, s in states.items()}
-            content = {"format": FORMAT, "step": step, "notes": notes, "parts": plain, "files": _digests(temporary)}
+                    save_file(_apart(some), temporary / f"{name}.safetensors", metadata={"format": "pt"})
+            content = {**content, "files": _digests(temporary)}
             text = json.dumps({**content, "digest": _digest_of(content)})
             (temporary / STATE).write_text(text, encoding="utf-8")
             _flush(temporary)
@@ -334,7 +336,7 @@ def mark_best(place: Path) -> None:
     """
     best, link = place.with_name(BEST), place.with_name(f".{BEST}.partial")
     try:
-        link.unlink(missing_ok=True)
+        delete(link)
         try:
             link.symlink_to(place.name, target_is_directory=True)
         except OSError:  # a file system without links

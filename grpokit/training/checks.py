@@ -1,4 +1,4 @@
-"""What is checked around the advantages, the age of a rollout, and an optimizer step, where a wrong value goes unseen.
+"""What is checked around the advantages and an optimizer step, where a wrong value goes unseen.
 
 Each message has the measured number, the usual causes and the remedy.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError
-from grpokit.processes.team import Team, local
+from grpokit.processes.team import Team, fingerprint
 from grpokit.training.state import State
 
 
@@ -128,9 +128,9 @@ class NoUpdate:
         if self.seen or norm == 0 or rate == 0:
             yield
             return
-        before = self._sums()
+        before = [fingerprint(p) for p in self.parameters]
         yield
-        if all(self.team.gather(torch.equal(before, self._sums()))):
+        if all(self.team.gather(before == [fingerprint(p) for p in self.parameters])):
             raise RunError(
                 f"No weight changed in the first update, though the gradient's norm is {norm:.3g} and the learning "
                 f"rate {rate:.3g}. Usual causes: the rate is too small for the weights' precision, or the optimizer "
@@ -138,13 +138,3 @@ class NoUpdate:
                 page="guards#while-it-runs",
             )
         self.seen = True
-
-    def _sums(self) -> Tensor:
-        """The sum and the norm of each parameter in fp64, [n, 2]; any real update changes some of them."""
-        with torch.no_grad():
-            return torch.stack(
-                [
-                    torch.stack([p.sum(dtype=torch.float64), torch.linalg.vector_norm(p, dtype=torch.float64)]).cpu()
-                    for p in map(local, self.parameters)  # offloaded ones are on the CPU, the others on the device
-                ]
-            )

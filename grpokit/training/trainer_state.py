@@ -28,7 +28,7 @@ class Moments:
             for i, entries in self.updates.optimizer.state_dict()["state"].items()
             for key, x in entries.items()
         }
-        return {"parameters": {name: list(p.shape) for name, p in self.updates.names.items()}, **moments}
+        return {"parameters": self._shapes(), **moments}
 
     def load_state_dict(self, state: State) -> None:
         """Take over a result of `state_dict`, with whole tensors.
@@ -36,7 +36,7 @@ class Moments:
         Raises:
             CheckpointError: it is of other parameters.
         """
-        theirs, ours = state["parameters"], self.state_dict()["parameters"]
+        theirs, ours = state["parameters"], self._shapes()
         if theirs != ours:
             changes = {
                 "only in the checkpoint": [name for name in theirs if name not in ours],
@@ -58,6 +58,9 @@ class Moments:
                 moments.setdefault(index[name], {})[moment] = own
         optimizer = self.updates.optimizer
         optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+
+    def _shapes(self) -> dict[str, list[int]]:
+        return {name: list(p.shape) for name, p in self.updates.names.items()}
 
 
 def _few(names: Sequence[str]) -> str:
