@@ -136,7 +136,7 @@ def cli_page() -> str:
     return GENERATED + body.replace("{", "").replace("}", "").rstrip() + "\n"
 
 
-WIDTH, ROW, TEXT = 920, 26, 24
+ROW, TEXT = 26, 24
 
 
 def imports_between_parts() -> dict[str, set[str]]:
@@ -153,9 +153,9 @@ def architecture_picture() -> str:
     used = {row: names for row, names in imports_between_parts().items() if not row.startswith("_")}
     parts = list(used)
     left, top = 130, 120
-    size = top + ROW * len(parts) + 20
+    width, height = left + TEXT * len(parts) + 60, top + ROW * len(parts) + 20
     shapes = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {size}" role="img"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
         ' aria-label="Who imports whom inside grpokit" font-family="sans-serif" font-size="13">',
         "<style>text{fill:#333}.dot{fill:#3f51b5}.line{stroke:#8888;stroke-width:.5}"
         "@media(prefers-color-scheme:dark){text{fill:#ccc}.dot{fill:#9fa8da}}</style>",
@@ -166,7 +166,7 @@ def architecture_picture() -> str:
             f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{escape(part)}</text>',
             f'<text transform="translate({x + 4} {top - 8}) rotate(-60)">{escape(part)}</text>',
             f'<line class="line" x1="{left}" x2="{x}" y1="{y}" y2="{y}"/>',
-            f'<line class="line" x1="{x}" x2="{x}" y1="{y}" y2="{size - 20}"/>',
+            f'<line class="line" x1="{x}" x2="{x}" y1="{y}" y2="{height - 20}"/>',
         ]
         shapes += [
             f'<circle class="dot" cx="{left + TEXT * parts.index(other) + TEXT / 2}" cy="{y}" r="5">'
