@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,25 +41,13 @@ def named(prefix: str, name: str) -> str:
 def save(
     folder: Path, parts: Mapping[str, Stateful], *, step: int, notes: Mapping[str, Any], team: Team, together: bool
 ) -> None:
-    """Write a checkpoint, in process 0; `folder` appears only once all of it is on disk.
+    """Write a checkpoint, in process 0; `folder` appears only once all of it is on disk, in place of an earlier one.
 
-    Args:
-        folder: where to write it; an earlier checkpoint there is replaced.
-        parts: what a run goes on from, by name.
-        step: the number of completed steps.
-        notes: further plain data.
-        team: the processes.
-        together: whether they hold tensors together; then all must call this.
-
-    Raises:
-        UsageError: the folder is a file, or contains files that are not a checkpoint.
-        RunError: the disk is full or the folder cannot be written.
+    Where processes hold tensors `together`, all must call this. `step` counts the completed ones.
     """
     if team.rank and not together:
         return
-    with ExitStack() as stack:
-        if together:
-            stack.enter_context(team.failing_together())
+    with team.failing_together() if together else nullcontext():
         tensors, plain = {}, {}
         for name, part in parts.items():
             tensors[name], plain[name] = _whole(name, part)
@@ -120,52 +108,37 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def load(folder: Path, parts: Mapping[str, Stateful]) -> None:
     """Read a checkpoint into the parts of a run; all files are checked first.
 
-    Args:
-        folder: the checkpoint.
-        parts: as in `save`; the optimizers know whether it belongs to this policy, and come first.
-
-    Raises:
-        CheckpointError: something is missing, damaged, of another policy, or from another version of grpokit.
+    The optimizers come first among the parts: they know whether it belongs to this policy.
     """
     state = read_state(folder)
     for what in (PHASES, POLICY):
-        theirs, ours = (sorted({*_names(what, some)}) for some in (state["parts"], parts))
+        theirs, ours = (sorted(_names(what, some)) for some in (state["parts"], parts))
         if theirs != ours:
             raise CheckpointError(
                 f"The checkpoint {folder} belongs to a run with {_few_of(what, theirs)}, and this one has "
                 f"{_few_of(what, ours)}. Resume with the run's own config.",
                 page="guards#checkpoints",
             )
-    with _explained(folder):
-        _check_files(folder, state)
+    _check_files(folder, state)
     states = {name: _read(folder, state, name) for name in parts if name in state["parts"]}
     for name, kept in states.items():  # a part that the run did not have stays as it is
         _take_over(folder, name, parts[name], kept)
 
 
 def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
-    """Read only the weights of a checkpoint: of those policies that its run has trained.
+    """Read only the weights of a checkpoint, and return the names of the policies that its run has trained.
 
-    Args:
-        folder: the checkpoint.
-        policies: by name; a single one is called "".
-
-    Returns:
-        The names of those policies.
-
-    Raises:
-        CheckpointError: the weights were changed, a policy cannot read them, or there is none of that name.
+    A single policy is called "".
     """
     state = read_state(folder)
     trained = _names(POLICY, state["parts"])
     if not set(trained) <= set(policies):
         raise CheckpointError(
-            f"The checkpoint {folder} belongs to a run with {_few_of('policies', trained)}, and the config gives "
-            f"{_few_of('policies', list(policies))}.",
+            f"The checkpoint {folder} belongs to a run with {_few_of(POLICY, trained)}, and the config gives "
+            f"{_few_of(POLICY, list(policies))}.",
             page="guards#checkpoints",
         )
-    with _explained(folder):
-        _check_files(folder, state, below=POLICY)
+    _check_files(folder, state, below=POLICY)
     for name in trained:
         part = named(POLICY, name)
         _take_over(folder, part, policies[name], _read(folder, state, part))
@@ -173,19 +146,17 @@ def load_policies(folder: Path, policies: Mapping[str, Policy]) -> list[str]:
 
 
 def _names(kind: str, parts: Mapping[str, Any]) -> list[str]:
-    """The names of policies or of phases; empty for an only one."""
-    names = (part.split("/") for part in parts)
-    found = dict.fromkeys(path[1] if len(path) > 1 else "" for path in names if path[0] == kind)
-    return list(found) or [""]
+    """The names of policies or of phases; [""] for an only one."""
+    paths = (f"{part}/".split("/") for part in parts)
+    return list(dict.fromkeys(path[1] for path in paths if path[0] == kind)) or [""]
 
 
-def _few_of(what: str, names: Sequence[str]) -> str:
-    what = {POLICY: "policies"}.get(what, what)
-    return f"no {what}" if list(names) == [""] else f"the {what} {', '.join(map(repr, names))}"
+def _few_of(kind: str, names: Sequence[str]) -> str:
+    nouns = "policies" if kind == POLICY else kind
+    return f"no {nouns}" if list(names) == [""] else f"the {nouns} {', '.join(map(repr, names))}"
 
 
 def _read(folder: Path, state: State, name: str) -> State:
-    """What a checkpoint has kept of a part."""
     place = folder / f"{name}.safetensors"
     try:
         tensors = load_file(place) if f"{name}.safetensors" in state["files"] else {}
@@ -206,21 +177,26 @@ def _take_over(folder: Path, name: str, part: Stateful, state: State) -> None:
         ) from error
 
 
-class _DamageError(Exception):
-    """What is wrong with a checkpoint, in words."""
-
-
 def read_state(folder: Path) -> dict[str, Any]:
-    """The plain data of a checkpoint: `step`, `notes`, and `parts`, each with its own.
-
-    Raises:
-        CheckpointError: it does not exist, is damaged, or is from another version of grpokit.
-    """
+    """The plain data of a checkpoint: `step`, `notes`, and `parts`, each with its own."""
     if not (folder / STATE).is_file():
-        others = f" {_remedy(folder)}" if step_number(folder.name) is not None and _undamaged(folder) else ""
-        raise CheckpointError(f"{folder} is not a checkpoint of grpokit: it has no {STATE}.{others}")
-    with _explained(folder):
-        return _state(folder)
+        remedy = f" {_remedy(folder)}" if folder in steps(folder.parent) else ""
+        raise CheckpointError(f"{folder} is not a checkpoint of grpokit: it has no {STATE}.{remedy}")
+    try:
+        state = read_json(folder / STATE)
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, f"{STATE} is not JSON ({one_line(error)})") from error
+    if not isinstance(state, dict) or not isinstance(state.get("format"), int):
+        raise CheckpointError(f"{folder} is not a checkpoint of grpokit: its {STATE} has no format.")
+    if state["format"] != FORMAT:
+        remedy = "Update grpokit." if state["format"] > FORMAT else "Start a new run in another run.dir."
+        raise CheckpointError(
+            f"The checkpoint {folder} has format {state['format']}; this grpokit reads format {FORMAT}. {remedy}",
+            page="guards#checkpoints",
+        )
+    if state.pop("digest", None) != _digest_of(state):
+        raise _damaged(folder, f"{STATE} was changed after it was written")
+    return state
 
 
 def broken_off(state: State) -> tuple[str, int] | None:
@@ -232,42 +208,19 @@ def broken_off(state: State) -> tuple[str, int] | None:
     return None
 
 
-def _state(folder: Path) -> dict[str, Any]:
-    try:
-        state = read_json(folder / STATE)
-    except (OSError, ValueError) as error:
-        raise _DamageError(f"{STATE} is not JSON ({one_line(error)})") from error
-    if not isinstance(state, dict) or not isinstance(state.get("format"), int):
-        raise CheckpointError(f"{folder} is not a checkpoint of grpokit: its {STATE} has no format.")
-    if state["format"] != FORMAT:
-        remedy = "Update grpokit." if state["format"] > FORMAT else "Start a new run in another run.dir."
-        raise CheckpointError(
-            f"The checkpoint {folder} has format {state['format']}; this grpokit reads format {FORMAT}. {remedy}",
-            page="guards#checkpoints",
-        )
-    if state.pop("digest", None) != _digest_of(state):
-        raise _DamageError(f"{STATE} was changed after it was written")
-    return state
-
-
 def _check_files(folder: Path, state: State, *, below: str = "") -> None:
-    """Compare a checkpoint's files with their digests.
-
-    Raises:
-        _DamageError: names the first file that is missing or was changed.
-    """
+    """Compare a checkpoint's files with their digests."""
     for name, digest in state["files"].items():
         if name.startswith(below):
             try:
                 same = _digest(folder / name) == digest
             except OSError as error:
-                raise _DamageError(f"{name} cannot be read ({error.strerror})") from error
+                raise _damaged(folder, f"{name} cannot be read ({error.strerror})") from error
             if not same:
-                raise _DamageError(f"{name} was changed after it was written")
+                raise _damaged(folder, f"{name} was changed after it was written")
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """The digest of each file, by its name in the folder."""
     return {p.relative_to(folder).as_posix(): _digest(p) for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
@@ -280,41 +233,15 @@ def _digest_of(state: State) -> str:
     return hashlib.sha256(json.dumps(json.loads(json.dumps(state))).encode()).hexdigest()  # as it is read again
 
 
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Turn damage into an error for the user."""
-    try:
-        yield
-    except _DamageError as damage:
-        raise _damaged(folder, str(damage)) from damage
-
-
 def _damaged(folder: Path, why: str) -> CheckpointError:
-    """The error for a damaged checkpoint; it names an undamaged one of the same run, if there is any."""
     return CheckpointError(f"The checkpoint {folder} is damaged: {why}. {_remedy(folder)}")
 
 
 def _remedy(folder: Path) -> str:
-    others = _undamaged(folder)
-    if others:
-        return f"{others[-1]} is undamaged: delete {folder} to continue from there."
-    return "There is no undamaged checkpoint beside it: start a new run with --overwrite."
-
-
-def _undamaged(folder: Path) -> list[Path]:
-    """The undamaged checkpoints beside one."""
-    return [place for place in steps(folder.parent) if place != folder and _is_undamaged(place)]
-
-
-def _is_undamaged(folder: Path) -> bool:
-    """Whether a checkpoint is as it was written."""
-    if not (folder / STATE).is_file():
-        return False
-    try:
-        _check_files(folder, _state(folder))
-    except (_DamageError, GrpokitError):
-        return False
-    return True
+    others = [place for place in steps(folder.parent) if place != folder]
+    if others:  # whether that is damaged is seen when it is read
+        return f"Delete {folder} to continue from {others[-1]}."
+    return "There is no other checkpoint beside it: start a new run with --overwrite."
 
 
 def steps(folder: Path) -> list[Path]:
@@ -329,11 +256,7 @@ def latest(folder: Path) -> Path | None:
 
 
 def mark_best(place: Path) -> None:
-    """Let `best` beside a checkpoint be a link to it, or a copy where there are no links; `prune` then keeps it.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Let `best` beside a checkpoint be a link to it, or a copy where there are no links; `prune` then keeps it."""
     best, link = place.with_name(BEST), place.with_name(f".{BEST}.partial")
     try:
         delete(link)
@@ -349,16 +272,9 @@ def mark_best(place: Path) -> None:
 
 
 def prune(folder: Path, keep_last: int | None) -> None:
-    """Delete all but the best and the last `keep_last` checkpoints `step_...`, and what a kill has left.
+    """Delete all but the best and the last `keep_last` (None: all) checkpoints of a run, and what a kill has left.
 
-    Only the process that trains in the folder may call it.
-
-    Args:
-        folder: a run's `checkpoints` folder.
-        keep_last: None keeps all.
-
-    Raises:
-        RunError: the folder cannot be written.
+    Only the process that trains in the run's folder may call it.
     """
     best = os.path.realpath(folder / BEST)
     readable = [place for place in steps(folder) if (place / STATE).is_file()]

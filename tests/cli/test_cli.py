@@ -376,7 +376,7 @@ def test_a_damaged_checkpoint(call: Call, tmp_path: Path) -> None:
     done = call("train", "c.yaml", "--resume", "trainer.steps=2")
     assert done.code == 2
     assert "checkpoints/step_000001 is damaged: " in done.err
-    assert "There is no undamaged checkpoint beside it: start a new run with --overwrite." in done.err
+    assert "There is no other checkpoint beside it: start a new run with --overwrite." in done.err
 
 
 def test_save_every(call: Call, tmp_path: Path) -> None:
