@@ -18,16 +18,7 @@ from grpokit.training.state import State
 
 
 def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None) -> None:
-    """Stop unless the advantage function gave finite numbers, one per row or one per decision.
-
-    Args:
-        advantages: of all rows.
-        rows: B.
-        decisions: T, or None where it does not matter yet.
-
-    Raises:
-        RunError: with the shape and the number of bad values.
-    """
+    """Stop unless the advantages of all rows are finite: [B], or [B, T] of any T where that is not known yet."""
     shapes = ((rows,), (rows, advantages.shape[-1] if decisions is None and advantages.ndim == 2 else decisions))
     if tuple(advantages.shape) not in shapes or not bool(advantages.isfinite().all()):
         raise RunError(
@@ -39,11 +30,7 @@ def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None
 
 
 def check_gradient(parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Stop if no parameter got a gradient.
-
-    Raises:
-        RunError: with the usual causes.
-    """
+    """Stop if no parameter got a gradient."""
     if all(p.grad is None for p in parameters):
         raise RunError(
             "No trainable parameter got a gradient. Usual causes: logprobs() uses other modules than the policy's "
@@ -53,11 +40,7 @@ def check_gradient(parameters: Sequence[torch.nn.Parameter]) -> None:
 
 
 def check_norm(norm: float, *, step: int, update: int) -> None:
-    """Stop before an update with a gradient that is not finite, although the loss is.
-
-    Raises:
-        RunError: with the norm.
-    """
+    """Stop before an update with a gradient that is not finite, although the loss is."""
     if not math.isfinite(norm):
         raise RunError(
             f"The gradient's norm is {norm} in step {step}, update {update}, though the loss is finite; this update "
@@ -76,15 +59,7 @@ class SkippedUpdates:
         self.count = 0
 
     def look(self, *, skipped: bool, scale: float) -> None:
-        """Count an update.
-
-        Args:
-            skipped: whether the scaler skipped it.
-            scale: the scaler's scale after it.
-
-        Raises:
-            RunError: too many in a row.
-        """
+        """Count an update, after which the scaler has this scale; stop after too many skipped ones in a row."""
         self.count = self.count + 1 if skipped else 0
         if self.count >= self.MOST:
             raise RunError(
@@ -103,12 +78,7 @@ class SkippedUpdates:
 
 
 class NoUpdate:
-    """Checks that the first update with a gradient changes some weight.
-
-    Args:
-        parameters: the trainable parameters.
-        team: the processes, of which each may have a part of them.
-    """
+    """Stops the run if the first update with a gradient changes no weight of any process."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], team: Team) -> None:
         self.parameters, self.team = parameters, team
@@ -116,15 +86,7 @@ class NoUpdate:
 
     @contextmanager
     def watch(self, *, norm: float, rate: float) -> Iterator[None]:
-        """Wrap an update.
-
-        Args:
-            norm: of the update's gradient.
-            rate: the update's learning rate.
-
-        Raises:
-            RunError: no weight changed.
-        """
+        """Around an update with a gradient of this norm, at this learning rate."""
         if self.seen or norm == 0 or rate == 0:
             yield
             return

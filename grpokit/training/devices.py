@@ -14,14 +14,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def find(device: str) -> torch.device:
-    """The torch device for a device's name; of several GPUs, the current one.
-
-    Args:
-        device: "auto", "cpu" or "cuda".
-
-    Raises:
-        UsageError: the name is unknown, or there is no such device.
-    """
+    """The torch device for "auto", "cpu" or "cuda"; of several GPUs, the current one."""
     if device not in ("auto", "cpu", "cuda"):
         raise UsageError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
     if device == "cuda" and not torch.cuda.is_available():
@@ -50,15 +43,9 @@ def wait_for(device: torch.device) -> None:
 
 
 def autocast(device: torch.device, mixed_precision: str, *, keep: bool = True) -> AbstractContextManager[Any]:
-    """The autocast around a policy's calls.
+    """The autocast around a policy's calls, in "no", "bf16" or "fp16".
 
-    Args:
-        device: where the policy is.
-        mixed_precision: "no", "bf16" or "fp16".
-        keep: keep copies of weights that train for as long as a call lasts, for modules that are used again.
-
-    Raises:
-        UsageError: mixed_precision is another word.
+    `keep` keeps copies of weights that train for as long as a call lasts, for modules that are used again.
     """
     if mixed_precision not in ("no", *_DTYPES):
         raise UsageError(f"mixed_precision must be 'no', 'bf16' or 'fp16', got {mixed_precision!r}.")
@@ -68,11 +55,7 @@ def autocast(device: torch.device, mixed_precision: str, *, keep: bool = True) -
 
 
 def loss_scaler(device: torch.device, mixed_precision: str) -> torch.amp.GradScaler:
-    """What keeps small gradients of fp16 above zero; with another precision it is off and changes nothing.
-
-    Raises:
-        UsageError: fp16 on a CPU.
-    """
+    """What keeps small gradients of fp16 above zero; with another precision it is off and changes nothing."""
     if mixed_precision == "fp16" and device.type == "cpu":
         raise UsageError("mixed_precision 'fp16' needs a GPU; on a CPU use 'no'.")
     return torch.amp.GradScaler(device.type, enabled=mixed_precision == "fp16")

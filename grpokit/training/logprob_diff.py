@@ -16,14 +16,10 @@ class LogprobDiffLimit:
     and a full forward pass. In fp32 they differ by up to 8.5e-6 on average and 4.1e-5 at most. The smallest of the
     usual mistakes (a temperature of 0.9 in one of the two) makes 0.07 and 0.25. In bf16 the two passes differ by 0.005
     to 0.08 on average, so only gross mistakes can be noticed there (dropout left on: 0.3 to 6).
-
-    Attributes:
-        mean: over the decisions of a step.
-        largest: of a single decision; infinite in low precision, where rare tokens may differ a lot.
     """
 
-    mean: float
-    largest: float
+    mean: float  # over the decisions of a step
+    largest: float  # of a single one; infinite in low precision, where rare tokens may differ a lot
 
     @classmethod
     def of(cls, mean: float | None, *, low_precision: bool) -> LogprobDiffLimit:
@@ -46,28 +42,21 @@ class LogprobDiffLimit:
 def check_logprob_diff(mean: float, largest: float, limit: LogprobDiffLimit, *, step: int, exact: bool = True) -> None:
     """Stop if the first log-probs of training differ from the rollout's: the importance ratio would not be 1.
 
-    Args:
-        mean: absolute difference of log-probs, over the decisions of a step.
-        largest: absolute difference of a single one.
-        limit: for both.
-        step: for the message.
-        exact: whether the sampler is meant to compute as the policy does; False for an engine.
-
-    Raises:
-        RunError: with the measured difference.
+    `exact` is False for an engine, which is not meant to compute as the policy does.
     """
-    if limit.exceeded(mean, largest):
-        if not exact:
-            raise RunError(
-                f"In step {step} the sampler states other log-probs than the policy has for the same decisions: they "
-                f"differ by {mean:.3g} on average and {largest:.3g} at most; the limit is {limit}. Usual causes: an "
-                "engine with another base model or another quantisation, or one that states log-probs from before "
-                "sampling. If it is known to be less exact, raise trainer.max_logprob_diff, with a correction."
-            )
+    if not limit.exceeded(mean, largest):
+        return
+    if not exact:
         raise RunError(
-            f"In step {step} logprobs() gives other log-probs than the rollout, before any update: they differ by "
-            f"{mean:.3g} on average and {largest:.3g} at most; the limit is {limit}. The importance ratio would not "
-            "start at 1. Usual causes: temperature, top-k, top-p or guidance in only one of the two, dropout left on, "
-            "prompt or padding tokens scored, weights that the sampler does not share. `grpokit check` finds the "
-            "cause. For a sampler that is known to be less exact, raise trainer.max_logprob_diff."
+            f"In step {step} the sampler states other log-probs than the policy has for the same decisions: they "
+            f"differ by {mean:.3g} on average and {largest:.3g} at most; the limit is {limit}. Usual causes: an "
+            "engine with another base model or another quantisation, or one that states log-probs from before "
+            "sampling. If it is known to be less exact, raise trainer.max_logprob_diff, with a correction."
         )
+    raise RunError(
+        f"In step {step} logprobs() gives other log-probs than the rollout, before any update: they differ by "
+        f"{mean:.3g} on average and {largest:.3g} at most; the limit is {limit}. The importance ratio would not "
+        "start at 1. Usual causes: temperature, top-k, top-p or guidance in only one of the two, dropout left on, "
+        "prompt or padding tokens scored, weights that the sampler does not share. `grpokit check` finds the "
+        "cause. For a sampler that is known to be less exact, raise trainer.max_logprob_diff."
+    )

@@ -23,19 +23,9 @@ Warn: TypeAlias = Callable[[str], None]
 
 
 def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable[[int], int] = int) -> tuple[T, int]:
-    """Call `attempt(size)`, halving the size as long as memory runs out.
+    """Call `attempt(size)`, halving the size as long as memory runs out; returns its result and the size that fitted.
 
-    Args:
-        attempt: starts from scratch in every call.
-        size: the rows at a time in the first attempt, or whatever it bounds.
-        what: names the work in the error, such as "drawing".
-        used: a size -> what the work takes at a time with it, which may be far less, and is below 2 for a single row.
-
-    Returns:
-        The result of `attempt`, and the size that fitted.
-
-    Raises:
-        RunError: a single row does not fit.
+    `used` tells what the work takes at a time with a size, which may be far less, and is below 2 for a single row.
     """
     while True:
         try:
@@ -56,11 +46,7 @@ def fitting(attempt: Callable[[int], T], size: int, *, what: str, used: Callable
 
 
 class Halving:
-    """Draws samples in calls of at most `size` rows, half as many from then on where memory runs out.
-
-    Attributes:
-        size: the most rows of a call.
-    """
+    """Draws samples in calls of at most `size` rows, half as many from then on where memory runs out."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -75,12 +61,6 @@ class Sizes:
     """How much work is done at a time: what the settings say until memory runs out, then what fits.
 
     The last bits of a run depend on these, so they belong into checkpoints.
-
-    Args:
-        settings: of the trainer; they stay as they are.
-
-    Attributes:
-        rollout_batch_size, micro_batch_size, micro_batch_tokens: as in `TrainerSettings`, or smaller.
     """
 
     def __init__(self, settings: TrainerSettings) -> None:
@@ -91,35 +71,23 @@ class Sizes:
 
     @property
     def limit(self) -> Limit:
-        """Of a micro-batch."""
+        """The bounds of a micro-batch."""
         return Limit(rows=self.micro_batch_size, tokens=self.micro_batch_tokens)
 
     def draw(self, attempt: Callable[[int], T], rows: int, warn: Warn) -> T:
-        """Draw `rows` rows, with the most of a call.
-
-        Args:
-            attempt: starts from scratch in every call.
-            rows: all that are to be drawn.
-            warn: gets a message if the size was reduced.
-        """
+        """Draw `rows` rows by `attempt(most rows of a call)`."""
         size = min(self.rollout_batch_size or rows, rows)
-        fit = Halving(size)
-        result = fit(attempt)
-        if fit.size < size:
-            self.rollout_batch_size = fit.size
-            warn(_reduced("drawing samples", f"{size} rows", "rollout_batch_size", fit.size))
+        result, fits = fitting(attempt, size, what="drawing samples")
+        if fits < size:
+            warn(_reduced("drawing samples", f"{size} rows", "rollout_batch_size", fits))
+            self.rollout_batch_size = fits
         return result
 
     def score(self, attempt: Callable[[Limit], T], cut: Callable[[Limit], Sequence[Cut]], warn: Warn) -> T:
-        """Score samples in micro-batches.
+        """Score samples by `attempt(limit)` in the micro-batches that `cut(limit)` gives.
 
         The bound on decisions is reduced if there is one, and else the bound on rows. With both, it is the bound on
         decisions that makes the passes of long rows as large as they are.
-
-        Args:
-            attempt: starts from scratch in every call.
-            cut: the micro-batches that a limit gives.
-            warn: gets a message if a bound was reduced.
         """
         by_rows = self.micro_batch_tokens is None
         name, unit = ("micro_batch_size", "rows") if by_rows else ("micro_batch_tokens", "decisions")
@@ -160,15 +128,7 @@ def _reduced(what: str, load: str, name: str, size: int) -> str:
 
 @contextmanager
 def explained(what: str, *, remedies: str) -> Iterator[None]:
-    """For work that cannot be halved: running out of memory inside is an error of the run.
-
-    Args:
-        what: names the work, such as "making an update".
-        remedies: what makes the work smaller, such as "LoRA".
-
-    Raises:
-        RunError: instead of torch's error.
-    """
+    """For work that cannot be halved, such as "making an update": running out of memory is an error of the run."""
     try:
         yield
     except RuntimeError as error:

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -78,20 +79,14 @@ class Notes:
 _WITH_EXTREMES = ("ratio", "logprob_diff")  # of the others nobody reads any
 
 
+@dataclass
 class Tally:
-    """Means, and some extremes, of [b, t] statistics over all decisions that are not masked.
+    """Means, and some extremes, of [b, t] statistics over all decisions that are not masked."""
 
-    Attributes:
-        sums: name -> [2], the sum of the values and their number.
-        largest: name -> [2], the largest value and the largest negated one, of the ratio and of log-prob differences.
-        scored: the number of decisions that were scored, padding included.
-        decided: the number of those that are not masked.
-    """
-
-    def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.largest: dict[str, Tensor] = {}
-        self.scored = self.decided = 0
+    sums: dict[str, Tensor] = field(default_factory=dict)  # name -> [2], the sum of the values and their number
+    largest: dict[str, Tensor] = field(default_factory=dict)  # name -> [2], the largest value and negated value
+    scored: int = 0  # decisions, padding included
+    decided: int = 0  # those that are not masked
 
     def add(self, name: str, values: Tensor, mask: Tensor) -> None:
         """Count `values` [b, t] where `mask` [b, t] is True."""
@@ -123,11 +118,8 @@ class Tally:
 
     def on_cpu(self) -> Tally:
         """The same, for another process."""
-        copy = Tally()
-        copy.scored, copy.decided = self.scored, self.decided
-        copy.sums = {name: x.cpu() for name, x in self.sums.items()}
-        copy.largest = {name: x.cpu() for name, x in self.largest.items()}
-        return copy
+        sums, largest = ({name: x.cpu() for name, x in part.items()} for part in (self.sums, self.largest))
+        return Tally(sums, largest, self.scored, self.decided)
 
     def means(self) -> dict[str, float]:
         """Name -> mean over decisions."""
@@ -178,12 +170,7 @@ def reward_metrics(scores: Scores, advantages: Tensor) -> dict[str, float]:
 def correlation(x: Tensor, y: Tensor, groups: Tensor) -> float:
     """Pearson's correlation of two rewards' deviations from their group's mean, since advantages only use those.
 
-    Args:
-        x, y: [B] scores of a reward each, NaN where there is none.
-        groups: [B] group ids.
-
-    Returns:
-        -1 (they contradict each other) to 1 (they agree); NaN if one of them is constant inside all groups.
+    Of scores x and y [B], NaN where there is none. NaN if one of them is constant inside all groups [B].
     """
     both = ~(x.isnan() | y.isnan())
     if not bool(both.any()):

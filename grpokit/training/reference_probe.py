@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError
+from grpokit.errors import CheckpointError, GrpokitError, RunError
 from grpokit.processes.team import Team
 from grpokit.training.batch import Limit
 from grpokit.training.checked_policy import CheckedPolicy
@@ -22,24 +22,13 @@ from grpokit.types import Decisions, Prompt, Rollout, Sample, Trace
 
 
 class ReferenceProbe:
-    """The longest row of the first step, with the reference's log-probs.
-
-    Args:
-        policy: has the reference.
-        prompts: the training prompts.
-        limit: the largest allowed difference of log-probs.
-
-    Attributes:
-        rollout: the row; None before the first step, or if no reference is needed.
-        prompt: index of its prompt in the training prompts.
-        logprobs: [1, T] of the reference before the first update.
-    """
+    """The longest row of the first step, with the reference's log-probs."""
 
     def __init__(self, policy: CheckedPolicy, prompts: Sequence[Prompt], limit: LogprobDiffLimit) -> None:
         self.policy, self.prompts, self.limit = policy, prompts, limit
-        self.rollout: Rollout | None = None
-        self.prompt = 0
-        self.logprobs = torch.empty(0)
+        self.rollout: Rollout | None = None  # the row, after the first step
+        self.prompt = 0  # its place in the training prompts
+        self.logprobs = torch.empty(0)  # [1, T] of the reference before the first update
 
     @property
     def wanted(self) -> bool:
@@ -47,14 +36,9 @@ class ReferenceProbe:
         return self.rollout is None and not self.policy.reference_moves
 
     def take(self, rollout: Rollout, prompts: Sequence[int], team: Team) -> None:
-        """Store the longest row of all processes with the reference's log-probs, unless there is a row already.
+        """Store the longest row of the first step in all processes, unless all its decisions are masked.
 
-        Nothing is stored of a reference that is meant to move, nor of a rollout whose decisions are all masked.
-
-        Args:
-            rollout: of the first step, this process's rows.
-            prompts: index of each group's prompt in the training prompts, in the order of these rows.
-            team: the processes; all of them store the row.
+        `rollout` has this process's rows, and `prompts` the place of each group's prompt in the training prompts.
         """
         if not self.wanted:
             return
@@ -63,30 +47,24 @@ class ReferenceProbe:
         if not longest[owner]:
             return
         if team.rank == owner:
-            self._take(rollout, prompts)
+            row = int(rollout.host_mask.sum(-1).argmax())
+            longest = rollout.select(torch.tensor([row]))
+            self.logprobs = self._score(longest)
+            self.rollout, self.prompt = longest, prompts[row // (rollout.rows // len(prompts))]
         own = {key: x.cpu() if isinstance(x, Tensor) else x for key, x in self.state_dict().items()}
         state = team.gather(own)[owner]
         if team.rank != owner:
             self.load_state_dict(state)
 
-    def _take(self, rollout: Rollout, prompts: Sequence[int]) -> None:
-        """Store the longest row of a rollout."""
-        if rollout.rows:
-            row = int(rollout.host_mask.sum(-1).argmax())
-            longest = rollout.select(torch.tensor([row]))
-            self.logprobs = all_logprobs(self.policy, longest, Limit(rows=1), self.policy.reference).logprobs
-            self.rollout, self.prompt = longest, prompts[row // (rollout.rows // len(prompts))]
+    def _score(self, row: Rollout) -> Tensor:
+        return all_logprobs(self.policy, row, Limit(rows=1), self.policy.reference).logprobs
 
     def check(self, *, when: str) -> None:
-        """Score the stored row again, if there is one.
-
-        Raises:
-            RunError: the reference gives other log-probs than at the start of the run.
-        """
+        """Stop if the reference gives other log-probs for the row than at the start of the run."""
         if self.rollout is None:
             return
         with self.policy.during("score"):
-            now = all_logprobs(self.policy, self.rollout, Limit(rows=1), self.policy.reference).logprobs
+            now = self._score(self.rollout)
         difference = torch.where(self.rollout.mask, (now - self.logprobs.to(now)).abs(), 0.0).double()
         mean, largest = float(difference.sum() / self.rollout.mask.sum().clamp(min=1)), float(difference.max())
         if self.limit.exceeded(mean, largest) or mean != mean:
@@ -101,9 +79,6 @@ class ReferenceProbe:
         """Check before a checkpoint is written. A policy that cannot score any more is let through.
 
         The next step reports such a policy, and its weights are worth saving.
-
-        Raises:
-            RunError: as `check`.
         """
         try:
             self.check(when=f"after step {step}")
@@ -129,11 +104,7 @@ class ReferenceProbe:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`.
-
-        Raises:
-            CheckpointError: entries are missing, or there are fewer prompts than before.
-        """
+        """Take over a result of `state_dict`, if its prompt is still there."""
         self.rollout, self.prompt = None, int(state.get("prompt", 0))
         if not state:
             return
@@ -142,25 +113,18 @@ class ReferenceProbe:
                 f"is of a run that had at least {self.prompt + 1} training prompts, this one has {len(self.prompts)}. "
                 "Resume with the prompts of the run's start."
             )
-        device = self.policy.device
-        tensors = {name: x.to(device) for name, x in state.items() if isinstance(x, Tensor)}
+        tensors = {name: x.to(self.policy.device) for name, x in state.items() if isinstance(x, Tensor)}
 
         def trace(kind: str) -> dict[str, Tensor]:
             return {name.removeprefix(kind): x for name, x in tensors.items() if name.startswith(kind)}
 
-        try:
-            groups = tensors["groups"]
-            self.rollout = Rollout(
-                samples=[Sample(prompt=self.prompts[self.prompt], output=None, group=int(groups[0]))],
-                groups=groups,
-                old=Decisions(logprobs=tensors["logprobs"]),
-                mask=tensors["mask"],
-                max_decisions=state["max_decisions"],
-                action_dims=state["action_dims"],
-                trace=Trace(per_row=trace("per_row."), per_group=trace("per_group.")),
-            )
-            self.logprobs = tensors["reference"]
-        except (KeyError, UsageError) as error:
-            raise CheckpointError(
-                f"has a sample for the reference that cannot be read ({error}). Resume from another checkpoint."
-            ) from error
+        self.logprobs, groups = tensors["reference"], tensors["groups"]
+        self.rollout = Rollout(
+            samples=[Sample(prompt=self.prompts[self.prompt], output=None, group=int(groups[0]))],
+            groups=groups,
+            old=Decisions(logprobs=tensors["logprobs"]),
+            mask=tensors["mask"],
+            max_decisions=state["max_decisions"],
+            action_dims=state["action_dims"],
+            trace=Trace(per_row=trace("per_row."), per_group=trace("per_group.")),
+        )

@@ -31,11 +31,7 @@ class Moments:
         return {"parameters": self._shapes(), **moments}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`, with whole tensors.
-
-        Raises:
-            CheckpointError: it is of other parameters.
-        """
+        """Take over a result of `state_dict`, with whole tensors, if it is of the same parameters."""
         theirs, ours = state["parameters"], self._shapes()
         if theirs != ours:
             changes = {

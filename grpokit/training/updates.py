@@ -21,11 +21,7 @@ _MANY = 0.1  # the share of weak updates from which a warning is due
 
 
 def trainable(policy: Policy) -> dict[str, torch.nn.Parameter]:
-    """A policy's trainable parameters, each once, by their names in `modules()`.
-
-    Raises:
-        UsageError: there is none, or one has a precision that rounds updates away.
-    """
+    """A policy's trainable parameters, each once, by their names in `modules()`."""
     modules = policy.modules()
     pairs = [(f"{key}/{name}", p) for key, module in modules.items() for name, p in module.named_parameters()]
     names = {p: name for name, p in sorted(pairs, key=lambda e: e[0], reverse=True)}  # the first of a shared one's
@@ -47,24 +43,12 @@ def trainable(policy: Policy) -> dict[str, torch.nn.Parameter]:
 def ready(
     policy: Policy, device: torch.device, team: Team, *, sharding: How | None, needs_reference: bool
 ) -> dict[str, torch.nn.Parameter]:
-    """Bring a policy to where it learns, and freeze its reference; returns its trainable parameters.
-
-    Args:
-        policy: with the weights of its start.
-        device: of this process.
-        team: the processes.
-        sharding: how weights are spread over them.
-        needs_reference: whether the policy has to take its frozen copy, before anything changes.
-
-    Raises:
-        UsageError: there is no such parameter, one has a precision that rounds updates away, the processes have
-            different weights, or the policy's weights cannot be spread.
-    """
+    """Bring a policy to where it learns, and freeze its reference; returns its trainable parameters."""
     if not has_shards(policy):
         place(policy.modules(), device)
         refuse_other_weights(team, trainable(policy))
     if needs_reference:
-        with policy.reference():
+        with policy.reference():  # takes its frozen copy before anything changes
             pass
     if sharding:
         shard(policy, sharding, device)
@@ -72,24 +56,7 @@ def ready(
 
 
 class Updates:
-    """Makes the optimizer steps of a run.
-
-    Attributes:
-        done: the number of updates in the current step, or in the step that failed; those that changed nothing count.
-        version: how often weights have changed since the start of the run, in a step that failed, too.
-        names: name -> trainable parameter.
-        parameters: the same without names.
-        incomplete: whether an error interrupted an update.
-        optimizer: AdamW; a script may set another one.
-        scaler: keeps small gradients of fp16 above zero; off with another precision.
-        skipped: counts updates that a loss scaler skips.
-
-    Args:
-        parameters: name -> trainable parameter.
-        settings: learning rate and schedule, weight decay, clipping, precision.
-        device: of this process.
-        team: the processes.
-    """
+    """Makes the optimizer steps of a run, by AdamW; a script may set another `optimizer`."""
 
     def __init__(
         self,
@@ -115,7 +82,9 @@ class Updates:
             fused=fused,
             foreach=False if self.sharded else None,  # which cannot mix sharded weights and whole ones
         )
-        self.done, self.version, self.incomplete = 0, 0, False
+        self.done = 0  # updates in the current step, or in the one that failed; those that changed nothing count
+        self.version = 0  # how often weights have changed since the start of the run, in steps that failed, too
+        self.incomplete = False  # whether an error interrupted an update
         self._changed = False  # by the latest update
         self._warned = False  # of updates that epsilon has swallowed
         self._no_update, self.skipped = checks.NoUpdate(self.parameters, team), checks.SkippedUpdates()
@@ -145,17 +114,9 @@ class Updates:
         self.scaler.scale(loss).backward()
 
     def make(self, step: int, *, decided: int) -> float:
-        """Make the next update of a step with the accumulated gradient; returns the gradient's norm before clipping.
-
-        Args:
-            step: the step's number, from 1.
-            decided: the decisions that the gradient is of. Without any no weight changes.
-
-        Raises:
-            RunError: a guard stopped it, or memory ran out.
-        """
+        """Make the next update of a step with the gradient of so many decisions; returns its norm before clipping."""
         self._changed = False
-        if not decided:  # such as where all samples were cut and are masked
+        if not decided:  # such as where all samples were cut and are masked: no weight changes
             return 0.0
         checks.check_gradient(self.parameters)
         self.scaler.scale(torch.zeros((), device=self.device))  # sets it up where a process has no rows
@@ -179,7 +140,7 @@ class Updates:
         return norm
 
     def _scaled_step(self) -> bool:
-        """Make an update unless the gradient is not finite; returns whether it was made."""
+        """Make an update if the gradient is finite; returns whether it was."""
         before = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -188,10 +149,7 @@ class Updates:
         return scale >= before
 
     def finish(self) -> bool:
-        """Count the update, once the device has finished it; returns whether it changed weights.
-
-        It did not where nothing was decided, or where the loss scaler skipped it.
-        """
+        """Count the update, once the device has finished it; returns whether it changed weights."""
         wait_for(self.device)
         self.done, self.version, self.incomplete = self.done + 1, self.version + self._changed, False
         return self._changed
@@ -200,10 +158,7 @@ class Updates:
         """The share of the trained numbers whose latest update `adam_epsilon` at least halved, and a warning, once.
 
         AdamW divides by the root of a mean of squared gradients plus epsilon. Numbers that never had a gradient do not
-        count.
-
-        Args:
-            step: the step's number. In the first one, an adapter has hardly begun.
+        count, and the first step warns of nothing: there an adapter has hardly begun.
         """
         beta, epsilon = self.settings.adam_beta2, self.settings.adam_epsilon
         # Of parts, which all processes add up, and of what all have.
