@@ -17,21 +17,14 @@ from grpokit.training.step import Step
 class FirstScores(Observer):
     """Stops if a reward could score no sample of the first step, and did not fail: the data lack what it needs.
 
-    Args:
-        terms: the rewards. One that knows that it cannot score any of the step's prompts is let through, since other
-            steps have others.
-        prompts: all training prompts.
+    One that knows that it cannot score any of the step's prompts is let through, since other steps have others.
     """
 
     def __init__(self, terms: Sequence[RewardTerm], prompts: PromptSequence) -> None:
         self.terms, self.prompts = terms, prompts
 
     def drawn(self, step: Step) -> list[str]:
-        """Look at the first step.
-
-        Raises:
-            UsageError: with the probable cause.
-        """
+        """Look at the first step."""
         if step.number > 1:
             return []
         prompts = [self.prompts.unopened(i) for i in step.prompts]
@@ -54,11 +47,7 @@ class FirstScores(Observer):
 
 
 class Late(Observer):
-    """Says once how long the run will wait for rewards that take too long, where `on_error` skips these.
-
-    Args:
-        steps: of the run.
-    """
+    """Says once how long the run will wait for rewards that take too long, where `on_error` skips these."""
 
     def __init__(self, steps: int) -> None:
         self.steps, self.said = steps, False

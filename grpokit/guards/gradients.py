@@ -18,15 +18,7 @@ from grpokit.training.updates import Updates
 
 
 class Gradients(Observer):
-    """Looks at the loss and the statistics of each optimizer step before it is made.
-
-    Args:
-        settings: how far log-probs may differ.
-        policy: scores the rows of a bad loss again, to find the cause.
-        sizes: of micro-batches.
-        updates: count how often the weights have changed.
-        team: the processes.
-    """
+    """Looks at the loss and the statistics of each optimizer step before it is made."""
 
     def __init__(
         self, settings: TrainerSettings, policy: CheckedPolicy, *, sizes: Sizes, updates: Updates, team: Team
@@ -34,19 +26,14 @@ class Gradients(Observer):
         self.settings, self.policy, self.sizes, self.updates, self.team = settings, policy, sizes, updates, team
 
     def differentiated(self, step: Step) -> list[str]:
-        """Look at an optimizer step.
-
-        Raises:
-            RunError: its loss is not finite, or its log-probs differ from the rollout's before any update.
-        """
+        """Stop if the loss is not finite, or the log-probs differ from the rollout's before any update."""
         if not all(map(math.isfinite, step.losses[-1])):
             with gathered():  # by all processes
                 self._explain(step)
         tally, rollout = step.tallies[-1], step.minibatch.rollout
         if rollout.version == self.updates.version:  # no weight has changed since the rollout
-            limit = LogprobDiffLimit.of(
-                self.settings.max_logprob_diff, low_precision=self.policy.low_precision or not rollout.exact
-            )
+            low = self.policy.low_precision or not rollout.exact
+            limit = LogprobDiffLimit.of(self.settings.max_logprob_diff, low_precision=low)
             mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]
             check_logprob_diff(mean, largest, limit, step=step.number, exact=rollout.exact)
         if not tally.decided:

@@ -70,14 +70,17 @@ class RewardHacking(Observer):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps, so that a resumed run goes on watching."""
-        rows = {name: [[_plain(x) for x in row] for row in rows] for name, rows in self._rows.items()}
+        rows = {
+            name: [[x if math.isfinite(x) else None for x in row] for row in monitor]
+            for name, monitor in self._rows.items()
+        }
         return {"rows": rows, "alarmed": sorted(self._alarmed), "trained": self._trained}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Read what `state_dict` returned; after an empty mapping, the watch starts again."""
         rows = state.get("rows", {})
         self._rows = {
-            n: [[math.nan if x is None else x for x in row] for row in monitor] for n, monitor in rows.items()
+            name: [[math.nan if x is None else x for x in row] for row in monitor] for name, monitor in rows.items()
         }
         self._alarmed, self._trained = set(state.get("alarmed", [])), list(state.get("trained", []))
 
@@ -98,10 +101,6 @@ def trend(values: Sequence[float]) -> float:
     ties = [finite.count(x) for x in set(finite)]
     variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
     return (score - math.copysign(1, score)) / math.sqrt(variance) if score else 0.0
-
-
-def _plain(x: float) -> float | None:
-    return x if math.isfinite(x) else None
 
 
 def _alarm(monitor: str, rows: Sequence[Sequence[float]], rising: Sequence[tuple[str, Sequence[float]]]) -> str:

@@ -36,11 +36,7 @@ class Observer:
 
 
 def check_observers(observers: Mapping[str, Observer]) -> dict[str, Observer]:
-    """The observers that were given, by name.
-
-    Raises:
-        UsageError: one is none, or its name cannot be that of a file.
-    """
+    """The observers that were given, by names that files can have."""
     for name, observer in observers.items():
         if not isinstance(observer, Observer):
             raise UsageError(f"The observer '{name}' is {shown(observer)}; expected an object of a grpokit.Observer.")

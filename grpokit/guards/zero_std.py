@@ -7,6 +7,7 @@ import math
 from torch import Tensor
 
 from grpokit.errors import RunError
+from grpokit.group_statistics import Groups
 from grpokit.guards.observer import Observer
 from grpokit.rewards.scoring import Scores
 from grpokit.training.state import State
@@ -20,25 +21,18 @@ class ZeroStd(Observer):
     the policy has converged, and `converged` says so. Otherwise something is wrong, and it raises.
 
     A single reward that has never told the samples of a group apart in `FLAT` steps is said once, too.
-
-    Args:
-        most: how many steps in a row end the training; None for no limit.
     """
 
     FLAT = 3
 
     def __init__(self, most: int | None) -> None:
-        self.most = most
+        self.most = most  # None for no limit
         self.flat: dict[str, int | None] = {}  # reward -> steps in which others taught alone; None: it is settled
         self.best = self.streak_best = -math.inf  # mean reward, of steps with spread and of the current streak
         self.count, self.warned, self.converged = 0, False, ""
 
     def scored(self, step: Step) -> list[str]:
-        """Count a step.
-
-        Raises:
-            RunError: too many such steps in a row, without convergence.
-        """
+        """Count a step."""
         scores = step.scores.trained
         reward = float(scores.totals.nanmean())
         if bool(step.advantages.any()):
@@ -92,14 +86,13 @@ class ZeroStd(Observer):
     def state_dict(self) -> State:
         """The counts and the best rewards."""
         bests = {"best": self.best, "streak_best": self.streak_best}
-        finite = {name: value if math.isfinite(value) else None for name, value in bests.items()}
         return {
             "most": self.most,
             "count": self.count,
             "warned": self.warned,
             "converged": self.converged,
             "flat": {**self.flat},
-            **finite,
+            **{name: value if math.isfinite(value) else None for name, value in bests.items()},
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -124,6 +117,5 @@ def _spread(name: str, column: Tensor, groups: Tensor) -> str:
 
 
 def _is_flat(column: Tensor, groups: Tensor) -> bool:
-    """Whether a reward gave all rows of each group that it scored the same."""
-    per_group = [column[(groups == group) & ~column.isnan()] for group in groups.unique()]
-    return all(len(part.unique()) < 2 for part in per_group)
+    """Whether a reward gave all rows of each group that it scored the same, as advantages see it."""
+    return bool(Groups(groups).is_constant(column, ~column.isnan()).all())
