@@ -29,12 +29,7 @@ _timeout = timedelta(seconds=TIMEOUT)
 def join(timeout: float = TIMEOUT) -> Team:
     """The team that this process was started in; with torchrun, it waits for the other processes.
 
-    Args:
-        timeout: seconds that a process waits for the others, here and later; only the first call sets it.
-
-    Raises:
-        UsageError: the environment does not say where they are, or two have the same GPU.
-        RunError: they do not come.
+    Only the first call sets for how many seconds it waits, here and later.
     """
     global _team, _timeout
     if not distributed.is_initialized():
@@ -79,7 +74,8 @@ def _unused_part(store: Store, rank: int, size: int) -> Store:
     """A part of the store without what processes have left there that were started before.
 
     torchrun starts processes again with the store of those that have ended, and their addresses still stand in it. So
-    each puts a word of its own there, and the part is named after the words that all see.
+    each puts a word of its own there, and the part is named after the words that all see: TORCHELASTIC_RESTART_COUNT
+    differs between machines, of which only that of the lost process counts the restart.
     """
     words, names = [f"word/{i}" for i in range(size)], [f"name/{i}" for i in range(size)]
     store.set(words[rank], uuid.uuid4().hex)

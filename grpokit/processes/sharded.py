@@ -49,13 +49,8 @@ def has_shards(policy: Policy) -> bool:
 def shard(policy: Policy, how: How, device: torch.device) -> None:
     """Spread the blocks of a policy over all processes, in place; one that is spread already stays as it is.
 
-    Args:
-        policy: on the device, with equal weights in all processes. A frozen copy of it must exist already.
-        how: "fsdp2-offload" keeps the parts of each process, and what the optimizer has of them, in the CPU's memory.
-        device: where blocks are gathered.
-
-    Raises:
-        UsageError: there is no block, or one with weights that cannot be cut.
+    It has equal weights in all processes, and a frozen copy exists already. "fsdp2-offload" keeps the parts of each
+    process, and what the optimizer has of them, in the CPU's memory.
     """
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard

@@ -28,15 +28,7 @@ _PATIENCE = 10.0  # seconds that a process with an error waits for others that m
 
 
 class Team:
-    """The processes that train one policy, as torchrun has started them; or this one alone.
-
-    Attributes:
-        rank: this process, from 0.
-        size: how many there are.
-
-    Args:
-        messages: their group for values; None for a process alone, for which all of this does nothing.
-    """
+    """The processes that train one policy, as torchrun has started them; or this one alone, without `messages`."""
 
     def __init__(self, messages: distributed.ProcessGroup | None = None) -> None:
         alone = messages is None
@@ -48,13 +40,9 @@ class Team:
         return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def gather(self, value: T) -> list[T]:
-        """The values of all processes, in the ranks' order; all must call it.
+        """The values of all processes, in the ranks' order; all must call it, with tensors on the CPU.
 
-        Args:
-            value: goes to all processes, so tensors must be on the CPU.
-
-        Raises:
-            GrpokitError: another process has failed, whose message it has; or has ended.
+        It raises the error of another process that has failed or ended.
         """
         if self.size == 1:
             return [value]
@@ -101,9 +89,8 @@ class Team:
     def failing_together(self, *, passes: bool = False) -> Iterator[None]:
         """Around a stretch of work: an error in one process is an error in all, and all leave the stretch together.
 
-        Args:
-            passes: processes wait for each other inside of the policy, as with sharded weights. Those that wait there
-                for one that has failed hear nothing until it has ended.
+        `passes`: processes wait for each other inside of the policy, as with sharded weights. Those that wait there for
+        one that has failed hear nothing until it has ended.
         """
         try:
             yield
@@ -188,11 +175,7 @@ def fingerprint(tensor: Tensor) -> tuple[float, float]:
 
 
 def refuse_other_weights(team: Team, weights: Mapping[str, torch.nn.Parameter]) -> None:
-    """Make sure that all processes start from the same weights, given as name -> trainable parameter.
-
-    Raises:
-        UsageError: with the first name that differs.
-    """
+    """Make sure that all processes start from the same weights, given as name -> trainable parameter."""
     if team.size == 1:
         return
     first, *others = team.gather({name: fingerprint(p) for name, p in weights.items()})
