@@ -37,10 +37,10 @@ class ZeroStd(Observer):
         reward = float(scores.totals.nanmean())
         if bool(step.advantages.any()):
             self.count, self.streak_best = 0, -math.inf
-            self.best = max(self.best, reward) if reward == reward else self.best
+            self.best = max(self.best, reward)  # as it is where no row is scored: NaN is not larger
             return self._flat(scores, step.number)
         self.count += 1
-        self.streak_best = max(self.streak_best, reward) if reward == reward else self.streak_best
+        self.streak_best = max(self.streak_best, reward)
         columns = zip(scores.names, scores.matrix.T, strict=True)
         spread = "; ".join(_spread(name, column, scores.groups) for name, column in columns)
         if self.most is not None and self.count >= self.most:

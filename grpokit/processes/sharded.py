@@ -12,12 +12,12 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, distributed, nn
 
-from grpokit.errors import UsageError, shown
+from grpokit.errors import UsageError
 from grpokit.policy import Policy, optional
 from grpokit.processes.joining import join, new_group
 from grpokit.processes.team import is_sharded
@@ -28,10 +28,8 @@ _blocks: list[weakref.ref[Any]] = []  # sharded ones, in the same order in every
 _depth = 0  # of `gathered`
 
 
-def check(how: str | None, mixed_precision: str) -> None:
-    """Refuse another word, and a precision whose loss scaler does not know sharded gradients."""
-    if how not in (None, *get_args(How)):
-        raise UsageError(f"sharding must be None, {' or '.join(map(repr, get_args(How)))}, got {shown(how)}.")
+def check(how: How | None, mixed_precision: str) -> None:
+    """Refuse a precision whose loss scaler does not know sharded gradients."""
     if how and mixed_precision == "fp16":
         raise UsageError("sharding does not go with mixed_precision 'fp16'; use bf16.")
 

@@ -1,9 +1,8 @@
 """Checkpoints: a folder with the state of everything that a run goes on from, complete or not there.
 
 All randomness follows from the seed and the step's number, so this is enough for an exact resume. Tensors are stored as
-safetensors, the rest as JSON; nothing is pickled. The learning rate follows from the position. `notes` hold the config
-and the versions, so a checkpoint can be used without its run folder. `state.json` holds digests of all files and of
-itself: one changed bit is enough to refuse a checkpoint, and not to go on as another run.
+safetensors, the rest as JSON; nothing is pickled. `notes` hold the config and the versions, so a checkpoint can be used
+without its run folder. `state.json` holds digests of all files and of itself: one changed bit is enough to refuse it.
 """
 
 from __future__ import annotations

@@ -6,14 +6,12 @@ Each message has the measured number, the usual causes and the remedy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from grpokit.errors import RunError
-from grpokit.processes.team import Team, fingerprint
 from grpokit.training.state import State
 
 
@@ -50,6 +48,17 @@ def check_norm(norm: float, *, step: int, update: int) -> None:
         )
 
 
+def check_change(changed: bool, *, norm: float, rate: float) -> None:
+    """Stop if an update with a gradient of this norm, at this learning rate, changed no weight."""
+    if not changed:
+        raise RunError(
+            f"No weight changed in the first update, though the gradient's norm is {norm:.3g} and the learning "
+            f"rate {rate:.3g}. Usual causes: the rate is too small for the weights' precision, or the optimizer "
+            "holds other parameters than the policy.",
+            page="guards#while-it-runs",
+        )
+
+
 class SkippedUpdates:
     """Counts consecutive updates that the loss scaler skipped because the gradient was not finite."""
 
@@ -75,28 +84,3 @@ class SkippedUpdates:
     def load_state_dict(self, state: State) -> None:
         """Take over a result of `state_dict`."""
         self.count = int(state.get("count", 0))
-
-
-class NoUpdate:
-    """Stops the run if the first update with a gradient changes no weight of any process."""
-
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], team: Team) -> None:
-        self.parameters, self.team = parameters, team
-        self.seen = False
-
-    @contextmanager
-    def watch(self, *, norm: float, rate: float) -> Iterator[None]:
-        """Around an update with a gradient of this norm, at this learning rate."""
-        if self.seen or norm == 0 or rate == 0:
-            yield
-            return
-        before = [fingerprint(p) for p in self.parameters]
-        yield
-        if all(self.team.gather(before == [fingerprint(p) for p in self.parameters])):
-            raise RunError(
-                f"No weight changed in the first update, though the gradient's norm is {norm:.3g} and the learning "
-                f"rate {rate:.3g}. Usual causes: the rate is too small for the weights' precision, or the optimizer "
-                "holds other parameters than the policy.",
-                page="guards#while-it-runs",
-            )
-        self.seen = True

@@ -15,8 +15,6 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 def find(device: str) -> torch.device:
     """The torch device for "auto", "cpu" or "cuda"; of several GPUs, the current one."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}.")
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device is 'cuda', but torch finds no CUDA device. Use device: auto or cpu.")
     if device == "cpu" or not torch.cuda.is_available():

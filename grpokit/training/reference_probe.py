@@ -42,9 +42,9 @@ class ReferenceProbe:
         """
         if not self.wanted:
             return
-        longest = team.gather(max(rollout.host_mask.sum(-1).tolist(), default=0))
-        owner = longest.index(max(longest))
-        if not longest[owner]:
+        lengths = team.gather(max(rollout.host_mask.sum(-1).tolist(), default=0))
+        owner = lengths.index(max(lengths))
+        if not lengths[owner]:
             return
         if team.rank == owner:
             row = int(rollout.host_mask.sum(-1).argmax())

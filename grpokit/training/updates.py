@@ -11,7 +11,7 @@ from grpokit.errors import UsageError
 from grpokit.knobs import TrainerSettings
 from grpokit.policy import Policy
 from grpokit.processes.sharded import How, has_shards, shard
-from grpokit.processes.team import Team, is_sharded, local, refuse_other_weights
+from grpokit.processes.team import Team, fingerprint, is_sharded, local, refuse_other_weights
 from grpokit.training import checks
 from grpokit.training.devices import is_low_precision, loss_scaler, place, wait_for
 from grpokit.training.lr_schedule import learning_rate
@@ -87,7 +87,8 @@ class Updates:
         self.incomplete = False  # whether an error interrupted an update
         self._changed = False  # by the latest update
         self._warned = False  # of updates that epsilon has swallowed
-        self._no_update, self.skipped = checks.NoUpdate(self.parameters, team), checks.SkippedUpdates()
+        self._moved = False  # whether an update is known to have changed weights
+        self.skipped = checks.SkippedUpdates()
 
     def begin(self, step: int) -> list[str]:
         """Begin a step; returns a warning if its updates were interrupted before."""
@@ -133,8 +134,7 @@ class Updates:
             if self.scaler.is_enabled():
                 self._changed = self._scaled_step()
             else:
-                with self._no_update.watch(norm=norm, rate=rate):
-                    self.optimizer.step()
+                self._watched_step(norm, rate)
                 self._changed = True
         self.optimizer.zero_grad()
         return norm
@@ -147,6 +147,17 @@ class Updates:
         scale = self.scaler.get_scale()  # lower, if the update was skipped
         self.skipped.look(skipped=scale < before, scale=scale)
         return scale >= before
+
+    def _watched_step(self, norm: float, rate: float) -> None:
+        """Make an update; the first with a gradient must change some weight of some process."""
+        if self._moved or norm == 0 or rate == 0:
+            self.optimizer.step()
+            return
+        before = [fingerprint(p) for p in self.parameters]
+        self.optimizer.step()
+        unchanged = self.team.gather(before == [fingerprint(p) for p in self.parameters])
+        checks.check_change(not all(unchanged), norm=norm, rate=rate)
+        self._moved = True
 
     def finish(self) -> bool:
         """Count the update, once the device has finished it; returns whether it changed weights."""
