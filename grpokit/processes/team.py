@@ -1,10 +1,9 @@
 """The processes that train together, each with a copy of the policy.
 
-Each draws and scores whole groups of its own. What follows from all rows is decided by every process alike, from values
-that all have gathered. A stretch of work stands inside `failing_together`: a process that fails there meets the others
-once more, with its error, which they read where they meet next. Whatever can fail between a meeting and a collective
-call behind it is done before it. Gradients are summed once for each optimizer step, outside of the policy: there is no
-wrapper around the modules, and a forward pass waits for nobody.
+Each draws and scores whole groups of its own; what follows from all rows, each decides alike from gathered values. A
+process that fails inside `failing_together` meets the others once more, with its error, which they read where they meet
+next; so whatever can fail between a meeting and a collective call behind it is done before the meeting. Gradients are
+summed once for each optimizer step, outside of the policy: there is no wrapper, and a forward pass waits for nobody.
 """
 
 from __future__ import annotations

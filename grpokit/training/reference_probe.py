@@ -40,8 +40,6 @@ class ReferenceProbe:
 
         `rollout` has this process's rows, and `prompts` the place of each group's prompt in the training prompts.
         """
-        if not self.wanted:
-            return
         lengths = team.gather(max(rollout.host_mask.sum(-1).tolist(), default=0))
         owner = lengths.index(max(lengths))
         if not lengths[owner]:
