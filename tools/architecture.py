@@ -69,7 +69,7 @@ MAY_IMPORT = {
     "remote": "errors types images rewards",
     "training": "errors files knobs types sampling policy processes advantages divergence objectives data rewards "
     "tracking group_statistics",
-    "guards": "errors files knobs data processes rewards training",
+    "guards": "errors files knobs group_statistics data processes rewards training",
     "trainer": "errors knobs types sampling policy processes advantages objectives data rewards tracking training "
     "guards",
     "phases": "errors files policy processes tracking training trainer",
