@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +32,6 @@ from grpokit.processes import sharded
 from grpokit.processes.joining import join
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import Rewards, as_terms
-from grpokit.tracking.progress import IntervalLines
 from grpokit.tracking.step_report import StepReport
 from grpokit.tracking.trackers import start
 from grpokit.training import checkpoint, metrics
@@ -47,6 +45,7 @@ from grpokit.training.devices import find
 from grpokit.training.drawing import Drawing, Drawn
 from grpokit.training.entropy_filter import keep_top_entropy
 from grpokit.training.logprob_diff import LogprobDiffLimit
+from grpokit.training.loop import Loop
 from grpokit.training.memory import Sizes
 from grpokit.training.passes import Gradient, with_filler
 from grpokit.training.reference_probe import ReferenceProbe
@@ -59,7 +58,7 @@ from grpokit.types import Prompt
 
 
 @dataclass(eq=False, repr=False)
-class Trainer(TrainerSettings, SeedSettings):
+class Trainer(TrainerSettings, SeedSettings, Loop):
     """Trains a policy with GRPO, one `step()` at a time.
 
     The knobs of `TrainerSettings` and `seed` are keyword arguments too.
@@ -175,21 +174,22 @@ class Trainer(TrainerSettings, SeedSettings):
             "guards/reward_hacking": RewardHacking(),
             "guards/first_scores": FirstScores(self.terms, self.train_prompts),
             "guards/zero_std": self._zero_std,
-            "guards/gradients": Gradients(self, self._policy, sizes=self.sizes, updates=self.updates, team=self.team),
+            "guards/gradients": Gradients(self, self._policy, sizes=self.sizes, team=self.team),
         }
-
-    def __iter__(self) -> Iterator[StepReport]:
-        """Take the remaining steps, or stop earlier when the policy has converged."""
-        lines = IntervalLines(self, enabled=self.progress and self.team.rank == 0)
-        while self.completed < self.steps and not self.converged:
-            report = self.step()
-            lines.step(report)
-            yield report
 
     @property
     def steps_left(self) -> dict[str, int]:
-        """The steps to come, under the empty name of the only phase."""
+        """The steps to come, under an empty name."""
         return {"": self.steps - self.completed}
+
+    @property
+    def version(self) -> int:
+        """How often the policy's weights have changed since the start of the run, in steps that failed, too."""
+        return self._policy.version
+
+    @version.setter
+    def version(self, number: int) -> None:
+        self._policy.version = number
 
     @property
     def converged(self) -> str:
@@ -208,6 +208,7 @@ class Trainer(TrainerSettings, SeedSettings):
         """
         with self.team.failing_together(), undone_on_error(self._parts):
             report = self._step(self.completed + 1)
+            self.completed, self.updates.done = report.step, 0
         for logger in self.loggers if log else ():
             logger.log(report.metrics, step=report.step)
         return report
@@ -216,7 +217,7 @@ class Trainer(TrainerSettings, SeedSettings):
         """DeepSeekMath (Shao et al., 2024, arXiv:2402.03300), algorithm 1, lines 4 to 11."""
         step = Step(number=number, notes=metrics.Notes(self.torch_device))
         step.notes.warn(*self.updates.begin(number))
-        version = self.updates.version
+        version = self.version
 
         # Sample G outputs for each of P prompts, and compute their log-probs while the rewards are at work.
         with self._drawing(self.completed, version=version, notes=step.notes) as drawn:
@@ -228,8 +229,8 @@ class Trainer(TrainerSettings, SeedSettings):
         self._tell("drawn", step)
 
         # One reward per output, and its advantage inside its group.
-        step.advantages = self._advantages(step.scores.trained).to(step.rollout.old.logprobs.dtype)  # [B] or [B, T]
-        check_advantages(step.advantages, len(step.scores.groups), step.drawn.rows.width)
+        advantages = self._advantages(step.scores.trained, decisions=step.drawn.rows.width)  # [B] or [B, T]
+        step.advantages = advantages.to(step.rollout.old.logprobs.dtype)
         self._tell("scored", step)
         batch = replace(batch, advantages=step.drawn.local(step.advantages).to(batch.rollout.old.logprobs))
         if self.sharding:
@@ -238,8 +239,8 @@ class Trainer(TrainerSettings, SeedSettings):
         # Maximise the objective, one optimizer step for each minibatch.
         with self._policy.during("train"):
             for minibatch in self._minibatches(batch, step.drawn):
-                minibatch = replace(minibatch, fresh=self.updates.version == version)
-                step.minibatch = keep_top_entropy(minibatch, self.top_entropy_quantile, self.team)
+                minibatch = keep_top_entropy(minibatch, self.top_entropy_quantile, self.team)
+                step.minibatch = replace(minibatch, fresh=self.version == version)
                 losses, tally = self._gradient(step.minibatch, self._adaptive_entropy.objective, step.notes)
                 step.losses.append(losses)
                 step.tallies.append(tally)
@@ -250,8 +251,8 @@ class Trainer(TrainerSettings, SeedSettings):
 
         if number == 1:
             self._probe.check(when="after the first step")
-        report, self.completed, self.updates.done = self._report(step), number, 0
-        return report
+        own = {**self._adaptive_entropy.metrics(), **self.updates.metrics(number, step.notes.warn)}
+        return step.report(self.team, own)
 
     def _tell(self, moment: str, step: Step) -> None:
         """Let all observers look at a moment of a step."""
@@ -275,121 +276,36 @@ class Trainer(TrainerSettings, SeedSettings):
             norm = self.updates.make(number, decided=tally.decided)
         if self.updates.finish():
             with self.team.failing_together(passes=True) if self.sharding else nullcontext():  # for a moving average
-                self._policy.updated(self.updates.version)
+                self._policy.updated(self.version + 1)
         return norm
 
-    def _report(self, step: Step) -> StepReport:
-        """What the step did, in all processes."""
-        swallowed, lines = self.updates.swallowed(step.number)
-        step.notes.warn(*lines)
-        times, warnings = zip(*self.team.gather((step.notes.metrics(), step.notes.warnings)), strict=True)
-        return StepReport(
-            step=step.number,
-            metrics={
-                "step": step.number,
-                "loss": sum(map(sum, step.losses)) / len(step.losses),
-                **metrics.reward_metrics(step.scores, step.advantages),
-                **step.drawn.metrics,
-                **metrics.decision_metrics(metrics.Tally.merged(step.tallies)),
-                **self._adaptive_entropy.metrics(),
-                "grad_norm": sum(step.norms) / len(step.norms),
-                "updates_swallowed": swallowed,
-                "learning_rate": self.updates.rate(step.number * self.updates_per_step - 1),
-                **metrics.length_metrics(step.drawn.rows),
-                **metrics.slowest(times),
-            },
-            rollout=step.rollout,
-            rewards=step.scores.matrix,
-            reward_names=step.scores.names,
-            totals=step.scores.totals,
-            advantages=step.advantages,
-            prompts=step.prompts,
-            warnings=list(dict.fromkeys(line for part in warnings for line in part)),
-        )
-
     def whole(self, report: StepReport) -> StepReport:
-        """The same report with the rows of all processes; other processes than the first keep theirs.
-
-        Args:
-            report: of the latest step. Its samples go from process to process without their prompts, on the CPU.
-        """
+        """The latest step's report with the rows of all processes, on the CPU; others than process 0 keep theirs."""
         return whole_report(report, self.team, self.train_prompts)
 
-    def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
-        """Write weights, optimizer and position into `folder`, atomically: it is complete or does not exist.
+    def parts(self) -> dict[str, Stateful]:
+        """What a checkpoint keeps, by name; the optimizer comes first, which knows whether it belongs to the policy."""
+        own: dict[str, Stateful] = {"optimizer": Moments(self.updates), checkpoint.POSITION: Position(self)}
+        return {**own, **self._parts, checkpoint.POLICY: self.policy}
 
-        With several processes all may call this, and process 0 writes; with `sharding` all must.
-
-        Args:
-            folder: an earlier checkpoint there is replaced.
-            notes: further plain data to store, such as the config.
-
-        Raises:
-            RunError: it cannot be written, or the reference has changed.
-        """
-        self.check_before_save()
-        parts, together = {**self.parts(), checkpoint.POLICY: self.policy}, bool(self.sharding)
-        checkpoint.save(Path(folder), parts, step=self.completed, notes=notes or {}, team=self.team, together=together)
-
-    def load(self, folder: Path | str) -> None:
-        """Continue from a checkpoint of `save`.
-
-        Raises:
-            CheckpointError: it is incomplete, was not written by grpokit, or belongs to another policy.
-            RunError: the policy's reference is not the one of the checkpoint's run.
-        """
-        with self.team.failing_together():
-            checkpoint.load(Path(folder), {**self.parts(), checkpoint.POLICY: self.policy})
-            self.go_on(self.updates.version, when=f"after loading {folder}")
-
-    def check_before_save(self) -> None:
-        """Make sure that the reference is still what it was.
-
-        Raises:
-            RunError: it has changed.
-        """
+    def check_reference(self) -> None:
+        """Make sure that the reference is still what it was."""
         self._probe.check_before_save(step=self.completed)
 
-    def parts(self) -> dict[str, Stateful]:
-        """What a checkpoint keeps of this trainer besides the policy's weights, by name; the optimizer comes first."""
-        return {"optimizer": Moments(self.updates), checkpoint.POSITION: Position(self), **self._parts}
-
-    def go_on(self, version: int, *, when: str) -> None:
-        """Continue from what was loaded.
-
-        Args:
-            version: how often the weights have changed.
-            when: for a message, such as "after loading runs/a".
-
-        Raises:
-            RunError: the policy's reference is not the one of the checkpoint's run.
-        """
+    def go_on(self, *, when: str) -> None:
+        """Continue from what was loaded."""
         self.drop_pending()
-        self.updates.version = version
-        self._policy.updated(version)
+        self._policy.updated(self.version)
         self._probe.check(when=when)
 
-    def follow(self, version: int) -> None:
-        """Go on after another trainer of the same policy has changed its weights, so often in all."""
-        if version != self.updates.version:
-            with self.team.failing_together(passes=bool(self.sharding)):
-                self.updates.version = version
-                self._policy.updated(version)
-
     def drop_pending(self) -> None:
-        """Forget a rollout that an engine draws for the next step; that step then draws it anew."""
+        """Forget a rollout that an engine draws for the next step."""
         self._drawing.drop()
 
-    def close(self) -> None:
-        """Let trackers write everything and finish, and an engine stop. Other processes stay within reach."""
-        self.drop_pending()
-        for logger in self.loggers:
-            logger.finish()
-
-    def _advantages(self, scores: Scores) -> Tensor:
-        """[B] or [B, T], of the rows of all processes, with their values checked."""
+    def _advantages(self, scores: Scores, decisions: int | None = None) -> Tensor:
+        """[B] or [B, T], of the rows of all processes, with their values checked; T may not be known yet."""
         advantages = self.advantage(scores.matrix, scores.weights, scores.groups)
-        check_advantages(advantages, len(scores.groups))
+        check_advantages(advantages, len(scores.groups), decisions)
         return advantages
 
     def _check(self) -> None:

@@ -216,7 +216,7 @@ FAULTS = (
     Fault(
         "the sampler held against weights that were updated",
         "trainer.py",
-        "fresh=self.updates.version == version",
+        "fresh=self.version == version",
         "fresh=True",
         (BY_HAND,),
     ),
@@ -374,7 +374,7 @@ FAULTS = (
     Fault(
         "older weights held against the limit of a sampler with these",
         "guards/gradients.py",
-        "if rollout.version == self.updates.version:",
+        "if rollout.version == self.policy.version:",
         "if self.updates.done == 0:",
         (OLDER,),
     ),
@@ -1052,15 +1052,15 @@ FAULTS = (
     Fault(
         "a phase that does not know what an earlier one has changed",
         "phases/phased_trainer.py",
-        "        trainer.follow(self._version(trainer.policy))\n",
-        "",
+        "                    other.version = trainer.version\n",
+        "                    pass\n",
         (PHASE_VERSIONS,),
     ),
     Fault(
         "phases that begin anew on resume",
         "phases/phased_trainer.py",
-        '            parts["course"] = self.course\n',
-        "            pass\n",
+        '{} if "" in self.phases else {"course": self.course}',
+        "{}",
         (PHASE_RESUME,),
     ),
     Fault(

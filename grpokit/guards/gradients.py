@@ -14,16 +14,13 @@ from grpokit.training.logprob_diff import LogprobDiffLimit, check_logprob_diff
 from grpokit.training.memory import Sizes
 from grpokit.training.passes import all_logprobs
 from grpokit.training.step import Step
-from grpokit.training.updates import Updates
 
 
 class Gradients(Observer):
     """Looks at the loss and the statistics of each optimizer step before it is made."""
 
-    def __init__(
-        self, settings: TrainerSettings, policy: CheckedPolicy, *, sizes: Sizes, updates: Updates, team: Team
-    ) -> None:
-        self.settings, self.policy, self.sizes, self.updates, self.team = settings, policy, sizes, updates, team
+    def __init__(self, settings: TrainerSettings, policy: CheckedPolicy, *, sizes: Sizes, team: Team) -> None:
+        self.settings, self.policy, self.sizes, self.team = settings, policy, sizes, team
 
     def differentiated(self, step: Step) -> list[str]:
         """Stop if the loss is not finite, or the log-probs differ from the rollout's before any update."""
@@ -31,7 +28,7 @@ class Gradients(Observer):
             with gathered():  # by all processes
                 self._explain(step)
         tally, rollout = step.tallies[-1], step.minibatch.rollout
-        if rollout.version == self.updates.version:  # no weight has changed since the rollout
+        if rollout.version == self.policy.version:  # no weight has changed since the rollout
             low = self.policy.low_precision or not rollout.exact
             limit = LogprobDiffLimit.of(self.settings.max_logprob_diff, low_precision=low)
             mean, largest = tally.means().get("logprob_diff", 0.0), tally.extremes("logprob_diff")[1]

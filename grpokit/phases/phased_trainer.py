@@ -6,19 +6,16 @@ train is frozen. Steps count through all phases, and so do reports and checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from grpokit.errors import GrpokitError, UsageError, counted, reworded
 from grpokit.phases.course import Course
-from grpokit.policy import Policy
-from grpokit.tracking.progress import IntervalLines
 from grpokit.tracking.step_report import StepReport
 from grpokit.trainer import Trainer
 from grpokit.training import checkpoint
+from grpokit.training.loop import Loop
 from grpokit.training.state import Stateful
 
 
@@ -39,7 +36,7 @@ class Phase:
     policy: str = ""
 
 
-class PhasedTrainer:
+class PhasedTrainer(Loop):
     """Takes the steps of several trainers in turn.
 
     Args:
@@ -67,15 +64,8 @@ class PhasedTrainer:
         self.current = phases[0]
         self._trainers = [phase.trainer for phase in phases]
         self.loggers = [logger for trainer in self._trainers for logger in trainer.loggers]
-
-    def __iter__(self) -> Iterator[StepReport]:
-        """Take the remaining steps, or stop earlier when no phase has anything left to learn."""
-        first = self._trainers[0]
-        lines = IntervalLines(self, enabled=first.progress and first.team.rank == 0)
-        while self.completed < self.steps and not self.converged:
-            report = self.step()
-            lines.step(report)
-            yield report
+        self.team, self.progress = phases[0].trainer.team, phases[0].trainer.progress
+        self.sharding = next((trainer.sharding for trainer in self._trainers if trainer.sharding), None)
 
     @property
     def completed(self) -> int:
@@ -114,13 +104,16 @@ class PhasedTrainer:
         phase = self.current = self.phases[stretch.phase]
         trainer, number = phase.trainer, self.completed + 1
         try:
-            trainer.follow(self._version(trainer.policy))
             with self._others_frozen(trainer):
                 report = trainer.step(log=False)
         except GrpokitError as error:
             if not phase.name:
                 raise
             raise reworded(error, f"In {_where(phase, trainer.completed + 1)}: {error}") from error
+        finally:
+            for other in self._trainers:
+                if other.policy is trainer.policy:
+                    other.version = trainer.version
         stretch.steps += 1
         if phase.name:
             report = replace(
@@ -140,53 +133,34 @@ class PhasedTrainer:
         """As `Trainer.whole`."""
         return self.current.trainer.whole(report)
 
-    def save(self, folder: Path | str, *, notes: Mapping[str, Any] | None = None) -> None:
-        """As `Trainer.save`, with the weights of each policy and the position of each phase.
-
-        Raises:
-            RunError: it cannot be written, or a reference has changed.
-        """
-        for trainer in self._trainers:
-            trainer.check_before_save()
-        together, team = any(trainer.sharding for trainer in self._trainers), self.current.trainer.team
-        checkpoint.save(
-            Path(folder), self._parts(), step=self.completed, notes=notes or {}, team=team, together=together
-        )
-
-    def load(self, folder: Path | str) -> None:
-        """As `Trainer.load`.
-
-        Raises:
-            CheckpointError: it is incomplete, was not written by grpokit, or belongs to other phases or policies.
-            RunError: a policy's reference is not the one of the checkpoint's run.
-        """
-        with self.current.trainer.team.failing_together():
-            checkpoint.load(Path(folder), self._parts())
-            for trainer in self._trainers:
-                trainer.go_on(self._version(trainer.policy), when=f"after loading {folder}")
-            if "" in self.phases:
-                only = {"phase": "", "planned": self.steps, "steps": self.phases[""].trainer.completed}
-                self.course.load_state_dict({"stretches": [only]})
-            (latest,) = self.course.begun[-1:] or self.course.stretches[:1]
-            self.current = self.phases[latest.phase]
-
-    def _parts(self) -> dict[str, Stateful]:
-        """What a checkpoint keeps, by name."""
-        parts: dict[str, Stateful] = {}
+    def parts(self) -> dict[str, Stateful]:
+        """What a checkpoint keeps, by name: the state of each phase, and the weights of each policy."""
+        parts: dict[str, Stateful] = {} if "" in self.phases else {"course": self.course}
         for name, phase in self.phases.items():
             place = f"{checkpoint.PHASES}/{name}/" if name else ""
-            parts |= {f"{place}{part}": x for part, x in phase.trainer.parts().items()}
-        if "" not in self.phases:
-            parts["course"] = self.course
+            parts |= {f"{place}{part}": x for part, x in phase.trainer.parts().items() if part != checkpoint.POLICY}
         policies = {checkpoint.named(checkpoint.POLICY, p.policy): p.trainer.policy for p in self.phases.values()}
         return {**parts, **policies}
 
-    def close(self) -> None:
-        """As `Trainer.close`."""
+    def check_reference(self) -> None:
+        """Make sure that the references are still what they were."""
+        for trainer in self._trainers:
+            trainer.check_reference()
+
+    def go_on(self, *, when: str) -> None:
+        """Continue from what was loaded."""
+        for trainer in self._trainers:
+            trainer.go_on(when=when)
+        if "" in self.phases:
+            only = {"phase": "", "planned": self.steps, "steps": self.phases[""].trainer.completed}
+            self.course.load_state_dict({"stretches": [only]})
+        (latest,) = self.course.begun[-1:] or self.course.stretches[:1]
+        self.current = self.phases[latest.phase]
+
+    def drop_pending(self) -> None:
+        """Forget what engines draw for the next step."""
         for trainer in self._trainers:
             trainer.drop_pending()
-        for logger in self.loggers:
-            logger.finish()
 
     def describe(self) -> str:
         """The arithmetic of batches, a line for each phase."""
@@ -199,10 +173,6 @@ class PhasedTrainer:
     def _finished(self) -> list[str]:
         """The phases that have nothing left to learn."""
         return [name for name, phase in self.phases.items() if phase.trainer.converged]
-
-    def _version(self, policy: Policy) -> int:
-        """How often a policy's weights have changed, in all phases that train it."""
-        return max(trainer.updates.version for trainer in self._trainers if trainer.policy is policy)
 
     @contextmanager
     def _others_frozen(self, trainer: Trainer) -> Iterator[None]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from grpokit.processes.team import Team
 from grpokit.rewards.scoring import Scores
+from grpokit.tracking.step_report import StepReport
+from grpokit.training import metrics
 from grpokit.training.batch import Batch
 from grpokit.training.drawing import Drawn
 from grpokit.training.metrics import Notes, Tally
@@ -54,3 +57,28 @@ class Step:
     def prompts(self) -> Sequence[int]:
         """P indices into the training prompts."""
         return self.drawn.prompts
+
+    def report(self, team: Team, further: Mapping[str, float]) -> StepReport:
+        """What the step did, in all processes; `further` metrics are those of its updates."""
+        times, warnings = zip(*team.gather((self.notes.metrics(), self.notes.warnings)), strict=True)
+        return StepReport(
+            step=self.number,
+            metrics={
+                "step": self.number,
+                "loss": sum(map(sum, self.losses)) / len(self.losses),
+                **metrics.reward_metrics(self.scores, self.advantages),
+                **self.drawn.metrics,
+                **metrics.decision_metrics(Tally.merged(self.tallies)),
+                "grad_norm": sum(self.norms) / len(self.norms),
+                **further,
+                **metrics.length_metrics(self.drawn.rows),
+                **metrics.slowest(times),
+            },
+            rollout=self.rollout,
+            rewards=self.scores.matrix,
+            reward_names=self.scores.names,
+            totals=self.scores.totals,
+            advantages=self.advantages,
+            prompts=self.prompts,
+            warnings=list(dict.fromkeys(line for part in warnings for line in part)),
+        )

@@ -87,11 +87,11 @@ class Position:
 
     def state_dict(self) -> State:
         """Completed steps, updates of the step that was broken off, and how often the weights have changed."""
-        updates = self.trainer.updates
-        return {"step": self.trainer.completed, "updates_done": updates.done, "version": updates.version}
+        trainer = self.trainer
+        return {"step": trainer.completed, "updates_done": trainer.updates.done, "version": trainer.version}
 
     def load_state_dict(self, state: State) -> None:
         """Take over a result of `state_dict`; a step that was broken off begins anew."""
-        updates = self.trainer.updates
-        self.trainer.completed, updates.version = int(state["step"]), int(state["version"])
-        updates.done, updates.incomplete = 0, False
+        trainer = self.trainer
+        trainer.completed, trainer.version = int(state["step"]), int(state["version"])
+        trainer.updates.done, trainer.updates.incomplete = 0, False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -83,7 +83,6 @@ class Updates:
             foreach=False if self.sharded else None,  # which cannot mix sharded weights and whole ones
         )
         self.done = 0  # updates in the current step, or in the one that failed; those that changed nothing count
-        self.version = 0  # how often weights have changed since the start of the run, in steps that failed, too
         self.incomplete = False  # whether an error interrupted an update
         self._changed = False  # by the latest update
         self._warned = False  # of updates that epsilon has swallowed
@@ -162,11 +161,11 @@ class Updates:
     def finish(self) -> bool:
         """Count the update, once the device has finished it; returns whether it changed weights."""
         wait_for(self.device)
-        self.done, self.version, self.incomplete = self.done + 1, self.version + self._changed, False
+        self.done, self.incomplete = self.done + 1, False
         return self._changed
 
-    def swallowed(self, step: int) -> tuple[float, list[str]]:
-        """The share of the trained numbers whose latest update `adam_epsilon` at least halved, and a warning, once.
+    def metrics(self, step: int, warn: Callable[[str], None]) -> dict[str, float]:
+        """The learning rate, and the share of the trained numbers whose update `adam_epsilon` at least halved.
 
         AdamW divides by the root of a mean of squared gradients plus epsilon. Numbers that never had a gradient do not
         count, and the first step warns of nothing: there an adapter has hardly begun.
@@ -183,14 +182,14 @@ class Updates:
         parts = [counts[False].tolist(), *(self.team.gather(counts[True].tolist()) if self.sharded else [])]
         small, moving = (sum(column) for column in zip(*parts, strict=True))
         share = small / max(1, moving)
-        if self._warned or step == 1 or share < _MANY:
-            return share, []
-        self._warned = True
-        return share, [
-            f"In step {step} AdamW's epsilon of {epsilon:g} at least halved the updates of {share:.0%} of the trained "
-            "numbers: their gradients are so small that they hardly learn. Set trainer.adam_epsilon=1e-15, or give the "
-            "rewards more weight."
-        ]
+        if share >= _MANY and step > 1 and not self._warned:
+            self._warned = True
+            warn(
+                f"In step {step} AdamW's epsilon of {epsilon:g} at least halved the updates of {share:.0%} of the "
+                "trained numbers: their gradients are so small that they hardly learn. Set trainer.adam_epsilon=1e-15, "
+                "or give the rewards more weight."
+            )
+        return {"updates_swallowed": share, "learning_rate": self.rate(step * self.settings.updates_per_step - 1)}
 
 
 def clip(parameters: Sequence[torch.nn.Parameter], limit: float, team: Team) -> float:

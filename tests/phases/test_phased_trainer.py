@@ -103,7 +103,7 @@ def test_both_halves_learn_more_than_one() -> None:
 
 
 def versions(trainer: PhasedTrainer) -> list[int]:
-    return [phase.trainer.updates.version for phase in trainer.phases.values()]
+    return [phase.trainer.version for phase in trainer.phases.values()]
 
 
 @pytest.mark.parametrize("step", range(7))

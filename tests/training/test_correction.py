@@ -227,7 +227,7 @@ def test_one_part_that_is_older_or_not_exact_makes_the_whole_so(parts: str) -> N
     trainer = Trainer(
         policy, [flat_at_first], PROMPTS, prompts_per_step=4, group_size=4, max_age=2, device="cpu", **sizes
     )
-    trainer.updates.version = 7
+    trainer.version = 7
     if parts == "processes":
         trainer._drawing.team = OneOfTwo()
     rollout = trainer.step().rollout

@@ -152,7 +152,7 @@ def test_a_minibatch_without_decisions_is_no_update() -> None:
     training.updates.optimizer.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
     reports = [training.step() for _ in range(2)]
     assert policy.heard == ["rollout", "train", "train 1", "rollout", "train", "train 2"]
-    assert training.updates.version == 2
+    assert training.version == 2
     assert rates == [training.updates.rate(1), training.updates.rate(3)]  # the schedule counts all minibatches
     assert all(report.metrics["logprob_diff/ess"] == pytest.approx(1) for report in reports)
     assert all(len(report.warnings) == 1 for report in reports)
@@ -183,11 +183,11 @@ def test_an_update_that_a_loss_scaler_skips_changes_no_version() -> None:
     training.updates.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     overflow = training.updates.parameters[0].register_hook(lambda gradient: gradient * float("inf"))
     training.step()
-    assert (policy.heard, training.updates.version) == (["rollout", "train"], 0)
+    assert (policy.heard, training.version) == (["rollout", "train"], 0)
     assert training.updates.scaler.get_scale() == 1  # a half after each of two updates
     overflow.remove()
     training.step()
-    assert (policy.heard[2:], training.updates.version) == (["rollout", "train", "train 1", "train 2"], 2)
+    assert (policy.heard[2:], training.version) == (["rollout", "train", "train 1", "train 2"], 2)
 
 
 class Averaged(TinyTokens):
