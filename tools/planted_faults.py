@@ -186,9 +186,9 @@ FAULTS = (
     ),
     Fault(
         "prompts reported in another order",
-        "trainer.py",
-        "prompts=step.prompts,\n",
-        "prompts=step.prompts[::-1],\n",
+        "training/step.py",
+        "prompts=self.prompts,\n",
+        "prompts=self.prompts[::-1],\n",
         (PROMPTS,),
     ),
     # --- old log-probs
@@ -349,9 +349,9 @@ FAULTS = (
     ),
     Fault(
         "the rate of the next step is reported",
-        "trainer.py",
-        "self.updates_per_step - 1)",
-        "self.updates_per_step)",
+        "training/updates.py",
+        "self.settings.updates_per_step - 1)",
+        "self.settings.updates_per_step)",
         (BY_HAND,),
     ),
     Fault(
@@ -416,16 +416,16 @@ FAULTS = (
     # --- what is reported
     Fault(
         "the last update's loss",
-        "trainer.py",
-        "sum(map(sum, step.losses)) / len(step.losses)",
-        "sum(step.losses[-1])",
+        "training/step.py",
+        "sum(map(sum, self.losses)) / len(self.losses)",
+        "sum(self.losses[-1])",
         (BY_HAND,),
     ),
     Fault(
         "the last update's gradient norm",
-        "trainer.py",
-        "sum(step.norms) / len(step.norms)",
-        "step.norms[-1]",
+        "training/step.py",
+        "sum(self.norms) / len(self.norms)",
+        "self.norms[-1]",
         (BY_HAND,),
     ),
     Fault(
@@ -474,8 +474,8 @@ FAULTS = (
     Fault(
         "monitors are trained on",
         "trainer.py",
-        "self._advantages(step.scores.trained)",
-        "self._advantages(step.scores)",
+        "self._advantages(step.scores.trained,",
+        "self._advantages(step.scores,",
         (ADVANTAGE,),
     ),
     Fault(
@@ -1129,10 +1129,10 @@ FAULTS = (
         (PHASE_FROZEN,),
     ),
     Fault(
-        "versions of other policies counted on resume",
+        "the version of one policy given to others",
         "phases/phased_trainer.py",
-        "for trainer in self._trainers if trainer.policy is policy)",
-        "for trainer in self._trainers)",
+        "                if other.policy is trainer.policy:\n",
+        "                if True:\n",
         (PHASE_RESUME,),
     ),
     Fault(
@@ -1152,7 +1152,7 @@ FAULTS = (
     Fault(
         "a policy that is not told what was loaded",
         "trainer.py",
-        "self._policy.updated(version)\n        self._probe.check(when=when)",
+        "self._policy.updated(self.version)\n        self._probe.check(when=when)",
         "self._probe.check(when=when)",
         (PHASE_VERSIONS,),
     ),
