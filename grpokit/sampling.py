@@ -1,4 +1,4 @@
-"""Random draws as pure functions of seeds, and categorical sampling from them.
+"""Random draws as pure functions of seeds: the prompts of a step, the seeds of its samples, and their decisions.
 
 Nothing here uses the global random state. A draw is a hash of (run seed, stream, step, prompt, sample) and of the
 decision's index. So batch size, micro-batches and the number of processes do not change it, and any rollout can be
@@ -7,6 +7,9 @@ generators", OOPSLA 2014).
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -43,6 +46,47 @@ def _finalise(z: int) -> int:
 def permutation(n: int, *key: int) -> list[int]:
     """A pseudo-random order of range(n) that depends only on `key`."""
     return sorted(range(n), key=lambda i: (mix(*key, i), i))
+
+
+def prompt_indices(seed: int, step: int, *, per_step: int, total: int) -> list[int]:
+    """Which prompts step number `step` (from 0) trains on; every pass over the data has an order of its own.
+
+    >>> sorted(prompt_indices(1, 0, per_step=2, total=4) + prompt_indices(1, 1, per_step=2, total=4))
+    [0, 1, 2, 3]
+    """
+    places = (divmod(step * per_step + i, total) for i in range(per_step))
+    return [_order(total, seed, epoch)[place] for epoch, place in places]
+
+
+def further_indices(
+    seed: int, step: int, *, attempt: int, places: Iterable[int], total: int, used: Iterable[int]
+) -> list[int]:
+    """Which prompts take part when some of a step's groups are drawn anew, one for each place.
+
+    Args:
+        seed: the run's.
+        step: from 0.
+        attempt: from 1.
+        places: the positions of these groups in the step.
+        total: number of prompts.
+        used: prompts to avoid while there are others.
+
+    >>> sorted(further_indices(1, 0, attempt=1, places=[0, 3], total=4, used=[0, 1]))
+    [2, 3]
+    """
+    taken = set(used)
+    indices = []
+    for place in places:
+        start = mix(seed, STREAMS["data"], step, attempt, place) % total
+        around = ((start + i) % total for i in range(total))
+        indices.append(next((i for i in around if i not in taken), start))
+        taken.add(indices[-1])
+    return indices
+
+
+@functools.lru_cache(maxsize=4)
+def _order(total: int, seed: int, epoch: int) -> list[int]:
+    return permutation(total, seed, STREAMS["data"], epoch)
 
 
 def derive_seeds(

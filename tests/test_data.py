@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -19,7 +18,7 @@ from PIL import Image
 
 from grpokit import DataError, Prompt, UsageError
 from grpokit.config import schema
-from grpokit.data import as_prompts, hold_out, hub, prompt_indices, read_dataset, read_prompts
+from grpokit.data import as_prompts, hold_out, hub, read_dataset, read_prompts
 from grpokit.images import check_picture, open_picture, to_rgb
 
 
@@ -602,45 +601,6 @@ def test_hold_out_depends_on_the_seed() -> None:
 def test_nothing_to_hold_out(total: int, fraction: float, words: str) -> None:
     with pytest.raises(DataError, match=words):
         hold_out(as_prompts(map(str, range(total))), fraction, 0)
-
-
-# --- order ---------------------------------------------------------------------------------------------------------
-
-
-def stream(seed: int, steps: int, per_step: int, total: int) -> list[int]:
-    return [i for step in range(steps) for i in prompt_indices(seed, step, per_step=per_step, total=total)]
-
-
-@pytest.mark.parametrize(("total", "per_step"), [(1, 1), (4, 2), (5, 3), (7, 7), (3, 8), (10, 4)])
-def test_every_epoch_is_a_permutation(total: int, per_step: int) -> None:
-    drawn = stream(3, 3 * total, per_step, total)
-    assert len(drawn) == 3 * total * per_step
-    for start in range(0, len(drawn), total):
-        assert sorted(drawn[start : start + total]) == list(range(total))
-
-
-def test_order_is_a_pure_function_of_seed_and_step() -> None:
-    forwards = [prompt_indices(1, step, per_step=3, total=10) for step in range(40)]
-    backwards = [prompt_indices(1, step, per_step=3, total=10) for step in reversed(range(40))]
-    assert forwards == backwards[::-1]  # also when asked in another order, as after a resume
-    assert prompt_indices(1, 1000, per_step=3, total=10) == prompt_indices(1, 1000, per_step=3, total=10)
-
-
-def test_order_does_not_depend_on_how_it_is_cut() -> None:
-    assert stream(9, 12, 2, 8) == stream(9, 6, 4, 8) == stream(9, 3, 8, 8)
-
-
-def test_order_differs_between_epochs_and_seeds() -> None:
-    epochs = [tuple(prompt_indices(1, step, per_step=20, total=20)) for step in range(20)]
-    seeds = [tuple(prompt_indices(seed, 0, per_step=20, total=20)) for seed in range(20)]
-    assert len(set(epochs)) == len(set(seeds)) == 20
-    assert len(set(epochs) & set(seeds)) == 1  # (seed 1, epoch 0) is in both
-
-
-def test_every_prompt_comes_first_equally_often() -> None:
-    first = Counter(prompt_indices(seed, 0, per_step=1, total=5)[0] for seed in range(2000))
-    # binomial: 400 expected, standard deviation sqrt(2000 * 0.2 * 0.8) = 17.9
-    assert all(abs(first[i] - 400) < 4.5 * 17.9 for i in range(5))
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

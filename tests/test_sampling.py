@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from command_line import Call, config
 from grpokit import Trainer, evaluate
-from grpokit.sampling import derive_seeds, mix, sample_categorical, uniforms
+from grpokit.sampling import derive_seeds, mix, prompt_indices, sample_categorical, uniforms
 from grpokit.types import Seeds
 from tiny_policies import BatchesSeen, TinyTokens, digit_sum
 
@@ -91,3 +92,39 @@ def test_uniforms_of_seeds_and_columns_are_not_alike() -> None:
     centred = draws - draws.mean(dim=0)
     spread = torch.corrcoef(centred.T) - torch.eye(400, dtype=torch.float64)
     assert spread.abs().max() < 0.3  # of 80,000 pairs of columns; 0.05 is one standard deviation
+
+
+def stream(seed: int, steps: int, per_step: int, total: int) -> list[int]:
+    return [i for step in range(steps) for i in prompt_indices(seed, step, per_step=per_step, total=total)]
+
+
+@pytest.mark.parametrize(("total", "per_step"), [(1, 1), (4, 2), (5, 3), (7, 7), (3, 8), (10, 4)])
+def test_every_epoch_is_a_permutation(total: int, per_step: int) -> None:
+    drawn = stream(3, 3 * total, per_step, total)
+    assert len(drawn) == 3 * total * per_step
+    for start in range(0, len(drawn), total):
+        assert sorted(drawn[start : start + total]) == list(range(total))
+
+
+def test_order_is_a_pure_function_of_seed_and_step() -> None:
+    forwards = [prompt_indices(1, step, per_step=3, total=10) for step in range(40)]
+    backwards = [prompt_indices(1, step, per_step=3, total=10) for step in reversed(range(40))]
+    assert forwards == backwards[::-1]  # also when asked in another order, as after a resume
+    assert prompt_indices(1, 1000, per_step=3, total=10) == prompt_indices(1, 1000, per_step=3, total=10)
+
+
+def test_order_does_not_depend_on_how_it_is_cut() -> None:
+    assert stream(9, 12, 2, 8) == stream(9, 6, 4, 8) == stream(9, 3, 8, 8)
+
+
+def test_order_differs_between_epochs_and_seeds() -> None:
+    epochs = [tuple(prompt_indices(1, step, per_step=20, total=20)) for step in range(20)]
+    seeds = [tuple(prompt_indices(seed, 0, per_step=20, total=20)) for seed in range(20)]
+    assert len(set(epochs)) == len(set(seeds)) == 20
+    assert len(set(epochs) & set(seeds)) == 1  # (seed 1, epoch 0) is in both
+
+
+def test_every_prompt_comes_first_equally_often() -> None:
+    first = Counter(prompt_indices(seed, 0, per_step=1, total=5)[0] for seed in range(2000))
+    # binomial: 400 expected, standard deviation sqrt(2000 * 0.2 * 0.8) = 17.9
+    assert all(abs(first[i] - 400) < 4.5 * 17.9 for i in range(5))

@@ -72,7 +72,7 @@ MAY_IMPORT = {
     "guards": "errors files knobs group_statistics data processes rewards training",
     "trainer": "errors knobs types sampling policy processes advantages objectives data rewards tracking training "
     "guards",
-    "phases": "errors files policy processes tracking training trainer",
+    "phases": "errors files sampling policy processes tracking training trainer",
     "evaluation": "errors types images sampling policy processes reward_totals data registry rewards training",
     "report": "errors files images config remote evaluation",
     "runs": "errors files knobs types images sampling policy processes advantages objectives data registry config "

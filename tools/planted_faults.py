@@ -755,7 +755,7 @@ FAULTS = (
         "drawn.scores().totals.nanmean()",
         (FIRST_DRAW,),
     ),
-    Fault("a further prompt that was used", "data/order.py", "if i not in taken", "if True", (FURTHER,)),
+    Fault("a further prompt that was used", "sampling.py", "if i not in taken", "if True", (FURTHER,)),
     Fault(
         "a penalty for length without its cache", "builtin/text_rewards.py", "-over / self.cache", "-1.0", (OVERLONG,)
     ),
@@ -1073,7 +1073,7 @@ FAULTS = (
     Fault(
         "phases that draw the same",
         "runs/build.py",
-        "seed=mix(config.seed, place) if phase.name else config.seed",
+        "seed=Phase.seed(config.seed, place) if phase.name else config.seed",
         "seed=config.seed + 0 * place",
         (PHASE_RUN,),
     ),

@@ -35,10 +35,9 @@ import torch
 from grpokit_toy.lm import sum_prompts
 
 from grpokit import Trainer, create
-from grpokit.data import prompt_indices
 from grpokit.notebook import watch
 from grpokit.objectives import GRPO
-from grpokit.sampling import derive_seeds
+from grpokit.sampling import derive_seeds, prompt_indices
 
 torch.set_num_threads(1)  # a net as small as this one is faster so
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from grpokit.errors import GrpokitError, UsageError, counted, reworded
 from grpokit.phases.course import Course
+from grpokit.sampling import mix
 from grpokit.tracking.step_report import StepReport
 from grpokit.trainer import Trainer
 from grpokit.training import checkpoint
@@ -35,12 +36,22 @@ class Phase:
     steps: int
     policy: str = ""
 
+    @staticmethod
+    def seed(seed: int, place: int) -> int:
+        """The seed for the trainer of the phase at a place in the list, since each draws prompts and noise of its own.
+
+        Args:
+            seed: of the run.
+            place: from 0.
+        """
+        return mix(seed, place)
+
 
 class PhasedTrainer(Loop):
     """Takes the steps of several trainers in turn.
 
     Args:
-        phases: in their order. Trainers need seeds of their own, such as `grpokit.sampling.mix(seed, index)`. Give
+        phases: in their order. Trainers need seeds of their own, by `Phase.seed`. Give
             trackers to one of them.
         rounds: how often the phases are gone through.
 
@@ -213,7 +224,7 @@ def _check_pair(one: Phase, other: Phase) -> None:
     elif one.trainer.seed == other.trainer.seed:
         problem = (
             f"{both} have the same seed, {one.trainer.seed}, and would draw the same prompts with the same noise. Give "
-            "each a seed of its own, such as grpokit.sampling.mix(seed, 1)."
+            "each a seed of its own, by grpokit.Phase.seed."
         )
     elif same != (one.policy == other.policy):
         problem = (

@@ -36,7 +36,6 @@ from grpokit.rewards.submission import Submits
 from grpokit.rewards.terms import RewardTerm
 from grpokit.rewards.worker_pool import PooledReward
 from grpokit.runs.placing import placed
-from grpokit.sampling import mix
 from grpokit.trainer import Trainer
 from grpokit.training import devices
 from grpokit.types import Prompt
@@ -385,7 +384,7 @@ def trainer(
                 policies[named],
                 terms,
                 prompts,
-                seed=mix(config.seed, place) if phase.name else config.seed,
+                seed=Phase.seed(config.seed, place) if phase.name else config.seed,
                 sharding=config.run.sharding,
                 observers=registry.observers(),
                 **settings,

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from grpokit.config.schema import RunConfig
 from grpokit.data import PromptSequence, check_prompts
-from grpokit.data.order import prompt_indices
 from grpokit.errors import counted, shown
 from grpokit.evaluation.held_out import draw
 from grpokit.guards.hacking import too_seldom
 from grpokit.rewards.scoring import score
 from grpokit.runs import before_training, build, resuming, tracking
+from grpokit.sampling import prompt_indices
 from grpokit.tracking.progress import score_text
 from grpokit.trainer import Trainer
 from grpokit.types import Sample

@@ -16,14 +16,13 @@ from functools import cache, partial
 
 from torch import Tensor
 
-from grpokit.data import further_indices, prompt_indices
 from grpokit.errors import RunError
 from grpokit.knobs import TrainerSettings
 from grpokit.processes.sharded import gathered
 from grpokit.processes.team import Team
 from grpokit.rewards.scoring import Scores, begin, joined
 from grpokit.rewards.terms import RewardTerm
-from grpokit.sampling import derive_seeds
+from grpokit.sampling import derive_seeds, further_indices, prompt_indices
 from grpokit.training.all_rows import AllRows, gather_rows
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.dynamic_sampling import Groups, with_spread

@@ -698,7 +698,7 @@ def test_a_picture_that_breaks_later_loses_no_step(call: Call, tmp_path: Path) -
     (tmp_path / "pictures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for i in range(1, 5):
         Image.effect_noise((64, 64), 90).save(tmp_path / f"{i}.png")
-    from grpokit.data import prompt_indices
+    from grpokit.sampling import prompt_indices
 
     third = prompt_indices(7, 2, per_step=1, total=4)[0] + 1
     whole = (tmp_path / f"{third}.png").read_bytes()

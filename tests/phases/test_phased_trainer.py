@@ -14,7 +14,6 @@ from torch import Tensor
 from grpokit import CheckpointError, Policy, RewardError, RunError, Sample, Trainer, UsageError
 from grpokit.objectives import GRPO
 from grpokit.phases.phased_trainer import Phase, PhasedTrainer
-from grpokit.sampling import mix
 from grpokit.tracking import trackers
 from grpokit.training import checkpoint
 from tests.two_halves import Half, Writer, both, first_is_high, one, second_is_high
@@ -37,7 +36,7 @@ def phased(
     for index, (name, policy) in enumerate(policies.items()):
         options: dict[str, Any] = {"group_size": 4, "device": "cpu", "learning_rate": 0.3, "progress": False}
         trainer = Trainer(
-            policy, rewards, PROMPTS, seed=mix(0, index), steps=steps[name] * rounds, **(options | settings)
+            policy, rewards, PROMPTS, seed=Phase.seed(0, index), steps=steps[name] * rounds, **(options | settings)
         )
         phases.append(Phase(name=name, trainer=trainer, steps=steps[name], policy=name))
     return PhasedTrainer(phases, rounds=rounds)

@@ -11,9 +11,8 @@ import torch
 
 from grpokit import RewardError, RewardTerm, Sample, StepReport, Trainer, evaluate
 from grpokit.advantages import AdvantageFn, gdpo, group
-from grpokit.data import further_indices
 from grpokit.runs.redraw import redraw
-from grpokit.sampling import derive_seeds
+from grpokit.sampling import derive_seeds, further_indices
 from small_runs import rows, train, write_prompts
 from tiny_policies import BatchesSeen, TinyTokens, digit_sum
 

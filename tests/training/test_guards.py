@@ -165,7 +165,7 @@ def test_a_loss_that_is_no_number_names_step_row_and_prompt(size: int, minibatch
 
 
 def trainer_prompts(trainer: Trainer, step: int) -> list[int]:
-    from grpokit.data import prompt_indices
+    from grpokit.sampling import prompt_indices
 
     return prompt_indices(trainer.seed, step, per_step=trainer.prompts_per_step, total=len(trainer.train_prompts))
 
