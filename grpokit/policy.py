@@ -9,8 +9,7 @@ methods.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MethodType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
@@ -182,31 +181,10 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from layers(child)
 
 
-METHODS = ("rollout", "logprobs", "slices", "reference", "modules", "state_dict", "load_state_dict")
-
-
-def missing_methods(policy: object) -> list[str]:
-    """The methods of the contract that `policy` lacks, or only inherits from `Policy`, where they do nothing."""
-    return [name for name in METHODS if not _has(policy, name)]
-
-
-def _has(policy: object, name: str) -> bool:
-    method = getattr(policy, name, None)
-    inherited = getattr(method, "__func__", method) is getattr(Policy, name)
-    return callable(method) and (name == "slices" or not inherited)
-
-
 def optional(policy: object, name: str) -> Any:
     """What a policy has under an optional name of the contract; the default of `Policy` if it is no subclass."""
     default = getattr(Policy, name)
     return getattr(policy, name, MethodType(default, policy) if callable(default) else default)
-
-
-def scorer(policy: Policy) -> Callable[[Rollout, slice, Ask], Decisions]:
-    """`policy.logprobs` as a function of rollout, steps and ask, for a method without the parameter `ask` too."""
-    if "ask" in inspect.signature(policy.logprobs).parameters:
-        return lambda rollout, steps, ask: policy.logprobs(rollout, steps, ask=ask)
-    return lambda rollout, steps, ask: policy.logprobs(rollout, steps)
 
 
 def joined(parts: Sequence[Decisions], *, dim: int) -> Decisions:

@@ -29,7 +29,7 @@ from grpokit.images import MAX_PIXELS
 from grpokit.knobs import Correction, RewardSettings, TrainerSettings, meanings
 from grpokit.objectives import Objective
 from grpokit.phases.phased_trainer import Phase, PhasedTrainer
-from grpokit.policy import Policy, missing_methods
+from grpokit.policy import Policy
 from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
 from grpokit.rewards.isolation import process_state_kept
 from grpokit.rewards.submission import Submits
@@ -38,6 +38,7 @@ from grpokit.rewards.worker_pool import PooledReward
 from grpokit.runs.placing import placed
 from grpokit.trainer import Trainer
 from grpokit.training import devices
+from grpokit.training.contract import missing_methods
 from grpokit.types import Prompt
 
 

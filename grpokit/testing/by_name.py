@@ -16,12 +16,13 @@ from grpokit.config import presets
 from grpokit.config.schema import RunConfig
 from grpokit.errors import GrpokitError, UsageError, nearest
 from grpokit.evaluation.held_out import draw
-from grpokit.policy import Policy, missing_methods
+from grpokit.policy import Policy
 from grpokit.registry.specs import PolicySpec, PresetSpec, RewardSpec, Spec
 from grpokit.rewards.submission import Submits
 from grpokit.runs import build
 from grpokit.sampling import derive_seeds
 from grpokit.testing import Check, Ladder, policy_checks, reward_checks
+from grpokit.training.contract import missing_methods
 from grpokit.types import Prompt
 
 

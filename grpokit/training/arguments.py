@@ -5,7 +5,7 @@ from __future__ import annotations
 from grpokit.errors import UsageError, shown
 from grpokit.knobs import Correction
 from grpokit.objectives import Objective
-from grpokit.policy import missing_methods
+from grpokit.training.contract import missing_methods
 
 
 def check_policy(policy: object) -> None:

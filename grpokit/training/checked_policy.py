@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError, UsageError
-from grpokit.policy import CutBy, Policy, Work, optional, scorer
+from grpokit.policy import CutBy, Policy, Work, optional
 from grpokit.processes.sharded import any_shards, gathered
 from grpokit.processes.team import is_sharded
 from grpokit.training.batch import Cut, Limit, cuts
+from grpokit.training.contract import scorer
 from grpokit.training.devices import autocast, is_low_precision
 from grpokit.training.rollout_calls import Call, call_at, concatenate_rollouts
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds

@@ -31,7 +31,6 @@ from command_line import Call
 from grpokit import Policy, PolicySpec, Prompt, RewardError, RewardSpec, Sample, UsageError, registry
 from grpokit.cli import components
 from grpokit.errors import PluginError
-from grpokit.policy import METHODS, missing_methods
 from grpokit.registry import entry_points
 from grpokit.testing import (
     Check,
@@ -46,6 +45,7 @@ from grpokit.testing import (
 )
 from grpokit.testing.policy.case import same_output
 from grpokit.testing.reward import dependencies, examples, unusual_outputs
+from grpokit.training.contract import METHODS, missing_methods
 from tiny_policies import TinyGaussian
 from tiny_rewards import Elsewhere, always_stops
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grpokit.policy import Policy, scorer
+from grpokit.policy import Policy
 from grpokit.sampling import derive_seeds
 from grpokit.testing.check import expect
+from grpokit.training.contract import scorer
 from grpokit.types import Ask, Decisions, Prompt, Rollout, Seeds
 
 FIRST_GROUP = 5

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from grpokit.flow import gaussian_logprobs
 from grpokit.objectives import GRPO
-from grpokit.policy import Policy, scorer
+from grpokit.policy import Policy
 from grpokit.testing.check import NotChecked, expect
 from grpokit.testing.policy.case import Case, all_logprobs, detached_slices, expect_close, scored_slices
+from grpokit.training.contract import scorer
 from grpokit.types import Ask, Rollout, Trace
 
 ENOUGH_DECISIONS, MOST_ROLLOUTS, LARGEST_GROUP = 5000, 32, 64

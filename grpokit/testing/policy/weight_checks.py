@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grpokit.policy import METHODS, Policy, missing_methods
+from grpokit.policy import Policy
 from grpokit.testing.check import expect
 from grpokit.testing.policy.case import Case, all_logprobs, expect_close, parameters, perturb, scored_slices
+from grpokit.training.contract import METHODS, missing_methods
 from grpokit.types import Rollout
 
 
