@@ -388,8 +388,8 @@ FAULTS = (
     Fault(
         "a slice cut too short",
         "training/batch.py",
-        "end = max(lengths[row] for row in load.rows)",
-        "end = min(lengths[row] for row in load.rows)",
+        "end = max(lengths[row] for row in rows)",
+        "end = min(lengths[row] for row in rows)",
         (ADDITIVITY,),
     ),
     Fault(

@@ -7,11 +7,9 @@ gradient. Everything here is decided on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import compress
-from operator import add
 
 import torch
 from torch import Tensor
@@ -25,16 +23,7 @@ from grpokit.types import Decisions, Rollout, row_lengths
 
 
 def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Tensor]:
-    """Distribute whole groups over the `count` optimizer steps of one pass, in an order that depends only on `key`.
-
-    Args:
-        groups: [B] group ids on the CPU, in any order.
-        count: the number of optimizer steps; it divides the number of groups.
-        key: seed, step and pass.
-
-    Returns:
-        Row indices per optimizer step.
-    """
+    """The rows of each of the `count` optimizer steps of one pass: groups [B] shuffled by seed, step and pass."""
     ids = groups.unique()  # ascending
     order = range(len(ids)) if count == 1 else permutation(len(ids), STREAMS["minibatch"], *key)
     steps = ids[torch.tensor(order)].split(len(ids) // count)
@@ -43,31 +32,19 @@ def minibatch_rows(groups: Tensor, count: int, *, key: Sequence[int]) -> list[Te
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """The most that a micro-batch holds.
-
-    Attributes:
-        rows: the most rows.
-        tokens: the most positions that one pass scores (decisions and padding), where a single row has no more; None
-            sets no such bound.
-    """
+    """The most that a micro-batch holds; a single row always fits."""
 
     rows: int
-    tokens: int | None = None
+    tokens: int | None = None  # positions that one pass scores: decisions and padding
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """One micro-batch.
+    """One micro-batch."""
 
-    Attributes:
-        rows: [b] int64 row indices on the CPU.
-        slices: of decisions, cut short at the last decision of the longest row; one without decisions is left out.
-        passes: how many positions each slice's pass scores: decisions, and padding where the policy pads.
-    """
-
-    rows: Tensor
-    slices: tuple[slice, ...]
-    passes: tuple[int, ...]
+    rows: Tensor  # [b] int64 on the CPU
+    slices: tuple[slice, ...]  # up to the last decision of the longest row; without those that decide nothing
+    passes: tuple[int, ...]  # how many positions each slice's pass scores: decisions, and padding if the policy pads
 
 
 def cuts(
@@ -79,15 +56,10 @@ def cuts(
     by: CutBy = "group",
     packed: bool = False,
 ) -> list[Cut]:
-    """Cut rows into micro-batches.
+    """Cut rows into micro-batches: groups [B] and mask [B, T], both on the CPU.
 
-    Args:
-        groups: [B] group ids on the CPU, in any order.
-        mask: [B, T] bool on the CPU.
-        slices: of the T decisions; each is scored in a pass of its own.
-        limit: the most that a micro-batch holds.
-        by: as `Policy.cut_by`; "length" begins with the longest rows.
-        packed: whether a row takes its own length in a pass; else it takes that of the longest row.
+    Each slice of the T decisions is scored in a pass of its own. There a row takes as much as the longest of its
+    micro-batch, or its own length where rows are `packed`. `by` is `Policy.cut_by`; "length" begins with the longest.
 
     >>> groups, mask = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([[True, True], [True, False]]).repeat(3, 1)
     >>> [(cut.rows.tolist(), cut.slices) for cut in cuts(groups, mask, [slice(0, 2)], Limit(rows=4))]
@@ -98,103 +70,66 @@ def cuts(
     """
     starts, stops = torch.tensor([s.start for s in slices]), torch.tensor([s.stop for s in slices])
     widths = (torch.minimum(row_lengths(mask)[:, None], stops) - starts).clamp(min=0)  # [B, slices]
-    loads = [_Load([row], passes, packed) for row, passes in enumerate(widths.tolist())]
     lengths: list[int] = row_lengths(mask).tolist()
 
-    def cut(load: _Load) -> Cut:
-        end = max(lengths[row] for row in load.rows)
-        decided: list[bool] = mask[load.rows].any(0).tolist()  # [b, T] -> [T]
+    def passes(rows: list[int]) -> list[int]:
+        own = widths[rows]  # [b, slices]
+        scored: list[int] = (own.sum(0) if packed else len(rows) * own.amax(0)).tolist()
+        return scored
+
+    def fits(rows: list[int]) -> bool:
+        most = None if len(rows) == 1 else limit.tokens
+        return len(rows) <= limit.rows and (most is None or max(passes(rows)) <= most)
+
+    def by_length(rows: Iterable[int]) -> list[list[int]]:
+        return _together(([row] for row in sorted(rows, key=lambda row: -lengths[row])), fits)
+
+    def cut(rows: list[int]) -> Cut:
+        end = max(lengths[row] for row in rows)
+        decided: list[bool] = mask[rows].any(0).tolist()  # [b, T] -> [T]
         short = [slice(s.start, min(s.stop, end)) for s in slices]
         some = [any(decided[s]) for s in short]
         return Cut(
-            rows=torch.tensor(load.rows),
+            rows=torch.tensor(rows),
             slices=tuple(compress(short, some)),
-            passes=tuple(compress(load.positions, some)),
+            passes=tuple(compress(passes(rows), some)),
         )
 
-    def by_length(rows: Iterable[int]) -> list[_Load]:
-        return _together([loads[row] for row in sorted(rows, key=lambda row: -lengths[row])], limit)
-
     if by == "length":
-        return [cut(load) for load in by_length(range(len(mask)))]
-    parts: list[_Load] = []
-    for rows in _rows_of_groups(groups):
-        group = reduce(_Load.with_other, (loads[row] for row in rows))
-        parts += [group] if group.within(limit) else by_length(rows)
-    return [cut(load) for load in (parts if by == "one group" else _together(parts, limit))]
-
-
-@dataclass(frozen=True)
-class _Load:
-    """Some rows, and how long the longest of them is in each slice; where they are packed, all of them together."""
-
-    rows: list[int]
-    widths: list[int]
-    packed: bool
-
-    def with_other(self, other: _Load) -> _Load:
-        """Both together."""
-        widths = map(add if self.packed else max, self.widths, other.widths)
-        return _Load([*self.rows, *other.rows], list(widths), self.packed)
-
-    @property
-    def positions(self) -> list[int]:
-        """How many positions each slice's pass scores."""
-        return self.widths if self.packed else [len(self.rows) * width for width in self.widths]
-
-    def within(self, limit: Limit) -> bool:
-        """Whether a micro-batch may be as large; a single row always may."""
-        short = limit.tokens is None or len(self.rows) == 1 or max(self.positions) <= limit.tokens
-        return short and len(self.rows) <= limit.rows
-
-
-def _together(parts: Iterable[_Load], limit: Limit) -> list[_Load]:
-    """Put each part into the last micro-batch if it fits there, else into a new one."""
-    batches: list[_Load] = []
-    for part in parts:
-        both = batches[-1].with_other(part) if batches else part
-        if batches and both.within(limit):
-            batches[-1] = both
-        else:
-            batches.append(part)
-    return batches
-
-
-def _rows_of_groups(groups: Tensor) -> list[list[int]]:
-    """The rows of each group, in the order of the ids."""
+        return [cut(rows) for rows in by_length(range(len(mask)))]
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups.tolist()):
         members.setdefault(group, []).append(row)
-    return [rows for _, rows in sorted(members.items())]
+    whole = [members[group] for group in sorted(members)]
+    parts = [part for rows in whole for part in ([rows] if fits(rows) else by_length(rows))]
+    return [cut(rows) for rows in (parts if by == "one group" else _together(parts, fits))]
+
+
+def _together(parts: Iterable[list[int]], fits: Callable[[list[int]], bool]) -> list[list[int]]:
+    """Put each part into the last micro-batch if it fits there, else into a new one."""
+    batches: list[list[int]] = []
+    for part in parts:
+        if batches and fits([*batches[-1], *part]):
+            batches[-1] += part
+        else:
+            batches.append(list(part))
+    return batches
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows of a rollout with what their loss needs, as far as it is known.
-
-    Attributes:
-        rollout: the rows, b of them.
-        numbers: [b] int64 on the CPU, the rows' numbers among this process's of the step.
-        mask: [b, T] bool, the decisions that count.
-        advantages: [b] or [b, T].
-        weights: [b, T], normalised over the optimizer step that the rows belong to.
-        old: the old log-probs [b, T]; None means those of the first pass, detached.
-        reference: the reference's log-probs [b, T]; None: not needed, or scored beside each slice.
-        entropy: [b, T] that the entropy filter compares, or None.
-        fresh: whether no weight has changed since the step began.
-        filler: a row that changes nothing, where all processes must make the same passes; else None.
-    """
+    """Rows of a rollout with what their loss needs, as far as it is known."""
 
     rollout: Rollout
-    numbers: Tensor
-    mask: Tensor
-    advantages: Tensor
-    weights: Tensor
-    old: Decisions | None = None
-    reference: Decisions | None = None
-    entropy: Tensor | None = None
-    fresh: bool = True
-    filler: Batch | None = None
+    numbers: Tensor  # [b] int64 on the CPU: the rows' numbers among this process's of the step
+    mask: Tensor  # [b, T] bool, the decisions that count
+    advantages: Tensor  # [b] or [b, T]
+    weights: Tensor  # [b, T], normalised over the optimizer step that the rows belong to
+    old: Decisions | None = None  # [b, T] log-probs; None: those of the first pass, detached
+    reference: Decisions | None = None  # [b, T] log-probs; None: not needed, or scored beside each slice
+    entropy: Tensor | None = None  # [b, T] that the entropy filter compares
+    fresh: bool = True  # no weight has changed since the step began
+    filler: Batch | None = None  # a row that changes nothing, where all processes must make the same passes
 
     @classmethod
     def of(cls, rollout: Rollout) -> Batch:
@@ -209,7 +144,7 @@ class Batch:
         )
 
     def select(self, rows: Tensor) -> Batch:
-        """Return the batch of some of its rows (int64 indices on the CPU)."""
+        """The batch of some of its rows (int64 indices on the CPU)."""
         index = rows.to(self.weights.device, non_blocking=True)
         return replace(
             self,
@@ -224,7 +159,7 @@ class Batch:
         )
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return the same batch on `device`."""
+        """The same batch on `device`."""
         tensors = {name: getattr(self, name).to(device) for name in ("mask", "advantages", "weights")}
         old, reference = self.old and self.old.to(device), self.reference and self.reference.to(device)
         return replace(self, rollout=on(self.rollout, device), old=old, reference=reference, **tensors)
@@ -233,15 +168,9 @@ class Batch:
 def minibatches(
     batch: Batch, rows: AllRows, *, updates: int, count: int, key: Sequence[int], reduction: Reduction
 ) -> Iterator[Batch]:
-    """The batches of the optimizer steps that learn from one rollout, with weights that are fixed before any cutting.
+    """The batches of the optimizer steps that learn from one rollout: `updates` passes of `count` steps each.
 
-    Args:
-        batch: all rows of this process.
-        rows: those of all processes.
-        updates: the number of passes over all rows.
-        count: the number of optimizer steps of a pass.
-        key: seed and step.
-        reduction: the kind of mean.
+    `batch` has this process's rows, `rows` facts about those of all. Weights are fixed before any cutting.
     """
     share = rows.share
     for update in range(updates):
@@ -261,13 +190,9 @@ def minibatches(
 def reduction_weights(mask: Tensor, reduction: Reduction, *, rows: int, decisions: int, max_decisions: int) -> Tensor:
     """The constant factor of each decision's loss in the sum over the batch: [b, t] fp64, 0 under the mask.
 
-    Args:
-        mask: [b, t] of all rows of one optimizer step, so that the normaliser does not depend on slices.
-        reduction: "sequence_mean": mean over rows of each row's mean (GRPO); "token_mean": mean over all decisions
-            (DAPO); "fixed_length": sum / (rows * max_decisions) (Dr. GRPO); "sequence_sum": mean over rows of each
-            row's sum (LUSPO).
-        rows, decisions: how many the optimizer step has in all processes.
-        max_decisions: the most decisions a row can have.
+    The means are those of GRPO ("sequence_mean"), DAPO ("token_mean"), Dr. GRPO ("fixed_length") and LUSPO
+    ("sequence_sum"). `rows` and `decisions` are those of the optimizer step in all processes, `max_decisions` the most
+    of a row; the mask has whole rows, so that no normaliser depends on slices.
     """
     m = mask.to(torch.float64)
     if reduction == "sequence_mean":
