@@ -16,21 +16,12 @@ from grpokit.training.state import State
 
 
 class AdaptiveEntropy:
-    """The coefficient of the entropy bonus, from one optimizer step to the next.
-
-    Attributes:
-        coef: the coefficient; it acts only while the entropy is at or below the target.
-        entropy: mean of the last optimizer step; None before the first.
-
-    Args:
-        objective: with the first coefficient.
-        settings: with the target, which may be None: then nothing changes.
-    """
+    """The coefficient of the entropy bonus, from one optimizer step to the next; without a target it stays."""
 
     def __init__(self, objective: Objective, settings: TrainerSettings) -> None:
         self._objective, self._settings = objective, settings
-        self.coef = objective.entropy_coef
-        self.entropy: float | None = None
+        self.coef = objective.entropy_coef  # it acts only while the entropy is at or below the target
+        self.entropy: float | None = None  # mean of the last optimizer step
 
     @property
     def objective(self) -> Objective:
@@ -42,11 +33,7 @@ class AdaptiveEntropy:
         return replace(self._objective, entropy_coef=self.coef if low else 0.0)
 
     def adapt(self, tally: Tally) -> None:
-        """Set the coefficient of the next optimizer step by the statistics of the last one.
-
-        Raises:
-            UsageError: the policy gives no entropy.
-        """
+        """Set the coefficient of the next optimizer step by the statistics of the last one."""
         s = self._settings
         if s.entropy_target is None or not tally.decided:
             return

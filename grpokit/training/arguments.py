@@ -9,11 +9,7 @@ from grpokit.training.contract import missing_methods
 
 
 def check_policy(policy: object) -> None:
-    """Make sure that an argument is a policy.
-
-    Raises:
-        UsageError: it lacks methods of the contract, or is a class.
-    """
+    """Make sure that an argument is a policy, with the methods of the contract."""
     missing = missing_methods(policy)
     if missing or isinstance(policy, type):
         lack = f"which lacks {', '.join(missing)}" if missing else "a class; make an object of it"
@@ -23,11 +19,7 @@ def check_policy(policy: object) -> None:
 def check_arguments(
     *, policy: object, advantage: object, objective: object, correction: object, trackers: object
 ) -> None:
-    """Check what `Trainer` was given besides its knobs, its rewards and its prompts.
-
-    Raises:
-        UsageError: names the argument, and what it has to be.
-    """
+    """Check what `Trainer` was given besides its knobs, its rewards and its prompts."""
     check_policy(policy)
     for name, value, right, expected in (
         ("advantage", advantage, callable(advantage), "a function such as grpokit.advantages.group"),

@@ -22,7 +22,7 @@ from grpokit.processes.team import is_sharded
 from grpokit.training.batch import Cut, Limit, cuts
 from grpokit.training.contract import scorer
 from grpokit.training.devices import autocast, is_low_precision
-from grpokit.training.rollout_calls import Call, call_at, concatenate_rollouts
+from grpokit.training.rollout_calls import call_at, concatenate_rollouts
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 
 Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]
@@ -32,14 +32,7 @@ Fit: TypeAlias = Callable[[Callable[[int], Rollout]], Rollout]
 class CheckedPolicy:
     """A policy whose results are checked.
 
-    Attributes:
-        version: of the weights, as `updated` counts them.
-        reference_moves: whether the reference follows the policy.
-        low_precision: whether it computes in less than fp32, so that sampling and scoring differ by rounding.
-
-    Args:
-        policy: the policy.
-        mixed_precision: "no", "bf16" or "fp16": the autocast around rollout, logprobs and reference.
+    `mixed_precision` is that of the autocast around rollout, logprobs and reference: "no", "bf16" or "fp16".
     """
 
     def __init__(self, policy: Policy, *, mixed_precision: str = "no") -> None:
@@ -48,7 +41,7 @@ class CheckedPolicy:
         self._during: Callable[[Work], AbstractContextManager[Any]] = optional(policy, "during")
         self._updated: Callable[[int], None] = optional(policy, "updated")
         self._begin: Callable[..., PendingRollout | None] = optional(policy, "begin")
-        self.version = 0
+        self.version = 0  # of the weights, as `updated` counts them
         self.reference_moves: bool = optional(policy, "reference_moves")
         self._cut_by: CutBy = optional(policy, "cut_by")
         if self._cut_by not in get_args(CutBy):
@@ -56,6 +49,7 @@ class CheckedPolicy:
             raise UsageError(f"A policy's cut_by must be {known}, got {self._cut_by!r}.")
         self._packs: bool = optional(policy, "packs")
         dtypes = {p.dtype for module in policy.modules().values() for p in module.parameters()}
+        # If it computes in less than fp32, sampling and scoring differ by rounding.
         self.low_precision = mixed_precision != "no" or any(is_low_precision(dtype) for dtype in dtypes)
 
     @contextmanager
@@ -82,17 +76,7 @@ class CheckedPolicy:
         """Draw samples without gradient, in calls that fit into memory; yields each call's rollout.
 
         Training, evaluation, `grpokit sample` and `grpokit redraw` all draw here. Where memory runs out, only the call
-        that failed is repeated.
-
-        Args:
-            prompts: P prompts.
-            group_size: G.
-            seeds: of the B = P * G samples.
-            fit: decides how many rows a call has at most, such as `grpokit.training.memory.fitting`.
-            evaluate: use the policy's own settings for evaluation.
-
-        Raises:
-            RunError: see `check_rollout`.
+        that failed is repeated: `fit` decides how many rows a call has at most.
         """
         with self.during("rollout"):
             row = 0
@@ -109,41 +93,29 @@ class CheckedPolicy:
         part = prompts[call.prompts]
         with torch.no_grad(), self._autocast():
             rollout = self.policy.rollout(part, call.group_size, seeds=call.seeds.to(self.device), evaluate=evaluate)
-        return self._checked(rollout, part, call)
+        return self._checked(rollout, part, call.group_size, call.seeds, first_row=row)
 
-    def _checked(self, rollout: Rollout, prompts: Sequence[Prompt], call: Call) -> Rollout:
-        check_rollout(rollout, prompts, call.group_size, call.seeds, first_row=call.first_row)
+    def _checked(
+        self, rollout: Rollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, first_row: int = 0
+    ) -> Rollout:
+        _check(rollout, prompts, group_size, seeds, first_row)
         version = self.version if rollout.version is None else rollout.version
         return replace(rollout, old=_upcast(rollout.old), version=version)
 
     def rollout(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, fit: Fit) -> Rollout:
-        """The rollouts of `rollouts`, concatenated to one.
-
-        Raises:
-            RunError: see `check_rollout`; or the calls' traces do not fit together.
-        """
+        """The rollouts of `rollouts`, concatenated to one."""
         return concatenate_rollouts(list(self.rollouts(prompts, group_size, seeds, fit=fit)))
 
     def begin(self, prompts: Sequence[Prompt], group_size: int, seeds: Seeds) -> PendingRollout | None:
-        """Begin to draw samples elsewhere, with these weights; None if this process draws.
-
-        Args:
-            prompts: P prompts.
-            group_size: G.
-            seeds: of the B = P * G samples.
-        """
+        """Begin to draw samples elsewhere, with these weights; None if this process draws."""
         with torch.no_grad():
             return self._begin(prompts, group_size, seeds=seeds.to(self.device))
 
     def finish(self, begun: PendingRollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds) -> Rollout:
-        """Wait for what `begin` began, with the same arguments.
-
-        Raises:
-            RunError: see `check_rollout`.
-        """
+        """Wait for what `begin` began, with the same arguments."""
         with torch.no_grad(), self._autocast():
             rollout = begun.result()
-        return self._checked(rollout, prompts, call_at(0, seeds, group_size, len(seeds.row)))
+        return self._checked(rollout, prompts, group_size, seeds)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.device, self.mixed_precision, keep=not any_shards())
@@ -153,11 +125,7 @@ class CheckedPolicy:
         return self.policy.reference()
 
     def slices(self, rollout: Rollout) -> list[slice]:
-        """The policy's slices of decisions, with plain numbers.
-
-        Raises:
-            RunError: they leave out decisions, repeat some, or go backwards.
-        """
+        """The policy's slices of decisions, with plain numbers."""
         count = rollout.mask.shape[1]
         if not rollout.rows:
             return []
@@ -178,11 +146,7 @@ class CheckedPolicy:
         return cuts(rollout.groups, rollout.host_mask, slices, limit, by=self._cut_by, packed=self._packs)
 
     def logprobs(self, rollout: Rollout, decisions: slice, ask: Ask, *, grad: bool) -> Decisions:
-        """Score stored decisions again, in fp32 or better; an entropy has a gradient only if that is asked for.
-
-        Raises:
-            RunError: the result's shape does not begin with [rows, decisions of the slice].
-        """
+        """Score stored decisions again, in fp32 or better; an entropy has a gradient only if that is asked for."""
         with torch.set_grad_enabled(grad), self._autocast():
             view = self._scorer(rollout, decisions, ask)
         expected = tuple(rollout.mask[:, decisions].shape)
@@ -198,21 +162,8 @@ class CheckedPolicy:
         return _upcast(view)
 
 
-def check_rollout(
-    rollout: Rollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, first_row: int = 0
-) -> None:
-    """Check the rollout of one call of a policy.
-
-    Args:
-        rollout: the result of the call.
-        prompts: the prompts of the call.
-        group_size: samples per prompt.
-        seeds: the seeds of the call.
-        first_row: the number of its first row, for messages.
-
-    Raises:
-        RunError: groups or samples do not match the seeds and the prompts, or a log-prob is not finite.
-    """
+def _check(rollout: Rollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, first_row: int) -> None:
+    """Check the rollout of one call of a policy; messages count its rows from `first_row`."""
     expected = seeds.group_ids.repeat_interleave(group_size).tolist()
     if rollout.groups.tolist() != expected:
         raise RunError(
@@ -237,21 +188,14 @@ def check_rollout(
         )
 
 
-def not_finite(rollout: Rollout, logprobs: Tensor, rows: Tensor | None = None) -> str:
-    """Describe the first of `logprobs` [B, T] that is not finite; empty if all are, except under the mask.
-
-    Args:
-        rollout: with the mask.
-        logprobs: of all decisions.
-        rows: [B], the rows' numbers, if they are not 0 to B - 1.
-    """
+def not_finite(rollout: Rollout, logprobs: Tensor, rows: Tensor) -> str:
+    """Describe the first of `logprobs` [B, T] that is not finite and not masked, by the rows' numbers; else empty."""
     places = (rollout.mask & ~logprobs.isfinite()).nonzero()
     if not len(places):
         return ""
     row, decision = places[0].tolist()
-    number = row if rows is None else int(rows[row])
     return (
-        f"the log-prob {float(logprobs[row, decision])} for decision {decision} of row {number} "
+        f"the log-prob {float(logprobs[row, decision])} for decision {decision} of row {int(rows[row])} "
         f"(prompt {rollout.samples[row].prompt.text!r}; {len(places[:, 0].unique())} of {rollout.rows} "
         "rows are affected)"
     )

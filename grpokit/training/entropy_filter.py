@@ -20,10 +20,7 @@ _ROUNDING = 1e-5  # of fp32: equal distributions scored in other batches must fa
 
 
 def keep_top_entropy(batch: Batch, share: float, team: Team) -> Batch:
-    """The batch of one optimizer step with an advantage of 0 for all but the top `share` of its decisions.
-
-    A batch without entropies stays as it is.
-    """
+    """The batch of one optimizer step with an advantage of 0 for all but the top `share` of its decisions."""
     if batch.entropy is None:
         return batch
     top = top_entropy(batch.entropy, batch.mask, share, team)
@@ -32,13 +29,9 @@ def keep_top_entropy(batch: Batch, share: float, team: Team) -> Batch:
 
 
 def top_entropy(entropy: Tensor, mask: Tensor, share: float, team: Team) -> Tensor:
-    """Which decisions have an entropy at or above the quantile 1 - `share` of all processes' decisions: [b, t] bool.
+    """Which decisions [b, t] have an entropy at or above the quantile 1 - `share` of all processes' decisions.
 
-    Args:
-        entropy: [b, t].
-        mask: [b, t] bool.
-        share: 0 keeps the highest entropy only. Equal entropies are kept or left out together.
-        team: the processes.
+    A share of 0 keeps the highest entropy only. Equal entropies are kept or left out together.
 
     >>> top_entropy(torch.tensor([[0.1, 2.0], [1.0, 9.9]]), torch.tensor([[True, True], [True, False]]), 0.5, Team())
     tensor([[False,  True],

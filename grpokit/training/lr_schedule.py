@@ -6,14 +6,9 @@ import math
 
 
 def learning_rate(update: int, *, peak: float, schedule: str, warmup: int, total: int) -> float:
-    """The learning rate of an update.
+    """The rate of the update with this index, from 0, of `total`: it rises to `peak` over the first `warmup` updates.
 
-    Args:
-        update: its index in the run, from 0.
-        peak: the rate after the warm-up.
-        schedule: "constant", or "linear" or "cosine", which fall to 0 at the end.
-        warmup: the number of updates over which the rate rises linearly to its peak.
-        total: the number of updates of the whole run.
+    Then it is "constant", or falls to 0 at the end: "linear" or "cosine".
 
     >>> [round(learning_rate(i, peak=1.0, schedule="cosine", warmup=2, total=6), 3) for i in (0, 1, 2, 4, 6)]
     [0.5, 1.0, 1.0, 0.5, 0.0]

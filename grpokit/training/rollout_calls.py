@@ -20,19 +20,11 @@ from grpokit.types import Decisions, Rollout, Seeds, Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a policy.
+    """One call of a policy."""
 
-    Attributes:
-        prompts: a slice of the rollout's prompts.
-        group_size: samples per prompt.
-        seeds: of these samples.
-        first_row: the number of the first one among the rollout's rows.
-    """
-
-    prompts: slice
-    group_size: int
+    prompts: slice  # of the rollout's prompts
+    group_size: int  # samples per prompt
     seeds: Seeds
-    first_row: int
 
 
 def call_at(row: int, seeds: Seeds, group_size: int, size: int) -> Call:
@@ -44,18 +36,14 @@ def call_at(row: int, seeds: Seeds, group_size: int, size: int) -> Call:
         count, some = group_size, slice(prompt, min(prompt + size // group_size, len(seeds.group)))
     end = row + count * (some.stop - some.start)
     share = replace(seeds, row=seeds.row[row:end], group=seeds.group[some], group_ids=seeds.group_ids[some])
-    return Call(prompts=some, group_size=count, seeds=share, first_row=row)
+    return Call(prompts=some, group_size=count, seeds=share)
 
 
 def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
-    """The rollouts of several calls -> one rollout, in the order of the parts.
+    """The rollouts of several calls as one, in the order of the parts.
 
-    Log-probs, mask and trace of shorter parts are padded with zeros at the end of axis 1, under the mask (see `Trace`
-    for the layout that this needs). For a group in several parts, the first part's entry in `trace.per_group` is used.
-    A part without rows tells what holds for all rows, such as the most decisions.
-
-    Raises:
-        RunError: traces differ in another way than in the length of axis 1.
+    Of a group in several parts, the first one's entry in `trace.per_group` is used. A part without rows tells what
+    holds for all rows, such as the most decisions.
     """
     if len(parts) == 1:
         return parts[0]
@@ -69,25 +57,17 @@ def concatenate_rollouts(parts: Sequence[Rollout]) -> Rollout:
         return replace(parts[0], **together)
     ids = [group for part in parts for group in part.groups.unique().tolist()]  # in the order of their per_group
     first = [ids.index(group) for group in sorted(set(ids))]
+    per_group = _stacked([part.trace.per_group for part in parts], "trace.per_group['{}']")
     return Rollout(
         samples=[*itertools.chain.from_iterable(part.samples for part in parts)],
         groups=torch.cat([part.groups for part in parts]),
-        old=Decisions(
-            logprobs=_stack([part.old.logprobs for part in parts], "old.logprobs"),
-            **{
-                name: _stack([getattr(part.old, name) for part in parts], f"old.{name}")
-                for name in ("entropy", "mean", "std", "v_coef")
-                if getattr(parts[0].old, name) is not None
-            },
-        ),
+        old=Decisions(**_stacked([vars(part.old) for part in parts], "old.{}")),
         mask=_stack([part.mask for part in parts], "mask"),
         action_dims=parts[0].action_dims,
         **together,
         trace=Trace(
-            per_row=_trace([part.trace.per_row for part in parts], "per_row"),
-            per_group={
-                name: x[first] for name, x in _trace([part.trace.per_group for part in parts], "per_group").items()
-            },
+            per_row=_stacked([part.trace.per_row for part in parts], "trace.per_row['{}']"),
+            per_group={name: x[first] for name, x in per_group.items()},
         ),
     )
 
@@ -101,8 +81,10 @@ def on(rollout: Rollout, device: torch.device | str) -> Rollout:
     return replace(rollout, old=rollout.old.to(device), mask=rollout.mask.to(device), trace=trace)
 
 
-def _trace(traces: Sequence[Mapping[str, Tensor]], kind: str) -> dict[str, Tensor]:
-    return {name: _stack([trace[name] for trace in traces], f"trace.{kind}['{name}']") for name in traces[0]}
+def _stacked(parts: Sequence[Mapping[str, Tensor | None]], label: str) -> dict[str, Any]:
+    """Each tensor of the first part with those of the others; messages call it by the `label`."""
+    names = [name for name, x in parts[0].items() if x is not None]
+    return {name: _stack([part[name] for part in parts], label.format(name)) for name in names}
 
 
 def _stack(parts: Sequence[Tensor], name: str) -> Tensor:
