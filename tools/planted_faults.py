@@ -736,7 +736,7 @@ FAULTS = (
     Fault(
         "scores of replaced groups kept",
         "training/dynamic_sampling.py",
-        "matrix[rows], lost[rows] = further.matrix, further.lost",
+        "matrix[rows], lost[rows] = new.matrix, new.lost",
         "pass",
         (REPLACED, UNSCORED_GROUP),
     ),
@@ -752,7 +752,7 @@ FAULTS = (
         "the reward before replacing is the one after",
         "training/dynamic_sampling.py",
         "first.scores().totals.nanmean()",
-        "drawn.scores().totals.nanmean()",
+        "groups.scores().totals.nanmean()",
         (FIRST_DRAW,),
     ),
     Fault("a further prompt that was used", "sampling.py", "if i not in taken", "if True", (FURTHER,)),

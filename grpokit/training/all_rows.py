@@ -15,44 +15,33 @@ from grpokit.tracking.step_report import StepReport
 from grpokit.training.rollout_calls import concatenate_rollouts, on
 from grpokit.types import Prompt, Rollout
 
-End: TypeAlias = "tuple[str, int | None]"
-"""How a text ended, "stop" or "length", and how many tokens it has, if its policy tells."""
+End: TypeAlias = "tuple[str, int | None]"  # "stop" or "length", and how many tokens the text has, if known
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllRows:
-    """Facts about the B rows of a step in all processes, in the order of their groups.
+    """Facts about the B rows of a step in all processes, in the order of their groups."""
 
-    Attributes:
-        groups: [B] int64 group ids.
-        decided: [B] int64 numbers of decisions.
-        width: T, the most columns of a process's rollout.
-        ends: of the texts whose policy tells how they ended.
-        share: this process's rows.
-    """
-
-    groups: Tensor
-    decided: Tensor
-    width: int
-    ends: Sequence[End]
-    share: slice
+    groups: Tensor  # [B] int64 group ids
+    decided: Tensor  # [B] int64 numbers of decisions
+    width: int  # T, the most columns of a process's rollout
+    ends: Sequence[End]  # of the texts whose policy tells how they ended
+    share: slice  # this process's rows
 
 
 def gather_rows(rollout: Rollout | None, team: Team, device: torch.device) -> tuple[Rollout, AllRows]:
     """This process's rollout as a part of that of all processes, and the facts about all rows.
 
-    Args:
-        rollout: this process's rows; None where it has drawn none, and then the result has no row.
-        team: the processes.
-        device: of the rollout that has no row.
+    Where it has drawn none, its part is a rollout without rows, on `device`.
     """
     none = torch.zeros(0, dtype=torch.int64)
     facts: tuple[Tensor, Tensor, int, list[End], Rollout | None] = none, none, 0, [], None
     if rollout is not None:
-        decided = rollout.host_mask.sum(-1)
-        empty = on(rollout.select(none), "cpu")
-        facts = rollout.groups, decided, rollout.mask.shape[1], _ends(rollout), empty
-    all_groups, all_decided, widths, ends, empties = zip(*team.gather(facts), strict=True)
+        infos = [sample.info for sample in rollout.samples]
+        ends = [(info["finish"], info.get("tokens")) for info in infos if info.get("finish") in ("stop", "length")]
+        decided, empty = rollout.host_mask.sum(-1), on(rollout.select(none), "cpu")
+        facts = rollout.groups, decided, rollout.mask.shape[1], ends, empty
+    all_groups, all_decided, widths, all_ends, empties = zip(*team.gather(facts), strict=True)
     whole = concatenate_rollouts(
         [*([rollout] if rollout else []), *(on(empty, device) for empty in empties if empty is not None)]
     )
@@ -61,7 +50,7 @@ def gather_rows(rollout: Rollout | None, team: Team, device: torch.device) -> tu
         groups=torch.cat(all_groups),
         decided=torch.cat(all_decided),
         width=max(widths),
-        ends=[*chain.from_iterable(ends)],
+        ends=[*chain.from_iterable(all_ends)],
         share=slice(start, start + whole.rows),
     )
     return whole, rows
@@ -80,8 +69,3 @@ def whole_report(report: StepReport, team: Team, train_prompts: Sequence[Prompt]
     size = whole.rows // len(prompts)
     samples = [replace(sample, prompt=prompts[row // size]) for row, sample in enumerate(whole.samples)]
     return replace(report, rollout=replace(whole, samples=samples))
-
-
-def _ends(rollout: Rollout) -> list[End]:
-    infos = [sample.info for sample in rollout.samples]
-    return [(info["finish"], info.get("tokens")) for info in infos if info.get("finish") in ("stop", "length")]

@@ -33,21 +33,13 @@ from grpokit.types import PendingRollout, Prompt, Rollout, Seeds
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """The groups of a step.
+    """The groups of a step."""
 
-    Attributes:
-        prompts: P indices into the training prompts.
-        rollout: this process's rows, in the order of the groups; alone, all B = P * G.
-        rows: facts about those of all processes.
-        scores: gives those of the rows of all processes; it waits for the rewards when it is first called.
-        metrics: what drawing them took, if groups may be drawn anew.
-    """
-
-    prompts: Sequence[int]
-    rollout: Rollout
+    prompts: Sequence[int]  # P indices into the training prompts
+    rollout: Rollout  # this process's rows, in the order of the groups; alone, all B = P * G
     rows: AllRows
-    scores: Callable[[], Scores]
-    metrics: Mapping[str, float]
+    scores: Callable[[], Scores]  # of the rows of all processes; the first call waits for the rewards
+    metrics: Mapping[str, float]  # what drawing them took, if groups may be drawn anew
 
     @property
     def local_prompts(self) -> Sequence[int]:
@@ -63,22 +55,16 @@ class Drawn:
 
 @dataclass(eq=False, kw_only=True)
 class Drawing:
-    """Draws and scores, with prompts and seeds that follow from the run's seed and the step.
-
-    Attributes:
-        prompts: all training prompts.
-        advantages: scores without monitors -> [B] or [B, T].
-        team: the processes, each of which draws a share of the groups.
-    """
+    """Draws and scores, with prompts and seeds that follow from the run's seed and the step."""
 
     settings: TrainerSettings
     sizes: Sizes
     seed: int
     policy: CheckedPolicy
     terms: Sequence[RewardTerm]
-    prompts: Sequence[Prompt]
-    advantages: Callable[[Scores], Tensor]
-    team: Team
+    prompts: Sequence[Prompt]  # all training prompts
+    advantages: Callable[[Scores], Tensor]  # scores without monitors -> [B] or [B, T]
+    team: Team  # each process draws a share of the groups
     _ahead: _Ahead | None = field(default=None, init=False)
 
     @contextmanager
@@ -107,13 +93,18 @@ class Drawing:
         others: Scores | None,
     ) -> Groups:
         """Draw and score the groups at `places` (see `with_spread`); the first draw is attempt 0."""
-        request = self._request(completed, attempt, places, used)
+        indices, prompts, seeds = self._request(completed, attempt, places, used)
+        size = self.settings.group_size
         rollout = None
         with gathered():  # by all processes, also by one without prompts
             pending = None if attempt else self._take_ahead(completed, version)
-            if request.prompts:
+            if prompts:
                 with notes.time("rollout"):
-                    rollout = self._rollout(request, pending, notes)
+                    if pending is not None:
+                        rollout = self.policy.finish(pending, prompts, size, seeds)
+                    else:
+                        fit = partial(self.sizes.draw, rows=len(seeds.row), warn=notes.warn)
+                        rollout = self.policy.rollout(prompts, size, seeds, fit=fit)
                     if not attempt:
                         self._draw_ahead(completed + 1, version)
         if rollout:
@@ -125,72 +116,55 @@ class Drawing:
 
         @cache
         def scores() -> Scores:
-            elsewhere = len(places) * self.settings.group_size - len(samples)
+            elsewhere = len(places) * size - len(samples)
             with notes.time("reward"):
                 part = scoring.result(beside=others, elsewhere=elsewhere)
             return joined(self.terms, self.team.gather(part), others)
 
-        return Groups(prompts=request.indices, parts=[rollout] if rollout else [], scores=scores)
+        return Groups(prompts=indices, parts=[rollout] if rollout else [], scores=scores)
 
-    def _request(self, completed: int, attempt: int, places: Sequence[int], used: Sequence[int]) -> _Request:
-        """What to draw for the groups at `places`; from attempt 1 on with prompts that are not yet `used`."""
+    def _request(
+        self, completed: int, attempt: int, places: Sequence[int], used: Sequence[int]
+    ) -> tuple[Sequence[int], Sequence[Prompt], Seeds]:
+        """The indices of the prompts of the groups at `places`, and this process's prompts and seeds among them.
+
+        From attempt 1 on they are prompts that are not yet `used`.
+        """
         per_step, total = self.settings.prompts_per_step, len(self.prompts)
         if attempt:
             indices = further_indices(self.seed, completed, attempt=attempt, places=places, total=total, used=used)
         else:
             indices = prompt_indices(self.seed, completed, per_step=per_step, total=total)
+        size = self.settings.group_size
         seeds = derive_seeds(
-            self.seed,
-            stream="train",
-            step=completed,
-            prompts=per_step,
-            group_size=self.settings.group_size,
-            attempt=attempt,
+            self.seed, stream="train", step=completed, prompts=per_step, group_size=size, attempt=attempt
         )
         share = self.team.share(per_step)
         prompts = {place: self.prompts[i] for place, i in zip(places, indices, strict=True) if place in share}
-        return _Request(indices=indices, prompts=list(prompts.values()), seeds=seeds.select(list(prompts)))
-
-    def _rollout(self, request: _Request, pending: PendingRollout | None, notes: Notes) -> Rollout:
-        """Wait for a rollout that was begun ahead, or draw it now."""
-        size = self.settings.group_size
-        if pending is not None:
-            return self.policy.finish(pending, request.prompts, size, request.seeds)
-        fit = partial(self.sizes.draw, rows=len(request.seeds.row), warn=notes.warn)
-        return self.policy.rollout(request.prompts, size, request.seeds, fit=fit)
+        return indices, list(prompts.values()), seeds.select(list(prompts))
 
     def _draw_ahead(self, completed: int, version: int) -> None:
         """Begin the groups of the next step, if their weights are not too old by then."""
         if self.settings.max_age < self.settings.updates_per_step or completed >= self.settings.steps:
             return
-        request = self._request(completed, 0, range(self.settings.prompts_per_step), ())
-        pending = self.policy.begin(request.prompts, self.settings.group_size, request.seeds)
+        _, prompts, seeds = self._request(completed, 0, range(self.settings.prompts_per_step), ())
+        pending = self.policy.begin(prompts, self.settings.group_size, seeds)
         self._ahead = _Ahead(completed, version, pending) if pending else None
 
     def _take_ahead(self, completed: int, version: int) -> PendingRollout | None:
         """What was begun for this step, unless other steps have come in between."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            return None
-        if ahead.completed == completed and 0 <= version - ahead.version <= self.settings.max_age:
+        ahead = self._ahead
+        if ahead and ahead.completed == completed and 0 <= version - ahead.version <= self.settings.max_age:
+            self._ahead = None
             return ahead.pending
-        ahead.pending.cancel()
+        self.drop()
         return None
 
     def drop(self) -> None:
         """Forget the rollout that is on its way."""
-        if self._ahead:
-            self._ahead.pending.cancel()
-        self._ahead = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Request:
-    """Groups to draw: the indices of all their prompts, and the prompts and seeds of this process."""
-
-    indices: Sequence[int]
-    prompts: Sequence[Prompt]
-    seeds: Seeds
+        ahead, self._ahead = self._ahead, None
+        if ahead:
+            ahead.pending.cancel()
 
 
 @dataclass(frozen=True)

@@ -21,17 +21,11 @@ from grpokit.types import Rollout
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """Groups that were drawn and are being scored.
+    """Groups that were drawn and are being scored."""
 
-    Attributes:
-        prompts: P indices into the training prompts.
-        parts: rollouts of this process's rows, whole groups in each.
-        scores: gives those of the rows of all processes; it waits for the rewards when it is first called.
-    """
-
-    prompts: Sequence[int]
-    parts: Sequence[Rollout]
-    scores: Callable[[], Scores]
+    prompts: Sequence[int]  # P indices into the training prompts
+    parts: Sequence[Rollout]  # of this process's rows, whole groups in each
+    scores: Callable[[], Scores]  # of the rows of all processes; the first call waits for the rewards
 
     def joined(self) -> Rollout | None:
         """This process's rows in the order of the groups, whose ids ascend with their places; None without any."""
@@ -48,21 +42,14 @@ def with_spread(
     advantages: Callable[[Scores], Tensor],
     most: int,
 ) -> tuple[Groups, dict[str, float]]:
-    """Replace the groups whose advantages are all 0, until none is left or the attempts are used up.
+    """Replace the groups whose advantages are all 0, until none is left or the `most` attempts are used up.
 
-    Args:
-        first: the step's groups.
-        draw: (attempt from 1, places of groups, prompts that were used, scores of the other groups) -> these groups,
-            drawn anew.
-        advantages: scores without monitors -> [B] or [B, T].
-        most: the most attempts.
-
-    Returns:
-        The groups, and metrics of what drawing them took, if groups may be drawn anew.
+    `draw` makes (attempt from 1, places of groups, prompts that were used, scores of the other groups) these groups
+    anew. The metrics tell what drawing them took, if groups may be drawn anew.
     """
     if not most:
         return first, {}
-    groups, used, replaced, attempt = first, list(first.prompts), 0, 0
+    groups, used, attempt = first, list(first.prompts), 0
     while attempt < most:
         scores = groups.scores()
         zero = zero_per_group(advantages(scores.trained), scores.groups)  # [P]
@@ -73,34 +60,26 @@ def with_spread(
         others = scores.select((~zero)[scores.groups.unique(return_inverse=True)[1]])
         further = draw(attempt, places, used, others)
         used += list(further.prompts)
-        replaced += len(places)
         groups = _merged(groups, further, places)
     return groups, {
         "dynamic_sampling/attempts": float(attempt),
-        "dynamic_sampling/replaced": float(replaced),
+        "dynamic_sampling/replaced": float(len(used) - len(first.prompts)),
         "dynamic_sampling/reward_before": float(first.scores().totals.nanmean()),
     }
 
 
 def _merged(groups: Groups, further: Groups, places: Sequence[int]) -> Groups:
-    """Put the groups of `further` at their places."""
-    ids = further.scores().groups
-    rest = [part.select((~torch.isin(part.groups, ids)).nonzero()[:, 0]) for part in groups.parts]
-    prompts = list(groups.prompts)
-    for place, prompt in zip(places, further.prompts, strict=True):
-        prompts[place] = prompt
-    scores = _merged_scores(groups.scores(), further.scores())
-    return Groups(prompts=prompts, parts=[*rest, *further.parts], scores=lambda: scores)
-
-
-def _merged_scores(before: Scores, further: Scores) -> Scores:
-    """Scores with the rows of some groups replaced; times and notes are those of all draws."""
-    matrix, lost, rows = before.matrix.clone(), before.lost.clone(), torch.isin(before.groups, further.groups)
-    matrix[rows], lost[rows] = further.matrix, further.lost  # both in the order of the groups
-    return replace(
+    """Put the groups of `further` at their places; times and notes of the scores are those of all draws."""
+    prompts = {**dict(enumerate(groups.prompts)), **dict(zip(places, further.prompts, strict=True))}
+    before, new = groups.scores(), further.scores()
+    rest = [part.select((~torch.isin(part.groups, new.groups)).nonzero()[:, 0]) for part in groups.parts]
+    matrix, lost, rows = before.matrix.clone(), before.lost.clone(), torch.isin(before.groups, new.groups)
+    matrix[rows], lost[rows] = new.matrix, new.lost  # both in the order of the groups
+    scores = replace(
         before,
         matrix=matrix,
-        seconds=[a + b for a, b in zip(before.seconds, further.seconds, strict=True)],
+        seconds=[a + b for a, b in zip(before.seconds, new.seconds, strict=True)],
         lost=lost,
-        notes=[*before.notes, *further.notes],
+        notes=[*before.notes, *new.notes],
     )
+    return Groups(prompts=list(prompts.values()), parts=[*rest, *further.parts], scores=lambda: scores)

@@ -31,11 +31,7 @@ _MOMENTS = ("mean", "std", "v_coef")
 
 
 def with_filler(batch: Batch, policy: CheckedPolicy, team: Team) -> Batch:
-    """The batch with a filler, for processes that must make the same passes: a short row of any of them.
-
-    Raises:
-        RunError: the processes have different numbers of slices.
-    """
+    """The batch with a filler, for processes that must make the same passes: a short row of any of them."""
     filler = _shortest_row(batch)
     has_row = team.gather(filler is not None)
     if not any(has_row):  # no row decides anything, so there is no pass
@@ -74,7 +70,7 @@ def all_logprobs(
     *,
     ask: Ask = Ask(entropy="no"),
 ) -> Decisions:
-    """Score all decisions without gradient, inside `context`, in the micro-batches of training: [B, T].
+    """Score all decisions [B, T] without gradient, inside `context`, in the micro-batches of training.
 
     The result has what `ask` names, if the policy gives it.
     """
@@ -184,17 +180,11 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearTerm:
-    """A loss that is linear in the decisions of a slice, which were counted in the first pass.
-
-    Attributes:
-        decisions: the slice.
-        gradients: name -> [b, t, ...], the derivative of the loss by that field of the decisions.
-        total: its part in the batch's loss.
-    """
+    """A loss that is linear in the decisions of a slice, which were counted in the first pass."""
 
     decisions: slice
-    gradients: Mapping[str, Tensor]
-    total: Tensor
+    gradients: Mapping[str, Tensor]  # name -> [b, t, ...], the derivative of the loss by that field of the decisions
+    total: Tensor  # its part in the batch's loss
 
     def __call__(self, new: Decisions) -> tuple[Tensor, Tensor]:
         """As `Term`."""
@@ -208,19 +198,14 @@ class LinearTerm:
 
 @dataclass(eq=False, kw_only=True)
 class Gradient:
-    """Adds up the gradient of one optimizer step over micro-batches and slices.
-
-    Attributes:
-        optimizer: whose gradients are set to zero before.
-        backward: called in place of `Tensor.backward`, to scale the loss.
-    """
+    """Adds up the gradient of one optimizer step over micro-batches and slices."""
 
     policy: CheckedPolicy
     correction: Correction | None
     sizes: Sizes
     team: Team
-    optimizer: torch.optim.Optimizer
-    backward: Callable[[Tensor], None]
+    optimizer: torch.optim.Optimizer  # whose gradients are set to zero before
+    backward: Callable[[Tensor], None]  # in place of `Tensor.backward`, to scale the loss
 
     def __call__(self, batch: Batch, objective: Objective, notes: Notes) -> tuple[Sequence[float], Tally]:
         """Add up the gradient in this process; returns the loss of each process, and the statistics of all."""

@@ -43,16 +43,7 @@ class ScoringPasses:
 
         The old log-probs are the rollout's if its sampler computes as the training forward pass does, with these
         weights, and has stored all that the objective reads of them. Else they are computed by that pass, which with a
-        single update happens in any case.
-
-        Args:
-            rollout: this process's rows.
-            prompts: for each of their groups, the index of its prompt in the training prompts.
-            version: of the weights.
-            notes: of the step.
-
-        Raises:
-            UsageError: entropies are to be compared, and the policy gives none.
+        single update happens in any case. `prompts` are those of this process's groups, by their numbers.
         """
         objective = self.objective
         exact = rollout.exact and rollout.version == version and not self.policy.low_precision
