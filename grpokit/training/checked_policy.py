@@ -38,8 +38,6 @@ class CheckedPolicy:
     def __init__(self, policy: Policy, *, mixed_precision: str = "no") -> None:
         self.policy, self.mixed_precision = policy, mixed_precision
         self._scorer = scorer(policy)
-        self._during: Callable[[Work], AbstractContextManager[Any]] = optional(policy, "during")
-        self._updated: Callable[[int], None] = optional(policy, "updated")
         self._begin: Callable[..., PendingRollout | None] = optional(policy, "begin")
         self.version = 0  # of the weights, as `updated` counts them
         self.reference_moves: bool = optional(policy, "reference_moves")
@@ -55,13 +53,13 @@ class CheckedPolicy:
     @contextmanager
     def during(self, work: Work) -> Iterator[None]:
         """The policy's context for a stretch of work; all processes enter it where weights are sharded."""
-        with nullcontext() if work == "train" else gathered(), self._during(work):
+        with nullcontext() if work == "train" else gathered(), optional(self.policy, "during")(work):
             yield
 
     def updated(self, version: int) -> None:
         """Tell the policy of new weights."""
         self.version = version
-        self._updated(version)
+        optional(self.policy, "updated")(version)
 
     @property
     def device(self) -> torch.device:
@@ -93,10 +91,10 @@ class CheckedPolicy:
         part = prompts[call.prompts]
         with torch.no_grad(), self._autocast():
             rollout = self.policy.rollout(part, call.group_size, seeds=call.seeds.to(self.device), evaluate=evaluate)
-        return self._checked(rollout, part, call.group_size, call.seeds, first_row=row)
+        return self._checked(rollout, part, call.group_size, call.seeds, row)
 
     def _checked(
-        self, rollout: Rollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, *, first_row: int = 0
+        self, rollout: Rollout, prompts: Sequence[Prompt], group_size: int, seeds: Seeds, first_row: int = 0
     ) -> Rollout:
         _check(rollout, prompts, group_size, seeds, first_row)
         version = self.version if rollout.version is None else rollout.version
@@ -140,8 +138,6 @@ class CheckedPolicy:
 
     def cuts(self, rollout: Rollout, limit: Limit) -> list[Cut]:
         """Cut a rollout into micro-batches; one without rows has none."""
-        if not rollout.rows:
-            return []
         slices = self.slices(rollout)
         return cuts(rollout.groups, rollout.host_mask, slices, limit, by=self._cut_by, packed=self._packs)
 

@@ -81,7 +81,7 @@ def on(rollout: Rollout, device: torch.device | str) -> Rollout:
     return replace(rollout, old=rollout.old.to(device), mask=rollout.mask.to(device), trace=trace)
 
 
-def _stacked(parts: Sequence[Mapping[str, Tensor | None]], label: str) -> dict[str, Any]:
+def _stacked(parts: Sequence[Mapping[str, Any]], label: str) -> dict[str, Tensor]:
     """Each tensor of the first part with those of the others; messages call it by the `label`."""
     names = [name for name, x in parts[0].items() if x is not None]
     return {name: _stack([part[name] for part in parts], label.format(name)) for name in names}
