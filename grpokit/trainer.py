@@ -37,10 +37,10 @@ from grpokit.tracking.trackers import start
 from grpokit.training import checkpoint, metrics
 from grpokit.training.adaptive_entropy import AdaptiveEntropy
 from grpokit.training.all_rows import whole_report
-from grpokit.training.arguments import check_arguments
 from grpokit.training.batch import Batch, minibatches
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.checks import check_advantages
+from grpokit.training.contract import check_arguments
 from grpokit.training.devices import find
 from grpokit.training.drawing import Drawing, Drawn
 from grpokit.training.entropy_filter import keep_top_entropy

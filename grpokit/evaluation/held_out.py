@@ -19,8 +19,8 @@ from grpokit.processes.team import Team
 from grpokit.rewards.scoring import Scores, joined, score
 from grpokit.rewards.terms import Rewards, as_terms
 from grpokit.sampling import derive_seeds
-from grpokit.training.arguments import check_policy
 from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.contract import check_policy
 from grpokit.training.memory import Halving
 from grpokit.types import Prompt, Sample
 

@@ -1,10 +1,13 @@
-"""What of the policy contract an object has: its methods, and whether `logprobs` takes the parameter `ask`."""
+"""Whether what a trainer was given has what their contracts say; a wrong argument is named at once."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 
+from grpokit.errors import UsageError, shown
+from grpokit.knobs import Correction
+from grpokit.objectives import Objective
 from grpokit.policy import Policy
 from grpokit.types import Ask, Decisions, Rollout
 
@@ -27,3 +30,31 @@ def scorer(policy: Policy) -> Callable[[Rollout, slice, Ask], Decisions]:
     if "ask" in inspect.signature(policy.logprobs).parameters:
         return lambda rollout, steps, ask: policy.logprobs(rollout, steps, ask=ask)
     return lambda rollout, steps, ask: policy.logprobs(rollout, steps)
+
+
+def check_policy(policy: object) -> None:
+    """Make sure that an argument is a policy, with the methods of the contract."""
+    missing = missing_methods(policy)
+    if missing or isinstance(policy, type):
+        lack = f"which lacks {', '.join(missing)}" if missing else "a class; make an object of it"
+        raise UsageError(f"policy is {shown(policy)}, {lack}. See grpokit.Policy.")
+
+
+def check_arguments(
+    *, policy: object, advantage: object, objective: object, correction: object, trackers: object
+) -> None:
+    """Check what `Trainer` was given besides its knobs, its rewards and its prompts."""
+    check_policy(policy)
+    for name, value, right, expected in (
+        ("advantage", advantage, callable(advantage), "a function such as grpokit.advantages.group"),
+        ("objective", objective, isinstance(objective, Objective), "an objective such as grpokit.objectives.GRPO()"),
+        (
+            "correction",
+            correction,
+            correction is None or isinstance(correction, Correction),
+            "None, or one such as grpokit.Correction(how='mask')",
+        ),
+        ("trackers", trackers, isinstance(trackers, (list, tuple)), 'a list of names such as ["tensorboard"]'),
+    ):
+        if not right:
+            raise UsageError(f"{name} is {shown(value)}; expected {expected}.")
