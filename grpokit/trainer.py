@@ -45,11 +45,11 @@ from grpokit.training.devices import find
 from grpokit.training.drawing import Drawing, Drawn
 from grpokit.training.entropy_filter import keep_top_entropy
 from grpokit.training.logprob_diff import LogprobDiffLimit
+from grpokit.training.logprob_passes import LogprobPasses
 from grpokit.training.loop import Loop
 from grpokit.training.memory import Sizes
 from grpokit.training.passes import Gradient, with_filler
 from grpokit.training.reference_probe import ReferenceProbe
-from grpokit.training.scoring_passes import ScoringPasses
 from grpokit.training.state import Stateful, undone_on_error
 from grpokit.training.step import Step
 from grpokit.training.trainer_state import LossScale, Moments, Position
@@ -146,7 +146,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
             advantages=self._advantages,
             team=self.team,
         )
-        self._logprob_passes = ScoringPasses(
+        self._logprob_passes = LogprobPasses(
             settings=self,
             policy=self._policy,
             objective=self.objective,
@@ -216,7 +216,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     def _step(self, number: int) -> StepReport:
         """DeepSeekMath (Shao et al., 2024, arXiv:2402.03300), algorithm 1, lines 4 to 11."""
         step = Step(number=number, notes=metrics.Notes(self.torch_device))
-        step.notes.warn(*self.updates.begin(number))
+        step.notes.warn(*self.updates.begin_step(number))
         version = self.version
 
         # Sample G outputs for each of P prompts, and compute their log-probs while the rewards are at work.
@@ -240,7 +240,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         with self._policy.during("train"):
             for minibatch in self._minibatches(batch, step.drawn):
                 minibatch = keep_top_entropy(minibatch, self.top_entropy_quantile, self.team)
-                step.minibatch = replace(minibatch, fresh=self.version == version)
+                step.minibatch = replace(minibatch, before_updates=self.version == version)
                 losses, tally = self._gradient(step.minibatch, self._adaptive_entropy.objective, step.notes)
                 step.losses.append(losses)
                 step.tallies.append(tally)

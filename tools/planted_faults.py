@@ -194,14 +194,14 @@ FAULTS = (
     # --- old log-probs
     Fault(
         "a ratio of 1 in every update",
-        "training/scoring_passes.py",
+        "training/logprob_passes.py",
         "rollout.old if exact else None",
         "None",
         (BY_HAND,),
     ),
     Fault(
         "a ratio of 1 in every update in low precision",
-        "training/scoring_passes.py",
+        "training/logprob_passes.py",
         "needs_old = not exact and (",
         "needs_old = False and (",
         (BF16,),
@@ -216,8 +216,8 @@ FAULTS = (
     Fault(
         "the sampler held against weights that were updated",
         "trainer.py",
-        "fresh=self.version == version",
-        "fresh=True",
+        "before_updates=self.version == version",
+        "before_updates=True",
         (BY_HAND,),
     ),
     # --- seeds
@@ -301,7 +301,7 @@ FAULTS = (
     ),
     Fault(
         "the reference is the policy itself",
-        "training/scoring_passes.py",
+        "training/logprob_passes.py",
         "(rollout, notes, ask, self.policy.reference)",
         "(rollout, notes, ask)",
         (BY_HAND,),
@@ -620,14 +620,14 @@ FAULTS = (
     ),
     Fault(
         "old means that the rollout has not",
-        "training/scoring_passes.py",
+        "training/logprob_passes.py",
         "exact = exact and not (objective.needs_old_moments and rollout.old.mean is None)",
         "pass",
         (GUARD_OLD,),
     ),
     Fault(
         "a pass for old log-probs that forgets the means",
-        "training/scoring_passes.py",
+        "training/logprob_passes.py",
         "moments=objective.needs_old_moments",
         "moments=False",
         (GUARD_OLD, GUARD_FLOW),
@@ -641,7 +641,7 @@ FAULTS = (
     ),
     Fault(
         "means of the reference that do not fit",
-        "training/scoring_passes.py",
+        "training/logprob_passes.py",
         "size <= _KEPT_BYTES)",
         "True)",
         (REFERENCE_ONCE,),
@@ -1108,7 +1108,7 @@ FAULTS = (
     ),
     Fault(
         "old log-probs of older weights believed",
-        "training/scoring_passes.py",
+        "training/logprob_passes.py",
         "rollout.exact and rollout.version == version and",
         "rollout.exact and",
         (OLDER,),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from grpokit.data.datasets import read_dataset as read_dataset
 from grpokit.data.digests import PromptDigests as PromptDigests
 from grpokit.data.digests import digests as digests
-from grpokit.data.order import hold_out as hold_out
+from grpokit.data.held_out import hold_out as hold_out
 from grpokit.data.readers import read_prompts as read_prompts
 from grpokit.data.sequences import PromptSequence as PromptSequence
 from grpokit.data.sequences import as_prompts as as_prompts

@@ -128,7 +128,7 @@ class Batch:
     old: Decisions | None = None  # [b, T] log-probs; None: those of the first pass, detached
     reference: Decisions | None = None  # [b, T] log-probs; None: not needed, or scored beside each slice
     entropy: Tensor | None = None  # [b, T] that the entropy filter compares
-    fresh: bool = True  # no weight has changed since the step began
+    before_updates: bool = True  # no weight has changed since the step began
     filler: Batch | None = None  # a row that changes nothing, where all processes must make the same passes
 
     @classmethod

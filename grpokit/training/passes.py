@@ -59,7 +59,7 @@ def _shortest_row(batch: Batch) -> Batch | None:
     (sample,) = row.rollout.samples
     bare = replace(sample, prompt=replace(sample.prompt, target=None), output=None, info={})
     filler = Batch.of(replace(row.rollout, samples=[bare]))
-    return replace(filler, mask=torch.zeros_like(row.mask), old=row.old, reference=row.reference, fresh=False)
+    return replace(filler, mask=torch.zeros_like(row.mask), old=row.old, reference=row.reference, before_updates=False)
 
 
 def all_logprobs(
@@ -114,7 +114,7 @@ class Term:
         mask = self.batch.mask[:, self.decisions]
         for name, values in loss.stats.items():
             self.tally.add(name, values, mask)
-        if self.batch.fresh:
+        if self.batch.before_updates:
             sampled = self.batch.rollout.old.logprobs[:, self.decisions]
             self.tally.add_differences(new.logprobs.detach() - sampled, mask)
         return value, value.detach()

@@ -89,8 +89,8 @@ class Updates:
         self._moved = False  # whether an update is known to have changed weights
         self.skipped = checks.SkippedUpdates()
 
-    def begin(self, step: int) -> list[str]:
-        """Begin a step; returns a warning if its updates were interrupted before."""
+    def begin_step(self, step: int) -> list[str]:
+        """Count the updates of a step from 0; returns a warning if its updates were interrupted before."""
         warnings: list[str] = []
         if self.done or self.incomplete:
             made = f"{self.done} of its {self.settings.updates_per_step} updates"

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpokit import Ask, Decisions, Prompt, Rollout, Seeds, Trainer, objectives
-from grpokit.training import scoring_passes
+from grpokit.training import logprob_passes
 from grpokit.training.passes import Gradient
 from tiny_policies import OBJECTIVES_BY_NAME, TinyGaussian, TinyTokens, digit_sum, nearness
 
@@ -127,7 +127,7 @@ def test_the_references_moments_are_found_once_for_a_rollout(
     """4 slices of 2 micro-batches: once if the means fit, else once in each of the two updates; with equal weights."""
     weights, counts = [], []
     for bound in (2**30, 0):
-        monkeypatch.setattr(scoring_passes, "_KEPT_BYTES", bound)
+        monkeypatch.setattr(logprob_passes, "_KEPT_BYTES", bound)
         policy = Referred()
         trainer = Trainer(
             policy, [nearness], PROMPTS, objective=objective(kl="gaussian", kl_coef=0.5), prompts_per_step=2,
@@ -233,7 +233,7 @@ def test_scoring_and_backward_never_wait_for_the_device(
     )  # fmt: skip
     trainer.step()  # the probe of the reference is taken once
     counted(Gradient, "_attempt")
-    counted(scoring_passes, "all_logprobs")
+    counted(logprob_passes, "all_logprobs")
     trainer.step()
     assert waits.found == []
     assert set(calls) == {"_attempt"} | ({"all_logprobs"} if objective.kl_coef else set())

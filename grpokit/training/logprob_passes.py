@@ -27,7 +27,7 @@ _KEPT_BYTES = 2**30  # of the reference's means, in fp32 on the device
 
 
 @dataclass(eq=False, kw_only=True)
-class ScoringPasses:
+class LogprobPasses:
     """Scores a rollout without gradient, in the micro-batches of training."""
 
     settings: TrainerSettings
