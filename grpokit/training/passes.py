@@ -241,6 +241,7 @@ class Gradient:
                 with notes.time("backward"):
                     self.backward(value)
                 total += part
+                del new, value  # before the next forward pass: with them goes what their graph still holds
         return total, tally
 
     def _pieces(self, batch: Batch, limit: Limit) -> Iterator[tuple[Batch, Cut]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,6 +36,29 @@ class AskedGaussian(TinyGaussian, Asked):
     def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
         self.asks.append((ask.entropy, ask.moments, torch.is_grad_enabled()))
         return super().logprobs(rollout, steps)
+
+
+class Graphs(TinyTokens):
+    """Counts how many of its graphs are alive when the next pass begins."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.graphs: list[weakref.ref[torch.Tensor]] = []
+        self.alive: list[int] = []
+
+    def logprobs(self, rollout: Rollout, steps: slice, *, ask: Ask = Ask()) -> Decisions:
+        self.alive.append(sum(graph() is not None for graph in self.graphs))
+        decisions = super().logprobs(rollout, steps)
+        self.graphs.append(weakref.ref(decisions.logprobs))
+        return decisions
+
+
+def test_a_graph_is_gone_before_the_next_pass() -> None:
+    """What it still holds after the backward pass, such as gradients of an output layer, would lie beside the next."""
+    policy = Graphs(slices=2)
+    Trainer(policy, [digit_sum], PROMPTS, micro_batch_size=4, device="cpu").step()
+    assert len(policy.alive) > 8
+    assert set(policy.alive) == {0}
 
 
 @pytest.mark.parametrize(
