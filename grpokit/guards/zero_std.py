@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from grpokit.errors import RunError
-from grpokit.group_statistics import Groups
+from grpokit.group_statistics import Groups, zero_per_group
 from grpokit.guards.observer import Observer
 from grpokit.rewards.scoring import Scores
 from grpokit.training.state import State
@@ -35,7 +35,7 @@ class ZeroStd(Observer):
         """Count a step."""
         scores = step.scores.trained
         reward = float(scores.totals.nanmean())
-        if bool(step.advantages.any()):
+        if not bool(zero_per_group(step.advantages, scores.groups).all()):
             self.count, self.streak_best = 0, -math.inf
             self.best = max(self.best, reward)  # as it is where no row is scored: NaN is not larger
             return self._flat(scores, step.number)

@@ -1,4 +1,4 @@
-"""What is checked around the advantages and an optimizer step, where a wrong value goes unseen.
+"""What is checked around a rollout, the advantages and an optimizer step, where a wrong value goes unseen.
 
 Each message has the measured number, the usual causes and the remedy.
 """
@@ -23,6 +23,17 @@ def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None
             f"The advantage function gave {tuple(advantages.shape)} values, "
             f"{int((~advantages.isfinite()).sum())} of them not finite; expected finite numbers, one per row "
             f"{shapes[0]} or one per decision {shapes[1]}.",
+            page="guards#while-it-runs",
+        )
+
+
+def check_age(drawn: int | None, version: int, max_age: int) -> None:
+    """Stop at a rollout whose weights are more than `max_age` optimizer steps behind."""
+    if drawn is not None and not 0 <= version - drawn <= max_age:
+        raise RunError(
+            f"The rollout was drawn with the weights of version {drawn}, and the policy has version {version} "
+            f"(optimizer steps): the limit is trainer.max_age={max_age}. Usual causes: an engine that did not take "
+            "over the weights in updated(), or a Rollout.version that counts something else.",
             page="guards#while-it-runs",
         )
 

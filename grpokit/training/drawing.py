@@ -16,7 +16,6 @@ from functools import cache, partial
 
 from torch import Tensor
 
-from grpokit.errors import RunError
 from grpokit.knobs import TrainerSettings
 from grpokit.processes.sharded import gathered
 from grpokit.processes.team import Team
@@ -25,6 +24,7 @@ from grpokit.rewards.terms import RewardTerm
 from grpokit.sampling import derive_seeds, further_indices, prompt_indices
 from grpokit.training.all_rows import AllRows, gather_rows
 from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.checks import check_age
 from grpokit.training.dynamic_sampling import Groups, with_spread
 from grpokit.training.memory import Sizes
 from grpokit.training.metrics import Notes
@@ -108,7 +108,7 @@ class Drawing:
                     if not attempt:
                         self._draw_ahead(completed + 1, version)
         if rollout:
-            _check_age(rollout, version, self.settings.max_age)
+            check_age(rollout.version, version, self.settings.max_age)
         samples = rollout.samples if rollout else []
         with notes.time("reward"):
             scoring = begin(self.terms, samples, step=completed + 1)
@@ -174,15 +174,3 @@ class _Ahead:
     completed: int
     version: int
     pending: PendingRollout
-
-
-def _check_age(rollout: Rollout, version: int, max_age: int) -> None:
-    """Stop at a rollout whose weights are more than `max_age` optimizer steps behind."""
-    drawn = version if rollout.version is None else rollout.version
-    if not 0 <= version - drawn <= max_age:
-        raise RunError(
-            f"The rollout was drawn with the weights of version {drawn}, and the policy has version {version} "
-            f"(optimizer steps): the limit is trainer.max_age={max_age}. Usual causes: an engine that did not take "
-            "over the weights in updated(), or a Rollout.version that counts something else.",
-            page="guards#while-it-runs",
-        )

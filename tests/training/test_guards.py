@@ -808,3 +808,11 @@ def test_a_step_that_was_interrupted_between_two_updates_says_so_when_it_is_take
         trainer.step()
     words = "Step 1 was broken off after 1 of its 2 updates; these stay, and it is drawn anew."
     assert [words in trainer.step().warnings for _ in range(2)] == [True, False]
+
+
+def test_advantages_that_are_rounding_alone_teach_nothing() -> None:
+    """The guard, the metric and dynamic sampling agree on that."""
+    trainer = make(TinyTokens(), advantage=lambda rewards, *_: torch.full((len(rewards),), 1e-10), max_zero_std_steps=2)
+    assert trainer.step().metrics["frac_reward_zero_std"] == 1
+    with pytest.raises(RunError, match="nothing to learn from"):
+        trainer.step()
