@@ -69,8 +69,9 @@ def cuts(
     [([0, 2, 4], (slice(0, 2, None),)), ([1, 3, 5], (slice(0, 1, None),))]
     """
     starts, stops = torch.tensor([s.start for s in slices]), torch.tensor([s.stop for s in slices])
-    widths = (torch.minimum(row_lengths(mask)[:, None], stops) - starts).clamp(min=0)  # [B, slices]
-    lengths: list[int] = row_lengths(mask).tolist()
+    ends = row_lengths(mask)  # [B]
+    widths = (torch.minimum(ends[:, None], stops) - starts).clamp(min=0)  # [B, slices]
+    lengths: list[int] = ends.tolist()
 
     def passes(rows: list[int]) -> list[int]:
         own = widths[rows]  # [b, slices]

@@ -13,7 +13,6 @@ from grpokit.tracking.step_report import StepReport
 from grpokit.training import metrics
 from grpokit.training.batch import Batch
 from grpokit.training.drawing import Drawn
-from grpokit.training.metrics import Notes, Tally
 from grpokit.types import Rollout
 
 
@@ -34,13 +33,13 @@ class Step:
     """
 
     number: int
-    notes: Notes
+    notes: metrics.Notes
     drawn: Drawn = field(init=False)
     scores: Scores = field(init=False)
     advantages: Tensor = field(init=False)
     minibatch: Batch = field(init=False)
     losses: list[Sequence[float]] = field(default_factory=list)
-    tallies: list[Tally] = field(default_factory=list)
+    tallies: list[metrics.Tally] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
 
     @property
@@ -68,7 +67,7 @@ class Step:
                 "loss": sum(map(sum, self.losses)) / len(self.losses),
                 **metrics.reward_metrics(self.scores, self.advantages),
                 **self.drawn.metrics,
-                **metrics.decision_metrics(Tally.merged(self.tallies)),
+                **metrics.decision_metrics(metrics.Tally.merged(self.tallies)),
                 "grad_norm": sum(self.norms) / len(self.norms),
                 **further,
                 **metrics.length_metrics(self.drawn.rows),
