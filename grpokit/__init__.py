@@ -46,7 +46,8 @@ _HOME = {
     "training.step": ["Step"],
     "tracking.step_report": ["StepReport"],
     "trainer": ["Trainer"],
-    "phases.phased_trainer": ["Phase", "PhasedTrainer"],
+    "phases.phase": ["Phase"],
+    "phases.phased_trainer": ["PhasedTrainer"],
     "evaluation.held_out": ["draw", "evaluate"],
     "runs.trained": ["load"],
 }
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from grpokit.guards.observer import Observer as Observer
     from grpokit.knobs import Correction as Correction
     from grpokit.objectives import Objective as Objective
-    from grpokit.phases.phased_trainer import Phase as Phase
+    from grpokit.phases.phase import Phase as Phase
     from grpokit.phases.phased_trainer import PhasedTrainer as PhasedTrainer
     from grpokit.policy import Policy as Policy
     from grpokit.reference import adapter_off as adapter_off

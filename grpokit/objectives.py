@@ -34,6 +34,20 @@ class Loss:
     stats: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+def reduction_weights(mask: Tensor, reduction: Reduction, *, rows: int, decisions: int, max_decisions: int) -> Tensor:
+    """The constant factor of each decision's loss in the sum over the batch: [b, t] fp64, 0 under the mask.
+
+    The means are those of GRPO ("sequence_mean"), DAPO ("token_mean"), Dr. GRPO ("fixed_length") and LUSPO
+    ("sequence_sum"). `rows` and `decisions` are those of the optimizer step in all processes, `max_decisions` the most
+    of a row; the mask has whole rows, so that no normaliser depends on slices.
+    """
+    m = mask.to(torch.float64)
+    if reduction == "sequence_mean":
+        return m / (m.sum(-1, keepdim=True).clamp(min=1) * max(rows, 1))
+    normalisers = {"token_mean": decisions, "fixed_length": rows * max_decisions, "sequence_sum": rows}
+    return m / max(normalisers[reduction], 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Objective(ObjectiveSettings, ABC):
     """A surrogate on the importance ratio, plus KL to the reference, minus an entropy bonus."""

@@ -28,7 +28,7 @@ from grpokit.guards.zero_std import ZeroStd
 from grpokit.knobs import Correction, SeedSettings, TrainerSettings
 from grpokit.objectives import GRPO, Objective
 from grpokit.policy import Policy
-from grpokit.processes import sharded
+from grpokit.processes import fsdp2
 from grpokit.processes.joining import join
 from grpokit.rewards.scoring import Scores
 from grpokit.rewards.terms import Rewards, as_terms
@@ -44,7 +44,7 @@ from grpokit.training.contract import check_arguments
 from grpokit.training.devices import find
 from grpokit.training.drawing import Drawing, Drawn
 from grpokit.training.entropy_filter import keep_top_entropy
-from grpokit.training.logprob_diff import LogprobDiffLimit
+from grpokit.training.logprob_diff_limit import LogprobDiffLimit
 from grpokit.training.logprob_passes import LogprobPasses
 from grpokit.training.loop import Loop
 from grpokit.training.memory import Sizes
@@ -95,7 +95,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
     correction: Correction | None = None
     trackers: Sequence[str] = ()
     folder: Path | str | None = None
-    sharding: sharded.How | None = None
+    sharding: fsdp2.How | None = None
     observers: Mapping[str, Observer] = field(default_factory=dict)
     progress: bool = True
     completed: int = field(default=0, init=False)
@@ -158,7 +158,6 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         self._parts: dict[str, Stateful] = {
             "batch_sizes": self.sizes,
             **{f"observers/{name}": x for name, x in self.observers.items() if isinstance(x, Stateful)},
-            "skipped_updates": self.updates.skipped,
             "loss_scale": LossScale(self.updates),
         }
         if self.entropy_target is not None:
@@ -319,7 +318,7 @@ class Trainer(TrainerSettings, SeedSettings, Loop):
         )
         knobs.check(self)
         self.check_shares()
-        sharded.check(self.sharding, self.mixed_precision)
+        fsdp2.check(self.sharding, self.mixed_precision)
         trained = [term for term in self.terms if not term.monitor]
         if not trained:
             raise UsageError("Every reward has the weight 0, so all are monitors and none is trained on.")

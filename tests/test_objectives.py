@@ -18,9 +18,8 @@ from grpokit import Decisions, UsageError, objectives
 from grpokit.builtin.objectives import CISPO, VESPO
 from grpokit.divergence import kl_divergence, log_ratio
 from grpokit.flow import flow_sde, gaussian_logprobs, score
-from grpokit.objectives import GRPO
+from grpokit.objectives import GRPO, reduction_weights
 from grpokit.processes.team import Team
-from grpokit.training.batch import reduction_weights
 from grpokit.training.entropy_filter import top_entropy
 from tiny_policies import OBJECTIVES_BY_NAME
 

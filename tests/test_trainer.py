@@ -28,8 +28,9 @@ from grpokit import (
 )
 from grpokit.tracking import progress
 from grpokit.training import updates
-from grpokit.training.batch import Limit, cuts, minibatch_rows
+from grpokit.training.batch import minibatch_rows
 from grpokit.training.checked_policy import CheckedPolicy
+from grpokit.training.micro_batches import Limit, cuts
 from tiny_policies import OBJECTIVES_BY_NAME, BatchesSeen, Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
 PROMPTS = [str(i) for i in range(12)]

@@ -387,7 +387,7 @@ FAULTS = (
     ),
     Fault(
         "a slice cut too short",
-        "training/batch.py",
+        "training/micro_batches.py",
         "end = max(lengths[row] for row in rows)",
         "end = min(lengths[row] for row in rows)",
         (ADDITIVITY,),
@@ -601,7 +601,7 @@ FAULTS = (
         'default="sequence_mean"',
         (GOLDEN,),
     ),
-    Fault("a sum over rows", "training/batch.py", '"sequence_sum": rows', '"sequence_sum": 1', (REDUCTIONS, GOLDEN)),
+    Fault("a sum over rows", "objectives.py", '"sequence_sum": rows', '"sequence_sum": 1', (REDUCTIONS, GOLDEN)),
     Fault(
         "a bias correction without its gradient",
         "objectives.py",

@@ -14,7 +14,7 @@ from grpokit.data import as_prompts
 from grpokit.errors import UsageError, shown
 from grpokit.evaluation.intervals import half_width, mean_of_totals
 from grpokit.policy import Policy
-from grpokit.processes.sharded import gathered
+from grpokit.processes.fsdp2 import gathered
 from grpokit.processes.team import Team
 from grpokit.rewards.scoring import Scores, joined, score
 from grpokit.rewards.terms import Rewards, as_terms

@@ -28,7 +28,8 @@ from grpokit.files import PLAIN_NAME, is_plain_name
 from grpokit.images import MAX_PIXELS
 from grpokit.knobs import Correction, RewardSettings, TrainerSettings, meanings
 from grpokit.objectives import Objective
-from grpokit.phases.phased_trainer import Phase, PhasedTrainer
+from grpokit.phases.phase import Phase
+from grpokit.phases.phased_trainer import PhasedTrainer
 from grpokit.policy import Policy
 from grpokit.registry.specs import PolicySpec, RewardSpec, Spec
 from grpokit.rewards.isolation import process_state_kept

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from grpokit.errors import RunError, UsageError
 from grpokit.policy import CutBy, Policy, Work, optional
-from grpokit.processes.sharded import any_shards, gathered
+from grpokit.processes.fsdp2 import any_shards, gathered
 from grpokit.processes.team import is_sharded
-from grpokit.training.batch import Cut, Limit, cuts
 from grpokit.training.contract import scorer
 from grpokit.training.devices import autocast, is_low_precision
+from grpokit.training.micro_batches import Cut, Limit, cuts
 from grpokit.training.rollout_calls import call_at, concatenate_rollouts
 from grpokit.types import Ask, Decisions, PendingRollout, Prompt, Rollout, Seeds
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from grpokit.errors import CheckpointError, GrpokitError, RunError, UsageError, one_line, reworded, typed_line
 from grpokit.files import delete, read_json, replacing, step_number
 from grpokit.policy import Policy
-from grpokit.processes import sharded
+from grpokit.processes import fsdp2
 from grpokit.processes.team import Team, is_sharded
 from grpokit.training.state import State, Stateful
 
@@ -66,7 +66,7 @@ def _whole(name: str, part: Stateful) -> tuple[dict[str, Any], State]:
             f"The checkpoint cannot be written: state_dict() of {name} should give tensors by name, and plain data as "
             f"JSON has it; it raised {typed_line(error)}."
         ) from error
-    return {key: sharded.full(x) if is_sharded(x) else x for key, x in tensors.items()}, plain
+    return {key: fsdp2.full(x) if is_sharded(x) else x for key, x in tensors.items()}, plain
 
 
 def _write(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], content: State) -> None:
@@ -164,7 +164,7 @@ def _read(folder: Path, state: State, name: str) -> State:
 def _take_over(folder: Path, name: str, part: Stateful, state: State) -> None:
     own = part.state_dict()
     try:
-        part.load_state_dict({key: sharded.cut_as(x, own.get(key)) for key, x in state.items()})
+        part.load_state_dict({key: fsdp2.cut_as(x, own.get(key)) for key, x in state.items()})
     except GrpokitError as error:
         raise reworded(error, f"The checkpoint {folder} {error}") from error
     except Exception as error:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from grpokit.errors import RunError
-from grpokit.training.state import State
 
 
 def check_advantages(advantages: Tensor, rows: int, decisions: int | None = None) -> None:
@@ -70,28 +69,11 @@ def check_change(changed: bool, *, norm: float, rate: float) -> None:
         )
 
 
-class SkippedUpdates:
-    """Counts consecutive updates that the loss scaler skipped because the gradient was not finite."""
-
-    MOST = 20
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def look(self, *, skipped: bool, scale: float) -> None:
-        """Count an update, after which the scaler has this scale; stop after too many skipped ones in a row."""
-        self.count = self.count + 1 if skipped else 0
-        if self.count >= self.MOST:
-            raise RunError(
-                f"The loss scaler skipped {self.count} updates in a row, and its scale fell to {scale:.3g}: the "
-                "gradient is not finite at any scale. Use mixed_precision: bf16, or a lower learning rate.",
-                page="guards#while-it-runs",
-            )
-
-    def state_dict(self) -> State:
-        """The count."""
-        return {"count": self.count}
-
-    def load_state_dict(self, state: State) -> None:
-        """Take over a result of `state_dict`."""
-        self.count = int(state.get("count", 0))
+def check_skipped(count: int, *, scale: float) -> None:
+    """Stop if the loss scaler, whose scale has fallen to `scale`, has skipped too many updates in a row."""
+    if count >= 20:
+        raise RunError(
+            f"The loss scaler skipped {count} updates in a row, and its scale fell to {scale:.3g}: the gradient is not "
+            "finite at any scale. Use mixed_precision: bf16, or a lower learning rate.",
+            page="guards#while-it-runs",
+        )

@@ -17,7 +17,7 @@ from functools import cache, partial
 from torch import Tensor
 
 from grpokit.knobs import TrainerSettings
-from grpokit.processes.sharded import gathered
+from grpokit.processes.fsdp2 import gathered
 from grpokit.processes.team import Team
 from grpokit.rewards.scoring import Scores, begin, joined
 from grpokit.rewards.terms import RewardTerm

@@ -13,7 +13,7 @@ from torch import Tensor
 from grpokit.errors import UsageError
 from grpokit.knobs import Correction, TrainerSettings
 from grpokit.objectives import Objective
-from grpokit.processes.sharded import any_shards
+from grpokit.processes.fsdp2 import any_shards
 from grpokit.processes.team import Team
 from grpokit.training.batch import Batch
 from grpokit.training.checked_policy import CheckedPolicy

@@ -15,7 +15,7 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from grpokit.errors import RunError
 from grpokit.knobs import TrainerSettings
-from grpokit.training.batch import Cut, Limit
+from grpokit.training.micro_batches import Cut, Limit
 from grpokit.training.state import State
 
 T = TypeVar("T")

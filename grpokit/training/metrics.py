@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpokit.group_statistics import zero_per_group
+from grpokit.group_statistics import Groups, zero_per_group
 from grpokit.rewards.scoring import Scores
 from grpokit.tracking import process_memory
 from grpokit.training.all_rows import AllRows
@@ -175,11 +175,10 @@ def correlation(x: Tensor, y: Tensor, groups: Tensor) -> float:
     both = ~(x.isnan() | y.isnan())
     if not bool(both.any()):
         return math.nan
-    pair, ids = torch.stack([x[both], y[both]]), groups[both].unique(return_inverse=True)[1]  # [2, b], [b]
-    sums = torch.zeros(2, int(ids.max()) + 1, dtype=pair.dtype).index_add_(1, ids, pair)
-    deviations = pair - (sums / ids.bincount())[:, ids]
+    pair, members = torch.stack([x, y]), Groups(groups)
+    deviations = torch.stack([members.centre(column, both) for column in pair])[:, both]  # [2, b]
     spread = deviations.norm(dim=1)
-    if bool((spread <= 1e-12 * pair.abs().amax(1)).any()):
+    if bool((spread <= 1e-12 * pair[:, both].abs().amax(1)).any()):
         return math.nan
     a, b = deviations / spread[:, None]
     return float(a @ b)

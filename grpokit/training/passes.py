@@ -21,10 +21,11 @@ from grpokit.knobs import Correction
 from grpokit.objectives import Loss, Objective
 from grpokit.policy import joined
 from grpokit.processes.team import Team
-from grpokit.training.batch import Batch, Cut, Limit
+from grpokit.training.batch import Batch
 from grpokit.training.checked_policy import CheckedPolicy
 from grpokit.training.memory import Sizes, explained
 from grpokit.training.metrics import Notes, Tally
+from grpokit.training.micro_batches import Cut, Limit
 from grpokit.types import Ask, Decisions, Rollout
 
 _MOMENTS = ("mean", "std", "v_coef")

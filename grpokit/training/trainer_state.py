@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from grpokit.errors import CheckpointError
-from grpokit.processes.sharded import cut_as
+from grpokit.processes.fsdp2 import cut_as
 from grpokit.training.state import State
 from grpokit.training.updates import Updates
 
@@ -65,17 +65,18 @@ def _few(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class LossScale:
-    """The loss scaler's state, which is empty without fp16."""
+    """The loss scaler's state, which is its own only with fp16."""
 
     updates: Updates
 
     def state_dict(self) -> State:
-        """The scale and its growth counter."""
-        return self.updates.scaler.state_dict()
+        """The scale, its growth counter, and how many updates in a row it has skipped."""
+        return {**self.updates.scaler.state_dict(), "skipped": self.updates.skipped}
 
     def load_state_dict(self, state: State) -> None:
         """Take over a result of `state_dict`; that of another precision changes nothing."""
-        if state:
+        self.updates.skipped = int(state.get("skipped", 0))
+        if "scale" in state:
             self.updates.scaler.load_state_dict(dict(state))
 
 

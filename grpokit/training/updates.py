@@ -10,7 +10,7 @@ import torch
 from grpokit.errors import UsageError
 from grpokit.knobs import TrainerSettings
 from grpokit.policy import Policy
-from grpokit.processes.sharded import How, has_shards, shard
+from grpokit.processes.fsdp2 import How, has_shards, shard
 from grpokit.processes.team import Team, fingerprint, is_sharded, local, refuse_other_weights
 from grpokit.training import checks
 from grpokit.training.devices import is_low_precision, loss_scaler, place, wait_for
@@ -87,7 +87,7 @@ class Updates:
         self._changed = False  # by the latest update
         self._warned = False  # of updates that epsilon has swallowed
         self._moved = False  # whether an update is known to have changed weights
-        self.skipped = checks.SkippedUpdates()
+        self.skipped = 0  # updates in a row that the loss scaler has left out
 
     def begin_step(self, step: int) -> list[str]:
         """Count the updates of a step from 0; returns a warning if its updates were interrupted before."""
@@ -144,8 +144,9 @@ class Updates:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         scale = self.scaler.get_scale()  # lower, if the update was skipped
-        self.skipped.look(skipped=scale < before, scale=scale)
-        return scale >= before
+        self.skipped = self.skipped + 1 if scale < before else 0
+        checks.check_skipped(self.skipped, scale=scale)
+        return not self.skipped
 
     def _watched_step(self, norm: float, rate: float) -> None:
         """Make an update; the first with a gradient must change some weight of some process."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grpokit import UsageError
-from grpokit.processes.sharded import shard
+from grpokit.processes.fsdp2 import shard
 from in_processes import SPREAD, Layered, go_on, spread, spread_and_saved
 from models_in_processes import of_spread, references_too_late
 from several import assert_equal, together

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from grpokit.config import presets
 from grpokit.errors import UsageError
+from grpokit.objectives import reduction_weights
 from grpokit.registry.name_lookup import installed
 from grpokit.runs import build
 from grpokit.tracking.step_report import StepReport
-from grpokit.training.batch import reduction_weights
 
 OBJECTIVES, ADVANTAGES = ([spec.name for _, spec in installed(kind)] for kind in ("objective", "advantage"))
 SETTINGS = (

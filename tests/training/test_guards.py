@@ -31,8 +31,7 @@ from grpokit import (
 from grpokit.guards.zero_std import ZeroStd
 from grpokit.rewards.scoring import Scores
 from grpokit.training import checkpoint, metrics
-from grpokit.training.checks import SkippedUpdates
-from grpokit.training.logprob_diff import LogprobDiffLimit, check_logprob_diff
+from grpokit.training.logprob_diff_limit import LogprobDiffLimit, check_logprob_diff
 from steps import a_step
 from tiny_policies import Fails, TinyGaussian, TinyTokens, digit_sum, nearness
 
@@ -393,16 +392,22 @@ def test_the_count_goes_on_after_a_resume() -> None:
 
 
 def test_updates_that_a_loss_scaler_skips_for_ever_stop_the_run() -> None:
-    skipped = SkippedUpdates()
-    for count in range(1, 60):
-        skipped.look(skipped=count % 20 != 0, scale=1.0)
-    skipped = SkippedUpdates()
-    for _ in range(19):
-        skipped.look(skipped=True, scale=1.0)
-    with pytest.raises(
-        RunError, match=r"skipped 20 updates in a row, and its scale fell to 6e-08: the gradient is not"
-    ):
-        skipped.look(skipped=True, scale=6e-8)
+    """Of fp16 training, which needs a GPU; the scaler itself runs anywhere."""
+    trainer = make(steps=50)
+    trainer.updates.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+
+    def skip(times: int) -> None:
+        overflow = trainer.updates.parameters[0].register_hook(lambda gradient: gradient * math.inf)
+        for _ in range(times):
+            trainer.step()
+        overflow.remove()
+
+    skip(19)
+    trainer.step()  # the count begins anew
+    skip(19)
+    with pytest.raises(RunError, match=r"skipped 20 updates in a row, and its scale fell to 1.82e-12"):
+        skip(1)
+    assert trainer.updates.skipped == 19  # as before the step that failed
 
 
 def test_a_step_that_was_broken_off_leaves_no_count_behind() -> None:
@@ -687,12 +692,13 @@ def test_the_loss_scale_is_kept(tmp_path: Path) -> None:
     trainer = make()
     trainer.step()
     trainer.updates.scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    trainer.updates.skipped = 3
     trainer.save(tmp_path / "state")
     again = make()
     again.updates.scaler = torch.amp.GradScaler("cpu")
     assert again.updates.scaler.get_scale() == 65536
     again.load(tmp_path / "state")
-    assert again.updates.scaler.get_scale() == 512
+    assert (again.updates.scaler.get_scale(), again.updates.skipped) == (512, 3)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from grpokit import Trainer, UsageError, objectives
-from grpokit.training.batch import Cut, Limit, cuts
+from grpokit.training.micro_batches import Cut, Limit, cuts
 from grpokit.types import Rollout, row_lengths
 from tiny_policies import TinyTokens, digit_sum
 

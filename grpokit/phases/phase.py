@@ -1,0 +1,83 @@
+"""A phase of a run: which policy learns, by which trainer, with which seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grpokit.errors import UsageError, counted
+from grpokit.sampling import mix
+from grpokit.trainer import Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of a run in which one policy learns.
+
+    Attributes:
+        name: letters, digits, - and _, since it names files; empty for the only phase of a run.
+        trainer: trains in every round, so its `steps` are those of all rounds.
+        steps: in a round.
+        policy: the policy's name among those of the model; empty for the only one.
+    """
+
+    name: str
+    trainer: Trainer
+    steps: int
+    policy: str = ""
+
+    @staticmethod
+    def seed(seed: int, place: int) -> int:
+        """The seed for the trainer of the phase at a place in the list, since each draws prompts and noise of its own.
+
+        Args:
+            seed: of the run.
+            place: from 0.
+        """
+        return mix(seed, place)
+
+
+def check_phases(phases: Sequence[Phase], *, rounds: int) -> None:
+    """Refuse phases that do not go together in one run."""
+    for place, phase in enumerate(phases):
+        _check_steps(phase, rounds)
+        for other in phases[:place]:
+            _check_pair(other, phase)
+
+
+def _check_steps(phase: Phase, rounds: int) -> None:
+    """Refuse a trainer whose schedule would end before its last step, or go on behind it."""
+    total = rounds * phase.steps
+    if phase.trainer.steps != total:
+        raise UsageError(
+            f"The phase '{phase.name}' may take {counted(total, 'step')} in all rounds, and its trainer has steps="
+            f"{phase.trainer.steps}. Build the trainer with steps={total}.",
+            page="configs#phases",
+        )
+
+
+def _check_pair(one: Phase, other: Phase) -> None:
+    """Refuse two phases that the run could not tell apart, or of which one would undo what the other learns."""
+    both, same = f"The phases '{one.name}' and '{other.name}'", one.trainer.policy is other.trainer.policy
+    shared = {*one.trainer.updates.parameters} & {*other.trainer.updates.parameters}
+    problem = ""
+    if one.name == other.name:
+        problem = f"Two phases are called '{one.name}'. Give each a name of its own."
+    elif one.trainer.seed == other.trainer.seed:
+        problem = (
+            f"{both} have the same seed, {one.trainer.seed}, and would draw the same prompts with the same noise. Give "
+            "each a seed of its own, by grpokit.Phase.seed."
+        )
+    elif same != (one.policy == other.policy):
+        problem = (
+            f"{both} have {'one policy' if same else 'two policies'}, called '{one.policy}' and '{other.policy}'. "
+            "Give each policy one name of its own."
+        )
+    elif shared and not same:
+        name = next(name for name, p in one.trainer.updates.names.items() if p in shared)
+        problem = (
+            f"The policies of the phases '{one.name}' and '{other.name}' both train the weight '{name}'. Let each "
+            "train weights of its own, such as adapters, or use one policy in both phases."
+        )
+    if problem:
+        raise UsageError(problem, page="configs#phases")
